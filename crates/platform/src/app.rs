@@ -40,9 +40,9 @@ pub(crate) struct Inner {
     pub(crate) decoders: Arc<Decoders>,
     pub(crate) logins: Rate<(String, IpAddr)>,
     pub(crate) requests: Rate<Name>,
-    /// Told when there may be something for webhooks.
+    /// Notified when there may be events for webhooks.
     pub(crate) deliveries: Notify,
-    /// Who has logged in from where.
+    /// Account names and addresses of earlier logins.
     pub(crate) known_logins: RecentSet<(String, IpAddr)>,
     hashing: Hashing,
 }

@@ -53,7 +53,7 @@ impl Monitoring {
     }
 }
 
-/// The beginning of the day so many days ago.
+/// The beginning of the day that was `days` days ago.
 fn since(now: Time, days: u32) -> Time {
     Time((now.0.div_euclid(DAY_MS) - i64::from(days)) * DAY_MS)
 }

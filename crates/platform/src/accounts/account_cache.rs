@@ -21,7 +21,7 @@ use crate::time::Time;
 use crate::topics::Whose;
 use crate::twins::types::TwinKind;
 
-/// An account as requests see it.
+/// An account as needed for requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Account {
     pub(crate) name: Name,
@@ -79,7 +79,7 @@ impl Known {
 
 type Lost = Box<dyn Fn() + Send + Sync>;
 
-/// The cache; see the module.
+/// The cache.
 #[derive(Default)]
 pub(crate) struct AccountCache {
     known: RwLock<Known>,

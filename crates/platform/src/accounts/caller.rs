@@ -106,7 +106,7 @@ impl Member {
     }
 }
 
-/// What the path names behind the twin.
+/// The names in the path after the twin.
 pub(crate) struct Ids<const N: usize>(pub(crate) [Name; N]);
 
 impl<const N: usize> FromRequestParts<App> for Ids<N> {
@@ -117,7 +117,7 @@ impl<const N: usize> FromRequestParts<App> for Ids<N> {
         let params = RawPathParams::from_request_parts(parts, app).await.map_err(|_| nothing())?;
         let named = params.iter().filter(|(name, _)| *name != "twin");
         let names: Option<Vec<Name>> = named.map(|(_, value)| value.parse().ok()).collect();
-        // What is not a name is nothing's name.
+        // Text that is not a valid name names nothing.
         let names = names.and_then(|names| <[Name; N]>::try_from(names).ok());
         names.map(Ids).ok_or_else(nothing)
     }

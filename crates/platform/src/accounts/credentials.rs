@@ -1,9 +1,9 @@
-//! Credentials of devices and gateways: tokens that last until somebody revokes them.
+//! Credentials of devices and gateways: tokens that are valid until they are revoked.
 //!
-//! A token is 192 random bits behind a prefix by which people, and programs that look for leaked secrets,
-//! know it. The database has its SHA-256 only: with that much randomness a slow hash would protect nothing
-//! more, and a thousand gateways that come back at once would wait for it. An account has several, so that
-//! one is replaced while the other still works.
+//! A token is 192 random bits after a prefix by which people, and scanners for leaked secrets, recognize it. The
+//! database has its SHA-256 only: with that much randomness, a slow hash would not add protection, and a thousand
+//! gateways that reconnect at once would have to wait for it. An account may have several, so that one can be
+//! replaced while the other still works.
 
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom as _, SystemRandom};
@@ -13,14 +13,14 @@ use crate::store::accounts::CredentialRow;
 use crate::text::Name;
 use crate::time::Time;
 
-/// What tokens that last begin with.
+/// The prefix of these tokens.
 pub const TOKEN_PREFIX: &str = "fulmar_";
-/// Tokens an account may have at a time.
+/// The most tokens of an account.
 pub(crate) const MAX_CREDENTIALS: usize = 16;
 const SECRET_BYTES: usize = 24;
 const ID_BYTES: usize = 4;
 
-/// A new token, and what is kept of it.
+/// A new token, and the row that is stored for it.
 pub(crate) fn make(account: Name, now: Time) -> Result<(String, CredentialRow), Problem> {
     let mut random = [0; ID_BYTES + SECRET_BYTES];
     let filled = SystemRandom::new().fill(&mut random);
@@ -32,7 +32,7 @@ pub(crate) fn make(account: Name, now: Time) -> Result<(String, CredentialRow), 
     Ok((token, CredentialRow { id, account, digest, created_at: now, expires_at: None }))
 }
 
-/// The identifier in a token and the token's digest; `None` if it is no token of this kind.
+/// The identifier in a token and the token's digest; `None` for another kind of token.
 pub(crate) fn parse(token: &str) -> Option<(&str, String)> {
     let expected = TOKEN_PREFIX.len() + 2 * ID_BYTES + 1 + 2 * SECRET_BYTES;
     if token.len() != expected || !token.is_ascii() {

@@ -1,10 +1,10 @@
 //! Decides which password is hashed next: hashing takes 19 MiB and a core for tens of milliseconds, and every client
 //! can cause it by a login.
 //!
-//! A [`Turn`] goes into the work itself, so that work whose request is gone still counts; a request that is gone
-//! before its turn leaves the queue. Waiting requests are served in rotation by where they come from. Those of
-//! users who have logged in from there before are served first, but every fourth turn is a stranger's.
-//! Nothing here knows time or threads.
+//! A [`Turn`] is owned by the work itself, so that work whose request was cancelled still counts; a request that is
+//! cancelled before its turn leaves the queue. Waiting requests are served in rotation by network. Users who have
+//! logged in from there before are served first, but every fourth turn is for others. Nothing here depends on time or
+//! threads.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -15,23 +15,23 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// Turns at a time.
+/// Concurrent turns.
 const MAX_AT_ONCE: usize = 2;
 /// Requests that wait, in total.
 const MAX_WAITING: usize = 512;
 /// Requests of one network that wait.
 const MAX_PER_NETWORK: usize = 64;
-/// Requests of one user at one place that wait before the strangers.
+/// Waiting requests of one user at one network that are served before others.
 const MAX_PER_USER: usize = 2;
-/// Turns of known users in a row while strangers wait.
+/// Successive turns of known users while others wait.
 const MAX_IN_A_ROW: usize = 3;
 
-/// For whom something is hashed.
+/// For whom a password is hashed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Claimant {
     /// A user who has logged in from this network before.
     Known(String, IpAddr),
-    /// Anybody, by network ([`super::rate::network`]).
+    /// Anyone else, by network ([`super::rate::network`]).
     Stranger(IpAddr),
 }
 
@@ -49,7 +49,7 @@ impl Claimant {
 pub(crate) enum Crowded {
     /// This network has too many requests waiting.
     Network,
-    /// All together do.
+    /// There are too many waiting requests in total.
     All,
 }
 
@@ -62,12 +62,12 @@ struct State {
     running: usize,
     known: Rotation<Claimant>,
     strangers: Rotation<Claimant>,
-    /// Turns of known users since a stranger's.
+    /// Turns of known users since the last turn of another client.
     in_a_row: usize,
     next_number: u64,
 }
 
-/// Permission to hash, given back when dropped.
+/// Permission to hash, returned when dropped.
 #[derive(Debug)]
 pub(crate) struct Turn(Hashing);
 
@@ -81,7 +81,7 @@ impl Drop for Turn {
     }
 }
 
-/// A place in the queue, given up when dropped.
+/// A place in the queue, freed when dropped.
 struct Place<'a> {
     hashing: &'a Hashing,
     claimant: &'a Claimant,
@@ -122,7 +122,7 @@ impl Hashing {
     /// Gives a turn to the next login.
     fn hand(&self, next: Option<oneshot::Sender<Turn>>) {
         if let Some(next) = next {
-            // If its request is gone just now, the turn comes back and goes on from there.
+            // If its request is cancelled at this moment, the turn is dropped and passed on.
             drop(next.send(Turn(self.clone())));
         }
     }
@@ -207,7 +207,7 @@ impl<K: Clone + Eq + Hash> Rotation<K> {
         Some(sender)
     }
 
-    /// Takes out a request that is gone.
+    /// Removes a cancelled request.
     fn remove(&mut self, key: &K, number: u64) {
         let Some(waiting) = self.waiting.get_mut(key) else { return };
         let before = waiting.len();
@@ -219,7 +219,7 @@ impl<K: Clone + Eq + Hash> Rotation<K> {
         }
     }
 
-    /// Drops the newest request of the key that has most waiting, if those are more than `least`.
+    /// Drops the newest request of the key with the most waiting requests, if those are more than `least`.
     fn evict(&mut self, least: usize) -> Option<NonZeroUsize> {
         let key = self.waiting.iter().max_by_key(|(_, waiting)| waiting.len());
         let (key, most) = key.map(|(key, waiting)| (key.clone(), waiting.len()))?;
@@ -255,7 +255,7 @@ mod tests {
         }
     }
 
-    /// All turns there are.
+    /// Takes all turns.
     fn full(hashing: &Hashing) -> Vec<Turn> {
         let taken = (0..MAX_AT_ONCE).map(|_| {
             let claimant = stranger(0);
@@ -294,7 +294,7 @@ mod tests {
         let mut after = pin!(hashing.turn(&second));
         assert!(poll(&mut after).is_none());
         turns.pop();
-        // It was given the turn, and goes without looking.
+        // It was given the turn, and is cancelled without noticing.
         drop(next);
         assert!(poll(&mut after).unwrap().is_ok());
     }

@@ -1,7 +1,7 @@
-//! Passwords, hashed with argon2id as RFC 9106 advises and the library's defaults have it.
+//! Passwords, hashed with argon2id with the library's default parameters, as RFC 9106 recommends.
 //!
-//! Hashing takes tens of milliseconds and 19 MiB on purpose; the caller keeps it off the runtime's
-//! thread and bounds how many run at once.
+//! Hashing takes tens of milliseconds and 19 MiB on purpose; the caller runs it off the runtime's thread and limits
+//! concurrency.
 
 use std::sync::LazyLock;
 
@@ -11,7 +11,7 @@ use argon2::password_hash::{PasswordHasher as _, PasswordVerifier as _};
 
 use crate::problem::Problem;
 
-/// Fewest and most characters of a new password.
+/// The length of a new password in characters.
 pub(crate) const PASSWORD_CHARACTERS: std::ops::RangeInclusive<usize> = 8..=200;
 
 /// Compared with if the account does not exist, so that the time taken does not reveal which accounts exist.
@@ -23,7 +23,7 @@ pub(crate) fn hash(password: &str) -> Result<String, Problem> {
     hash.map(|hash| hash.to_string()).map_err(|error| Problem::internal(&error))
 }
 
-/// Whether the password is the one that was hashed. Without a hash it takes as long to say no.
+/// Whether the password is right. Without a hash, it takes the same time to return false.
 pub(crate) fn is_right(password: &str, hash: Option<&str>) -> bool {
     let parsed = PasswordHash::new(hash.unwrap_or(&DECOY));
     let fits = |hash| Argon2::default().verify_password(password.as_bytes(), &hash).is_ok();

@@ -1,4 +1,4 @@
-//! How often something may be tried: a bucket of tokens a name, for logins and for requests.
+//! Rate limits for logins and requests: one token bucket per name.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -10,10 +10,11 @@ use parking_lot::Mutex;
 /// The most names remembered. Beyond, the fullest buckets, which limit least, are forgotten: a client that fills the
 /// table with names does not empty the bucket of another.
 const MAX_NAMES: usize = 10_000;
-/// Buckets that are forgotten at once, so that not every new name means a search.
+/// Buckets that are forgotten at once, so that not every new name causes a search.
 const FORGOTTEN_AT_ONCE: usize = MAX_NAMES / 10;
 
-/// Whom an address counts as: itself, or its /64 network in IPv6, of which a single host has all addresses.
+/// The network of an address: the address itself, or its /64 network in IPv6, of which a single host has all
+/// addresses.
 pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -24,7 +25,7 @@ pub(crate) fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Buckets that fill up again with time.
+/// Token buckets.
 #[derive(Debug)]
 pub(crate) struct Rate<K> {
     per_s: f64,
@@ -39,7 +40,7 @@ struct Bucket {
 }
 
 impl<K: Hash + Eq> Rate<K> {
-    /// `per_s` in the long run, `burst` at once.
+    /// `per_s` is the refill rate, `burst` the size of a bucket.
     pub(crate) fn new(per_s: f64, burst: f64) -> Rate<K> {
         Rate { per_s, burst, buckets: Mutex::default() }
     }
@@ -63,7 +64,7 @@ impl<K: Hash + Eq> Rate<K> {
         Ok(())
     }
 
-    /// Makes room: forgets full buckets, and if none is, the fullest.
+    /// Makes room: forgets full buckets, or if there are none, the fullest.
     fn forget(&self, buckets: &mut HashMap<K, Bucket>, now: Instant) {
         buckets.retain(|_, bucket| self.filled(*bucket, now) < self.burst);
         if buckets.len() < MAX_NAMES {
@@ -81,7 +82,7 @@ impl<K: Hash + Eq> Rate<K> {
         });
     }
 
-    /// Gives a token back.
+    /// Returns a token.
     pub(crate) fn give_back(&self, name: &K) {
         if let Some(bucket) = self.buckets.lock().get_mut(name) {
             bucket.tokens += 1.0;

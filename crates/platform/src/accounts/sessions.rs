@@ -1,4 +1,4 @@
-//! Logging in and out, and who one is.
+//! Login, logout, and the current user.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -26,10 +26,10 @@ use crate::store::accounts::{self, SessionRow};
 use crate::text::{Name, Text};
 use crate::time::{SECOND_MS, Time};
 
-/// Sessions an account may have; the oldest gives way.
+/// The most sessions of an account; the oldest is ended for a new one.
 const MAX_SESSIONS: usize = 32;
 
-/// What is asked for at the door.
+/// A login.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Login {
@@ -39,19 +39,19 @@ pub(crate) struct Login {
     password: Text<1, 200>,
 }
 
-/// Someone who is logged in.
+/// The session of a logged-in user.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Session {
     /// The token for `Authorization: Bearer …`, and the password for MQTT; shown once.
     #[serde(skip_serializing_if = "Option::is_none")]
     token: Option<String>,
-    /// When the token ends.
+    /// When the token expires.
     expires_at: Time,
     /// The session's user.
     user: User,
 }
 
-/// An account, as it sees itself.
+/// An account, as its user sees it.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct User {
     name: Name,
@@ -128,10 +128,10 @@ pub(crate) async fn log_in(
     json(StatusCode::CREATED, &Session { token: Some(token), expires_at, user })
 }
 
-/// A login that counts as a failure only once its password is looked at.
+/// A login that counts as a failure only once its password has been checked.
 struct Attempt<'a> {
     app: &'a App,
-    /// User and network; `None` when it counts.
+    /// User and network; `None` once it counts.
     who: Option<&'a (String, IpAddr)>,
 }
 
@@ -143,7 +143,7 @@ impl Drop for Attempt<'_> {
     }
 }
 
-/// A login that did not come as a request: the account, if the password is its own; with the same bounds.
+/// A login that is not an HTTP request: the account, if the password is right; with the same limits.
 pub(crate) async fn by_password(
     app: &App,
     user: &str,
@@ -164,7 +164,7 @@ pub(crate) async fn by_password(
     Ok(account)
 }
 
-/// The account, if the password is its own.
+/// The account, if the password is right.
 async fn check(
     app: &App,
     user: &str,
@@ -178,7 +178,7 @@ async fn check(
         (None, Some((_, network))) => Claimant::Stranger(*network),
         (None, None) => Claimant::Stranger(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
     };
-    // Before the database is asked, so that strangers do not crowd out those who read it either.
+    // Before the database is queried, so that unknown clients do not delay other readers of the database.
     let turn = app.turn(&claimant).await?;
     let hash = app.store.read(move |db| Ok(accounts::password(db, &name)?)).await?;
     let password = password.to_owned();
@@ -196,7 +196,7 @@ pub(crate) async fn show(State(app): State<App>, caller: Caller, conditions: Con
 
 /// Log out
 ///
-/// The token is dead at once, for MQTT too.
+/// The token is invalid at once, for MQTT too.
 #[utoipa::path(delete, path = "/session", tag = "session", responses((status = 204)))]
 pub(crate) async fn log_out(State(app): State<App>, caller: Caller) -> Answer {
     end(&app, caller).await

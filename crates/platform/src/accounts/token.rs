@@ -20,7 +20,7 @@ use crate::time::{SECOND_MS, Time};
 
 /// The issuer, which distinguishes these tokens from those of the operator's own issuer.
 const ISSUER: &str = "fulmar-platform";
-/// Longest token looked at, in bytes.
+/// The longest token that is parsed, in bytes.
 const MAX_TOKEN_BYTES: usize = 1024;
 const SECRET_BYTES: usize = 32;
 /// The header of every token: the only algorithm that is used and accepted.
@@ -38,7 +38,7 @@ struct Claims {
 
 /// Signs and checks tokens.
 pub(crate) struct Signer {
-    /// Of tokens.
+    /// The key for tokens.
     signing: hmac::Key,
     /// Derived from the secret without revealing it.
     installation: String,
@@ -52,7 +52,7 @@ impl std::fmt::Debug for Signer {
 }
 
 impl Signer {
-    /// With the secret in a file, which is made with mode 0600 if it is not there.
+    /// With the secret in a file, which is created with mode 0600 if necessary.
     pub(crate) fn open(path: &Path) -> Result<Signer, Error> {
         let failed = |source| Error::Secret { path: path.display().to_string(), source };
         let secret = match std::fs::read(path) {
@@ -73,18 +73,18 @@ impl Signer {
         let signing = hmac::Key::new(hmac::HMAC_SHA256, secret);
         let digest = digest(&SHA256, secret);
         let installation = digest.as_ref().iter().take(8).map(|byte| format!("{byte:02x}"));
-        // A key of its own, so that no signature of one kind is one of the other.
+        // A separate key, so that no signature of one kind is valid as the other.
         let own = hmac::sign(&signing, VOUCHING);
         let vouching = hmac::Key::new(hmac::HMAC_SHA256, own.as_ref());
         Signer { signing, installation: installation.collect(), vouching }
     }
 
-    /// A name of this installation that nobody without its secret can know.
+    /// A name of this installation that cannot be guessed without its secret.
     pub(crate) fn installation(&self) -> &str {
         &self.installation
     }
 
-    /// That this user published this, in a form nobody else can make: `USER:HEX`.
+    /// A voucher that this user published this message, which nobody else can create: `USER:HEX`.
     pub(crate) fn vouch(&self, user: &str, topic: &str, payload: &[u8]) -> String {
         let signature = hmac::sign(&self.vouching, &statement(user, topic, payload));
         let hex: String = signature.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -121,8 +121,7 @@ impl Signer {
         Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
     }
 
-    /// The session a token is of, and until when it is good at most; `None` if it is not one of ours
-    /// or expired.
+    /// A token's session and its latest expiry; `None` if the token is not one of this installation or has expired.
     pub(crate) fn check(&self, token: &str, now: Time) -> Option<(String, Time)> {
         if token.len() > MAX_TOKEN_BYTES {
             return None;
@@ -140,7 +139,7 @@ impl Signer {
     }
 }
 
-/// The length of each part comes first: no two statements read the same.
+/// The length of each part comes first, so that different statements have different bytes.
 fn statement(user: &str, topic: &str, payload: &[u8]) -> Vec<u8> {
     let parts = [user.as_bytes(), topic.as_bytes(), payload];
     let with_length = |part: &[u8]| [&(part.len() as u64).to_be_bytes()[..], part].concat();

@@ -1,8 +1,7 @@
 //! A twin's users: its members and their roles.
 //!
-//! Accounts belong to the server, since one person may work for two utilities; a twin's admin makes
-//! new ones, and gives and takes roles in this twin. Removing an account is the server's own
-//! administration (`fulmar user remove`).
+//! Accounts belong to the server, because one person may work for two utilities; a twin's admin creates accounts, and
+//! gives and removes roles in this twin. The server's administrator removes accounts (`fulmar user remove`).
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -43,7 +42,7 @@ pub(crate) struct NewUser {
     role: Role,
 }
 
-/// What is to change.
+/// A change of a user.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct UserChange {

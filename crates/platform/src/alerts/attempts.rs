@@ -1,6 +1,6 @@
 //! Attempts to deliver events to webhooks: in order, again and again at growing intervals, but not for ever.
 //!
-//! The program makes the attempts; here it is decided which are due.
+//! This module decides which attempts are due; the program makes them.
 
 use super::delivery::Delivery;
 use super::webhook_allowlist::WebhookAllowlist;
@@ -8,11 +8,11 @@ use crate::platform::Platform;
 use crate::store::webhooks;
 use crate::time::{SECOND_MS, Time};
 
-/// Deliveries under way at once.
+/// Concurrent deliveries.
 const MAX_AT_ONCE: usize = 16;
-/// After so many attempts an event is forgotten: the last is made two hours after the first.
+/// Attempts per event; the last is two hours after the first.
 const MAX_ATTEMPTS: u32 = 10;
-/// Before the second attempt; twice as long before each further one, at most [`LONGEST_PAUSE_MS`].
+/// Pause before the second attempt; it doubles with each further attempt, up to [`LONGEST_PAUSE_MS`].
 const FIRST_PAUSE_MS: i64 = 5 * SECOND_MS;
 const LONGEST_PAUSE_MS: i64 = 30 * 60 * SECOND_MS;
 
@@ -25,10 +25,10 @@ fn pause_ms(attempts: u32) -> Option<i64> {
 }
 
 impl Platform {
-    /// What webhooks are to be told now: of each the oldest.
+    /// The deliveries that are due now: the oldest event of each webhook.
     ///
     /// # Errors
-    /// It cannot be looked up, for now.
+    /// The database cannot be read at the moment.
     pub async fn due_deliveries(&self) -> Result<Vec<Delivery>, crate::Error> {
         let due = |db: &crate::store::Db| Ok(webhooks::due(db, Time::now(), MAX_AT_ONCE)?);
         Ok(self.app().store.read(due).await?)

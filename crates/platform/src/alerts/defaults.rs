@@ -1,7 +1,6 @@
-//! The rules a twin begins with, and where their limits are from.
+//! The rules of a new twin, with the sources of their limits.
 //!
-//! They are recommendations for rooms people live in, and can be changed; none replaces a certified
-//! alarm.
+//! They are recommendations for living rooms, and can be changed; none replaces a certified alarm.
 
 use super::types::{Rule, Severity};
 use crate::measurements::Quantity;
@@ -25,7 +24,7 @@ const LIMITS: [Limit; 6] = [
     ("co-15min", "Carbon monoxide, 15 minutes", "co", Severity::Critical, 87.0, 50.0, 0, 900, CO),
 ];
 
-/// The rules a twin begins with.
+/// The rules of a new twin.
 pub(crate) fn rules() -> Vec<Rule> {
     let limits = LIMITS.iter().filter_map(|limit| {
         let &(id, name, quantity, severity, above, clear, for_s, averaging_s, source) = limit;

@@ -10,16 +10,16 @@ use uuid::Uuid;
 
 use super::types::Severity;
 
-/// An address that is told of alerts.
+/// An address to which alerts are sent.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct Webhook {
     pub(crate) id: Uuid,
     pub(crate) url: String,
-    /// Alerts of less severity are not told.
+    /// Alerts of lower severity are not sent.
     pub(crate) least_severity: Severity,
 }
 
-/// Something a webhook is to be told, by whoever speaks HTTP.
+/// An event to be sent to a webhook; the program sends it, because this crate has no HTTP client.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Delivery {
     pub(super) number: i64,

@@ -1,8 +1,8 @@
-//! Rules applied to what came, and to what did not come.
+//! Applies rules to measurements, and to their absence.
 //!
-//! What was measured after everything before it goes through the rules' machines in order, however late
-//! it came. What is older than what a rule has seen already is looked at together with all that was
-//! measured around it: what was wrong then becomes an alert that says when, and is over.
+//! Measurements newer than all before go through the rules' machines in order, however late they arrive. Older ones
+//! are evaluated together with all measurements around them: a past violation becomes an alert with its own times,
+//! which is over already.
 
 use uuid::Uuid;
 
@@ -15,10 +15,10 @@ use crate::store::{Db, alerts, measurements, webhooks};
 use crate::text::Name;
 use crate::time::{SECOND_MS, Time};
 
-/// Measurements looked at again when older ones have come.
+/// The most measurements that are evaluated again when older ones have arrived.
 const MAX_REPLAYED: usize = 20_000;
 
-/// One rule on one series.
+/// A rule applied to a series.
 struct Watch<'a> {
     db: &'a Db,
     twin: &'a Name,
@@ -98,7 +98,7 @@ impl Watch<'_> {
         alert.finished()
     }
 
-    /// Lets a mean begin with what was measured before there was the rule, or before it was changed.
+    /// Fills the window of a mean with measurements from before the rule existed or was changed.
     fn recall(&self, machine: &mut Machine, until: Time) -> Result<(), Problem> {
         if self.condition.averaging_ms == 0 {
             return Ok(());
@@ -116,7 +116,7 @@ impl Watch<'_> {
         add(self.db, self.twin, &self.alert(episode))
     }
 
-    /// Takes measurements that are younger than all before.
+    /// Handles measurements that are newer than all before.
     fn go_on(
         &self,
         machine: &mut Machine,
@@ -163,7 +163,7 @@ impl Watch<'_> {
         Ok(notices)
     }
 
-    /// Lets an alert that was raised say that it began earlier or was worse, as is known now.
+    /// Corrects a raised alert that, as is known now, began earlier or was worse.
     fn correct(&self, mut alert: Alert, episode: &Episode) -> Result<(), Problem> {
         let peak = alert.peak.map_or(episode.peak, |peak| self.condition.worse(peak, episode.peak));
         let raised_at = alert.raised_at.min(episode.raised_at);
@@ -174,7 +174,7 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// Looks again at all that was measured from about `first` on, up to where the machine is.
+    /// Evaluates all measurements from about `first` on again, up to the machine's time.
     fn look_back(
         &self,
         machine: &mut Machine,
@@ -189,7 +189,7 @@ impl Watch<'_> {
         let mut notices = Vec::new();
         for episode in episodes {
             let until = episode.cleared_at.unwrap_or(last);
-            // One that is not over counts only if nothing that followed was left out.
+            // An episode without an end counts only if no later measurement was left out.
             let known_end = episode.cleared_at.is_some() || measured.len() < MAX_REPLAYED;
             if until < first || !known_end {
                 continue;
@@ -205,7 +205,7 @@ impl Watch<'_> {
                 notices.push(Notice { event: AlertEvent::Cleared, alert });
             }
         }
-        // What is raised stays raised until something that comes now says otherwise.
+        // A raised alert stays raised until a new measurement clears it.
         if measured.len() < MAX_REPLAYED && !machine.is_raised() {
             *machine = end;
         }
@@ -213,7 +213,7 @@ impl Watch<'_> {
     }
 }
 
-/// Lets earlier notices of the alert say what is known of it now.
+/// Updates earlier notices of the alert.
 fn settle(notices: &mut [Notice], alert: &Alert) {
     for notice in notices.iter_mut().filter(|notice| notice.alert.id == alert.id) {
         notice.alert = alert.clone();
@@ -270,12 +270,12 @@ pub(crate) fn silence(db: &Db, now: Time) -> Result<Vec<(Name, Notice)>, Problem
     Ok(notices)
 }
 
-/// Clears what a rule raised, because the rule is no longer what it was.
+/// Clears a rule's alerts, because the rule has changed.
 pub(crate) fn retire(db: &Db, twin: &Name, rule: &Name, now: Time) -> Result<Vec<Notice>, Problem> {
     clear(db, twin, alerts::raised_by(db, twin, rule)?, now)
 }
 
-/// Clears what is raised about a device, because it is elsewhere now, where other rules may hold.
+/// Clears a device's alerts, because it has moved to another home, where other rules may apply.
 pub(crate) fn moved(
     db: &Db,
     twin: &Name,

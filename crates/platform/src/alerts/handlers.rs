@@ -1,4 +1,4 @@
-//! What can be asked of alerts.
+//! Requests for alerts.
 
 use axum::extract::State;
 use serde::Deserialize;
@@ -19,20 +19,20 @@ use crate::store::alerts::{self, Query};
 use crate::text::{Name, Note};
 use crate::time::Time;
 
-/// Which alerts.
+/// Selects alerts.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct AlertQuery {
     state: Option<AlertState>,
-    /// Only those of this home.
+    /// Only of this home.
     home: Option<Name>,
-    /// Only those known here then or later.
+    /// Only alerts noticed at this time or later.
     since: Option<Time>,
-    /// How many at most.
+    /// The most alerts of a page.
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<usize>,
-    /// What `next` of the page before said.
+    /// The `next` of the previous page.
     cursor: Option<String>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) async fn show(
     conditions.json(&alert.await?)
 }
 
-/// What is said with an acknowledgement.
+/// The content of an acknowledgement.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Acknowledgement {

@@ -1,8 +1,8 @@
-//! One rule on one series, as a state machine in event time: when things were measured is all it knows
-//! of time, so that an outage's readings that arrive hours later come to what they would have come to.
+//! One rule on one series, as a state machine in event time: it only knows when values were measured, so that
+//! readings that arrive hours late after an outage have the same result.
 //!
-//! It does no I/O and remembers a bounded amount: a window of sums for the mean, and since when the
-//! limit has been exceeded. What a measurement means is said by [`Machine::take`].
+//! It does no I/O and its memory is limited: a window of sums for the mean, and since when the limit has been
+//! exceeded. [`Machine::take`] documents what a measurement causes.
 
 use std::collections::VecDeque;
 
@@ -13,26 +13,26 @@ use crate::time::Time;
 /// The number of parts of a window for the mean.
 const PARTS: i64 = 30;
 
-/// Which side of a limit is wrong.
+/// The wrong side of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Above,
     Below,
 }
 
-/// When something is wrong, and when it is right again.
+/// When a value is wrong, and when it is right again.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Condition {
     pub(crate) side: Side,
-    /// Beyond this it is wrong.
+    /// Values beyond this are wrong.
     pub(crate) limit: f64,
-    /// At this, or on the other side of it, it is right again; on the right side of `limit`.
+    /// Values at this or beyond it are right again; it is on the right side of `limit`.
     pub(crate) clear: f64,
     /// How long it must be wrong.
     pub(crate) for_ms: i64,
-    /// Over how long values are averaged; 0 for each as it is.
+    /// The averaging time; 0 for single values.
     pub(crate) averaging_ms: i64,
-    /// After so long without a measurement nobody knows whether it was wrong all the time.
+    /// After this time without a measurement, it is unknown whether the value stayed wrong.
     pub(crate) gap_ms: i64,
 }
 
@@ -60,12 +60,12 @@ impl Condition {
     }
 }
 
-/// What has been found so far.
+/// The state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 enum Phase {
     #[default]
     Calm,
-    /// Beyond the limit since then, but not for long enough.
+    /// Beyond the limit since this time, but not for long enough.
     Pending {
         since: i64,
         peak: f64,
@@ -75,7 +75,7 @@ enum Phase {
     },
 }
 
-/// Sum and number of the values of a part of the window.
+/// Sum and number of the values in a part of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Part {
     number: i64,
@@ -83,18 +83,18 @@ struct Part {
     count: u32,
 }
 
-/// What became of a measurement.
+/// The result of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Step {
-    /// Nothing new; while an alert is raised, with the value the rule looks at and the worst so far.
+    /// No change; while an alert is raised, with the rule's present value and the worst so far.
     Same { raised: Option<(f64, f64)> },
-    /// It is wrong from this measurement on.
+    /// The value is wrong from this measurement on.
     Raised { value: f64, peak: f64 },
-    /// It is right again from this measurement on; `peak` is the worst that was reached.
+    /// The value is right again from this measurement on; `peak` is the worst value.
     Cleared { value: f64, peak: f64 },
 }
 
-/// A rule's view of a series.
+/// The state of a rule for a series.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Machine {
     #[serde(rename = "at", skip_serializing_if = "Option::is_none")]
@@ -105,7 +105,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Takes a measurement that is not older than the one before.
+    /// Handles a measurement that is not older than the last.
     pub(crate) fn take(&mut self, condition: &Condition, at: Time, value: f64) -> Step {
         let since = self.last_at.map(|last| at.0.saturating_sub(last));
         let gap = since.is_some_and(|since| since > condition.gap_ms);
@@ -145,9 +145,9 @@ impl Machine {
         }
     }
 
-    /// Whether the window is full enough for its mean to say something: from its first measurement to its last
-    /// one, it was measured over all of the averaging time but one interval (and the part of the window that
-    /// rounding may cost), not counting what passed between measurements further apart than the longest gap.
+    /// Whether the window has enough measurements for its mean: from the first to the last, they cover the averaging
+    /// time except for one interval (and the part of the window that rounding may cost), not counting the time
+    /// between measurements further apart than the longest gap.
     fn is_covered(&self, condition: &Condition, interval_ms: i64) -> bool {
         if condition.averaging_ms <= 0 {
             return true;
@@ -158,13 +158,13 @@ impl Machine {
         let (mut covered_ms, mut longest_ms) = (0, interval_ms);
         for apart_ms in apart.filter(|apart_ms| *apart_ms <= condition.gap_ms + length) {
             covered_ms += apart_ms;
-            // Within a part nothing is known of intervals.
+            // Intervals within a part are unknown.
             longest_ms = longest_ms.max(if apart_ms > length { apart_ms } else { 0 });
         }
         covered_ms >= condition.averaging_ms - longest_ms - length
     }
 
-    /// Fills the window with what was measured before it was watched, oldest first.
+    /// Fills the window with measurements from before the rule was applied, oldest first.
     pub(crate) fn recall(&mut self, condition: &Condition, measured: &[(Time, f64)]) {
         for &(at, value) in measured {
             self.mean(condition.averaging_ms, at, value);
@@ -172,7 +172,7 @@ impl Machine {
         }
     }
 
-    /// Whether nothing has been measured since it watches.
+    /// Whether it has not handled any measurement yet.
     pub(crate) fn is_new(&self) -> bool {
         self.last_at.is_none()
     }
@@ -182,7 +182,7 @@ impl Machine {
         matches!(self.phase, Phase::Raised { .. })
     }
 
-    /// The mean over the window that ends with this value, of as much of it as was measured.
+    /// The mean over the window that ends with this value, as far as there are measurements.
     fn mean(&mut self, averaging_ms: i64, at: Time, value: f64) -> f64 {
         if averaging_ms <= 0 {
             return value;
@@ -205,12 +205,12 @@ impl Machine {
     }
 }
 
-/// How long a part of the window is.
+/// The length of a part of the window.
 fn part_ms(averaging_ms: i64) -> i64 {
     (averaging_ms / PARTS).max(1)
 }
 
-/// A time during which something was wrong.
+/// A period during which the value was wrong.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Episode {
     pub(crate) raised_at: Time,
@@ -219,7 +219,7 @@ pub(crate) struct Episode {
     pub(crate) peak: f64,
 }
 
-/// All times during which something was wrong in measurements that are in order, and where that ends.
+/// All episodes in measurements that are in order, and the state at the end.
 pub(crate) fn replay(condition: &Condition, measured: &[(Time, f64)]) -> (Vec<Episode>, Machine) {
     let mut machine = Machine::default();
     let mut episodes: Vec<Episode> = Vec::new();

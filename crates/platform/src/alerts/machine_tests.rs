@@ -1,5 +1,4 @@
-//! What the machine of a rule holds: hysteresis, duration, averaging, gaps, and that only event time
-//! counts.
+//! Properties of a rule's machine: hysteresis, duration, averaging, gaps, and that only event time counts.
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
@@ -19,7 +18,7 @@ fn minutes(values: &[f64]) -> Vec<(Time, f64)> {
     (0..).zip(values).map(|(minute, value)| (Time(minute * MINUTE), *value)).collect()
 }
 
-/// Raised and cleared at which minutes, and the peaks.
+/// The minutes at which alerts are raised and cleared, and the peaks.
 fn episodes(condition: &Condition, measured: &[(Time, f64)]) -> Vec<(i64, Option<i64>, f64)> {
     let (episodes, _) = replay(condition, measured);
     let minute = |at: Time| at.0 / MINUTE;
@@ -79,15 +78,15 @@ fn a_mean_says_nothing_before_its_window_was_measured() {
     assert_eq!(episodes(&mean, &minutes(&[500.0])), [], "one value is no mean of 15 minutes");
     assert_eq!(episodes(&mean, &minutes(&[500.0; 14])), []);
     assert_eq!(episodes(&mean, &minutes(&[500.0; 15])), [(14, None, 500.0)], "but one interval");
-    // What was not measured is not covered: the window fills anew.
+    // Time without measurements is not covered: the window fills anew.
     let mut cut = minutes(&[500.0; 10]);
     cut.extend((20..40).map(|minute| (Time(minute * MINUTE), 500.0)));
     assert_eq!(episodes(&mean, &cut), [(34, None, 500.0)]);
-    // What is raised does not end on one value after a silence either.
+    // A single value after a silence does not clear an alert either.
     let mut back = minutes(&[500.0; 15]);
     back.extend((600..615).map(|minute| (Time(minute * MINUTE), 0.0)));
     assert_eq!(episodes(&mean, &back), [(14, Some(614), 500.0)]);
-    // A sensor that measures less often than the window is long has one value for each.
+    // A sensor that measures less often than the window is long has one value per window.
     let slow = Condition { gap_ms: 90 * MINUTE, ..mean };
     let values = [0, 30, 60].map(|minute| (Time(minute * MINUTE), 500.0));
     assert_eq!(episodes(&slow, &values), [(30, None, 500.0)]);
@@ -97,7 +96,7 @@ fn a_mean_says_nothing_before_its_window_was_measured() {
 fn it_goes_on_where_it_was_stored() {
     let lasting = Condition { for_ms: 2 * MINUTE, averaging_ms: MINUTE, ..above(10.0, 10.0) };
     let mut machine = Machine::default();
-    // The first value alone says nothing of the minute before it.
+    // The first value alone shows nothing about the minute before it.
     let steps: Vec<Step> = minutes(&[10.0, 11.0, 12.0, 13.0, 9.0])
         .into_iter()
         .map(|(at, value)| {
@@ -158,8 +157,8 @@ proptest! {
         }
     }
 
-    /// Nothing depends on when things arrive: stored and loaded between any two measurements, in one
-    /// part or in many, it finds the same.
+    /// Nothing depends on when measurements arrive: if the state is stored and loaded between any two measurements,
+    /// and they arrive in one batch or in many, the result is the same.
     #[test]
     fn arrival_does_not_matter(
         condition in conditions(), measured in series(), cut in 0..120_usize, shift in 0..1000_i64,
@@ -178,7 +177,7 @@ proptest! {
         }
         prop_assert_eq!(machine.is_raised(), end.is_raised());
         prop_assert_eq!(raised, whole.iter().map(|found| found.raised_at).collect::<Vec<_>>());
-        // Nor on when it was, as long as parts of the window begin alike.
+        // Nor on the absolute time, as long as the parts of the window are aligned.
         let shift = shift * (condition.averaging_ms / PARTS).max(1);
         let later: Vec<_> = measured.iter().map(|(at, value)| (at.plus_ms(shift), *value)).collect();
         let (moved, _) = replay(&condition, &later);
@@ -198,7 +197,7 @@ proptest! {
         }
     }
 
-    /// What lasts too short, by the measurements there are, never raises anything.
+    /// A violation that is too short, by the measurements there are, raises nothing.
     #[test]
     fn nothing_short_is_raised(condition in conditions(), measured in series()) {
         let plain = Condition { averaging_ms: 0, ..condition };

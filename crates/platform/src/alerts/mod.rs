@@ -1,8 +1,9 @@
-//! Alerts: rules about what sensors measure, and what is or was wrong by them.
+//! Alerts: rules for sensors' measurements, and violations of them.
 //!
-//! `types` says what rule and alert are, `machine` when one is raised (no I/O, event time), `defaults`
-//! which rules a twin begins with, `evaluate` applies them to what comes, `webhooks` is who is told, `delivery`
-//! what and `attempts` when, `rules` and `handlers` what can be asked.
+//! `types` defines rules and alerts, `machine` decides when an alert is raised (no I/O, event time), `defaults` has
+//! the rules of a new twin, `evaluate` applies rules to measurements as they arrive, `webhooks` manages the addresses
+//! to which alerts are sent, `delivery` is an event for one of them, `attempts` schedules the attempts, and `rules` and
+//! `handlers` serve the API.
 
 mod attempts;
 pub(crate) mod defaults;

@@ -1,4 +1,4 @@
-//! What can be asked of alert rules.
+//! Requests for alert rules.
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -20,7 +20,7 @@ use crate::store::{Db, alerts, homes};
 use crate::text::{Name, Note, Title};
 use crate::time::Time;
 
-/// Rules of a twin: each is looked at with every measurement.
+/// The most rules of a twin, because each is evaluated with every measurement.
 const MAX_RULES: usize = 200;
 
 /// The twin's rules, by identifier
@@ -108,7 +108,7 @@ pub(crate) async fn add(
     json(StatusCode::CREATED, &made.await?)
 }
 
-/// What is to change; what is not given stays, null clears.
+/// A change of a rule; missing keys stay, null clears.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RuleChange {
@@ -167,7 +167,7 @@ impl RuleChange {
 
 /// Change a rule
 ///
-/// What it raised is cleared; what is still wrong by the new rule is raised anew with the next measurement.
+/// The rule's alerts are cleared; what is still wrong by the new rule is raised again with the next measurement.
 #[utoipa::path(patch, path = "/{twin}/alert_rule/{id}", tag = "alerts",
     params(("twin" = Name, Path), ("id" = Name, Path)), request_body = RuleChange,
     responses((status = 200, body = Rule)))]
@@ -196,7 +196,7 @@ pub(crate) async fn change(
 
 /// Remove a rule
 ///
-/// What it raised is cleared and stays on record.
+/// The rule's alerts are cleared and stay on record.
 #[utoipa::path(delete, path = "/{twin}/alert_rule/{id}", tag = "alerts",
     params(("twin" = Name, Path), ("id" = Name, Path)), responses((status = 204)))]
 pub(crate) async fn remove(

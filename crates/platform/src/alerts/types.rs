@@ -1,4 +1,4 @@
-//! What a rule and an alert are to the platform.
+//! The types of rules and alerts.
 
 use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
 use serde::{Deserialize, Serialize};
@@ -14,13 +14,13 @@ use crate::text::{Name, Note, Title};
 use crate::time::{SECOND_MS, Time};
 
 words! {
-    /// How much an alert matters.
+    /// The severity of an alert.
     Severity {
-        /// Worth knowing.
+        /// For information.
         Info = "info",
-        /// Something is to be done.
+        /// Requires an action.
         Warning = "warning",
-        /// Something is to be done now.
+        /// Requires an action at once.
         Critical = "critical",
     }
 }
@@ -48,63 +48,63 @@ impl Ord for Severity {
 }
 
 words! {
-    /// Where an alert stands.
+    /// The state of an alert.
     AlertState {
-        /// It is wrong, and nobody has said that they know.
+        /// The value is wrong, and the alert is not acknowledged.
         Active = "active",
-        /// It is wrong, and somebody knows.
+        /// The value is wrong, and the alert is acknowledged.
         Acknowledged = "acknowledged",
-        /// It is right again.
+        /// The value is right again.
         Cleared = "cleared",
     }
 }
 
 words! {
-    /// What happened to an alert.
+    /// An event of an alert.
     AlertEvent {
-        /// Something became wrong.
+        /// The value became wrong.
         Raised = "raised",
-        /// It is right again.
+        /// The value is right again.
         Cleared = "cleared",
-        /// Somebody said that they know.
+        /// The alert was acknowledged.
         Acknowledged = "acknowledged",
     }
 }
 
-/// When sensors' measurements, or their silence, are wrong. Exactly one of `above`, `below` and `silent_s`
-/// is set.
+/// When sensors' measurements, or their absence, raise an alert. Exactly one of `above`, `below` and `silent_s` is
+/// set.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct Rule {
     pub(crate) id: Name,
     pub(crate) name: String,
-    /// Of what; null, only with `silent_s`, for a device with all it measures.
+    /// The quantity; null, only with `silent_s`, for all quantities of a device.
     pub(crate) quantity: Option<Quantity>,
-    /// In which home; null for all.
+    /// The home; null for all.
     pub(crate) home: Option<Name>,
     pub(crate) severity: Severity,
-    /// Wrong when greater, in the quantity's unit.
+    /// Values above this are wrong, in the quantity's unit.
     pub(crate) above: Option<f64>,
-    /// Wrong when less.
+    /// Values below this are wrong.
     pub(crate) below: Option<f64>,
-    /// Right again at this value or beyond it; null for the limit itself.
+    /// Values at this or beyond it are right again; null for the limit itself.
     pub(crate) clear: Option<f64>,
-    /// How long it must be wrong.
+    /// How long the value must be wrong, in seconds.
     pub(crate) for_s: u32,
-    /// Over how long values are averaged; 0 for each as it is.
+    /// The averaging time in seconds; 0 for single values.
     pub(crate) averaging_s: u32,
-    /// Wrong when nothing was measured for so long.
+    /// Raised when nothing was measured for this many seconds.
     pub(crate) silent_s: Option<u32>,
-    /// Where the limit is from.
+    /// The source of the limit.
     pub(crate) source: Option<String>,
     pub(crate) enabled: bool,
     pub(crate) etag: String,
 }
 
-/// A rule to be made.
+/// A new rule.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewRule {
-    /// Made up, if there is none.
+    /// Generated if missing.
     pub(crate) id: Option<Name>,
     pub(crate) name: Title,
     pub(crate) quantity: Option<Quantity>,
@@ -122,11 +122,11 @@ pub(crate) struct NewRule {
     #[schema(minimum = 60, maximum = 2592000)]
     pub(crate) silent_s: Option<u32>,
     pub(crate) source: Option<Note>,
-    /// True, unless it says otherwise.
+    /// The default is true.
     pub(crate) enabled: Option<bool>,
 }
 
-/// Something that is or was wrong.
+/// A violation of a rule, now or in the past.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct Alert {
     pub(crate) id: Uuid,
@@ -139,32 +139,32 @@ pub(crate) struct Alert {
     pub(crate) quantity: Option<Quantity>,
     pub(crate) severity: Severity,
     pub(crate) state: AlertState,
-    /// What the rule looked at last: the value, or the mean; null for silence.
+    /// The rule's last value: a measurement or a mean; null for silence.
     pub(crate) value: Option<f64>,
     /// The worst so far.
     pub(crate) peak: Option<f64>,
-    /// Of value, peak and threshold.
+    /// The unit of value, peak and threshold.
     pub(crate) unit: String,
     /// The rule's limit when it was raised.
     pub(crate) threshold: f64,
-    /// When it was measured that it is wrong.
+    /// The time of the measurement that raised it.
     pub(crate) raised_at: Time,
-    /// When that was known here: later, if measurements were late.
+    /// When the platform noticed: later, if measurements were late.
     pub(crate) noticed_at: Time,
-    /// Whether it was known more than ten minutes after it was measured.
+    /// Whether it was noticed more than ten minutes after the measurement.
     pub(crate) late: bool,
-    /// When it was measured that it is right again.
+    /// The time of the measurement that cleared it.
     pub(crate) cleared_at: Option<Time>,
     pub(crate) acknowledged_at: Option<Time>,
     pub(crate) acknowledged_by: Option<Name>,
     pub(crate) note: Option<String>,
 }
 
-/// What is known later than this is late.
+/// Alerts noticed later than this are late.
 const LATE_MS: i64 = 10 * 60 * SECOND_MS;
 
 impl Alert {
-    /// Sets what follows from the rest.
+    /// Sets the values that follow from others.
     pub(crate) fn finished(mut self) -> Alert {
         self.late = self.noticed_at.ms_since(self.raised_at) > LATE_MS;
         self.state = match (self.cleared_at, self.acknowledged_at) {
@@ -184,7 +184,7 @@ pub(crate) struct Notice {
 }
 
 impl Rule {
-    /// What the rule's machine watches for; `None` if it watches for silence.
+    /// The condition for the rule's machine; `None` if the rule is about silence.
     pub(crate) fn condition(&self, gap_ms: i64) -> Option<Condition> {
         let (side, limit) = match (self.above, self.below) {
             (Some(limit), _) => (Side::Above, limit),
@@ -201,12 +201,12 @@ impl Rule {
         })
     }
 
-    /// What makes it wrong, as a number.
+    /// The limit as a number.
     pub(crate) fn threshold(&self) -> f64 {
         self.above.or(self.below).or(self.silent_s.map(f64::from)).unwrap_or_default()
     }
 
-    /// Whether it can be: one limit, and the others on their sides of it.
+    /// Checks that the rule is possible: one limit, and the other values on the correct side of it.
     pub(crate) fn check(&self) -> Result<(), Problem> {
         let limits = [self.above.is_some(), self.below.is_some(), self.silent_s.is_some()];
         if limits.iter().filter(|set| **set).count() != 1 {

@@ -98,7 +98,7 @@ impl Entry {
             None => (text, None),
         };
         let good = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
-        // A mistyped address is no name.
+        // A mistyped address is not a name.
         let is_name = name.bytes().all(good) && name.bytes().any(|byte| byte.is_ascii_alphabetic());
         is_name.then(|| Entry { host: Host::Name(name.to_owned()), port })
     }

@@ -23,16 +23,16 @@ use crate::role::Deed;
 use crate::store::webhooks;
 use crate::text::{Name, Text};
 
-/// Webhooks of a twin.
+/// The most webhooks of a twin.
 const MAX_WEBHOOKS: usize = 20;
 
-/// A webhook to be made.
+/// A new webhook.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewWebhook {
-    /// `https`, or `http` to this machine. Addresses that are not public take the operator's leave.
+    /// `https`, or `http` to this machine. Addresses that are not public must be allowed by the operator.
     url: Text<1, 1000>,
-    /// `info`, unless it says otherwise.
+    /// The default is `info`.
     least_severity: Option<Severity>,
     /// The secret with which bodies are signed; never shown again.
     #[schema(write_only)]
@@ -74,8 +74,8 @@ pub(crate) async fn list(State(app): State<App>, member: Member, conditions: Con
 
 /// Add a webhook
 ///
-/// It is sent `{"event": "raised"|"cleared"|"acknowledged", "alert": Alert}` by POST; header
-/// `x-fulmar-signature` is `sha256=` and the body's HMAC in hexadecimal.
+/// Receives `{"event": "raised"|"cleared"|"acknowledged", "alert": Alert}` by POST; header `x-fulmar-signature` is
+/// `sha256=` and the body's HMAC in hexadecimal.
 #[utoipa::path(post, path = "/{twin}/webhook", tag = "alerts", params(("twin" = Name, Path)),
     request_body = NewWebhook, responses((status = 201, body = Webhook)))]
 pub(crate) async fn add(

@@ -14,7 +14,7 @@ pub(crate) struct AccountRow {
     pub(crate) server_admin: bool,
 }
 
-/// A token that was given out.
+/// A login's token.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionRow {
     pub(crate) id: String,
@@ -23,7 +23,7 @@ pub(crate) struct SessionRow {
     pub(crate) expires_at: Time,
 }
 
-/// A token that lasts: what of it is kept.
+/// A credential: the stored part of a token without expiry.
 #[derive(Clone, Debug)]
 pub(crate) struct CredentialRow {
     pub(crate) id: String,
@@ -77,7 +77,7 @@ pub(crate) fn credentials(db: &Db) -> Result<Vec<CredentialRow>> {
     rows.collect()
 }
 
-/// Keeps a new token that lasts.
+/// Stores a new credential.
 pub(crate) fn add_credential(db: &Db, credential: &CredentialRow) -> Result<()> {
     let CredentialRow { id, account, digest, created_at, expires_at } = credential;
     db.execute(
@@ -88,7 +88,7 @@ pub(crate) fn add_credential(db: &Db, credential: &CredentialRow) -> Result<()> 
     .map(drop)
 }
 
-/// Lets the account's tokens end at this time, but for those that end before and the one named.
+/// Sets the expiry of the account's credentials to this time, except those that expire before and the one named.
 pub(crate) fn end_credentials(db: &Db, account: &str, but: &str, at: Time) -> Result<()> {
     db.execute(
         "UPDATE credential SET expires_at = ?3
@@ -98,7 +98,7 @@ pub(crate) fn end_credentials(db: &Db, account: &str, but: &str, at: Time) -> Re
     .map(drop)
 }
 
-/// Whether the account had this token.
+/// Removes a credential; returns whether the account had it.
 pub(crate) fn remove_credential(db: &Db, account: &str, id: &str) -> Result<bool> {
     let sql = "DELETE FROM credential WHERE account = ?1 AND id = ?2";
     Ok(db.execute(sql, [account, id])? == 1)
@@ -108,7 +108,7 @@ pub(crate) fn remove_credentials(db: &Db, account: &str) -> Result<usize> {
     db.execute("DELETE FROM credential WHERE account = ?1", [account])
 }
 
-/// Forgets what has expired. Whether there was any.
+/// Deletes expired credentials; returns whether there were any.
 pub(crate) fn forget_credentials(db: &Db, now: Time) -> Result<bool> {
     let sql = "DELETE FROM credential WHERE expires_at IS NOT NULL AND expires_at <= ?1";
     Ok(db.execute(sql, [now])? > 0)
@@ -119,7 +119,7 @@ pub(crate) fn password(db: &Db, name: &str) -> Result<Option<String>> {
     rows.query_row([name], |row| row.get(0)).optional()
 }
 
-/// Whether there was no account of this name.
+/// Adds an account; returns whether the name was free.
 pub(crate) fn add(db: &Db, account: &AccountRow, password: &str, now: Time) -> Result<bool> {
     let mut insert = db.prepare_cached(
         "INSERT INTO account (name, display_name, password, server_admin, created_at)
@@ -129,7 +129,7 @@ pub(crate) fn add(db: &Db, account: &AccountRow, password: &str, now: Time) -> R
     Ok(insert.execute(params![name, display_name, password, server_admin, now])? == 1)
 }
 
-/// Sets a password and ends all the account's sessions. Tokens that last are revoked by themselves.
+/// Sets a password and ends all the account's sessions. Credentials must be revoked separately.
 pub(crate) fn set_password(db: &Db, name: &str, password: &str) -> Result<bool> {
     let changed =
         db.execute("UPDATE account SET password = ?2 WHERE name = ?1", params![name, password])?;
@@ -154,7 +154,7 @@ pub(crate) fn remove_member(db: &Db, twin: &str, account: &str) -> Result<bool> 
     Ok(db.execute(sql, [twin, account])? == 1)
 }
 
-/// Keeps a new session, forgets expired ones and, beyond `most` of the account, its oldest.
+/// Stores a new session, and deletes expired ones and, beyond `most` of the account, its oldest.
 pub(crate) fn add_session(db: &Db, session: &SessionRow, most: usize) -> Result<()> {
     db.execute("DELETE FROM session WHERE expires_at < ?1", [session.issued_at])?;
     let SessionRow { id, account, issued_at, expires_at } = session;

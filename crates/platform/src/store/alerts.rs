@@ -1,4 +1,4 @@
-//! Rules, what they remember between measurements, and alerts in the database.
+//! Rules, their state between measurements, and alerts in the database.
 
 use uuid::Uuid;
 
@@ -40,7 +40,7 @@ pub(crate) fn rule_of(db: &Db, twin: &str, id: &str) -> Result<Option<Rule>> {
     db.prepare_cached(&sql)?.query_row([twin, id], rule).optional()
 }
 
-/// Up to `limit` rules by identifier, after one.
+/// Up to `limit` rules in the order of their identifiers, after `after`.
 pub(crate) fn rules(db: &Db, twin: &str, after: &str, limit: usize) -> Result<Vec<Rule>> {
     let sql = format!(
         "SELECT {RULE} FROM alert_rule r WHERE r.twin = ?1 AND r.id > ?2 ORDER BY r.id LIMIT ?3"
@@ -54,13 +54,13 @@ pub(crate) fn count_rules(db: &Db, twin: &str) -> Result<usize> {
     count.query_row([twin], |row| row.get(0))
 }
 
-/// The rules for one home alone.
+/// The rules for this home only.
 pub(crate) fn rules_of_home(db: &Db, twin: &str, home: &str) -> Result<Vec<Name>> {
     let mut rows = db.prepare_cached("SELECT id FROM alert_rule WHERE twin = ?1 AND home = ?2")?;
     rows.query_map([twin, home], |row| row.get(0))?.collect()
 }
 
-/// The rules that hold for a quantity in a home, or for a device without one.
+/// The rules that apply to a quantity in a home, or to a device without a home.
 pub(crate) fn rules_for(
     db: &Db,
     twin: &str,
@@ -74,7 +74,7 @@ pub(crate) fn rules_for(
     db.prepare_cached(&sql)?.query_map(params![twin, quantity, home], rule)?.collect()
 }
 
-/// Makes a rule, or makes the one that is there as given and forgets what it remembered.
+/// Creates or replaces a rule, and deletes its state.
 pub(crate) fn put_rule(db: &Db, twin: &str, rule: &Rule) -> Result<()> {
     let mut insert = db.prepare_cached(
         "INSERT INTO alert_rule (twin, id, name, quantity, home, severity, above, below, clear, for_s,
@@ -106,12 +106,12 @@ pub(crate) fn put_rule(db: &Db, twin: &str, rule: &Rule) -> Result<()> {
     forget.execute(params![twin, rule.id]).map(drop)
 }
 
-/// Removes a rule; alerts it raised stay.
+/// Removes a rule; its alerts stay.
 pub(crate) fn remove_rule(db: &Db, twin: &str, id: &str) -> Result<()> {
     db.execute("DELETE FROM alert_rule WHERE twin = ?1 AND id = ?2", [twin, id]).map(drop)
 }
 
-/// Gives each twin the usual rules, once.
+/// Creates the default rules of each twin, once.
 pub(crate) fn make_usual_rules(db: &Db) -> Result<()> {
     let mut rows = db.prepare_cached("SELECT id FROM twin WHERE rules_made = 0")?;
     let twins: Vec<Name> = rows.query_map((), |row| row.get(0))?.collect::<Result<_>>()?;
@@ -124,14 +124,14 @@ pub(crate) fn make_usual_rules(db: &Db) -> Result<()> {
     Ok(())
 }
 
-/// What the rule remembers of the series.
+/// The rule's state for the series.
 pub(crate) fn machine(db: &Db, twin: &str, rule: &str, series: i64) -> Result<Machine> {
     let mut rows = db.prepare_cached(
         "SELECT state FROM alert_state WHERE twin = ?1 AND rule = ?2 AND series = ?3",
     )?;
     let state: Option<String> =
         rows.query_row(params![twin, rule, series], |row| row.get(0)).optional()?;
-    // What another version wrote and this one does not understand begins anew.
+    // A state that another version wrote and this one cannot parse starts anew.
     Ok(state.and_then(|state| serde_json::from_str(&state).ok()).unwrap_or_default())
 }
 
@@ -188,7 +188,7 @@ pub(crate) fn get(db: &Db, twin: &str, id: Uuid) -> Result<Option<Alert>> {
     db.prepare_cached(&sql)?.query_row(params![twin, id.to_string()], alert).optional()
 }
 
-/// The raised alert of a rule about this.
+/// The raised alert of a rule for this device and quantity.
 pub(crate) fn raised(
     db: &Db,
     twin: &str,
@@ -217,7 +217,7 @@ pub(crate) fn raised_about(db: &Db, twin: &str, device: &str) -> Result<Vec<Aler
     db.prepare_cached(&sql)?.query_map([twin, device], alert)?.collect()
 }
 
-/// Forgets what rules remember of a device.
+/// Deletes rules' states of a device.
 pub(crate) fn forget_machines(db: &Db, twin: &str, device: &str) -> Result<()> {
     let mut forget = db.prepare_cached(
         "DELETE FROM alert_state WHERE twin = ?1 AND series IN
@@ -226,7 +226,7 @@ pub(crate) fn forget_machines(db: &Db, twin: &str, device: &str) -> Result<()> {
     forget.execute([twin, device]).map(drop)
 }
 
-/// The first alert of the rule about this at any time of that range.
+/// The rule's first alert for this device and quantity that overlaps this period.
 pub(crate) fn overlapping(db: &Db, twin: &str, like: &Alert, until: Time) -> Result<Option<Alert>> {
     let sql = format!(
         "SELECT {ALERT} WHERE a.twin = ?1 AND a.rule = ?2 AND a.device = ?3
@@ -265,7 +265,7 @@ pub(crate) fn add(db: &Db, twin: &str, alert: &Alert) -> Result<()> {
         .map(drop)
 }
 
-/// Stores what can change of an alert.
+/// Stores the changeable fields of an alert.
 pub(crate) fn update(db: &Db, twin: &str, alert: &Alert) -> Result<()> {
     let mut update = db.prepare_cached(
         "UPDATE alert SET value = ?3, peak = ?4, cleared_at = ?5, acknowledged_at = ?6,
@@ -287,18 +287,18 @@ pub(crate) fn update(db: &Db, twin: &str, alert: &Alert) -> Result<()> {
         .map(drop)
 }
 
-/// Which alerts are asked for.
+/// Selects alerts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Query {
     pub(crate) state: Option<AlertState>,
     pub(crate) home: Option<Name>,
-    /// Known here then or later.
+    /// Noticed at this time or later.
     pub(crate) since: Option<Time>,
-    /// Number of the last alert of the page before.
+    /// Number of the last alert of the previous page.
     pub(crate) before: Option<i64>,
 }
 
-/// Up to `limit` alerts, those known last first, each with its number.
+/// Up to `limit` alerts, the last noticed first, each with its number.
 pub(crate) fn list(db: &Db, twin: &str, query: &Query, limit: usize) -> Result<Vec<(Alert, i64)>> {
     let mut filter = Filter::default();
     filter.and("a.twin = ?", [Box::new(twin)]);
@@ -325,7 +325,7 @@ pub(crate) fn list(db: &Db, twin: &str, query: &Query, limit: usize) -> Result<V
     rows.collect()
 }
 
-/// A device that has been silent for longer than a rule allows, without an alert that says so.
+/// A device that has been silent for longer than a rule allows, without an alert for it.
 pub(crate) struct Silence {
     pub(crate) twin: Name,
     pub(crate) rule: Rule,
@@ -334,7 +334,7 @@ pub(crate) struct Silence {
     pub(crate) last_at: Time,
 }
 
-/// A rule of silence (its columns come first) with the devices it watches and when they measured last.
+/// A rule about silence (its columns come first) with its devices and the times of their last measurements.
 const WATCHED: &str = "FROM alert_rule r JOIN (
         SELECT s.twin, s.device, s.home, NULL AS quantity, s.last_at FROM sensor s
         UNION ALL
@@ -364,7 +364,7 @@ pub(crate) fn silences(db: &Db, now: Time) -> Result<Vec<Silence>> {
     rows.collect()
 }
 
-/// Twins, alerts of silences that are over, and when their devices measured last.
+/// Twins, alerts of silences that are over, and the times of the devices' last measurements.
 pub(crate) fn silences_over(db: &Db, now: Time) -> Result<Vec<(Name, Uuid, Time)>> {
     let sql = format!(
         "SELECT r.twin, a.id, w.last_at {WATCHED}

@@ -1,4 +1,4 @@
-//! Readings that are corrected, withdrawn and decided about, and the audit trail of that.
+//! Corrected, withdrawn and decided readings, and their audit trail.
 
 use uuid::Uuid;
 
@@ -10,7 +10,7 @@ use crate::readings::types::{Action, Change, Original, ReadingChange};
 use crate::text::Name;
 use crate::time::Time;
 
-/// Adds to the audit trail that `reading`, as it is, was changed to show `after`.
+/// Adds to the audit trail that `reading` was changed to `after`.
 pub(crate) fn note(
     db: &Db,
     twin: &str,
@@ -43,7 +43,7 @@ pub(crate) fn note(
     update.execute(params![twin, id, seq]).map(drop)
 }
 
-/// Lets the reading show another value and time; what was sent is remembered.
+/// Sets the reading's value and time; the original ones are kept.
 pub(crate) fn set(db: &Db, twin: &str, id: Uuid, after: &Original) -> Result<()> {
     let mut update = db.prepare_cached(
         "UPDATE reading SET sent_value = coalesce(sent_value, value), sent_at = coalesce(sent_at, at),
@@ -53,7 +53,7 @@ pub(crate) fn set(db: &Db, twin: &str, id: Uuid, after: &Original) -> Result<()>
     update.execute(params![twin, id.to_string(), after.value, after.at]).map(drop)
 }
 
-/// Whether the meter showed more than this before, by the readings that count.
+/// Whether the meter showed more than this before, by its valid readings.
 pub(crate) fn is_backwards(db: &Db, twin: &str, reading: &Reading) -> Result<bool> {
     let mut rows = db.prepare_cached(
         "SELECT value FROM reading WHERE twin = ?1 AND meter = ?2 AND at < ?3 AND holds = 1 AND id <> ?4
@@ -113,7 +113,7 @@ mod tests {
     use crate::paging::Order;
     use crate::store::readings::{self, Query};
 
-    /// A database as the version before corrections left it.
+    /// The schema version before corrections.
     const BEFORE: usize = 3;
 
     #[test]

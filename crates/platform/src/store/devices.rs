@@ -9,7 +9,7 @@ use crate::devices::types::{Command, CommandState, Device, Telemetry};
 use crate::text::Name;
 use crate::time::Time;
 
-/// Items of telemetry kept a device; beyond, the oldest are forgotten.
+/// The most items of telemetry per device; beyond, the oldest are deleted.
 const MAX_TELEMETRY: u32 = 100_000;
 
 const INSTANCE: &str = "SELECT i.device, i.kind, i.name, i.app_version, i.account, i.seen_at,
@@ -34,7 +34,7 @@ pub(crate) fn get(db: &Db, twin: &str, device: &str) -> Result<Option<Device>> {
     db.prepare_cached(&sql)?.query_row([twin, device], instance).optional()
 }
 
-/// Up to `limit` devices by name, after one; only those of one user where one is named.
+/// Up to `limit` devices by name, after `after`; only those of one user if one is named.
 pub(crate) fn list(
     db: &Db,
     twin: &str,
@@ -51,7 +51,7 @@ pub(crate) fn list(
     statement.query_map(params_from_iter(values), instance)?.collect()
 }
 
-/// Twin, device and whose it is, of all.
+/// All devices: twin, device and owner.
 pub(crate) fn owners(db: &Db) -> Result<Vec<(Name, Name, Name)>> {
     let mut rows = db.prepare_cached("SELECT twin, device, account FROM instance")?;
     let rows = rows.query_map((), |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
@@ -121,7 +121,7 @@ pub(crate) fn commands(db: &Db, twin: &str, device: &str, limit: usize) -> Resul
     Ok(commands)
 }
 
-/// Sets how far a command is; whether there is such a command.
+/// Sets the state of a command; returns whether the command exists.
 pub(crate) fn set_command(
     db: &Db,
     (twin, device): (&str, &str),
@@ -137,7 +137,7 @@ pub(crate) fn set_command(
     Ok(changed == 1)
 }
 
-/// Keeps items that are not known yet; which of them are new.
+/// Stores new items; returns which of them were new.
 pub(crate) fn add_telemetry(
     db: &Db,
     twin: &str,

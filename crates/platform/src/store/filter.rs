@@ -1,16 +1,16 @@
-//! Conditions of a query that depend on what was asked for.
+//! Conditions of a query that depend on the request.
 
 use super::sql::ToSql;
 
-/// A pattern for `lower(column) LIKE ? ESCAPE '\\'`: whatever contains this text, big letters of ASCII like small
-/// ones.
+/// A pattern for `lower(column) LIKE ? ESCAPE '\\'`: matches text that contains this one, ignoring the case of ASCII
+/// letters.
 pub(crate) fn containing(text: &str) -> String {
     let text = text.to_ascii_lowercase();
     let escaped = text.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
     format!("%{escaped}%")
 }
 
-/// A part of the map, in degrees.
+/// An area of the map, in degrees.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Bounds {
     pub(crate) west: f64,
@@ -19,7 +19,7 @@ pub(crate) struct Bounds {
     pub(crate) north: f64,
 }
 
-/// Conditions that all must hold, and their values.
+/// Conditions joined by AND, and their values.
 #[derive(Default)]
 pub(crate) struct Filter<'a> {
     sql: String,
@@ -27,7 +27,7 @@ pub(crate) struct Filter<'a> {
 }
 
 impl<'a> Filter<'a> {
-    /// Adds a condition; each `?` in it stands for the next of `values`.
+    /// Adds a condition; its placeholders `?` stand for `values`.
     pub(crate) fn and<const N: usize>(
         &mut self,
         condition: &'static str,
@@ -39,7 +39,7 @@ impl<'a> Filter<'a> {
         self
     }
 
-    /// Adds it where there is a value.
+    /// Adds a condition if there is a value.
     pub(crate) fn and_if<T: ToSql + 'a>(
         &mut self,
         condition: &'static str,
@@ -51,7 +51,7 @@ impl<'a> Filter<'a> {
         }
     }
 
-    /// Adds that something with the columns `lat` and `lon` lies in a part of the map, where one is given.
+    /// Adds the condition that the columns `lat` and `lon` are within an area, if there is one.
     pub(crate) fn within(&mut self, bounds: Option<Bounds>) -> &mut Self {
         let Some(Bounds { west, south, east, north }) = bounds else { return self };
         self.and("lat BETWEEN ? AND ?", [Box::new(south), Box::new(north)]);

@@ -1,4 +1,4 @@
-//! What meters sent before, and their keys, for those who decode frames.
+//! The history of meters' frames, and meters' keys, for decoding frames.
 
 use super::Db;
 use super::sql::{OptionalExtension as _, Result, params};
@@ -6,10 +6,10 @@ use crate::meters::Medium;
 use crate::text::Name;
 use crate::time::Time;
 
-/// Frames remembered a meter: beyond, those received longest ago are forgotten.
+/// The most frames remembered per meter: beyond, those received first are deleted.
 const REMEMBERED: u32 = 256;
 
-/// A meter as its frames need it.
+/// The data of a meter for decoding its frames.
 #[derive(Clone, Debug)]
 pub(crate) struct RadioMeter {
     pub(crate) id: Name,
@@ -41,7 +41,7 @@ pub(crate) fn seen(
     rows.query_row(params![twin, short_address, digest], |row| row.get(0)).optional()
 }
 
-/// Whether the meter had counted further before `at` already, which no genuine frame of then can have.
+/// Whether the meter had a higher counter before `at` already, which excludes a genuine frame.
 pub(crate) fn counted_further(
     db: &Db,
     twin: &str,
@@ -55,7 +55,7 @@ pub(crate) fn counted_further(
     rows.exists(params![twin, short_address, counter, at])
 }
 
-/// Remembers a frame.
+/// Stores a frame.
 pub(crate) fn remember(
     db: &Db,
     twin: &str,

@@ -1,4 +1,4 @@
-//! Homes in the database, each with what its sensors measured last and its raised alerts.
+//! Homes in the database, each with its sensors' last values and its raised alerts.
 
 use super::Db;
 use super::filter::{self, Bounds, Filter};
@@ -10,13 +10,13 @@ use crate::number::Place;
 use crate::text::{Line, Name, Note, Title};
 use crate::time::Time;
 
-/// Which homes are asked for.
+/// Selects homes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Query {
     pub(crate) within: Option<Bounds>,
-    /// A part of identifier, name or street.
+    /// A part of the identifier, name or street.
     pub(crate) words: Option<String>,
-    /// Identifier of the last home of the page before.
+    /// Identifier of the last home of the previous page.
     pub(crate) after: Option<String>,
 }
 
@@ -118,7 +118,7 @@ pub(crate) fn list(
     Ok(homes)
 }
 
-/// Makes a home, or makes the one that is there as given.
+/// Creates or replaces a home.
 pub(crate) fn put(db: &Db, twin: &str, id: &Name, new: &NewHome) -> Result<()> {
     let (lat, lon) = Place::columns(new.place);
     let mut insert = db.prepare_cached(
@@ -132,7 +132,7 @@ pub(crate) fn put(db: &Db, twin: &str, id: &Name, new: &NewHome) -> Result<()> {
     insert.execute(values).map(drop)
 }
 
-/// What is to change.
+/// A change of a home.
 #[derive(Debug)]
 #[allow(clippy::option_option, reason = "null clears")]
 pub(crate) struct Change {
@@ -171,7 +171,7 @@ pub(crate) fn change(db: &Db, twin: &str, id: &str, change: &Change) -> Result<(
         .map(drop)
 }
 
-/// Removes a home; its sensors stay without one.
+/// Removes a home; its sensors remain, without a home.
 pub(crate) fn remove(db: &Db, twin: &str, id: &str) -> Result<()> {
     let sql =
         "UPDATE sensor SET home = NULL, revision = revision + 1 WHERE twin = ?1 AND home = ?2";

@@ -1,7 +1,7 @@
-//! Measurements in the database: each once, and their sums by the hour and by the day.
+//! Measurements in the database: each once, and their sums per hour and per day.
 //!
-//! The sums are kept up with every measurement, so that they are right whenever they are looked at and
-//! stay when measurements are forgotten.
+//! The sums are updated with every measurement, so that they are always correct, and remain when measurements are
+//! deleted.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub(crate) struct Sample {
     pub(crate) id: Option<String>,
 }
 
-/// Values of a stretch of time, summed up.
+/// The sums over a period.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Sums {
     pub(crate) sum: f64,
@@ -60,7 +60,7 @@ pub(crate) fn find(db: &Db, twin: &str, device: &str, quantity: &str) -> Result<
     row.optional()
 }
 
-/// The series of this device, which must be there, and quantity; made in this unit if there is none.
+/// The series of this device, which must exist, and quantity; created with this unit if there is none.
 pub(crate) fn series(
     db: &Db,
     twin: &str,
@@ -78,14 +78,14 @@ pub(crate) fn series(
     Ok(SeriesRow { seq, unit: unit.to_owned(), last_at: None })
 }
 
-/// Notes what was measured last.
+/// Stores the last measurement of a series.
 pub(crate) fn set_last(db: &Db, series: i64, at: Time, value: f64) -> Result<()> {
     let mut update =
         db.prepare_cached("UPDATE series SET last_at = ?2, last_value = ?3 WHERE seq = ?1")?;
     update.execute(params![series, at, value]).map(drop)
 }
 
-/// Stores what is not stored yet; for each, whether it was new.
+/// Stores new measurements; returns for each whether it was new.
 pub(crate) fn insert(db: &Db, twin: &Name, samples: &[Sample], now: Time) -> Result<Vec<bool>> {
     let mut hours: BTreeMap<(i64, i64), Sums> = BTreeMap::new();
     let mut days: BTreeMap<(i64, i64), Sums> = BTreeMap::new();
@@ -111,7 +111,7 @@ pub(crate) fn insert(db: &Db, twin: &Name, samples: &[Sample], now: Time) -> Res
     Ok(fresh)
 }
 
-/// Stores a measurement that has an identifier, unless that is known.
+/// Stores a measurement with an identifier, unless the identifier is known.
 fn insert_named(db: &Db, twin: &Name, id: &str, today: i64, sample: &Sample) -> Result<bool> {
     let mut insert = db.prepare_cached(
         "INSERT INTO measurement_id (twin, id, day) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
@@ -153,7 +153,7 @@ fn add_sums(db: &Db, table: &str, all: BTreeMap<(i64, i64), Sums>) -> Result<()>
     Ok(())
 }
 
-/// Up to `limit` measurements from then on, before `until`, by time.
+/// Up to `limit` measurements from `from` on, before `until`, by time.
 pub(crate) fn raw(
     db: &Db,
     series: i64,
@@ -170,7 +170,7 @@ pub(crate) fn raw(
     rows.collect()
 }
 
-/// When the last measurements before `until` were taken, the last one first.
+/// The times of the last measurements before `until`, the last one first.
 pub(crate) fn times_before(db: &Db, series: i64, until: Time, limit: usize) -> Result<Vec<Time>> {
     let mut rows = db.prepare_cached(
         "SELECT at FROM measurement WHERE series = ?1 AND at < ?2 ORDER BY at DESC LIMIT ?3",
@@ -178,10 +178,10 @@ pub(crate) fn times_before(db: &Db, series: i64, until: Time, limit: usize) -> R
     rows.query_map(params![series, until, limit], |row| row.get(0))?.collect()
 }
 
-/// PostgreSQL's sum of whole numbers is none.
+/// PostgreSQL's sum of integers is not an integer.
 const SUMMED: &str = "sum(sum), min(low), max(high), CAST(sum(count) AS BIGINT)";
 
-/// Sums by steps that begin at multiples of `step_ms`, from the coarsest table that has them.
+/// Sums by steps that begin at multiples of `step_ms`, from the coarsest suitable table.
 pub(crate) fn stepped(
     db: &Db,
     series: i64,
@@ -210,7 +210,7 @@ pub(crate) fn stepped(
 /// Identifies a measurement of a series, in their order: time, value, number.
 pub(crate) type RawKey = (Time, f64, i64);
 
-/// Up to `limit` measurements of that range, behind one.
+/// Up to `limit` measurements of that range, after the key.
 pub(crate) fn raw_after(
     db: &Db,
     series: i64,
@@ -230,7 +230,7 @@ pub(crate) fn raw_after(
     rows.collect()
 }
 
-/// A series, and where it is.
+/// A series with its home, device and quantity.
 #[derive(Clone, Debug)]
 pub(crate) struct Labelled {
     pub(crate) seq: i64,

@@ -1,4 +1,4 @@
-//! Each measurement once, and sums that are those of what is stored, whatever is sent in which order.
+//! Each measurement is stored once, and sums are those of the stored measurements, in any order of arrival.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ use crate::twins::types::TwinKind;
 
 const HORIZON: i64 = 3 * DAY_MS;
 
-/// When, value, and which identifier if any.
+/// Time, value, and identifier if any.
 type Sent = (i64, i32, Option<u8>);
 
 fn sent() -> impl Strategy<Value = Vec<Vec<Sent>>> {
@@ -22,10 +22,10 @@ fn sent() -> impl Strategy<Value = Vec<Vec<Sent>>> {
     proptest::collection::vec(proptest::collection::vec(one, 1..20), 1..8)
 }
 
-/// Sums by the steps they begin with.
+/// Sums by the beginning of their steps.
 type Steps = Vec<(Time, Sums)>;
 
-/// Whether each was new; what is stored; its sums by the hour and by the day.
+/// Whether each was new; the stored measurements; their sums per hour and per day.
 fn store(batches: &[Vec<Sent>]) -> (Vec<bool>, Vec<(Time, f64)>, Steps, Steps) {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path(), &Database::File, Purpose::Server).unwrap();

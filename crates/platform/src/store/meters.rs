@@ -9,19 +9,19 @@ use crate::number::{Amount, Place};
 use crate::text::Name;
 use crate::time::{DAY_MS, Time};
 
-/// Which meters are asked for.
+/// Selects meters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Query {
     pub(crate) within: Option<Bounds>,
-    /// A part of identifier, serial number, address or street.
+    /// A part of the identifier, serial number, address or street.
     pub(crate) words: Option<String>,
     pub(crate) changed_since: Option<Time>,
-    /// Identifier of the last meter of the page before.
+    /// Identifier of the last meter of the previous page.
     pub(crate) after: Option<String>,
 }
 
-/// Whether meter `m` was missed by work list `w`, whose task `t` it is, at the time `?1`: the list is over,
-/// and there is no reading since it was made, which would have come for another list or by radio.
+/// Whether meter `m` was missed by work list `w` with task `t` at the time `?1`: the list is over, and there is no
+/// reading since it was created (one may have come for another list or by radio).
 macro_rules! missed {
     () => {
         "t.state <> 'read' AND (w.state = 'done' OR w.due < ?1)
@@ -30,7 +30,7 @@ macro_rules! missed {
 }
 pub(super) const MISSED: &str = missed!();
 
-/// ?1 is the time: what is due has been missed.
+/// ?1 is the present time, at which overdue meters are missed.
 pub(super) const COLUMNS: &str = concat!(
     "m.id, m.address, m.serial, m.manufacturer, m.medium, m.lat, m.lon, m.street, m.unit,
     m.register_digits, m.aes_key IS NOT NULL, m.note, m.expected_low, m.expected_high, m.first_value,
@@ -70,7 +70,7 @@ pub(super) fn meter(row: &Row<'_>, now: Time) -> Result<Meter> {
         _ => MeterState::Ok,
     };
     let revision: i64 = row.get(22)?;
-    // What is expected changes with the day, the state with the hour; the rest with the revision.
+    // The expected value changes with the day, the state with the hour; the rest with the revision.
     let etag = format!("\"{revision}-{}{}\"", now.0.div_euclid(DAY_MS), &state.word()[..1]);
     Ok(Meter {
         id: row.get(0)?,
@@ -143,17 +143,17 @@ pub(crate) fn list(
     rows.collect()
 }
 
-/// What became of a meter that was to be added.
+/// The result of adding a meter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Added {
     Created,
-    /// There was one of this name; it is as given now.
+    /// A meter of this name existed; it was replaced.
     Updated,
     /// Another meter has this radio address.
     AddressTaken,
 }
 
-/// Adds a meter, or makes the one of this name as given.
+/// Adds a meter, or replaces the one of this name.
 pub(crate) fn put(db: &Db, twin: &str, id: &Name, new: &NewMeter, now: Time) -> Result<Added> {
     let short_address = new.address.as_ref().map(crate::meters::RadioAddress::short);
     if let Some(address) = &short_address
@@ -207,7 +207,7 @@ pub(crate) fn by_radio_address(db: &Db, twin: &str, short_address: &str) -> Resu
     rows.query_row([twin, short_address], |row| row.get(0)).optional()
 }
 
-/// What can be changed of a meter; the outer `None` leaves it, the inner one clears it.
+/// A change of a meter; the outer `None` leaves a field, the inner one clears it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Change {
     pub(crate) serial: Option<Option<String>>,
@@ -221,7 +221,7 @@ pub(crate) struct Change {
     pub(crate) expected: Option<Option<Expected>>,
 }
 
-/// Changes what is given of a meter that is there.
+/// Changes an existing meter.
 pub(crate) fn change(db: &Db, twin: &str, id: &str, change: &Change, now: Time) -> Result<()> {
     let set = |column: &str, value: &dyn super::sql::ToSql| -> Result<()> {
         let sql = format!("UPDATE meter SET {column} = ?3 WHERE twin = ?1 AND id = ?2");
@@ -259,7 +259,7 @@ pub(crate) fn change(db: &Db, twin: &str, id: &str, change: &Change, now: Time) 
     touch(db, twin, id, now)
 }
 
-/// Counts that something of the meter changed.
+/// Increments the meter's revision.
 pub(crate) fn touch(db: &Db, twin: &str, id: &str, now: Time) -> Result<()> {
     let mut update = db.prepare_cached(
         "UPDATE meter SET revision = revision + 1, changed_at = ?3 WHERE twin = ?1 AND id = ?2",
@@ -267,7 +267,7 @@ pub(crate) fn touch(db: &Db, twin: &str, id: &str, now: Time) -> Result<()> {
     update.execute(params![twin, id, now]).map(drop)
 }
 
-/// Sets the meter's key; whether there is such a meter.
+/// Sets the meter's key; returns whether the meter exists.
 pub(crate) fn set_key(db: &Db, twin: &str, id: &str, key: &[u8], now: Time) -> Result<bool> {
     let sql = "UPDATE meter SET aes_key = ?3 WHERE twin = ?1 AND id = ?2";
     let changed = db.execute(sql, params![twin, id, key])?;

@@ -1,13 +1,13 @@
 //! The platform's own database: one writer that commits in groups, readers that never wait for it.
 //!
-//! Everything SQL is in this folder, a file a subject; the rest of the crate calls these functions with
-//! a [`Db`] and knows no SQL. `sql` is what the SQL is said to; it is the same for every engine and keeps
-//! to what they share: parameters with numbers, `CAST(?1 AS TEXT) IS NULL` where nothing else says a
-//! parameter's type, `IS NOT DISTINCT FROM` for `IS`, `NULLS FIRST` where there can be any, a table's name
-//! before columns in `DO UPDATE`, `RETURNING` for numbers that were given, and truth as 0 and 1.
+//! All SQL is in this folder, one file per subject; the rest of the crate calls these functions with a [`Db`]. `sql`
+//! executes it. The SQL is the same for every engine and uses what they have in common: numbered parameters, `CAST(?1
+//! AS TEXT) IS NULL` where nothing else determines a parameter's type, `IS NOT DISTINCT FROM` for `IS`, `NULLS FIRST`
+//! where there can be nulls, a table's name before columns in `DO UPDATE`, `RETURNING` for generated numbers, and
+//! booleans as 0 and 1.
 //!
-//! An answer to a change is given after the commit that holds it is on the disk (SQLite:
-//! `journal_mode=WAL`, `synchronous=FULL`; PostgreSQL: `synchronous_commit=on`). Changes that wait together are committed together.
+//! A change is answered after its commit is on the disk (SQLite: `journal_mode=WAL`, `synchronous=FULL`; PostgreSQL:
+//! `synchronous_commit=on`). Waiting changes are committed together.
 
 pub(crate) mod accounts;
 pub(crate) mod alerts;
@@ -51,8 +51,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Opens the database: the data folder's, or the one in a server for this purpose. Makes what is not
-    /// there.
+    /// Opens the database: the data folder's, or the one of a server, for this purpose. Creates it if necessary.
     pub(crate) fn open(data: &Path, database: &Database, purpose: Purpose) -> sql::Result<Store> {
         let source = match database {
             Database::File => Source::File(data.join(DATABASE_FILE)),
@@ -64,8 +63,7 @@ impl Store {
         Ok(Store { writer, readers: Arc::new(Readers::new(source)) })
     }
 
-    /// Runs `change` in the writer's next transaction and returns when it is durable. When it fails,
-    /// nothing of it remains.
+    /// Runs `change` in the writer's next transaction and returns when it is durable. If it fails, it has no effect.
     pub(crate) async fn write<T, F>(&self, change: F) -> Result<T, Problem>
     where
         T: Send + 'static,
@@ -76,7 +74,7 @@ impl Store {
         waiting.await.unwrap_or_else(|_| Err(Problem::unavailable("nothing was stored; try again")))
     }
 
-    /// As [`Store::write`], for callers that are no tasks.
+    /// Like [`Store::write`], for callers outside async tasks.
     pub(crate) fn write_now<T, F>(&self, change: F) -> Result<T, Problem>
     where
         T: Send + 'static,
@@ -89,7 +87,7 @@ impl Store {
             .unwrap_or_else(|_| Err(Problem::unavailable("nothing was stored; try again")))
     }
 
-    /// Runs `look` on what is committed, off the runtime's thread.
+    /// Runs `look` on the committed state, off the runtime's thread.
     pub(crate) async fn read<T, F>(&self, look: F) -> Result<T, Problem>
     where
         T: Send + 'static,
@@ -103,7 +101,7 @@ impl Store {
         self.writer.on_foreign_change(Box::new(changed));
     }
 
-    /// Finishes what was handed over and closes the database.
+    /// Finishes queued changes and closes the database.
     pub(crate) fn close(&self) {
         self.writer.close();
     }

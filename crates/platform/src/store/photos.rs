@@ -1,4 +1,4 @@
-//! Photos in the database: beside the readings they belong to, and as durable.
+//! Photos in the database: in the same one as their readings, and as durable.
 
 use super::Db;
 use super::sql::{OptionalExtension as _, Result, params};

@@ -1,4 +1,4 @@
-//! Connections that read: a few, lent to one request at a time, each look in a transaction of its own.
+//! A few connections for reading, each used by one request at a time, with one transaction per read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use super::sql::{Begin, Source};
 use crate::blocking;
 use crate::problem::Problem;
 
-/// Reads that run at once; more would wait for the same disk and cores.
+/// Concurrent reads; more would compete for the same disk and cores.
 const MAX_READS: usize = 4;
-/// How long a read waits for its turn.
+/// How long a read waits for a connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Readers {
         let db = idle.map_or_else(|| self.source.open_to_read(), Ok)?;
         db.begin(Begin::Read)?;
         let outcome = look(&db);
-        // A connection that cannot end its look is not used again.
+        // A connection that cannot end its transaction is not used again.
         if db.roll_back().is_ok() {
             self.idle.lock().push(db);
         }

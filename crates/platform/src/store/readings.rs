@@ -1,4 +1,4 @@
-//! Readings in the database, and what follows from them for their meters.
+//! Readings in the database, and their effects on meters.
 
 use uuid::Uuid;
 
@@ -18,14 +18,14 @@ pub(crate) struct Row<'a> {
     pub(crate) twin: &'a Name,
     pub(crate) new: &'a NewReading,
     pub(crate) unit: &'a str,
-    /// The list it was sent for, or whose open work it did.
+    /// The list for which it was sent, or whose entry it completes.
     pub(crate) work_list: Option<Uuid>,
     pub(crate) reader: &'a Name,
     pub(crate) now: Time,
     pub(crate) flags: &'a [Flag],
 }
 
-/// Which readings are asked for.
+/// Selects readings.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Query {
     pub(crate) meter: Option<Name>,
@@ -33,10 +33,10 @@ pub(crate) struct Query {
     pub(crate) since: Option<Time>,
     pub(crate) until: Option<Time>,
     pub(crate) method: Option<Method>,
-    /// Only those in an open conflict, or only those in none.
+    /// Only readings in an open conflict, or only others.
     pub(crate) conflict: Option<bool>,
     pub(crate) order: Order,
-    /// Time and number of the last one of the page before.
+    /// Time and number of the last one of the previous page.
     pub(crate) after: Option<(Time, i64)>,
 }
 
@@ -97,14 +97,14 @@ pub(crate) fn get(db: &Db, twin: &str, id: Uuid) -> Result<Option<Reading>> {
     db.prepare_cached(&sql)?.query_row(params![twin, id.to_string()], reading).optional()
 }
 
-/// What is said to the database, and the values in it but the last, which is how many are wanted.
+/// The query, and its values except the last one, the limit.
 fn question<'a>(twin: &'a str, query: &'a Query) -> (String, Filter<'a>) {
-    // Open conflicts are few: no index but theirs fits.
+    // Open conflicts are few: only their own index is fast.
     let (list, method) = match query.conflict {
         Some(true) => ("(r.work_list || '') = ?", "(r.method || '') = ?"),
         _ => ("r.work_list = ?", "r.method = ?"),
     };
-    // A later page begins in the index where the one before ended, and not where the first did.
+    // A later page starts in the index where the previous one ended, not at the beginning.
     let at = query.after.map(|(at, _)| at);
     let (since, until) = match query.order {
         Order::Asc => (query.since.max(at), query.until),
@@ -121,7 +121,7 @@ fn question<'a>(twin: &'a str, query: &'a Query) -> (String, Filter<'a>) {
     filter.and_if("r.at < ?", until);
     filter.and_if(method, query.method);
     match query.conflict {
-        // Written out, or the index of these readings could not be used.
+        // Written as a literal, because the partial index could not be used otherwise.
         Some(true) => filter.and("r.contested = 1", []),
         Some(false) => filter.and("r.contested = 0", []),
         None => &mut filter,
@@ -152,7 +152,7 @@ pub(crate) fn list(
     rows.collect()
 }
 
-/// A reading that was sent by the same reader, of the same meter, time, value and way, under another id.
+/// A reading by the same reader, of the same meter, time, value and method, under another identifier.
 pub(crate) fn same(db: &Db, twin: &str, new: &NewReading, reader: &str) -> Result<Option<String>> {
     let mut rows = db.prepare_cached(
         "SELECT id FROM reading WHERE twin = ?1 AND meter = ?2 AND at = ?3 AND value = ?4 AND method = ?5
@@ -169,7 +169,7 @@ pub(crate) fn same(db: &Db, twin: &str, new: &NewReading, reader: &str) -> Resul
     corrected.query_row(values, |row| row.get(0)).optional()
 }
 
-/// Readings of the same meter for the same list, by another device or reader, that say something else.
+/// Readings of the same meter for the same list, by another device or reader, with a different value.
 pub(crate) fn rivals(
     db: &Db,
     twin: &str,
@@ -224,7 +224,7 @@ fn words(flags: &[Flag]) -> String {
     words.join(" ")
 }
 
-/// Sets what is to be known of a reading, and what follows from it.
+/// Sets a reading's flags, and the fields that depend on them.
 pub(crate) fn set_flags(db: &Db, twin: &str, id: Uuid, flags: &[Flag]) -> Result<()> {
     let mut update = db.prepare_cached(
         "UPDATE reading SET flags = ?3, holds = ?4, contested = ?5, revision = revision + 1
@@ -235,7 +235,7 @@ pub(crate) fn set_flags(db: &Db, twin: &str, id: Uuid, flags: &[Flag]) -> Result
     update.execute(params![twin, id.to_string(), words(flags), holds, contested]).map(drop)
 }
 
-/// Notes that two readings contradict each other, on both.
+/// Records a conflict of two readings, in both.
 pub(crate) fn set_conflict(db: &Db, twin: &str, one: Uuid, other: Uuid) -> Result<()> {
     let mut insert = db.prepare_cached(
         "INSERT INTO reading_conflict (twin, reading, other) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
@@ -251,24 +251,23 @@ pub(crate) fn set_conflict(db: &Db, twin: &str, one: Uuid, other: Uuid) -> Resul
     Ok(())
 }
 
-/// Forgets that these two contradict each other.
+/// Removes the conflict of these two readings.
 pub(crate) fn clear_conflict(db: &Db, twin: &str, one: Uuid, other: Uuid) -> Result<()> {
     let sql = "DELETE FROM reading_conflict WHERE twin = ?1
                AND (reading = ?2 AND other = ?3 OR reading = ?3 AND other = ?2)";
     db.execute(sql, params![twin, one.to_string(), other.to_string()]).map(drop)
 }
 
-/// Forgets all conflicts a reading has.
+/// Removes all conflicts of a reading.
 pub(crate) fn clear_conflicts(db: &Db, twin: &str, id: Uuid) -> Result<()> {
     let sql = "DELETE FROM reading_conflict WHERE twin = ?1 AND (reading = ?2 OR other = ?2)";
     db.execute(sql, params![twin, id.to_string()]).map(drop)
 }
 
-/// Takes the meter's first and last reading from its readings, and whether its flow pauses, after one has
-/// come or changed.
+/// Updates the meter's first and last reading, and whether its flow pauses, after a reading was added or changed.
 ///
-/// The rate of use counts from the first reading that is not above the last one: a meter that begins
-/// again has been exchanged.
+/// The rate of consumption counts from the first reading that is not above the last one: a meter that starts again
+/// has been exchanged.
 pub(crate) fn update_meter(db: &Db, twin: &str, meter: &str, now: Time) -> Result<()> {
     let mut update = db.prepare_cached(
         "UPDATE meter SET (last_value, last_at, last_method) =
@@ -288,7 +287,7 @@ pub(crate) fn update_meter(db: &Db, twin: &str, meter: &str, now: Time) -> Resul
     reports::note_flow(db, twin, meter)
 }
 
-/// Use is averaged over this long.
+/// The period over which consumption is averaged.
 const RATE_OVER_MS: i64 = 400 * crate::time::DAY_MS;
 
 #[cfg(test)]
