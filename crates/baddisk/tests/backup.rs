@@ -14,8 +14,8 @@ use fulmar_store::SqliteStorage;
 
 const MESSAGES: u64 = 8;
 
-/// Queues messages on a disk that stands still before each change from `first` on, where `snapshot` is told how
-/// many were reported durable. False if there were fewer changes.
+/// Queues messages on a disk that stalls before each change from `first` on; `snapshot` is then called with the
+/// number reported durable. False if there were fewer changes.
 fn fill_and_stand_still(folder: &Folder, first: u64, snapshot: impl FnOnce(&Disk, u64)) -> bool {
     let disk = Arc::new(Disk::default());
     folder.mount.replace(Arc::clone(&disk));

@@ -1,10 +1,9 @@
 //! The UDP socket of one QUIC connection, which reports errors that quinn's own socket ignores.
 //!
-//! It is connected to the server: then the kernel reports that nobody listens there (ICMP port
-//! unreachable, checked against this socket's addresses and ports), and a dead broker is noticed with
-//! the second datagram sent to it instead of after the idle timeout. A connected socket keeps its
-//! source address when the network changes, so its owner has to move to a new one then; `network`
-//! tells when.
+//! The socket is connected to the server: then the kernel reports if no socket listens there (ICMP port unreachable,
+//! checked against this socket's addresses and ports), and a dead broker is detected with the second datagram instead
+//! of after the idle timeout. A connected socket keeps its source address when the network changes, so its owner has
+//! to move to a new socket then; `network` detects that.
 //!
 //! `repeats` sends small datagrams again where packets are lost.
 
@@ -124,7 +123,7 @@ impl AsyncUdpSocket for Socket {
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        // The error of an earlier datagram is told in place of sending this one: once more then.
+        // The kernel reports the error of an earlier datagram instead of sending this one: send again.
         for _ in 0..2 {
             match self.try_once(transmit) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(error),

@@ -48,7 +48,7 @@ impl RoundTrip {
 #[derive(Clone, Default)]
 pub(crate) struct Losses(Arc<Mutex<Option<(IpAddr, Instant, f64)>>>);
 
-/// How long that is believed.
+/// How long the stored loss is used.
 const BELIEVED: Duration = Duration::from_secs(3600);
 
 impl Losses {

@@ -173,7 +173,7 @@ fn another_path_begins_anew() {
     assert_eq!(copies.sent(now, small(100)).copies, 0);
     let mut copies = Copies::new(now, 0.2);
     copies.observe(now, Duration::from_millis(70), 1, 0);
-    // So does one of which nothing was heard for long.
+    // So does one on which nothing was received for long.
     now += Duration::from_secs(3600);
     copies.observe(now, Duration::from_millis(70), 1, 0);
     assert_eq!(copies.sent(now, small(100)).copies, 0);

@@ -26,7 +26,7 @@ pub(super) struct Repeats {
     waiting: Mutex<Waiting>,
     socket: Weak<Socket>,
     runtime: Handle,
-    /// Copies sent since the server was last heard of, which may be refused like what they are copies of.
+    /// Copies sent since the last packet from the server, which may be refused like the originals.
     refusable: AtomicU32,
 }
 
@@ -80,7 +80,7 @@ impl Repeats {
         self.refusable.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
     }
 
-    /// The server is there: what it did not refuse by now it does not refuse.
+    /// The server has answered: copies that it has not refused by now will not be refused.
     pub(super) fn heard(&self) {
         self.refusable.store(0, Ordering::Relaxed);
     }
@@ -103,7 +103,7 @@ impl Repeats {
                 Ok(()) => drop(self.refusable.fetch_add(1, Ordering::Relaxed)),
                 // A full kernel has no room for extras.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                // Of a datagram before it, told in place of sending this one.
+                // The kernel reports the error of an earlier datagram instead of sending this one.
                 Err(error) => socket.note(&error),
             }
         });
@@ -199,7 +199,7 @@ mod tests {
             }
         };
         timeout(PATIENCE, served).await.unwrap();
-        // What the kernel has kept of the last copy's refusal is told in place of sending this.
+        // The kernel reports the refusal of the last copy instead of sending this datagram.
         if let Err(error) = socket.try_once(&transmit(remote, b"x")) {
             socket.note(&error);
         }

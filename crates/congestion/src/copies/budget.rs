@@ -33,8 +33,8 @@ impl Budget {
         self.by_own = (self.by_own + earned).min(MOST_SAVED);
     }
 
-    /// So many copies of a datagram as there are bytes for, at most `wanted`. Where the time's part runs low, one for
-    /// each datagram is better than many for a few.
+    /// The number of copies of a datagram for which there are bytes, at most `wanted`. If the budget of this period
+    /// runs low, one copy of each datagram is better than many of a few.
     pub(super) fn spend(&mut self, bytes: usize, wanted: u8) -> u8 {
         let cost = (bytes + HEADERS) as f64;
         let wanted = if self.by_time < MOST_SAVED / 2.0 { wanted.min(1) } else { wanted };

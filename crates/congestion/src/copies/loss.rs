@@ -9,7 +9,7 @@ const MEMORY: [f64; 2] = [64.0, 256.0];
 const DOUBT: f64 = 20.0;
 /// Packets' worth of trust in what an earlier connection saw.
 const TRUST: f64 = 48.0;
-/// Highest share that is believed.
+/// The highest share that is assumed.
 const MOST: f64 = 0.6;
 /// Steps of the search for the share: it is exact to less than a thousandth.
 const STEPS: usize = 12;
@@ -37,7 +37,7 @@ impl Loss {
         loss
     }
 
-    /// A datagram was sent with so many copies.
+    /// A datagram was sent with this many copies.
     pub(super) fn copied(&mut self, copies: u8) {
         if copies > 0
             && let Some(fresh) = self.fresh.get_mut(usize::from(copies))
@@ -51,7 +51,7 @@ impl Loss {
         self.fresh = [0; WAYS];
     }
 
-    /// Of so many packets, so many were lost with all their copies, if there were any.
+    /// Of `sent` packets, `lost` were lost together with all their copies, if there were any.
     pub(super) fn learn(&mut self, sent: u64, lost: u64, copies: bool) {
         let total: f64 = self.sent.iter().sum::<f64>() + sent as f64;
         let keep = (MEMORY[usize::from(copies)] / total.max(1.0)).min(1.0);

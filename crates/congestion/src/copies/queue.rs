@@ -12,7 +12,7 @@ struct Waiting<T> {
     datagram: T,
 }
 
-/// At most so many datagrams that are to be sent again. What does not fit has no copies: they are an extra.
+/// Datagrams that are to be sent again, up to a limit. Datagrams beyond it get no copies, which are optional.
 pub struct CopyQueue<T> {
     waiting: VecDeque<Waiting<T>>,
     most: usize,
@@ -25,7 +25,7 @@ impl<T> std::fmt::Debug for CopyQueue<T> {
 }
 
 impl<T> CopyQueue<T> {
-    /// For so many datagrams. Nothing is allocated before the first.
+    /// A queue of at most `most` datagrams. Nothing is allocated before the first.
     #[must_use]
     pub fn new(most: usize) -> CopyQueue<T> {
         CopyQueue { waiting: VecDeque::new(), most }

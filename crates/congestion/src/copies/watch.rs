@@ -1,4 +1,4 @@
-//! A congestion controller that also reports what becomes of packets: quinn tells nobody else in time, and its
+//! A congestion controller that also reports the outcome of packets: quinn reports it nowhere else in time, and its
 //! statistics are behind a lock that is held while it sends.
 
 use std::any::Any;
@@ -44,7 +44,7 @@ struct Watched {
     copies: SharedCopies,
     /// Average size of the packets that were acknowledged lately, by which lost bytes become packets.
     packet_bytes: f64,
-    /// A round trip was measured; before that quinn has what it was told to assume.
+    /// Whether a round trip was measured; before that, quinn has the configured initial value.
     is_measured: bool,
 }
 

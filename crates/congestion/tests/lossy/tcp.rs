@@ -14,7 +14,7 @@ enum Event {
     /// So does the acknowledgement of all that had come by then.
     Acknowledged(u64, u64),
     Written(usize),
-    /// Nothing was heard of what was last sent at this time.
+    /// No acknowledgement of the data last sent at this time was received.
     Silent(usize, u64),
 }
 

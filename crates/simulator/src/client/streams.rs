@@ -33,7 +33,7 @@ impl Client {
     pub(super) fn lose_lane(&mut self, stream: Stream, ledger: &mut Ledger) {
         self.unacknowledged.retain(|(key, ..)| *key != stream.key);
         self.doubt_unanswered(stream.lane, ledger);
-        // What it has not heard of is given up.
+        // Unacknowledged messages are given up.
         self.outbound.remove(&stream.lane);
         // A flow outlives its stream also where the session ends with the connection.
         if stream.keep {
@@ -52,8 +52,8 @@ impl Client {
         ledger.lane_ends(self.index, lane);
     }
 
-    /// A flow is to be emptied, with its subscriptions. When the broker does so the client is not told, and a
-    /// crash may undo it.
+    /// A flow is to be emptied, with its subscriptions. The broker does not report that to the client, and a crash
+    /// may undo it.
     fn empty_lane(&mut self, lane: Lane, ledger: &mut Ledger) {
         for got in self.receiving.remove(&lane).unwrap_or_default().into_values() {
             ledger.may_come_again(self.index, got.message);
