@@ -118,7 +118,7 @@ async function officeReadings(office, filter) {
     rows.map((row) => {
       const cell = (name) => row.querySelector(`[data-label="${name}"]`).textContent.trim();
       const meter = decodeURIComponent(row.querySelector("a").pathname.split("/").at(-1));
-      return { meter, value: cell("Value"), at: cell("Read"), how: cell("How"), by: cell("By"), state: cell("State") };
+      return { meter, value: cell("Value"), at: cell("Read"), how: cell("Method"), by: cell("By"), state: cell("State") };
     }),
   );
 }
