@@ -12,7 +12,7 @@ use common::{Conn, Hello, Seen, Setup, World, hello, lasting};
 use fulmar_broker::Limits;
 use fulmar_broker::access::{AccessRules, Action, Rule, Who};
 use fulmar_broker::auth::{AccessControl, PasswordFile};
-use fulmar_mqtt::ack::AckKind::{self, Puback, Pubcomp, Pubrec};
+use fulmar_mqtt::ack::AckKind::{self, Puback, Pubcomp, Pubrec, Pubrel};
 use fulmar_mqtt::packet::{Ack, FilterList, Subscribe, SubscribeOptions, Unsubscribe};
 use fulmar_mqtt::{Packet, PacketId, Properties, QoS, ReasonCode, Version};
 
@@ -518,6 +518,32 @@ fn new_rules_hold_for_the_topic_a_client_has_just_published_to() {
     world.settle();
     world.publish(publisher, "a", "x", Q1, 2);
     assert_eq!(world.seen(publisher), [Seen::Ack(Puback, 2, ReasonCode::NotAuthorized)]);
+}
+
+/// An error in PUBREC frees the identifier for the client. Until its PUBREL, the broker takes a new message with the
+/// identifier of an accepted one for a duplicate.
+#[test]
+fn mqtt_4_3_3_9_a_duplicate_of_an_accepted_message_succeeds_although_its_topic_is_denied_since() {
+    let mut world = World::new();
+    let publisher = world.connect(0, &lasting("p")).0;
+    let subscriber = world.connect(1, &lasting("s")).0;
+    world.subscribe(subscriber, "#", Q2);
+    world.seen(subscriber);
+    world.publish(publisher, "a", "accepted", Q2, 1);
+    // Its PUBREC is lost.
+    world.cut(publisher);
+    let deny = Rule { action: Some(Action::Publish), ..rule(false, Who::Anyone, "a") };
+    world.broker.set_access_control(access_control(vec![deny], true));
+    let publisher = world.connect(0, &lasting("p")).0;
+    world.publish(publisher, "a", "accepted", Q2, 1);
+    assert_eq!(world.seen(publisher), [Seen::Ack(Pubrec, 1, ReasonCode::Success)]);
+    world.ack(publisher, Pubrel, 1);
+    assert_eq!(world.seen(publisher), [Seen::Ack(Pubcomp, 1, ReasonCode::Success)]);
+    world.publish(publisher, "a", "denied", Q2, 1);
+    assert_eq!(world.seen(publisher), [Seen::Ack(Pubrec, 1, ReasonCode::NotAuthorized)]);
+    world.publish(publisher, "b", "next", Q2, 1);
+    assert_eq!(world.seen(publisher), [Seen::Ack(Pubrec, 1, ReasonCode::Success)]);
+    assert_eq!(world.texts(subscriber), ["a accepted", "b next"]);
 }
 
 /// All Rust sources of these folders of the workspace, one after the other.

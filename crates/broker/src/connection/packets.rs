@@ -235,10 +235,6 @@ impl Connection {
         reason: ReasonCode,
     ) {
         let before = shard.turn.batch_len();
-        if reason.is_error() {
-            // An error in PUBREC ends the exchange; the identifier is free again.
-            return self.answer(shard, index, false, Waiting::Ack(AckKind::Pubrec, id, reason));
-        }
         let maximum = shard.broker().limits().receive_maximum;
         let flow_id = self.flow_of(index);
         let mut state = session.lock();
@@ -246,10 +242,16 @@ impl Connection {
         if !state.is_attached(self.at) {
             return;
         }
-        state.touched = shard.turn.touch();
         let Some(flow) = state.flow_mut(flow_id) else { return };
+        // An error ends the exchange ([MQTT-4.3.3-9]). A duplicate of a message accepted before its topic was denied
+        // still succeeds: after an error, its client could reuse an identifier that is not released yet.
+        if reason.is_error() && !flow.inbound.is_open(id) {
+            drop(state);
+            return self.answer(shard, index, false, Waiting::Ack(AckKind::Pubrec, id, reason));
+        }
         let received = flow.inbound.publish(id, maximum);
         let stored = flow.is_stored();
+        state.touched = shard.turn.touch();
         drop(state);
         let reason = match received {
             Qos2::TooMany => {

@@ -43,7 +43,9 @@ impl Inbound {
         Received::New
     }
 
-    fn is_open(&self, id: PacketId) -> bool {
+    /// Whether a PUBLISH with this identifier was received and not yet released.
+    #[must_use]
+    pub fn is_open(&self, id: PacketId) -> bool {
         let (front, back) = self.open.as_slices();
         front.contains(&id.get()) || back.contains(&id.get())
     }
