@@ -6,11 +6,13 @@ FULMAR_SOAK_KILLS says how often (20; `make soak`: 1,000). With FULMAR_SOAK_LIES
 test has to fail, which shows that it can."""
 
 import collections
+import faulthandler
 import os
 import pathlib
 import random
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -91,9 +93,17 @@ class Ledger:
             return self.sent[who] - self.settled[who] < WINDOW
 
     def missing(self):
+        """Of each subscriber, how many messages of each publisher, with the first and the last of what it sent."""
         with self.lock:
-            return {name: sorted(self.acknowledged - got.keys())[:10] for name, got in self.got.items()
-                    if self.acknowledged - got.keys()}
+            missing = {}
+            for name, got in self.got.items():
+                numbers = collections.defaultdict(list)
+                for payload in self.acknowledged - got.keys():
+                    _, who, number = payload.split(".")
+                    numbers[who].append(int(number))
+                for who, its in numbers.items():
+                    missing[f"{who} to {name}"] = f"{len(its)}: {min(its)} to {max(its)} of {self.sent[who]}"
+            return missing
 
     def twice(self):
         with self.lock:
@@ -184,6 +194,7 @@ class Soak(unittest.TestCase):
         python.on_subscribe = lambda *rest: subscribed.set()
         python.on_connect = lambda *rest: None if subscribed.is_set() else python.subscribe("soak/#", 2)
         python.loop_start()
+        self.python = python
         self.addCleanup(python.loop_stop)
         commands = {
             # At QoS 1: libmosquitto 2.0 keeps a QoS 2 PUBLISH that is sent again after a crash a second time, and
@@ -259,6 +270,38 @@ class Soak(unittest.TestCase):
                 arrived = max(sum(payload.split(".")[1] == who for payload in got) for got in self.ledger.got.values())
                 self.ledger.settled[who] = max(arrived, self.ledger.settled[who])
 
+    def wait_for_arrivals(self):
+        """Until nothing is missing, or nothing has arrived for too long: Paho may be far behind, and comparing all
+        messages takes the time that it needs, so that is done only after a second without arrivals."""
+        before, end = -1, time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            time.sleep(1)
+            arrived = sum(sum(got.values()) for got in self.ledger.got.values())
+            if arrived != before:
+                before, end = arrived, time.monotonic() + PATIENCE_S
+            elif not self.ledger.missing():
+                return
+
+    def keep_evidence(self):
+        """What a loss has to be understood from: whether Paho is connected and hears from the broker, whether a new
+        message gets through, the broker's data and log."""
+        python, seen = self.python, sum(self.ledger.got["paho"].values())
+        print(f"Paho: connected {python.is_connected()}, {len(python._in_messages)} incoming under way, "
+              f"{len(python._out_packet)} packets to send", file=sys.stderr)
+        faulthandler.dump_traceback(all_threads=True)
+        kept = pathlib.Path(tempfile.mkdtemp(prefix="fulmar-soak-lost-"))
+        shutil.copytree(self.broker.data, kept, dirs_exist_ok=True)
+        probe = lasting_client("soak-probe", self.broker.ports["mqtt"])
+        probe.loop_start()
+        probe.publish("soak/1", "1.probe.0", 1)
+        end = time.monotonic() + 30
+        while self.ledger.got["paho"]["1.probe.0"] == 0 and time.monotonic() < end:
+            time.sleep(0.05)
+        print(f"Paho had {seen} messages, then {sum(self.ledger.got['paho'].values())}; a new one "
+              f"{'arrived' if self.ledger.got['paho']['1.probe.0'] else 'did not arrive'} within 30 s. The broker's "
+              f"data and log are in {kept}", file=sys.stderr, flush=True)
+        probe.loop_stop()
+
     def test_power_cuts_lose_nothing_and_double_nothing(self):
         seed = random.randrange(1 << 32)
         chance, ledger, began = random.Random(seed), self.ledger, time.monotonic()
@@ -296,10 +339,11 @@ class Soak(unittest.TestCase):
             return all(ledger.settled[who] == ledger.sent[who] for who in ("paho1", "paho2", "go"))
 
         eventually("all acknowledgements", all_acknowledged)
-        end = time.monotonic() + PATIENCE_S
-        while ledger.missing() and time.monotonic() < end:
-            time.sleep(0.05)
+        self.wait_for_arrivals()
+        if ledger.missing():
+            self.keep_evidence()
         self.assertEqual(ledger.missing(), {}, f"acknowledged and lost (seed {seed})")
+        self.assertEqual(self.broken, [], f"a thread ended (seed {seed})")
         self.assertEqual(ledger.twice(), {}, f"delivered more than once (seed {seed})")
         print(f"{KILLS} kills in {time.monotonic() - began:.0f} s: {len(ledger.acknowledged)} acknowledged, "
               f"each at {len(ledger.got)} subscribers", flush=True)
