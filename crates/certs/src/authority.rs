@@ -56,7 +56,7 @@ pub struct Authority {
     folder: PathBuf,
     certificate: CertificateDer<'static>,
     certificate_pem: String,
-    /// End of its validity: whoever verifies would refuse what outlives it.
+    /// End of its validity: clients would refuse certificates that are valid for longer.
     end: SystemTime,
     issuer: Issuer<'static, KeyPair>,
 }
@@ -214,7 +214,7 @@ pub fn local_names() -> Vec<String> {
     names
 }
 
-/// Whoever was first has written the file; it is read afterwards.
+/// The first process has written the file; all read it afterwards.
 fn keep_first(written: Result<(), CertError>) -> Result<(), CertError> {
     match written {
         Err(CertError::Exists(_)) => Ok(()),
@@ -398,7 +398,7 @@ mod tests {
         assert!(matches!(error, CertError::Mismatch { .. }), "{error}");
     }
 
-    /// Puts an authority into `folder` that is valid for so many days.
+    /// Puts a CA into `folder` that is valid for `days` days.
     fn short_lived(folder: &Path, days: u32) {
         let key = KeyPair::generate().unwrap();
         files::write(&folder.join("ca.key"), key.serialize_pem().as_bytes(), true).unwrap();

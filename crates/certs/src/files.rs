@@ -121,7 +121,7 @@ fn put(
     let written =
         file.write_all(contents).and_then(|()| file.sync_all()).and_then(|()| publish(&new, path));
     if let Err(error) = written {
-        // The error to tell is the first one.
+        // The first error is the one to return.
         let _ = fs::remove_file(&new);
         return Err(error);
     }

@@ -1,4 +1,4 @@
-//! What is in a certificate, for people and for telling users apart. Nothing is verified here.
+//! The contents of a certificate, to show them to people and to identify users. Nothing is verified here.
 
 use std::net::IpAddr;
 
@@ -15,7 +15,7 @@ use x509_parser::prelude::{FromDer, GeneralName, ParsedExtension, X509Certificat
 pub struct Description {
     /// Distinguished name of whom it is for.
     pub subject: String,
-    /// Distinguished name of who signed it.
+    /// Distinguished name of the CA that signed it.
     pub issuer: String,
     /// Host names and addresses.
     pub names: Vec<String>,
@@ -90,8 +90,8 @@ pub fn user_name(certificate: &CertificateDer<'_>) -> Option<Box<str>> {
     names.find(|name| !name.is_empty()).map(Into::into)
 }
 
-/// Whether it names itself as its issuer, as the root of a chain does. Whoever believes a root has
-/// it already.
+/// Whether it names itself as its issuer, as the root of a chain does. A client that trusts a
+/// root has it already.
 #[must_use]
 pub fn is_root(certificate: &CertificateDer<'_>) -> bool {
     X509Certificate::from_der(certificate)

@@ -1,4 +1,4 @@
-//! A certificate nobody believes, for protocols that cannot do without one at an end that has none to show.
+//! An untrusted certificate for an end that has none of its own, in protocols that require one.
 
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 

@@ -133,8 +133,7 @@ pub struct Options {
     pub max_packet_bytes: u32,
     /// Messages that may wait for a connection or for acknowledgements before `publish` waits too.
     pub max_queued_messages: usize,
-    /// Bytes of messages that may wait or be on their way before `publish` waits too; the last one
-    /// may exceed it.
+    /// Bytes of messages that may be queued or in flight before `publish` waits too; the last one may exceed it.
     pub max_queued_bytes: usize,
     /// How messages are spread over QUIC streams.
     pub streams: Streams,

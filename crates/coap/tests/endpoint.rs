@@ -350,7 +350,7 @@ proptest! {
         prop_assert_eq!(&site.puts, &expected);
     }
 
-    /// The last state is known in the end, and none is told twice or backwards.
+    /// Observers get the last state in the end, and no state twice or in the wrong order.
     #[test]
     fn observers_learn_the_last_state(seed: u64, loss in 0u32..250, doubled in 0u32..300,
                                       changes in 1u64..40, pause_ms in 0u64..3000) {

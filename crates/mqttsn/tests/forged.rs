@@ -15,7 +15,7 @@ const DEVICE: u8 = 1;
 /// Octets of IPv4's and UDP's headers.
 const HEADERS: usize = 28;
 
-/// A device that may be none, and a broker with one message for whoever subscribes.
+/// A device that may be forged, and a broker with one message for every subscriber.
 struct World {
     now: Instant,
     server: Server<u8>,

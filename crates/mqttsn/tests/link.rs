@@ -46,7 +46,7 @@ struct World {
     now: Instant,
     rng: fastrand::Rng,
     link: Link,
-    /// Datagrams on their way: when, in which order they were sent, whether to the server.
+    /// Datagrams on the link: when they arrive, in which order they were sent, whether to the server.
     air: BTreeMap<(Instant, u64), (bool, Vec<u8>)>,
     sent: u64,
     server: Server<u8>,

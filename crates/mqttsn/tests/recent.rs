@@ -1,5 +1,5 @@
-//! Which messages the gateway still knows when they are done: copies that come late are none of them anew. What the
-//! broker refuses is not done, and its device is told so.
+//! The gateway recognises messages for a while after they are complete: late copies are not new messages. A message
+//! that the broker refuses is not complete, and its device gets the reason.
 
 #![allow(clippy::unwrap_used)]
 

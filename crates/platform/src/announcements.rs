@@ -1,4 +1,4 @@
-//! Announcements of changes, for subscribers: topics and JSON on their way to the MQTT client that publishes them.
+//! Announcements of changes, for subscribers: topics and JSON for the MQTT client that publishes them.
 //!
 //! An announcement is not a promise: one for which there is no room is dropped and counted, because clients can
 //! request everything again. This module does not speak MQTT.

@@ -60,7 +60,7 @@ impl FromStr for Time {
         let at = OffsetDateTime::parse(text, &Rfc3339).map_err(|_| wrong)?;
         let ms = i64::try_from(at.unix_timestamp_nanos() / 1_000_000).map_err(|_| wrong)?;
         let in_utc = OffsetDateTime::from_unix_timestamp(ms / SECOND_MS).map_err(|_| wrong)?;
-        // What leaves the years with four digits on its way to UTC could not be written again.
+        // A time whose year in UTC does not have four digits could not be written again.
         if (0..=9999).contains(&in_utc.year()) { Ok(Time(ms)) } else { Err(wrong) }
     }
 }

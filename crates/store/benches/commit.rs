@@ -1,8 +1,8 @@
 //! What durability costs here: `cargo bench -p fulmar-store [-- FOLDER]`.
 //!
-//! Prints, for the disk under FOLDER (default: the temporary folder), operations a second, CPU time
-//! an operation, and how long a batch waits to become durable. A figure is one run; compare runs on
-//! the same machine only.
+//! Prints, for the disk under FOLDER (default: the temporary folder), operations per second, CPU time
+//! per operation, and how long a batch waits to become durable. Each number is of one run; compare runs on the same
+//! machine only.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::VecDeque;
@@ -107,7 +107,7 @@ fn cpu_time() -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
-/// Keeps `window` batches of `size` new messages on their way; each message is taken from its
+/// Keeps `window` batches of `size` new messages in flight; each message is taken from its
 /// queue when `lag` more have come (0: as soon as it is durable).
 fn flood(path: &Path, name: &str, options: &Options, window: usize, size: u64, lag: u64) {
     let mut bench = Bench::open(path, options);

@@ -8,7 +8,7 @@ pub struct Options {
     /// Shortest time from the start of one commit to the start of the next. Under load it makes
     /// groups larger and fsyncs fewer; a lone batch on an idle store never waits. Zero commits
     /// again as soon as the last commit is done; where an fsync is fast (0.15 ms here) that gave
-    /// both the most operations a second and the shortest waits.
+    /// both the most operations per second and the shortest waits.
     pub commit_interval: Duration,
     /// Operations after which a transaction takes no further batch; at least 1. Bounds how long a
     /// commit takes. A batch is never split, so a single larger one is still one transaction.
@@ -20,7 +20,7 @@ pub struct Options {
     pub cache_bytes: u32,
     /// Pages of 4 KiB in the write-ahead log at which it is copied back into the database although
     /// batches wait. The default is 64 MiB: hot pages are then written once for many commits, and the
-    /// stall is rare (longest wait measured at 200,000 operations a second: 76 ms).
+    /// stall is rare (longest wait measured at 200,000 operations per second: 76 ms).
     pub log_pages: u64,
     /// Pause after the first failed attempt to write a group. It doubles with each further one.
     pub retry_first: Duration,

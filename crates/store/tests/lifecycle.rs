@@ -167,7 +167,7 @@ fn the_last_owner_may_let_go_when_it_hears_of_a_commit() {
     let heard = Arc::clone(&owner);
     let let_go = move || drop(heard.lock().unwrap().take());
     let (storage, _) = SqliteStorage::open(&path, &Options::default(), Box::new(let_go)).unwrap();
-    // Held while submitting, so that the storage is in its place when the commit is told.
+    // Held while submitting, so that the storage is in its place when the commit is reported.
     let mut place = owner.lock().unwrap();
     storage.submit(&mut vec![enqueue(1, 1, message(1, b"x"))]);
     *place = Some(storage);

@@ -6,7 +6,7 @@
 /// How alike two names must be (Jaro-Winkler, 0 to 1) for one to be offered for the other.
 const ALIKE: f64 = 0.7;
 
-/// Serde's names of types and what a person is told of them.
+/// Serde's names of types, and the text shown instead.
 const TYPES: [(&str, &str); 7] = [
     ("expected u16", "expected a whole number from 0 to 65535"),
     ("expected u32", "expected a whole number from 0 to 4294967295"),

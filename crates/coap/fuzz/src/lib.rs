@@ -76,7 +76,7 @@ impl Served {
         }
     }
 
-    /// What is sent; each datagram can be read and has at most so many bytes.
+    /// Checks that each datagram sent can be decoded and has at most `most` bytes.
     fn sent(&mut self, most: usize) {
         while let Some((_, datagram)) = self.server.poll_transmit() {
             assert!(datagram.len() <= most, "{} bytes, {most} allowed", datagram.len());

@@ -1,5 +1,5 @@
 //! A client and a server with a bad link between them, in simulated time. The server is a table of resources:
-//! PUT sets, GET reads, those who observe are told.
+//! PUT sets, GET reads, observers are notified.
 
 #![allow(clippy::unwrap_used, dead_code)]
 
@@ -64,7 +64,7 @@ pub(crate) struct Site {
     pub(crate) puts: Vec<Bytes>,
     /// Answers are given so much later than requests.
     pub(crate) slow: Duration,
-    /// Nothing is answered to who has not shown where it is.
+    /// Whether clients must validate their address before they get an answer.
     pub(crate) wants_proof: bool,
     answers: Vec<(Instant, fulmar_coap::Request<SocketAddr>)>,
     /// The largest datagram the server sent.

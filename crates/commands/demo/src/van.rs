@@ -34,7 +34,7 @@ const AGAIN_MS: u64 = 30_000;
 /// Before the receiver is started again, should it have ended.
 const PAUSE: Duration = Duration::from_secs(3);
 
-/// A van on its way.
+/// A running van.
 pub(super) struct Van {
     /// What its link is like, in a sentence.
     pub(super) about: String,
@@ -136,7 +136,7 @@ impl Receiver {
     }
 }
 
-/// The telegrams that the van receives on its way.
+/// The telegrams that the van receives on its route.
 struct Route {
     drive: Drive,
     /// Meters with a radio, and when each was passed on last.

@@ -27,7 +27,7 @@ Examples:
 The first message goes out together with the connection; it is not published twice when the
 connection breaks, except at QoS 1, which allows duplicates.";
 
-/// Messages that may be on their way before the next one waits.
+/// Messages that may be in flight before the next one waits.
 const WINDOW: usize = 512;
 
 /// Publish messages

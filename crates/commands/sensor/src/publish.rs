@@ -1,4 +1,4 @@
-//! Readings on their way to a broker: at QoS 1, a bounded number at a time, in order.
+//! Publishes readings at QoS 1, in order, with a limited number in flight.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use fulmar_sensors::Reading;
 
 use fulmar_command_pubsub::explain;
 
-/// Messages that may be on their way before the next one waits.
+/// Messages that may be in flight before the next one waits.
 const WINDOW: usize = 256;
 
 /// Publishes readings below a topic.
@@ -30,8 +30,8 @@ impl<T> Publisher<T> {
         Ok((publisher, events))
     }
 
-    /// Sends a reading; `about` comes back with it when the broker has it. Waits while too many are on their way,
-    /// which is what a lost connection comes to.
+    /// Sends a reading; `about` is returned with it when the broker has acknowledged it. Waits while too many are in
+    /// flight, so also during a lost connection.
     pub(super) async fn send(
         &mut self,
         reading: Reading,
@@ -44,8 +44,8 @@ impl<T> Publisher<T> {
         if self.pending.len() < WINDOW { Ok(None) } else { self.next().await }
     }
 
-    /// Waits for the oldest reading's fate; gives it back if the broker took it, `None` if nothing is on its way
-    /// or the broker refused it.
+    /// Waits for the oldest reading's result; returns the reading if the broker accepted it, `None` if nothing is in
+    /// flight or the broker refused it.
     pub(super) async fn next(&mut self) -> anyhow::Result<Option<(Reading, T)>> {
         let Some((delivery, _, _)) = self.pending.front_mut() else { return Ok(None) };
         let fate = delivery.await;
@@ -66,7 +66,7 @@ impl<T> Publisher<T> {
         }
     }
 
-    /// Whether anything is on its way.
+    /// Whether anything is in flight.
     pub(super) fn is_busy(&self) -> bool {
         !self.pending.is_empty()
     }

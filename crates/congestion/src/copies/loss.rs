@@ -57,7 +57,7 @@ impl Loss {
         let keep = (MEMORY[usize::from(copies)] / total.max(1.0)).min(1.0);
         let mut left = sent as f64;
         for (all, fresh) in self.sent.iter_mut().zip(&mut self.fresh).skip(1) {
-            // What is still on its way counts with the next news.
+            // What is still in flight counts with the next report.
             let known = f64::from(*fresh).min(left);
             *fresh -= known as u32;
             left -= known;

@@ -158,7 +158,7 @@ impl<M> Outbound<M> {
     }
 
     /// As [`Outbound::push_as`], but ahead of the first that is `later`, whether the window is full or not:
-    /// one that may have been on its way already, as storage does not know.
+    /// one that may have been sent already without a record in storage.
     ///
     /// # Errors
     /// All identifiers are in use; the message comes back.

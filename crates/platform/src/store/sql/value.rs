@@ -1,4 +1,4 @@
-//! Values on their way into the database and out of it, of the four kinds both engines have.
+//! Values written to the database and read from it, of the four kinds that both engines have.
 
 /// A value as it is stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
