@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 pub struct Relay {
     address: SocketAddr,
     loses: Arc<AtomicUsize>,
+    retries: Arc<AtomicUsize>,
     task: JoinHandle<()>,
 }
 
@@ -26,13 +27,20 @@ impl Relay {
         far.connect(broker).await.unwrap();
         let address = near.local_addr().unwrap();
         let loses = Arc::new(AtomicUsize::new(0));
-        let task = tokio::spawn(pass(near, far, Arc::clone(&loses)));
-        Relay { address, loses, task }
+        let retries = Arc::default();
+        let task = tokio::spawn(pass(near, far, Arc::clone(&loses), Arc::clone(&retries)));
+        Relay { address, loses, retries, task }
     }
 
     /// Loses one in so many of the client's datagrams from now on; none if it is 0.
     pub fn lose(&self, one_in: usize) {
         self.loses.store(one_in, Ordering::Relaxed);
+    }
+
+    /// How often the broker has demanded a proof of the client's address (RFC 9000 section 17.2.5).
+    #[must_use]
+    pub fn retries(&self) -> usize {
+        self.retries.load(Ordering::Relaxed)
     }
 
     /// Where the client is to go.
@@ -42,7 +50,7 @@ impl Relay {
     }
 }
 
-async fn pass(near: UdpSocket, far: UdpSocket, loses: Arc<AtomicUsize>) {
+async fn pass(near: UdpSocket, far: UdpSocket, loses: Arc<AtomicUsize>, retries: Arc<AtomicUsize>) {
     let mut count = 0usize;
     let (mut out, mut back) = (vec![0; 65536], vec![0; 65536]);
     let mut client = None;
@@ -58,6 +66,10 @@ async fn pass(near: UdpSocket, far: UdpSocket, loses: Arc<AtomicUsize>) {
                 }
             }
             Ok(bytes) = far.recv(&mut back) => {
+                // Whatever the QUIC bit is, which either side may send as 0 (RFC 9287).
+                if back[0] & 0xB0 == 0xB0 {
+                    retries.fetch_add(1, Ordering::Relaxed);
+                }
                 if let Some(client) = client {
                     drop(near.send_to(&back[..bytes], client).await);
                 }

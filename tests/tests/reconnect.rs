@@ -141,3 +141,19 @@ async fn a_connection_moves_to_another_socket_and_says_so() {
     assert!(stats.rtt.is_some());
     client.disconnect().await;
 }
+
+/// The token of an earlier connection is proof enough (RFC 9000 section 8.1.3).
+#[tokio::test]
+async fn a_new_client_with_shared_tickets_need_not_prove_its_address_again() {
+    let broker = TestBroker::builder().config("[quic]\nretry = \"always\"").start();
+    let relay = Relay::start(broker.address("quic")).await;
+    let options = options(&broker, relay.address()).with_shared_tickets().unwrap();
+    for _ in 0..2 {
+        let (client, mut events) = Client::connect(options.clone()).unwrap();
+        connected(&mut events).await;
+        // The token comes with the answer to CONNECT, or soon after.
+        client.subscribe(&[("t", SubscribeOptions::default())]).await.unwrap();
+        client.disconnect().await;
+        assert_eq!(relay.retries(), 1);
+    }
+}

@@ -13,7 +13,7 @@ use fulmar_congestion::copies::{Copied, Copies, SharedCopies, share};
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{
     ClientConfig, Connecting, Connection, ConnectionId, ConnectionIdGenerator, Endpoint,
-    EndpointConfig, IdleTimeout, TokioRuntime, TransportConfig, VarInt,
+    EndpointConfig, IdleTimeout, TokenStore, TokioRuntime, TransportConfig, VarInt,
 };
 use tokio::sync::mpsc;
 
@@ -112,8 +112,10 @@ impl QuicDialer {
         tls.enable_early_data = true;
         let crypto = QuicClientConfig::try_from(tls)
             .map_err(|error| Error::Options(format!("TLS for QUIC: {error}")))?;
+        let mut config = ClientConfig::new(Arc::new(crypto));
+        config.token_store(Arc::clone(&options.tickets.tokens) as Arc<dyn TokenStore>);
         Ok(QuicDialer {
-            config: ClientConfig::new(Arc::new(crypto)),
+            config,
             keep_alive: options.quic_keep_alive,
             congestion: options.congestion,
             copies: options.copies,

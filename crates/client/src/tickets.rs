@@ -1,15 +1,20 @@
 //! What a client remembers of its server from one connection to the next: session tickets, which are in the
-//! TLS configuration, how long a round trip took, and what was lost.
+//! TLS configuration, proofs of its address, how long a round trip took, and what was lost.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use quinn::TokenMemoryCache;
+
 /// Lets clients return to a server in fewer round trips, and with shorter timeouts.
 #[derive(Clone, Default)]
 pub struct Tickets {
     pub(crate) tls: Option<rustls::ClientConfig>,
+    /// Tokens that prove the client's address to the server at once (RFC 9000 section 8.1.3), which then need not ask
+    /// for it, and may send as much as it has to, copies included. Each is used once.
+    pub(crate) tokens: Arc<TokenMemoryCache>,
     pub(crate) round_trip: RoundTrip,
     pub(crate) losses: Losses,
 }

@@ -44,5 +44,5 @@ pub use config::{
 pub use error::StartError;
 pub use handoff::{AllowedSilence, Framing, Handoff};
 pub use origin::Origins;
-pub use quic::{Due, HandshakePressure, QuicKeys, QuicSettings, RetryPolicy, Silence};
+pub use quic::{Due, HandshakePressure, Losses, QuicKeys, QuicSettings, RetryPolicy, Silence};
 pub use server::Server;

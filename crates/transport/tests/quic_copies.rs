@@ -5,9 +5,14 @@ mod quic_site;
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use fulmar_mqtt::QoS;
+use fulmar_transport::RetryPolicy;
 use quic_site::*;
+use quinn::ClientConfig;
+use tokio::net::UdpSocket;
+use tokio::time::timeout;
 
 /// Messages to a client: enough to see that one packet in four is lost.
 const MESSAGES: usize = 100;
@@ -15,9 +20,13 @@ const MESSAGES: usize = 100;
 /// Sends messages one at a time to a client behind a relay that loses one datagram in `every`, and returns how many
 /// copies were counted, their bytes, and the relay.
 async fn copies(site: &Site, every: usize) -> (u64, u64, Relay) {
+    copies_for(&site.patient_config(64 * 1024), site, every).await
+}
+
+async fn copies_for(config: &ClientConfig, site: &Site, every: usize) -> (u64, u64, Relay) {
     let relay = Relay::start(site.address()).await;
-    let config = site.patient_config(64 * 1024);
-    let (_endpoint, connection, mut sub) = visitor(config, relay.address, &hello("s")).await;
+    let (_endpoint, connection, mut sub) =
+        visitor(config.clone(), relay.address, &hello("s")).await;
     sub.send(&subscribe("t", QoS::AtMostOnce)).await;
     assert_eq!(sub.next().await, Seen::Suback);
     let (_pub_connection, mut publisher, _) = site.client(&hello("p")).await;
@@ -62,4 +71,92 @@ async fn copies_can_be_switched_off() {
     let site = Site::start(1, |quic| quic.copies = false);
     let (count, bytes, relay) = copies(&site, 4).await;
     assert_eq!((count, bytes, repeated(&relay)), (0, 0, (0, 0)));
+}
+
+/// Whether a packet of the server's first flight was sent again as it was; quinn numbers what it repeats anew.
+fn repeats_a_flight(answers: &[Vec<u8>]) -> bool {
+    let mut seen = HashSet::new();
+    let mut flight = answers.iter().filter(|datagram| datagram[0] & 0x80 != 0);
+    !flight.all(|datagram| seen.insert(datagram))
+}
+
+/// Its address is validated by the token that it got the last time.
+#[tokio::test]
+async fn a_client_that_returns_from_a_network_with_losses_gets_the_first_flight_again() {
+    let site = Site::start(2, |_| {});
+    let config = site.patient_config(64 * 1024);
+    let (_, _, relay) = copies_for(&config, &site, 4).await;
+    relay.answers.lock().unwrap().clear();
+    let (_endpoint, _connection, _control) = visitor(config, relay.address, &hello("s")).await;
+    site.eventually("a copy of the first flight", |_| {
+        repeats_a_flight(&relay.answers.lock().unwrap())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_network_without_losses_gets_the_first_flight_once() {
+    let site = Site::start(2, |_| {});
+    let config = site.patient_config(64 * 1024);
+    let (_, _, relay) = copies_for(&config, &site, 0).await;
+    let (_endpoint, _connection, mut control) = visitor(config, relay.address, &hello("s")).await;
+    control.send(&publish("t", b"", 1)).await;
+    assert_eq!(control.next().await, Seen::Puback(1));
+    assert!(!repeats_a_flight(&relay.answers.lock().unwrap()));
+}
+
+/// Whoever forges an address from a network with losses cannot make the server send more there.
+#[tokio::test]
+async fn who_has_not_proven_its_address_gets_no_copies_whatever_its_network_loses() {
+    let site = Site::start(1, |quic| {
+        quic.retry = RetryPolicy::Never;
+        quic.handshake_timeout = Duration::from_secs(1);
+    });
+    copies(&site, 4).await;
+    let first = first_datagram(site.client_config()).await;
+    let thief = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    thief.send_to(&first, site.address()).await.unwrap();
+    // The server repeats itself until it gives the handshake up.
+    let (mut answers, mut buffer) = (Vec::new(), [0; 2048]);
+    let silence = Duration::from_secs(3);
+    while let Ok(length) = timeout(silence, thief.recv(&mut buffer)).await {
+        answers.push(buffer[..length.unwrap()].to_vec());
+    }
+    let sent = answers.iter().map(Vec::len).sum::<usize>();
+    assert!(sent > first.len(), "it was not answered: {sent}");
+    assert!(sent <= 3 * first.len(), "{sent} bytes for {}", first.len());
+    assert!(!repeats_a_flight(&answers));
+}
+
+/// A recording of a first flight that both ends copied is executed once.
+#[tokio::test]
+async fn a_copied_first_flight_is_executed_once() {
+    let site = Site::start(2, |_| {});
+    let config = site.patient_config(64 * 1024);
+    let (_, _, relay) = copies_for(&config, &site, 4).await;
+    let (_listening, mut sub, _) = site.client(&hello("l")).await;
+    sub.send(&subscribe("early", QoS::AtMostOnce)).await;
+    assert_eq!(sub.next().await, Seen::Suback);
+    let early = || site.broker.metrics().sum(|shard| &shard.quic_early_accepted);
+    let before = early();
+    relay.recorded.lock().unwrap().clear();
+    relay.answers.lock().unwrap().clear();
+    relay.doubles.store(true, Ordering::SeqCst);
+    let (connection, mut control, accepted) = come_back(config, relay.address, 1).await;
+    assert!(timeout(PATIENCE, accepted).await.unwrap(), "early data was refused");
+    assert_eq!(control.next().await, Seen::Connack(false));
+    assert_eq!(control.next().await, Seen::Puback(1));
+    assert_eq!(sub.payload().await, b"!");
+    site.eventually("the server's copies", |_| repeats_a_flight(&relay.answers.lock().unwrap()))
+        .await;
+    let flight = relay.recorded.lock().unwrap().clone();
+    connection.close(0u32.into(), b"");
+    site.eventually("the client to be gone", |site| site.broker.connection_of("e").is_none()).await;
+    // The captured datagrams, each twice.
+    let doubled: Vec<_> =
+        flight.iter().flat_map(|datagram| [datagram, datagram]).cloned().collect();
+    replay(&doubled, &site).await;
+    site.last_word("early").await;
+    assert_eq!(sub.payload().await, b"last");
+    assert_eq!(early(), before + 1);
 }

@@ -23,26 +23,6 @@ async fn collect_ticket(site: &Site, config: &ClientConfig) {
     timeout(PATIENCE, connection.closed()).await.unwrap();
 }
 
-/// Sends a recorded flight again until the server has forgotten the connection, if it knew it, and
-/// begins another: it answers with an Initial packet then.
-async fn replay(flight: &[Vec<u8>], site: &Site) {
-    let thief = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-    let replaying = async {
-        let mut buffer = [0; 2048];
-        loop {
-            for datagram in flight {
-                thief.send_to(datagram, site.address()).await.unwrap();
-            }
-            let answer = timeout(Duration::from_millis(50), thief.recv(&mut buffer)).await;
-            // Whatever the QUIC bit is, which either side may send as 0 (RFC 9287).
-            if answer.is_ok() && buffer[0] & 0xB0 == 0x80 {
-                return;
-            }
-        }
-    };
-    timeout(PATIENCE, replaying).await.expect("the server never answered the replay");
-}
-
 /// A client of `site` that has subscribed to `early`.
 async fn listener(site: &Site) -> (Connection, Pipe) {
     let (connection, mut control, _) = site.client(&hello("s")).await;
@@ -379,19 +359,6 @@ async fn strangers_are_held_little_for() {
     site.eventually("the client to run out of credit", |_| blocked()).await;
     assert!(connection.stats().udp_tx.bytes < 128 * 1024, "{:?}", connection.stats().udp_tx);
     flood.abort();
-}
-
-/// A client's first datagram, meant for `here`.
-async fn first_datagram(config: ClientConfig) -> Vec<u8> {
-    let here = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-    let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
-    let address = here.local_addr().unwrap();
-    let connecting = endpoint.connect_with(config, address, "localhost").unwrap();
-    let mut buffer = vec![0; 2048];
-    let length = timeout(PATIENCE, here.recv(&mut buffer)).await.unwrap().unwrap();
-    drop(connecting);
-    buffer.truncate(length);
-    buffer
 }
 
 #[tokio::test]

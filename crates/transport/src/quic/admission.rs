@@ -232,7 +232,7 @@ impl Admission {
 }
 
 /// What one customer of a network has: an IPv4 address, or a 64-bit prefix.
-fn site(address: IpAddr) -> IpAddr {
+pub(super) fn site(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::from((u128::from(address) >> 64 << 64).to_be_bytes()),
         address => address,

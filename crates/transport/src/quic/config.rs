@@ -12,6 +12,7 @@ use quinn_proto::{
 };
 use ring::{hkdf, hmac};
 
+use super::losses::Losses;
 use super::steering::WorkerCids;
 use crate::tls::{ServerTls, TlsError};
 
@@ -90,6 +91,8 @@ pub struct QuicSettings {
     /// Whether small datagrams to clients with little to receive are sent again where packets are lost
     /// (`fulmar_congestion::copies`).
     pub copies: bool,
+    /// What the networks of clients lose, for all listeners and workers with these settings.
+    pub losses: Losses,
     /// Whether larger datagrams than 1200 bytes are tried. They save a sixth of the datagrams to a
     /// client that gets much, and cost every connection eight at its beginning, 6 KB each way.
     pub mtu_discovery: bool,
@@ -116,6 +119,7 @@ impl QuicSettings {
             early_data: true,
             congestion: Congestion::default(),
             copies: true,
+            losses: Losses::default(),
             mtu_discovery: false,
             qlog_dir: None,
             keys,

@@ -1,14 +1,16 @@
 //! Copies of what thin connections send where their paths lose packets; `fulmar_congestion::copies` decides.
 //!
-//! A connection that has lost nothing has no more than the time of the last look at its losses. Copies wait in one
-//! small queue for each endpoint, and go where the datagram went, whatever has become of its connection since: they are
-//! due within milliseconds.
+//! A connection that has lost nothing has no more than the time of the last look at its losses, unless others from the
+//! same network have (`losses.rs`). Copies wait in one small queue for each endpoint, and go where the datagram went,
+//! whatever has become of its connection since: they are due within milliseconds.
 
+use std::net::IpAddr;
 use std::time::Instant;
 
 use fulmar_congestion::copies::{Copied, Copies, CopyQueue, Sent};
 use quinn_proto::{Connection, Transmit};
 
+use super::losses::Losses;
 use super::socket::{Socket, Unsent};
 
 /// Datagrams of one endpoint that wait for their copies; 300 bytes each, or 1200 of a handshake.
@@ -24,6 +26,8 @@ pub(super) struct ConnCopies {
     /// quinn's counters at the last look.
     sent: u64,
     lost: u64,
+    /// What was lost is remembered for the client's network.
+    is_kept: bool,
 }
 
 /// Looks now and then at what a connection has lost. `looked_ms` is when, on a clock that may begin anywhere and
@@ -43,7 +47,7 @@ pub(super) fn look(
     if path.lost_packets == 0 && copies.is_none() {
         return;
     }
-    let copies = copies.get_or_insert_with(|| Box::new(ConnCopies::new(now)));
+    let copies = copies.get_or_insert_with(|| Box::new(ConnCopies::new(now, 0.0)));
     let sent = path.sent_packets.saturating_sub(copies.sent);
     let lost = path.lost_packets.saturating_sub(copies.lost);
     (copies.sent, copies.lost) = (path.sent_packets, path.lost_packets);
@@ -51,8 +55,22 @@ pub(super) fn look(
 }
 
 impl ConnCopies {
-    fn new(now: Instant) -> ConnCopies {
-        ConnCopies { policy: Copies::new(now, 0.0), sent: 0, lost: 0 }
+    /// From a network that loses this share of packets; 0 where nothing is known.
+    fn new(now: Instant, known_loss: f64) -> ConnCopies {
+        ConnCopies { policy: Copies::new(now, known_loss), sent: 0, lost: 0, is_kept: false }
+    }
+
+    /// Of a new connection from this address: `None` unless others have lost packets there.
+    pub(super) fn expected(losses: &Losses, from: IpAddr, now: Instant) -> Option<Box<ConnCopies>> {
+        let known = losses.of(from, now);
+        (known > 0.0).then(|| Box::new(ConnCopies::new(now, known)))
+    }
+
+    /// The connection, from this validated address, has ended.
+    pub(super) fn keep(&mut self, losses: &Losses, from: IpAddr, now: Instant) {
+        if !std::mem::replace(&mut self.is_kept, true) {
+            losses.keep(from, self.policy.loss(), now);
+        }
     }
 
     /// The client has another address: what is known is about the path to the one before.
@@ -112,7 +130,7 @@ mod tests {
 
     /// A connection that has lost one packet in five.
     fn lossy(now: Instant) -> ConnCopies {
-        ConnCopies { policy: Copies::new(now, 0.2), ..ConnCopies::new(now) }
+        ConnCopies::new(now, 0.2)
     }
 
     /// Sends datagrams, and returns how many copies of them arrive.
@@ -153,10 +171,16 @@ mod tests {
         assert_eq!(count(&[datagram(100, None, false)]), 0);
         assert_eq!(count(&[datagram(200, Some(100), true)]), 0);
         assert_eq!(count(&[datagram(1200, None, true)]), 0);
-        let mut fresh = ConnCopies::new(now);
+        let mut fresh = ConnCopies::new(now, 0.0);
         assert_eq!(arriving(&mut fresh, &[datagram(100, None, true)], now, &peer), 0);
         let mut moved = lossy(now);
         moved.moved(now);
         assert_eq!(arriving(&mut moved, &[datagram(100, None, true)], now, &peer), 0);
+    }
+
+    /// Next to some 20 KiB of quinn and rustls, and only where packets are lost.
+    #[test]
+    fn what_a_connection_with_losses_adds_is_small() {
+        assert!(size_of::<ConnCopies>() <= 320, "{} bytes", size_of::<ConnCopies>());
     }
 }

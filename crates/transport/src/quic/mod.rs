@@ -9,6 +9,7 @@ mod admission;
 mod config;
 mod conn;
 mod copies;
+mod losses;
 mod peek;
 mod silence;
 mod socket;
@@ -26,6 +27,7 @@ use quinn_proto::{
 
 pub use admission::HandshakePressure;
 pub use config::{QuicKeys, QuicSettings, RetryPolicy};
+pub use losses::Losses;
 pub use silence::{Due, Silence};
 
 use crate::clock::Clock;
@@ -365,6 +367,7 @@ impl QuicShard {
         if was_handshaking && !conn.counts_as_handshake {
             self.handshakes -= 1;
         }
+        conn.keep_losses(&self.settings.losses, now);
         if conn.is_drained() {
             if conn.counts_as_handshake {
                 self.handshakes -= 1;

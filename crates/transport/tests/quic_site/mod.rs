@@ -300,6 +300,39 @@ pub async fn come_back(
     (connection, control, accepted)
 }
 
+/// The first datagram of a client with these settings, which no server has received.
+pub async fn first_datagram(config: ClientConfig) -> Vec<u8> {
+    let here = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = here.local_addr().unwrap();
+    let connecting = endpoint.connect_with(config, address, "localhost").unwrap();
+    let mut buffer = vec![0; 2048];
+    let length = timeout(PATIENCE, here.recv(&mut buffer)).await.unwrap().unwrap();
+    drop(connecting);
+    buffer.truncate(length);
+    buffer
+}
+
+/// Sends a recorded flight again until the server has forgotten the connection, if it knew it, and
+/// begins another: it answers with an Initial packet then.
+pub async fn replay(flight: &[Vec<u8>], site: &Site) {
+    let thief = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let replaying = async {
+        let mut buffer = [0; 2048];
+        loop {
+            for datagram in flight {
+                thief.send_to(datagram, site.address()).await.unwrap();
+            }
+            let answer = timeout(Duration::from_millis(50), thief.recv(&mut buffer)).await;
+            // Whatever the QUIC bit is, which either side may send as 0 (RFC 9287).
+            if answer.is_ok() && buffer[0] & 0xB0 == 0x80 {
+                return;
+            }
+        }
+    };
+    timeout(PATIENCE, replaying).await.expect("the server never answered the replay");
+}
+
 pub struct Hello {
     pub id: &'static str,
     pub lasting: bool,

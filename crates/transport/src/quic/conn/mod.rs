@@ -125,7 +125,10 @@ impl QuicConn {
             next_stats: None,
             last_remote,
             unvalidated,
-            copies: None,
+            copies: settings
+                .copies
+                .then(|| ConnCopies::expected(&settings.losses, last_remote.ip(), now))
+                .flatten(),
             looked_ms: 0,
             lost: None,
         }

@@ -7,6 +7,7 @@ use fulmar_congestion::copies::Copied;
 
 use super::QuicConn;
 use crate::connection::Io;
+use crate::quic::losses::Losses;
 
 /// Time between two looks at the path's state, while the connection is in use.
 const STATS_INTERVAL: Duration = Duration::from_secs(5);
@@ -32,6 +33,18 @@ impl QuicConn {
             if let Some(core) = &mut self.core {
                 core.set_transport_stats(&io.shard, stats);
             }
+        }
+    }
+
+    /// Remembers what a connection that has ended lost, for others from its network. An address that is not validated
+    /// may be forged.
+    pub(in crate::quic) fn keep_losses(&mut self, losses: &Losses, now: Instant) {
+        let is_forgeable = self.counts_as_handshake || self.unvalidated.is_some();
+        if self.inner.is_closed()
+            && !is_forgeable
+            && let Some(copies) = &mut self.copies
+        {
+            copies.keep(losses, self.inner.remote_address().ip(), now);
         }
     }
 

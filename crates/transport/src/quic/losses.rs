@@ -1,0 +1,102 @@
+//! What the paths to clients lost, by the networks of the clients: a client that returns need not lose packets first to
+//! get copies (`copies.rs`).
+//!
+//! Only what connections with a validated address have seen is kept, for an hour. The workers of a listener share it,
+//! because a client's next connection may belong to any of them. While nobody loses packets, it costs a new connection
+//! one load.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::admission::site;
+
+/// Networks remembered, at most; beyond that, the one of which nothing was learned for longest is forgotten.
+const MAX_NETWORKS: usize = 1024;
+/// How long what was learned is used.
+const BELIEVED: Duration = Duration::from_secs(3600);
+/// Less than this share of its packets is not worth remembering.
+const LEAST: f64 = 0.02;
+
+/// What networks of clients lose. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Losses(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    networks: Mutex<HashMap<IpAddr, (f64, Instant)>>,
+    /// How many there are, to be read without the lock.
+    count: AtomicUsize,
+}
+
+impl Losses {
+    /// What a connection from this address is to expect; 0 where nothing is known.
+    pub(super) fn of(&self, address: IpAddr, now: Instant) -> f64 {
+        if self.0.count.load(Ordering::Relaxed) == 0 {
+            return 0.0;
+        }
+        let kept = self.0.networks.lock().get(&site(address)).copied();
+        kept.filter(|(_, at)| !is_old(*at, now)).map_or(0.0, |(share, _)| share)
+    }
+
+    /// Keeps the share of packets that a connection has lost.
+    pub(super) fn keep(&self, address: IpAddr, share: f64, now: Instant) {
+        let mut networks = self.0.networks.lock();
+        if share < LEAST {
+            networks.remove(&site(address));
+        } else {
+            let site = site(address);
+            if networks.len() >= MAX_NETWORKS && !networks.contains_key(&site) {
+                let oldest = networks.iter().min_by_key(|(_, (_, at))| *at).map(|(site, _)| *site);
+                oldest.and_then(|oldest| networks.remove(&oldest));
+            }
+            networks.insert(site, (share, now));
+        }
+        self.0.count.store(networks.len(), Ordering::Relaxed);
+    }
+}
+
+fn is_old(at: Instant, now: Instant) -> bool {
+    now.saturating_duration_since(at) > BELIEVED
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_of_a_network_are_remembered_for_an_hour() {
+        let (losses, now) = (Losses::default(), Instant::now());
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        losses.keep(address("2001:db8::1"), 0.2, now);
+        assert_eq!(losses.of(address("2001:db8::2"), now + BELIEVED), 0.2);
+        assert_eq!(losses.of(address("2001:db8:0:1::1"), now), 0.0);
+        assert_eq!(losses.of(address("2001:db8::1"), now + 2 * BELIEVED), 0.0);
+        losses.clone().keep(address("2001:db8::3"), 0.01, now);
+        assert_eq!(losses.of(address("2001:db8::1"), now), 0.0);
+    }
+
+    #[test]
+    fn many_networks_do_not_fill_the_memory() {
+        let (losses, now) = (Losses::default(), Instant::now());
+        let address = |number: u32| IpAddr::from(number.to_be_bytes());
+        let at = |number: u32| now + Duration::from_millis(number.into());
+        let most = MAX_NETWORKS as u32;
+        for number in 0..most {
+            losses.keep(address(number), 0.1, at(number));
+        }
+        // The first is heard of again, then others follow.
+        losses.keep(address(0), 0.2, at(most));
+        for number in most..most + 10 {
+            losses.keep(address(number), 0.1, at(number + 1));
+        }
+        assert_eq!(losses.0.networks.lock().len(), MAX_NETWORKS);
+        let known = |number| losses.of(address(number), at(2 * most));
+        assert_eq!([known(0), known(1), known(10), known(11)], [0.2, 0.0, 0.0, 0.1]);
+    }
+}
