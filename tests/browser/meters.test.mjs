@@ -190,6 +190,14 @@ test("what the van hears comes live over WebTransport, and the office sees it de
   const heard = () => page.textContent('[data-testid="heard-count"]');
   await eventually("a frame", async () => Number(await heard()) > 20);
   await picture(page, "app-drive");
+  // The longest name of a street must not push what is beside it out of the screen, which cannot be scrolled there.
+  const beyond = () =>
+    page.$$eval('[data-testid="drive"] > :first-child *', (all) => {
+      const address = all.find((element) => element.matches('[data-testid="last-heard"] strong'));
+      address.textContent = "Great Northern Diver Promenade 128";
+      return all.map((element) => element.getBoundingClientRect().right - innerWidth).filter((px) => px > 0);
+    });
+  assert.deepEqual(await beyond(), []);
   assert.ok((await demo.metrics())['fulmar_connections{transport="webtransport"}'] >= 1);
   assert.equal((await demo.metrics())['fulmar_connections{transport="wss"}'], 0);
   const { items } = await ask(page, "office", `${TWIN}/reading?method=radio&since=${since}&limit=1000`);
