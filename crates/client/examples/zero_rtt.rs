@@ -1,7 +1,7 @@
 //! Reconnecting in zero round trips: `cargo run -p fulmar-client --example zero_rtt -- quic://HOST`, then restart the
 //! broker a few times.
 //!
-//! The first connection brings a ticket. When the client returns, it sends CONNECT and the queued messages in its
+//! The first connection gets a session ticket. When the client returns, it sends CONNECT and the queued messages in its
 //! first packet, and `early_data` shows whether the broker accepted them. Tickets end with the process. Early data
 //! could be recorded and replayed by others: Fulmar's broker accepts each ticket once, so a replay has no effect.
 

@@ -25,14 +25,14 @@ const EVENTS: usize = 1024;
 /// Commands that may wait for the task.
 const COMMANDS: usize = 256;
 
-/// A handle of one session; clones share it. When the last one is dropped the session ends as by
+/// A handle of one session; clones share it. When the last one is dropped, the client disconnects as with
 /// [`Client::disconnect`].
 #[derive(Clone, Debug)]
 pub struct Client {
     publications: mpsc::Sender<Publication>,
     control: mpsc::Sender<Control>,
     /// Whether each filter gets its own SUBSCRIBE, so that each can have its own stream.
-    one_by_one: bool,
+    separate_subscribes: bool,
 }
 
 /// What happens, in order.
@@ -54,8 +54,8 @@ pub enum Event {
         /// Whether CONNECT was in the first flight (QUIC's 0-RTT).
         early_data: bool,
     },
-    /// The connection continues from another local address: the network changed, or was silent, or [`Client::rebind`]
-    /// was called. Only QUIC can do this.
+    /// The connection continues from another local address: the network changed or stopped responding, or
+    /// [`Client::rebind`] was called. Only QUIC can do this.
     Migrated {
         /// The new address.
         local: SocketAddr,
@@ -93,7 +93,7 @@ pub struct PathStats {
     pub lost_packets: u64,
     /// Datagrams sent again because packets are lost, see [`Options::copies`](crate::Options::copies).
     pub copies: u64,
-    /// Bytes of UDP payload of those.
+    /// Bytes of UDP payload of copies.
     pub copied_bytes: u64,
     /// Bytes of UDP payload sent, without those of copies.
     pub sent_bytes: u64,
@@ -157,18 +157,18 @@ impl Client {
         options.check()?;
         let options = Arc::new(options);
         let dialer = Dialer::new(Arc::clone(&options))?;
-        let one_by_one = options.streams != Streams::Single;
+        let separate_subscribes = options.streams != Streams::Single;
         let (publications, publications_out) = mpsc::channel(COMMANDS);
         let (control, control_out) = mpsc::channel(COMMANDS);
         let (events, receiver) = mpsc::channel(EVENTS);
         tokio::spawn(Driver::new(options, dialer, publications_out, control_out, events).run());
-        Ok((Client { publications, control, one_by_one }, Events { receiver }))
+        Ok((Client { publications, control, separate_subscribes }, Events { receiver }))
     }
 
     /// Queues a message, connected or not; waits while the queue is full.
     ///
     /// # Errors
-    /// The topic is not a name, or the client is closed.
+    /// The topic name is invalid, or the client is closed.
     pub async fn publish(&self, message: Message) -> Result<Delivery, Error> {
         check_name(&message.topic)
             .map_err(|source| Error::Topic { topic: message.topic.clone(), source })?;
@@ -181,7 +181,7 @@ impl Client {
     /// client subscribes again.
     ///
     /// # Errors
-    /// A filter is not one, none is given, or the client is closed.
+    /// A filter is invalid, there are no filters, or the client is closed.
     pub async fn subscribe<F: AsRef<str>>(
         &self,
         filters: &[(F, SubscribeOptions)],
@@ -190,7 +190,7 @@ impl Client {
             .iter()
             .map(|(filter, options)| Ok((check_subscription(filter.as_ref())?, *options)))
             .collect::<Result<_, Error>>()?;
-        self.ask(filters, Control::Subscribe).await
+        self.request(filters, Control::Subscribe).await
     }
 
     /// Unsubscribes and waits for the answer: a reason code for each filter.
@@ -202,15 +202,15 @@ impl Client {
         filters: &[F],
     ) -> Result<Vec<ReasonCode>, Error> {
         let filters = filters.iter().map(|filter| check_subscription(filter.as_ref()));
-        self.ask(filters.collect::<Result<_, Error>>()?, Control::Unsubscribe).await
+        self.request(filters.collect::<Result<_, Error>>()?, Control::Unsubscribe).await
     }
 
-    async fn ask<T>(
+    async fn request<T>(
         &self,
         all: Vec<T>,
         make: impl Fn(Vec<T>, oneshot::Sender<Result<Vec<ReasonCode>, Error>>) -> Control,
     ) -> Result<Vec<ReasonCode>, Error> {
-        let requests = if self.one_by_one && !all.is_empty() {
+        let requests = if self.separate_subscribes && !all.is_empty() {
             all.into_iter().map(|one| vec![one]).collect()
         } else {
             vec![all]
@@ -228,7 +228,7 @@ impl Client {
         Ok(codes)
     }
 
-    /// Acknowledges a message that came with a receipt. After the end of its connection, this does nothing: the
+    /// Acknowledges a message that has a receipt. After the end of its connection, this does nothing: the
     /// server sends the message again.
     pub async fn acknowledge(&self, receipt: Receipt) {
         // After a client is closed, there is no connection for the acknowledgement.
@@ -237,8 +237,8 @@ impl Client {
 
     /// The connection's statistics; `None` without a connection.
     pub async fn path_stats(&self) -> Option<PathStats> {
-        let (ask, answer) = oneshot::channel();
-        self.control.send(Control::Stats(ask)).await.ok()?;
+        let (request, answer) = oneshot::channel();
+        self.control.send(Control::Stats(request)).await.ok()?;
         answer.await.ok().flatten()
     }
 
@@ -250,7 +250,7 @@ impl Client {
         drop(self.control.send(Control::Rebind).await);
     }
 
-    /// Ends the session in an orderly way: queued messages are delivered first, for at most the options'
+    /// Disconnects normally: queued messages are delivered first, for at most the options'
     /// `drain_timeout`.
     pub async fn disconnect(&self) {
         let (done, ended) = oneshot::channel();

@@ -13,9 +13,9 @@ pub struct Message {
     pub payload: Bytes,
     /// Quality of service.
     pub qos: QoS,
-    /// Whether the server keeps it; of a received message: whether it was kept.
+    /// The RETAIN flag.
     pub retain: bool,
-    /// Whether it may have been received before; ignored when publishing.
+    /// The DUP flag: the message may have been received before. Ignored when publishing.
     pub dup: bool,
     /// MQTT 5.0 properties; left out for 3.1.1.
     pub properties: PropertyBuf,
@@ -47,33 +47,33 @@ impl Message {
         }
     }
 
-    /// At this quality of service.
+    /// Sets the QoS.
     #[must_use]
     pub fn qos(mut self, qos: QoS) -> Message {
         self.qos = qos;
         self
     }
 
-    /// At QoS 1.
+    /// Sets QoS 1.
     #[must_use]
     pub fn qos1(self) -> Message {
         self.qos(QoS::AtLeastOnce)
     }
 
-    /// At QoS 2.
+    /// Sets QoS 2.
     #[must_use]
     pub fn qos2(self) -> Message {
         self.qos(QoS::ExactlyOnce)
     }
 
-    /// To be kept by the server for later subscribers.
+    /// Sets RETAIN: the server stores the message for later subscribers.
     #[must_use]
     pub fn retain(mut self) -> Message {
         self.retain = true;
         self
     }
 
-    /// The approximate memory that it takes, in bytes.
+    /// The approximate memory that it uses, in bytes.
     pub(crate) fn size(&self) -> usize {
         let properties = self.properties.as_properties().raw().len();
         self.topic.len() + self.payload.len() + properties + std::mem::size_of::<Message>()

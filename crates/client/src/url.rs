@@ -55,7 +55,7 @@ impl Transport {
     }
 }
 
-/// Where a broker is.
+/// A broker's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokerUrl {
     /// The transport.
@@ -101,7 +101,7 @@ impl FromStr for BrokerUrl {
 
     fn from_str(text: &str) -> Result<BrokerUrl, Error> {
         parse(text).map_err(|reason| {
-            // Text before an @ may contain a password.
+            // Text before the last @ may contain a password.
             let url =
                 text.rsplit_once('@').map_or(text.to_owned(), |(_, rest)| format!("…@{rest}"));
             Error::Url { url, reason }
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_and_passwords_are_not() {
+    fn invalid_urls_are_errors_that_show_no_password() {
         for bad in
             ["h", "http://h", "mqtt://", "mqtt://h:0", "mqtt://::1", "mqtt://h/x", "ws://[1]"]
         {

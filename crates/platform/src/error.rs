@@ -16,7 +16,7 @@ pub enum Error {
     /// The database.
     #[error("the platform's database: {0}")]
     Database(#[from] DatabaseError),
-    /// What was asked for cannot be done.
+    /// The request cannot be carried out.
     #[error("{0}")]
     Refused(String),
 }

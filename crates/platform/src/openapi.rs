@@ -1,4 +1,4 @@
-//! The OpenAPI document: made from the handlers, finished here with what all of them share.
+//! The OpenAPI document: generated from the handlers, and completed with the parts common to all operations.
 
 use axum::Router;
 use axum::http::header;
@@ -10,10 +10,10 @@ use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, ResponseBuilder, Secu
 use crate::app::App;
 use crate::problem::Problem;
 
-/// Where the API is.
+/// The path of the API.
 pub(crate) const PREFIX: &str = "/api/v1";
 
-/// What the document says of the whole.
+/// The document's general information.
 #[derive(utoipa::OpenApi)]
 #[openapi(
     info(
@@ -25,7 +25,7 @@ pub(crate) const PREFIX: &str = "/api/v1";
 )]
 pub(crate) struct Document;
 
-/// What any request may be answered with.
+/// Responses that any request may get.
 const PROBLEMS: [(u16, &str); 14] = [
     (304, "Nothing changed since the ETag in If-None-Match"),
     (400, "The request cannot be understood"),
@@ -43,7 +43,7 @@ const PROBLEMS: [(u16, &str); 14] = [
     (503, "The server cannot store or read now: wait for Retry-After seconds"),
 ];
 
-/// Adds the study's short addresses, and what is the same for every operation.
+/// Adds the short addresses of the meter-reading study's app, and the parts common to all operations.
 pub(crate) fn finish(mut document: OpenApi, study: OpenApi) -> OpenApi {
     document.info.version = env!("CARGO_PKG_VERSION").to_owned();
     document.info.license = None;
@@ -90,9 +90,9 @@ fn complete(path: &str, operation: &mut Operation) {
     }
 }
 
-/// Where the document is served.
+/// The route that serves the document.
 pub(crate) fn route(document: &OpenApi) -> Router<App> {
-    // Made of strings and numbers: it always has a JSON form.
+    // It consists of strings and numbers, so it always has a JSON form.
     let text = document.to_json().unwrap_or_default();
     let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-cache")];
     Router::new()

@@ -1,4 +1,4 @@
-//! Which address is answered by whom, and the OpenAPI document that says so.
+//! The handlers of all addresses, and the OpenAPI document that lists them.
 //!
 //! Routes and document come from the same list, so that neither can have what the other has not.
 

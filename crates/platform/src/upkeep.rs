@@ -58,9 +58,9 @@ impl Platform {
         if !changed.await? {
             return Ok(());
         }
-        let notices = app.store.write(|db| evaluate::silence(db, Time::now())).await?;
-        for (twin, notice) in notices {
-            alerts::tell(app, &twin, &[notice]);
+        let notifications = app.store.write(|db| evaluate::silence(db, Time::now())).await?;
+        for (twin, notification) in notifications {
+            alerts::announce(app, &twin, &[notification]);
         }
         Ok(())
     }

@@ -7,7 +7,7 @@
 use uuid::Uuid;
 
 use super::machine::{Condition, Episode, Machine, Step, replay};
-use super::types::{Alert, AlertEvent, AlertState, Notice, Rule};
+use super::types::{Alert, AlertEvent, AlertNotification, AlertState, Rule};
 use crate::homes::types::silent_after_ms;
 use crate::measurements::intake::Known;
 use crate::problem::Problem;
@@ -35,8 +35,8 @@ pub(crate) fn series(
     known: &Known,
     fresh: &[(Time, f64)],
     now: Time,
-) -> Result<Vec<Notice>, Problem> {
-    let mut notices = Vec::new();
+) -> Result<Vec<AlertNotification>, Problem> {
+    let mut notifications = Vec::new();
     let late = known.series.last_at.map_or(0, |last| fresh.partition_point(|(at, _)| *at < last));
     let (late, in_order) = fresh.split_at(late);
     for rule in &alerts::rules_for(db, twin, &known.quantity, known.unit.home.as_deref())? {
@@ -49,21 +49,26 @@ pub(crate) fn series(
             watch.recall(&mut machine, *first)?;
         }
         if let (Some((first, _)), Some(last)) = (late.first(), known.series.last_at) {
-            notices.extend(watch.look_back(&mut machine, *first, last)?);
+            notifications.extend(watch.look_back(&mut machine, *first, last)?);
         }
-        notices.extend(watch.go_on(&mut machine, in_order)?);
+        notifications.extend(watch.go_on(&mut machine, in_order)?);
         if machine != before {
             alerts::set_machine(db, twin, &rule.id, known.series.seq, &machine)?;
         }
     }
-    remember(db, twin, &notices, now)?;
-    Ok(notices)
+    remember(db, twin, &notifications, now)?;
+    Ok(notifications)
 }
 
 /// Stores which webhooks to notify.
-pub(crate) fn remember(db: &Db, twin: &Name, notices: &[Notice], now: Time) -> Result<(), Problem> {
-    for notice in notices {
-        let forgotten = webhooks::tell(db, twin, notice, now)?;
+pub(crate) fn remember(
+    db: &Db,
+    twin: &Name,
+    notifications: &[AlertNotification],
+    now: Time,
+) -> Result<(), Problem> {
+    for notification in notifications {
+        let forgotten = webhooks::enqueue(db, twin, notification, now)?;
         if forgotten > 0 {
             tracing::warn!(%twin, forgotten, "webhook events dropped: too many are waiting");
         }
@@ -121,8 +126,8 @@ impl Watch<'_> {
         &self,
         machine: &mut Machine,
         measured: &[(Time, f64)],
-    ) -> Result<Vec<Notice>, Problem> {
-        let mut notices: Vec<Notice> = Vec::new();
+    ) -> Result<Vec<AlertNotification>, Problem> {
+        let mut notifications: Vec<AlertNotification> = Vec::new();
         let (device, quantity) = (&self.known.device, Some(&self.known.quantity));
         let mut raised = match machine.is_raised() {
             true => alerts::raised(self.db, self.twin, &self.rule.id, device, quantity)?,
@@ -134,7 +139,10 @@ impl Watch<'_> {
                 Step::Raised { value, peak } => {
                     let episode = Episode { raised_at: at, cleared_at: None, value, peak };
                     let alert = self.raise(&episode)?;
-                    notices.push(Notice { event: AlertEvent::Raised, alert: alert.clone() });
+                    notifications.push(AlertNotification {
+                        event: AlertEvent::Raised,
+                        alert: alert.clone(),
+                    });
                     raised = Some(alert);
                 }
                 Step::Cleared { value, peak } => {
@@ -143,8 +151,8 @@ impl Watch<'_> {
                     alert.cleared_at = Some(at);
                     let alert = alert.finished();
                     alerts::update(self.db, self.twin, &alert)?;
-                    settle(&mut notices, &alert);
-                    notices.push(Notice { event: AlertEvent::Cleared, alert });
+                    settle(&mut notifications, &alert);
+                    notifications.push(AlertNotification { event: AlertEvent::Cleared, alert });
                     changed = false;
                 }
                 Step::Same { raised: Some((value, peak)) } => {
@@ -158,9 +166,9 @@ impl Watch<'_> {
         }
         if let (Some(alert), true) = (&raised, changed) {
             alerts::update(self.db, self.twin, alert)?;
-            settle(&mut notices, alert);
+            settle(&mut notifications, alert);
         }
-        Ok(notices)
+        Ok(notifications)
     }
 
     /// Corrects a raised alert that, as is known now, began earlier or was worse.
@@ -180,13 +188,13 @@ impl Watch<'_> {
         machine: &mut Machine,
         first: Time,
         last: Time,
-    ) -> Result<Vec<Notice>, Problem> {
+    ) -> Result<Vec<AlertNotification>, Problem> {
         let Condition { for_ms, averaging_ms, gap_ms, .. } = self.condition;
         let from = first.plus_ms(-(for_ms + averaging_ms + gap_ms));
         let series = self.known.series.seq;
         let measured = measurements::raw(self.db, series, from, last.plus_ms(1), MAX_REPLAYED)?;
         let (episodes, end) = replay(&self.condition, &measured);
-        let mut notices = Vec::new();
+        let mut notifications = Vec::new();
         for episode in episodes {
             let until = episode.cleared_at.unwrap_or(last);
             // An episode without an end counts only if no later measurement was left out.
@@ -200,23 +208,26 @@ impl Watch<'_> {
                 continue;
             }
             let alert = self.raise(&episode)?;
-            notices.push(Notice { event: AlertEvent::Raised, alert: alert.clone() });
+            notifications
+                .push(AlertNotification { event: AlertEvent::Raised, alert: alert.clone() });
             if alert.cleared_at.is_some() {
-                notices.push(Notice { event: AlertEvent::Cleared, alert });
+                notifications.push(AlertNotification { event: AlertEvent::Cleared, alert });
             }
         }
         // A raised alert stays raised until a new measurement clears it.
         if measured.len() < MAX_REPLAYED && !machine.is_raised() {
             *machine = end;
         }
-        Ok(notices)
+        Ok(notifications)
     }
 }
 
-/// Updates earlier notices of the alert.
-fn settle(notices: &mut [Notice], alert: &Alert) {
-    for notice in notices.iter_mut().filter(|notice| notice.alert.id == alert.id) {
-        notice.alert = alert.clone();
+/// Updates earlier notifications of the alert.
+fn settle(notifications: &mut [AlertNotification], alert: &Alert) {
+    for notification in
+        notifications.iter_mut().filter(|notification| notification.alert.id == alert.id)
+    {
+        notification.alert = alert.clone();
     }
 }
 
@@ -228,8 +239,8 @@ fn add(db: &Db, twin: &Name, alert: &Alert) -> Result<Alert, Problem> {
 }
 
 /// Raises alerts for silent devices, and clears those of devices that are not silent any more.
-pub(crate) fn silence(db: &Db, now: Time) -> Result<Vec<(Name, Notice)>, Problem> {
-    let mut notices = Vec::new();
+pub(crate) fn silence(db: &Db, now: Time) -> Result<Vec<(Name, AlertNotification)>, Problem> {
+    let mut notifications = Vec::new();
     for silence in alerts::silences(db, now)? {
         let silent_ms = i64::from(silence.rule.silent_s.unwrap_or_default()) * SECOND_MS;
         let alert = Alert {
@@ -255,23 +266,28 @@ pub(crate) fn silence(db: &Db, now: Time) -> Result<Vec<(Name, Notice)>, Problem
             note: None,
         };
         let alert = add(db, &silence.twin, &alert)?;
-        notices.push((silence.twin, Notice { event: AlertEvent::Raised, alert }));
+        notifications.push((silence.twin, AlertNotification { event: AlertEvent::Raised, alert }));
     }
     for (twin, id, heard_at) in alerts::silences_over(db, now)? {
         let Some(mut alert) = alerts::get(db, &twin, id)? else { continue };
         alert.cleared_at = Some(heard_at.max(alert.raised_at));
         let alert = alert.finished();
         alerts::update(db, &twin, &alert)?;
-        notices.push((twin, Notice { event: AlertEvent::Cleared, alert }));
+        notifications.push((twin, AlertNotification { event: AlertEvent::Cleared, alert }));
     }
-    for (twin, notice) in &notices {
-        remember(db, twin, std::slice::from_ref(notice), now)?;
+    for (twin, notification) in &notifications {
+        remember(db, twin, std::slice::from_ref(notification), now)?;
     }
-    Ok(notices)
+    Ok(notifications)
 }
 
 /// Clears a rule's alerts, because the rule has changed.
-pub(crate) fn retire(db: &Db, twin: &Name, rule: &Name, now: Time) -> Result<Vec<Notice>, Problem> {
+pub(crate) fn retire(
+    db: &Db,
+    twin: &Name,
+    rule: &Name,
+    now: Time,
+) -> Result<Vec<AlertNotification>, Problem> {
     clear(db, twin, alerts::raised_by(db, twin, rule)?, now)
 }
 
@@ -281,19 +297,24 @@ pub(crate) fn moved(
     twin: &Name,
     device: &Name,
     now: Time,
-) -> Result<Vec<Notice>, Problem> {
+) -> Result<Vec<AlertNotification>, Problem> {
     alerts::forget_machines(db, twin, device)?;
     clear(db, twin, alerts::raised_about(db, twin, device)?, now)
 }
 
-fn clear(db: &Db, twin: &Name, raised: Vec<Alert>, now: Time) -> Result<Vec<Notice>, Problem> {
-    let mut notices = Vec::new();
+fn clear(
+    db: &Db,
+    twin: &Name,
+    raised: Vec<Alert>,
+    now: Time,
+) -> Result<Vec<AlertNotification>, Problem> {
+    let mut notifications = Vec::new();
     for mut alert in raised {
         alert.cleared_at = Some(now);
         let alert = alert.finished();
         alerts::update(db, twin, &alert)?;
-        notices.push(Notice { event: AlertEvent::Cleared, alert });
+        notifications.push(AlertNotification { event: AlertEvent::Cleared, alert });
     }
-    remember(db, twin, &notices, now)?;
-    Ok(notices)
+    remember(db, twin, &notifications, now)?;
+    Ok(notifications)
 }

@@ -5,8 +5,8 @@ use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use super::types::{Alert, AlertEvent, AlertState, Notice};
-use super::{evaluate, tell};
+use super::types::{Alert, AlertEvent, AlertNotification, AlertState};
+use super::{announce, evaluate};
 use crate::accounts::caller::{Ids, Member};
 use crate::app::App;
 use crate::extract::{Body, Params};
@@ -109,12 +109,13 @@ pub(crate) async fn acknowledge(
         }
         let alert = alert.finished();
         alerts::update(db, &twin, &alert)?;
-        let notice = Notice { event: AlertEvent::Acknowledged, alert: alert.clone() };
-        let notices = if first { vec![notice] } else { Vec::new() };
-        evaluate::remember(db, &twin, &notices, now)?;
-        Ok((alert, notices))
+        let notification =
+            AlertNotification { event: AlertEvent::Acknowledged, alert: alert.clone() };
+        let notifications = if first { vec![notification] } else { Vec::new() };
+        evaluate::remember(db, &twin, &notifications, now)?;
+        Ok((alert, notifications))
     });
-    let (alert, notices) = acknowledged.await?;
-    tell(&app, &member.twin, &notices);
+    let (alert, notifications) = acknowledged.await?;
+    announce(&app, &member.twin, &notifications);
     Conditions::default().json(&alert)
 }

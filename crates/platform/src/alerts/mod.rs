@@ -16,14 +16,14 @@ pub(crate) mod types;
 pub(crate) mod webhook_allowlist;
 pub(crate) mod webhooks;
 
-pub(crate) use types::{Notice, Severity};
+pub(crate) use types::{AlertNotification, Severity};
 
 use crate::app::App;
 use crate::text::Name;
 
 /// Publishes new and cleared alerts: retained for as long as they are raised.
-pub(crate) fn tell(app: &App, twin: &Name, notices: &[Notice]) {
-    for Notice { alert, .. } in notices {
+pub(crate) fn announce(app: &App, twin: &Name, notifications: &[AlertNotification]) {
+    for AlertNotification { alert, .. } in notifications {
         let topic = format!("fulmar/{twin}/alert/{}", alert.id);
         let over = alert.cleared_at.is_some();
         app.announcements.publish(topic.clone(), alert, !over);
@@ -31,7 +31,7 @@ pub(crate) fn tell(app: &App, twin: &Name, notices: &[Notice]) {
             app.announcements.clear_retained(topic);
         }
     }
-    if !notices.is_empty() {
+    if !notifications.is_empty() {
         app.deliveries.notify_one();
     }
 }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::types::{NewRule, Rule};
-use super::{Notice, Severity, evaluate, tell};
+use super::{AlertNotification, Severity, announce, evaluate};
 use crate::accounts::caller::{Ids, Member};
 use crate::app::App;
 use crate::extract::{Body, Params, given};
@@ -185,12 +185,12 @@ pub(crate) async fn change(
         conditions.hold(&rule.etag)?;
         change.apply(&mut rule);
         check(db, &twin, &rule)?;
-        let notices = evaluate::retire(db, &twin, &id, Time::now())?;
+        let notifications = evaluate::retire(db, &twin, &id, Time::now())?;
         alerts::put_rule(db, &twin, &rule)?;
-        Ok((find(db, &twin, &id)?, notices))
+        Ok((find(db, &twin, &id)?, notifications))
     });
-    let (rule, notices): (Rule, Vec<Notice>) = changed.await?;
-    tell(&app, &member.twin, &notices);
+    let (rule, notifications): (Rule, Vec<AlertNotification>) = changed.await?;
+    announce(&app, &member.twin, &notifications);
     Conditions::default().json_tagged(&rule, &rule.etag)
 }
 
@@ -210,10 +210,10 @@ pub(crate) async fn remove(
     let removed = app.store.write(move |db| {
         let rule = find(db, &twin, &id)?;
         conditions.hold(&rule.etag)?;
-        let notices = evaluate::retire(db, &twin, &id, Time::now())?;
+        let notifications = evaluate::retire(db, &twin, &id, Time::now())?;
         alerts::remove_rule(db, &twin, &id)?;
-        Ok(notices)
+        Ok(notifications)
     });
-    tell(&app, &member.twin, &removed.await?);
+    announce(&app, &member.twin, &removed.await?);
     done()
 }

@@ -50,11 +50,11 @@ impl Ord for Severity {
 words! {
     /// The state of an alert.
     AlertState {
-        /// The value is wrong, and the alert is not acknowledged.
+        /// The value violates the limit, and the alert is not acknowledged.
         Active = "active",
-        /// The value is wrong, and the alert is acknowledged.
+        /// The value violates the limit, and the alert is acknowledged.
         Acknowledged = "acknowledged",
-        /// The value is right again.
+        /// The value is within the limit again.
         Cleared = "cleared",
     }
 }
@@ -62,9 +62,9 @@ words! {
 words! {
     /// An event of an alert.
     AlertEvent {
-        /// The value became wrong.
+        /// The value violates the limit.
         Raised = "raised",
-        /// The value is right again.
+        /// The value is within the limit again.
         Cleared = "cleared",
         /// The alert was acknowledged.
         Acknowledged = "acknowledged",
@@ -82,17 +82,17 @@ pub(crate) struct Rule {
     /// The home; null for all.
     pub(crate) home: Option<Name>,
     pub(crate) severity: Severity,
-    /// Values above this are wrong, in the quantity's unit.
+    /// Values above this limit raise an alert, in the quantity's unit.
     pub(crate) above: Option<f64>,
-    /// Values below this are wrong.
+    /// Values below this limit raise an alert.
     pub(crate) below: Option<f64>,
-    /// Values at this or beyond it are right again; null for the limit itself.
+    /// Values at this or beyond it clear the alert; null for the limit itself.
     pub(crate) clear: Option<f64>,
-    /// How long the value must be wrong, in seconds.
+    /// How long the value must violate the limit, in seconds.
     pub(crate) for_s: u32,
     /// The averaging time in seconds; 0 for single values.
     pub(crate) averaging_s: u32,
-    /// Raised when nothing was measured for this many seconds.
+    /// Seconds without a measurement after which an alert is raised.
     pub(crate) silent_s: Option<u32>,
     /// The source of the limit.
     pub(crate) source: Option<String>,
@@ -132,7 +132,7 @@ pub(crate) struct Alert {
     pub(crate) id: Uuid,
     pub(crate) rule: Name,
     pub(crate) rule_name: String,
-    /// Where the sensor was when it was raised.
+    /// The sensor's home when the alert was raised.
     pub(crate) home: Option<Name>,
     pub(crate) home_name: Option<String>,
     pub(crate) device: Name,
@@ -141,26 +141,26 @@ pub(crate) struct Alert {
     pub(crate) state: AlertState,
     /// The rule's last value: a measurement or a mean; null for silence.
     pub(crate) value: Option<f64>,
-    /// The worst so far.
+    /// The value furthest beyond the limit so far.
     pub(crate) peak: Option<f64>,
     /// The unit of value, peak and threshold.
     pub(crate) unit: String,
-    /// The rule's limit when it was raised.
+    /// The rule's limit when the alert was raised.
     pub(crate) threshold: f64,
-    /// The time of the measurement that raised it.
+    /// The time of the measurement that raised the alert.
     pub(crate) raised_at: Time,
-    /// When the platform noticed: later, if measurements were late.
+    /// When the platform detected the violation: later than `raised_at`, if measurements were late.
     pub(crate) noticed_at: Time,
-    /// Whether it was noticed more than ten minutes after the measurement.
+    /// Whether the violation was detected more than ten minutes after the measurement.
     pub(crate) late: bool,
-    /// The time of the measurement that cleared it.
+    /// The time of the measurement that cleared the alert.
     pub(crate) cleared_at: Option<Time>,
     pub(crate) acknowledged_at: Option<Time>,
     pub(crate) acknowledged_by: Option<Name>,
     pub(crate) note: Option<String>,
 }
 
-/// Alerts noticed later than this are late.
+/// Alerts detected later than this after the measurement are late.
 const LATE_MS: i64 = 10 * 60 * SECOND_MS;
 
 impl Alert {
@@ -178,7 +178,7 @@ impl Alert {
 
 /// A change of an alert, for subscribers and webhooks.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Notice {
+pub(crate) struct AlertNotification {
     pub(crate) event: AlertEvent,
     pub(crate) alert: Alert,
 }
@@ -206,7 +206,7 @@ impl Rule {
         self.above.or(self.below).or(self.silent_s.map(f64::from)).unwrap_or_default()
     }
 
-    /// Checks that the rule is possible: one limit, and the other values on the correct side of it.
+    /// Checks that the rule is consistent: one limit, and the other values on the correct side of it.
     pub(crate) fn check(&self) -> Result<(), Problem> {
         let limits = [self.above.is_some(), self.below.is_some(), self.silent_s.is_some()];
         if limits.iter().filter(|set| **set).count() != 1 {

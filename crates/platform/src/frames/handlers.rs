@@ -11,7 +11,7 @@ use crate::accounts::caller::Member;
 use crate::app::App;
 use crate::extract::{Each, Unread};
 use crate::problem::Problem;
-use crate::readings::handlers::{sender, stored_readings, tell, tell_lists};
+use crate::readings::handlers::{announce, announce_lists, sender, stored_readings};
 use crate::readings::intake::Sender;
 use crate::respond::{Answer, json};
 use crate::role::{Deed, Role};
@@ -78,7 +78,7 @@ pub(crate) async fn take(
     for heard in &heard {
         app.announcements.publish(format!("fulmar/{twin}/heard/{}", heard.meter), heard, false);
     }
-    tell(app, &twin, &stored);
-    tell_lists(app, &twin, lists).await?;
+    announce(app, &twin, &stored);
+    announce_lists(app, &twin, lists).await?;
     Ok(results)
 }

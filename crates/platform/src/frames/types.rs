@@ -30,7 +30,7 @@ pub(crate) enum FrameStatus {
     Stored,
     /// It came before, from another receiver or in another upload.
     Duplicate,
-    /// It was sent before and is sent again by somebody else than the meter.
+    /// It was sent before and was replayed by another sender than the meter.
     Replayed,
     /// It does not decrypt under the meter's key, or its authentication code is wrong.
     WrongKey,

@@ -202,17 +202,17 @@ pub(crate) async fn remove(
         let (twin, now) = (&twin, Time::now());
         let home = find(db, twin, &id)?;
         conditions.hold_of(&home, &home.etag)?;
-        let mut notices = Vec::new();
+        let mut notifications = Vec::new();
         for rule in alerts_of::rules_of_home(db, twin, &id)? {
-            notices.extend(evaluate::retire(db, twin, &rule, now)?);
+            notifications.extend(evaluate::retire(db, twin, &rule, now)?);
             alerts_of::remove_rule(db, twin, &rule)?;
         }
         for device in homes::devices(db, twin, &id)? {
-            notices.extend(evaluate::moved(db, twin, &device, now)?);
+            notifications.extend(evaluate::moved(db, twin, &device, now)?);
         }
         homes::remove(db, twin, &id)?;
-        Ok(notices)
+        Ok(notifications)
     });
-    alerts::tell(&app, &member.twin, &removed.await?);
+    alerts::announce(&app, &member.twin, &removed.await?);
     done()
 }

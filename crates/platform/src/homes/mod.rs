@@ -1,4 +1,4 @@
-//! Homes: places with sensors, what was measured there last and whether an alert is raised.
+//! Homes: places with sensors, their last measurements and whether an alert is raised.
 
 pub(crate) mod handlers;
 pub(crate) mod types;

@@ -75,7 +75,7 @@ pub(crate) struct Home {
     pub(crate) gateway: Option<Name>,
     /// How many sensor units it has.
     pub(crate) devices: u64,
-    /// What they measured last, by device and quantity.
+    /// Their last measurements, by device and quantity.
     pub(crate) values: Vec<LastValue>,
     /// The worst of its raised alerts.
     pub(crate) worst: Worst,

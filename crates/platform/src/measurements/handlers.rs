@@ -64,13 +64,13 @@ async fn take(
 ) -> Result<Vec<MeasurementResult>, Problem> {
     let (settings, to) = (app.settings.monitoring.clone(), twin.clone());
     let taken = app.store.write(move |db| take_in(db, &settings, &to, items, Time::now()));
-    let Taken { results, values, notices } = taken.await?;
+    let Taken { results, values, notifications } = taken.await?;
     app.counts.took(&results);
     for value in &values {
         let topic = format!("fulmar/{twin}/value/{}/{}", value.device, value.quantity);
         app.announcements.publish(topic, value, true);
     }
-    alerts::tell(app, &twin, &notices);
+    alerts::announce(app, &twin, &notifications);
     Ok(results)
 }
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::types::{LiveValue, MeasurementResult, MeasurementStatus};
 use super::{NewMeasurement, Quantity, units};
-use crate::alerts::{Notice, evaluate};
+use crate::alerts::{AlertNotification, evaluate};
 use crate::extract::Each;
 use crate::problem::Problem;
 use crate::settings::Monitoring;
@@ -28,7 +28,7 @@ pub(crate) struct Taken {
     /// New last values, one a series.
     pub(crate) values: Vec<LiveValue>,
     /// What became wrong or right by them.
-    pub(crate) notices: Vec<Notice>,
+    pub(crate) notifications: Vec<AlertNotification>,
 }
 
 /// A series of which something came, and what is known of its device.
@@ -144,7 +144,7 @@ pub(crate) fn take(
     for (series, mut fresh) in new {
         fresh.sort_by_key(|(at, _)| *at);
         let known = &register.all[series];
-        taken.notices.extend(evaluate::series(db, twin, known, &fresh, now)?);
+        taken.notifications.extend(evaluate::series(db, twin, known, &fresh, now)?);
         taken.values.extend(note_last(db, known, &fresh)?);
     }
     heard(db, twin, &taken.values)?;

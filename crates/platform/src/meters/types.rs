@@ -222,7 +222,7 @@ pub(crate) struct Meter {
     pub(crate) medium: Medium,
     pub(crate) place: Option<Place>,
     pub(crate) street: Option<String>,
-    /// What it counts in, such as `m3` or `kWh`.
+    /// Its unit, such as `m3` or `kWh`.
     pub(crate) unit: String,
     /// Digits of its register.
     pub(crate) register_digits: u8,

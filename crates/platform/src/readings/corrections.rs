@@ -8,7 +8,7 @@ use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::Reading;
-use super::handlers::{as_uuid, existing, tell, tell_lists};
+use super::handlers::{announce, announce_lists, as_uuid, existing};
 use super::intake::is_future;
 use super::types::{Action, Change, Flag, Original, ReadingChange};
 use crate::accounts::caller::{Ids, Member};
@@ -61,8 +61,8 @@ pub(crate) async fn change(
         apply(db, &twin, &reading, &correction, &by, now)
     });
     let (changed, lists) = changed.await?;
-    tell(&app, &member.twin, &changed);
-    tell_lists(&app, &member.twin, lists).await?;
+    announce(&app, &member.twin, &changed);
+    announce_lists(&app, &member.twin, lists).await?;
     let reading = changed.first().ok_or_else(|| Problem::not_found("reading"))?;
     Conditions::default().json_tagged(reading, &reading.etag)
 }
@@ -217,7 +217,7 @@ pub(crate) async fn resolve(
     let id = as_uuid(&id)?;
     let (twin, by) = (member.twin.clone(), member.name().clone());
     let reading = app.store.write(move |db| settle(db, &twin, id, resolution.keep, &by)).await?;
-    tell(&app, &member.twin, std::slice::from_ref(&reading));
+    announce(&app, &member.twin, std::slice::from_ref(&reading));
     json(StatusCode::OK, &reading)
 }
 

@@ -130,8 +130,8 @@ pub(crate) async fn add(State(app): State<App>, member: Member, body: Unread<Upl
             Ok((results, stored_readings(db, &sender.twin, stored)?, lists))
         })
         .await?;
-    tell(&app, &member.twin, &stored);
-    tell_lists(&app, &member.twin, lists).await?;
+    announce(&app, &member.twin, &stored);
+    announce_lists(&app, &member.twin, lists).await?;
     json(StatusCode::OK, &UploadResults { results })
 }
 
@@ -156,7 +156,7 @@ pub(crate) fn stored_readings(
 }
 
 /// Publishes new readings.
-pub(crate) fn tell(app: &App, twin: &Name, stored: &[Reading]) {
+pub(crate) fn announce(app: &App, twin: &Name, stored: &[Reading]) {
     for reading in stored {
         app.announcements.publish(
             format!("fulmar/{twin}/reading/{}", reading.meter),
@@ -167,7 +167,7 @@ pub(crate) fn tell(app: &App, twin: &Name, stored: &[Reading]) {
 }
 
 /// Publishes the progress of these work lists.
-pub(crate) async fn tell_lists(
+pub(crate) async fn announce_lists(
     app: &App,
     twin: &Name,
     mut lists: Vec<Uuid>,
@@ -183,7 +183,7 @@ pub(crate) async fn tell_lists(
         Ok(found.collect::<crate::store::sql::Result<Vec<_>>>()?)
     });
     for list in lists.await?.into_iter().flatten() {
-        crate::work_lists::handlers::tell(app, twin, &list);
+        crate::work_lists::handlers::announce(app, twin, &list);
     }
     Ok(())
 }

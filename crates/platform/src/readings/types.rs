@@ -47,9 +47,9 @@ words! {
         Superseded = "superseded",
         /// It was corrected after it came.
         Corrected = "corrected",
-        /// It does not count: somebody took it back.
+        /// It does not count: it was withdrawn.
         Withdrawn = "withdrawn",
-        /// Outside of what was expected.
+        /// Outside the expected range.
         Implausible = "implausible",
         /// Less than the meter showed before.
         Backwards = "backwards",
@@ -61,7 +61,7 @@ words! {
 }
 
 words! {
-    /// What was done to a reading after it came.
+    /// A change of a stored reading.
     Action {
         /// Its value or time was corrected.
         Corrected = "corrected",
@@ -76,14 +76,14 @@ words! {
     }
 }
 
-/// What was sent, of a reading that was corrected.
+/// The value sent, of a reading that was corrected.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct Original {
     pub(crate) value: f64,
     pub(crate) at: Time,
 }
 
-/// What was done to a reading last.
+/// The last change of a reading.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct Change {
     pub(crate) action: Action,
@@ -94,7 +94,7 @@ pub(crate) struct Change {
     pub(crate) reason: Option<String>,
 }
 
-/// An entry of the audit trail: what was done to a reading after it came.
+/// An entry of the audit trail: a change of a stored reading.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct ReadingChange {
     pub(crate) reading: Uuid,
@@ -103,7 +103,7 @@ pub(crate) struct ReadingChange {
     pub(crate) change: Change,
     /// What the reading was before.
     pub(crate) before: Original,
-    /// What it was afterwards.
+    /// The value afterwards.
     pub(crate) after: Original,
 }
 
@@ -130,9 +130,9 @@ pub(crate) struct Reading {
     /// Readings it is in conflict with.
     pub(crate) conflict_with: Vec<Uuid>,
     pub(crate) flags: Vec<Flag>,
-    /// What was sent, if that has been corrected.
+    /// The value sent, if it has been corrected.
     pub(crate) original: Option<Original>,
-    /// What was done to it last, if anything was.
+    /// Its last change, if any.
     pub(crate) changed: Option<Change>,
     /// For If-Match.
     pub(crate) etag: String,

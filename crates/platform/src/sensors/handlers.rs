@@ -94,7 +94,7 @@ pub(crate) async fn put(
         return Err(Problem::invalid("expected_every_s", detail));
     }
     let twin = member.twin.clone();
-    let (known, sensor, notices) = app
+    let (known, sensor, notifications) = app
         .store
         .write(move |db| {
             let now = Time::now();
@@ -110,12 +110,13 @@ pub(crate) async fn put(
                 return Err(Problem::invalid("home", "there is no such home"));
             }
             let moves = known.as_ref().is_some_and(|known| known.home != new.home);
-            let notices = if moves { evaluate::moved(db, twin, &device, now)? } else { Vec::new() };
+            let notifications =
+                if moves { evaluate::moved(db, twin, &device, now)? } else { Vec::new() };
             sensors::put(db, twin, &device, &new)?;
-            Ok((known.is_some(), find(db, twin, &device)?, notices))
+            Ok((known.is_some(), find(db, twin, &device)?, notifications))
         })
         .await?;
-    alerts::tell(&app, &twin, &notices);
+    alerts::announce(&app, &twin, &notifications);
     let status = if known { StatusCode::OK } else { StatusCode::CREATED };
     json(status, &sensor)
 }

@@ -1,6 +1,6 @@
 //! Sensors: the units in homes that measure, as a register.
 //!
-//! A unit nobody has registered registers itself with its first measurement, without a home.
+//! A sensor that is not registered is registered with its first measurement, without a home.
 
 pub(crate) mod handlers;
 pub(crate) mod types;

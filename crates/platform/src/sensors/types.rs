@@ -23,11 +23,11 @@ words! {
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct Sensor {
     pub(crate) device: Name,
-    /// Where it is; null while nobody has said so.
+    /// Its home; null until it is assigned to one.
     pub(crate) home: Option<Name>,
     pub(crate) room: Option<String>,
     pub(crate) model: Option<String>,
-    /// What it has measured.
+    /// Its measurements.
     pub(crate) quantities: Vec<Quantity>,
     /// When it measured last.
     pub(crate) last_at: Option<Time>,

@@ -76,7 +76,7 @@ struct Parts {
     series: VecDeque<Labelled>,
     from: Time,
     until: Time,
-    /// Milliseconds; none for what was measured.
+    /// Milliseconds; none for single measurements.
     step_ms: Option<i64>,
     /// Where the first series goes on.
     place: Place,

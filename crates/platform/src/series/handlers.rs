@@ -61,11 +61,11 @@ impl<'de> Deserialize<'de> for Step {
     }
 }
 
-/// What was measured at a moment, or from a moment on for a step.
+/// A value: measured at one time, or over a step that begins then.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct Point {
     pub(crate) at: Time,
-    /// What was measured, or the mean of it; null if nothing was, which is a gap.
+    /// The measured value, or the step's mean; null for a gap.
     pub(crate) value: Option<f64>,
     pub(crate) min: Option<f64>,
     pub(crate) max: Option<f64>,
@@ -95,7 +95,7 @@ pub(crate) struct Series {
     device: Name,
     quantity: Quantity,
     unit: String,
-    /// How many seconds one point is; 0 if the points are what was measured.
+    /// Seconds per point; 0 if the points are single measurements.
     step_s: i64,
     /// By time; with steps, every one of the range, those that nothing was measured in too.
     points: Vec<Point>,

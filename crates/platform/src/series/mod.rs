@@ -1,4 +1,4 @@
-//! Time series: what was measured, as it is or summed up by steps, with its gaps.
+//! Time series: measurements, singly or summed up by steps, with gaps.
 
 pub(crate) mod export;
 pub(crate) mod handlers;

@@ -1,4 +1,4 @@
-//! What reports count and look up.
+//! Queries for reports.
 
 use uuid::Uuid;
 
@@ -15,7 +15,7 @@ fn sample(row: &Row<'_>) -> Result<Sample> {
     Ok(Sample { at: row.get(0)?, value: row.get(1)? })
 }
 
-/// The newest reading of the meter at or before this moment.
+/// The meter's newest reading at or before `at`.
 pub(crate) fn newest_until(db: &Db, twin: &str, meter: &str, at: Time) -> Result<Option<Sample>> {
     let mut rows = db.prepare_cached(
         "SELECT at, value FROM reading WHERE twin = ?1 AND meter = ?2 AND at <= ?3
@@ -24,7 +24,7 @@ pub(crate) fn newest_until(db: &Db, twin: &str, meter: &str, at: Time) -> Result
     rows.query_row(params![twin, meter, at], sample).optional()
 }
 
-/// The oldest reading of the meter at or after this moment.
+/// The meter's oldest reading at or after `at`.
 pub(crate) fn oldest_from(db: &Db, twin: &str, meter: &str, at: Time) -> Result<Option<Sample>> {
     let mut rows = db.prepare_cached(
         "SELECT at, value FROM reading WHERE twin = ?1 AND meter = ?2 AND at >= ?3
@@ -33,7 +33,7 @@ pub(crate) fn oldest_from(db: &Db, twin: &str, meter: &str, at: Time) -> Result<
     rows.query_row(params![twin, meter, at], sample).optional()
 }
 
-/// The meter's flow up to its last reading, if it does not pause. Only water is expected to.
+/// The meter's flow up to its last reading, if continuous; only for water.
 pub(crate) fn flow(db: &Db, twin: &str, meter: &str) -> Result<Option<Flow>> {
     let mut rows = db.prepare_cached(
         "SELECT last_at FROM meter WHERE twin = ?1 AND id = ?2 AND last_at IS NOT NULL
@@ -44,7 +44,7 @@ pub(crate) fn flow(db: &Db, twin: &str, meter: &str) -> Result<Option<Flow>> {
     continuous_flow(last, |at| newest_until(db, twin, meter, at))
 }
 
-/// Notes since when the meter's flow has not paused, or that it has; the first such moment stays.
+/// Sets or clears `leak_since`; an existing value is kept.
 pub(super) fn note_flow(db: &Db, twin: &str, meter: &str) -> Result<()> {
     let since = flow(db, twin, meter)?.map(|flow| flow.since);
     let mut update = db.prepare_cached(
@@ -54,7 +54,7 @@ pub(super) fn note_flow(db: &Db, twin: &str, meter: &str) -> Result<()> {
     update.execute(params![twin, meter, since]).map(drop)
 }
 
-/// Up to `limit` meters whose flow does not pause, by identifier, and since when.
+/// Up to `limit` meters with a continuous flow, by identifier, and since when.
 pub(crate) fn leaks(
     db: &Db,
     twin: &str,
@@ -74,7 +74,7 @@ pub(crate) fn leaks(
     rows.collect()
 }
 
-/// A meter that a work list was to have a reading of.
+/// A meter that should have been read for a work list.
 pub(crate) struct MissedTask {
     pub(crate) meter: Meter,
     pub(crate) list: Uuid,
@@ -84,11 +84,11 @@ pub(crate) struct MissedTask {
     pub(crate) due: Option<Time>,
     pub(crate) state: TaskState,
     pub(crate) note: Option<String>,
-    /// Number of the list and place in it, which is the order.
+    /// The list's number and the place in it; sorted by these.
     pub(crate) key: (i64, i64),
 }
 
-/// Up to `limit` missed meters, of one list or of all, behind that key.
+/// Up to `limit` missed meters, of one list or of all, after the key `after`.
 pub(crate) fn missed(
     db: &Db,
     twin: &str,
@@ -126,12 +126,12 @@ pub(crate) fn missed(
     rows.collect()
 }
 
-/// What a list's own counts do not say.
+/// Counts that the list lacks.
 pub(crate) struct Details {
-    /// Of how many of its meters the readings contradict each other.
+    /// The number of meters whose readings contradict each other.
     pub(crate) conflicts: u64,
     pub(crate) missed: u64,
-    /// When the newest of its readings was taken.
+    /// When its newest reading was taken.
     pub(crate) last_reading_at: Option<Time>,
 }
 

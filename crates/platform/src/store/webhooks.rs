@@ -5,7 +5,7 @@ use uuid::Uuid;
 use super::Db;
 use super::sql::{Result, params};
 use crate::alerts::delivery::{Delivery, Webhook};
-use crate::alerts::types::{Notice, Severity};
+use crate::alerts::types::{AlertNotification, Severity};
 use crate::time::Time;
 
 /// Events that wait for one webhook; beyond, the oldest are forgotten.
@@ -37,16 +37,21 @@ pub(crate) fn remove(db: &Db, twin: &str, id: Uuid) -> Result<bool> {
 }
 
 /// Stores an event for the twin's webhooks; returns how many events were dropped for it.
-pub(crate) fn tell(db: &Db, twin: &str, notice: &Notice, now: Time) -> Result<u64> {
+pub(crate) fn enqueue(
+    db: &Db,
+    twin: &str,
+    notification: &AlertNotification,
+    now: Time,
+) -> Result<u64> {
     let mut forgotten = 0;
     let mut rows = db.prepare_cached("SELECT id, least_severity FROM webhook WHERE twin = ?1")?;
     let hooks = rows.query_map([twin], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let hooks: Vec<(String, Severity)> = hooks.collect::<Result<_>>()?;
     for (webhook, least) in hooks {
-        if notice.alert.severity < least {
+        if notification.alert.severity < least {
             continue;
         }
-        let body = serde_json::to_string(notice)?;
+        let body = serde_json::to_string(notification)?;
         // A receiver recognizes repetitions by this number: it must never belong to another event. The tables' own
         // numbers are reused once the events with the greatest are deleted.
         let number: i64 = db

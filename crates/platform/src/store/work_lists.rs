@@ -12,7 +12,7 @@ use crate::work_lists::types::{ListState, Task, TaskState, WorkList};
 /// Which lists are asked for.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Query {
-    /// Only those of this reader and of nobody.
+    /// Only those of this reader and those not assigned.
     pub(crate) visible_to: Option<Name>,
     pub(crate) assignee: Option<Name>,
     pub(crate) state: Option<ListState>,
@@ -48,7 +48,7 @@ pub(crate) fn get(db: &Db, twin: &str, id: Uuid) -> Result<Option<WorkList>> {
     db.prepare_cached(&sql)?.query_row(params![twin, id.to_string()], work_list).optional()
 }
 
-/// Whether there is such a list and, with a reader, whether it is theirs or nobody's.
+/// Whether there is such a list and, with a reader, whether it is theirs or not assigned.
 pub(crate) fn visible(db: &Db, twin: &str, id: Uuid, reader: Option<&Name>) -> Result<bool> {
     let list = get(db, twin, id)?;
     Ok(list.is_some_and(|list| {
@@ -187,7 +187,7 @@ pub(crate) fn mark_read(db: &Db, twin: &str, list: Uuid, meter: &str) -> Result<
 
 /// Notes on all open lists that there is a reading of the meter, taken at `at`, which was sent for none of them:
 /// the radio brought it, or somebody who had no list before them. Lists that were made later still want
-/// one. Gives the lists it did work of, oldest first; with a reader only theirs and those of nobody.
+/// one. Gives the lists it did work of, oldest first; with a reader only theirs and those not assigned.
 pub(crate) fn tick(
     db: &Db,
     twin: &str,

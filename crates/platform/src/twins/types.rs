@@ -45,7 +45,7 @@ pub(crate) struct Twin {
     pub(crate) id: Name,
     pub(crate) name: String,
     pub(crate) kind: TwinKind,
-    /// Where a map begins: what was set, or the middle of its meters or homes.
+    /// The centre of a new map: the configured place, or the middle of its meters or homes.
     pub(crate) centre: Option<Place>,
     /// How many meters it has.
     pub(crate) meters: u64,
@@ -61,7 +61,7 @@ pub(crate) struct Twin {
 pub(crate) struct NewTwin {
     pub(super) id: Name,
     pub(super) name: Title,
-    /// What it is about: meters, unless it says otherwise.
+    /// Its subject; the default is meters.
     pub(super) kind: Option<TwinKind>,
     pub(super) centre: Option<Place>,
 }

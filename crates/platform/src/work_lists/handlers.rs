@@ -46,7 +46,7 @@ fn only_of(member: &Member) -> Option<&Name> {
 
 /// The twin's work lists
 ///
-/// Readers see their own and those of nobody.
+/// Readers see their own and those not assigned.
 #[utoipa::path(get, path = "/{twin}/work_list", tag = "work lists",
     params(("twin" = Name, Path), ListQuery), responses((status = 200, body = Page<WorkList>)))]
 pub(crate) async fn list(
@@ -140,7 +140,7 @@ pub(crate) async fn add(
         work_lists::get(db, &twin, id)?.ok_or_else(|| Problem::not_found("work list"))
     });
     let list = list.await?;
-    tell(&app, &member.twin, &list);
+    announce(&app, &member.twin, &list);
     json(StatusCode::CREATED, &list)
 }
 
@@ -153,7 +153,7 @@ fn check_assignee(app: &App, twin: &Name, assignee: Option<&Name>) -> Result<(),
     Err(Problem::invalid("assignee", "there is no such user in this twin"))
 }
 
-/// What is to change, and what was done.
+/// Changes of a work list, readings for it, and results for meters that were not read.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct WorkListChange {
@@ -169,13 +169,13 @@ pub(crate) struct WorkListChange {
     #[serde(default)]
     #[schema(value_type = Vec<NewReading>, required = false, max_items = 1000)]
     readings: Vec<Each<NewReading>>,
-    /// What became of meters that were not read.
+    /// Results for meters that were not read.
     #[serde(default)]
     #[schema(required = false, max_items = 1000)]
     tasks: Vec<TaskChange>,
 }
 
-/// What became of a meter that was not read.
+/// The result for a meter that was not read.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TaskChange {
@@ -225,8 +225,8 @@ pub(crate) async fn change(
         apply(db, &member, list.id, change)
     });
     let (results, stored) = changed.await?;
-    crate::readings::handlers::tell(&app, &twin, &stored);
-    tell(&app, &twin, &results.work_list);
+    crate::readings::handlers::announce(&app, &twin, &stored);
+    announce(&app, &twin, &results.work_list);
     json(StatusCode::OK, &results)
 }
 
@@ -273,7 +273,7 @@ struct Progress<'a> {
 }
 
 /// Publishes the progress of the list.
-pub(crate) fn tell(app: &App, twin: &Name, list: &WorkList) {
+pub(crate) fn announce(app: &App, twin: &Name, list: &WorkList) {
     let WorkList { id, total, done, etag, .. } = list;
     let progress = Progress { id: *id, total: *total, done: *done, etag };
     app.announcements.publish(format!("fulmar/{twin}/work_list/{id}"), &progress, false);

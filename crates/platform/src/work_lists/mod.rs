@@ -1,4 +1,4 @@
-//! Work lists: which meters are to be read, by whom, until when, and how far that is.
+//! Work lists: which meters must be read, the reader, the due date, and the progress.
 
 pub(crate) mod handlers;
 pub(crate) mod types;

@@ -47,7 +47,7 @@ pub(crate) struct WorkList {
     pub(crate) total: u64,
     /// How many of them have been read.
     pub(crate) done: u64,
-    /// How many of them nobody could get to.
+    /// The number of meters that could not be reached.
     pub(crate) unreachable: u64,
     /// For If-Match.
     pub(crate) etag: String,

@@ -1,4 +1,4 @@
-//! What goes wrong with a database.
+//! Errors of a database.
 
 /// Why the platform's database cannot be used, or did not do something.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +29,7 @@ pub enum DatabaseError {
     /// Something about it has to be set otherwise.
     #[error("{0}")]
     Setting(String),
-    /// A column holds what it should not: the database is another program's or damaged.
+    /// A column has an invalid value: the database is another program's or damaged.
     #[error("column {0} has an unexpected value")]
     Column(usize),
     /// Text with the character U+0000, which not every database can hold.

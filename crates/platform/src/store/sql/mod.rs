@@ -70,17 +70,17 @@ impl Db {
         self.batch(&format!("SAVEPOINT {SAVEPOINT}"))
     }
 
-    /// Keeps what was done since the mark.
+    /// Keeps the changes since the mark.
     pub(super) fn keep(&self) -> Result<()> {
         self.batch(&format!("RELEASE {SAVEPOINT}"))
     }
 
-    /// Takes back what was done since the mark.
+    /// Undoes the changes since the mark.
     pub(super) fn go_back(&self) -> Result<()> {
         self.batch(&format!("ROLLBACK TO {SAVEPOINT}; RELEASE {SAVEPOINT}"))
     }
 
-    /// Ends the transaction; what was changed is durable when this returns.
+    /// Commits the transaction; its changes are durable when this returns.
     pub(super) fn commit(&self) -> Result<()> {
         match self {
             Db::Sqlite(connection) => batch(connection, "COMMIT"),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::{Begin, Result, Value};
 use crate::error::Error;
 
-/// Where the platform keeps what it stores.
+/// The database of the platform.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Database {
     /// In `platform.db` in the data folder.

@@ -14,7 +14,7 @@ const CONNECTING: Duration = Duration::from_secs(5);
 /// Unanswered for so long, a connection is given up by the system.
 const SILENCE: Duration = Duration::from_secs(15);
 
-/// Where the platform keeps what it stores.
+/// The database of the platform.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Database {
     /// In `platform.db` in the data folder.
@@ -24,7 +24,7 @@ pub enum Database {
     Postgres(Box<Address>),
 }
 
-/// A PostgreSQL server, and as whom to log in there. Its password is not shown.
+/// A PostgreSQL server, with the user and password to log in. The password is not shown.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Address {
     pub(super) config: Config,
@@ -128,7 +128,7 @@ fn is_here(host: &Host) -> bool {
 /// An error with what caused it: the driver says the latter only when it is asked.
 pub(super) fn text_of(error: &tokio_postgres::Error) -> String {
     if let Some(told) = error.as_db_error() {
-        // The detail has values in it, which may be anybody's.
+        // The detail contains values, which may be personal data.
         return format!("{} (SQLSTATE {})", told.message(), told.code().code());
     }
     let cause = std::error::Error::source(error).map(ToString::to_string);

@@ -176,7 +176,7 @@ impl Drop for Connection {
     }
 }
 
-/// Connects, and has the connection looked after whenever somebody waits.
+/// Connects; the connection makes progress while a caller waits.
 async fn connect<T>(address: &Address, tls: T) -> Result<Client>
 where
     T: MakeTlsConnect<Socket>,

@@ -4,7 +4,7 @@ use super::super::{DatabaseError, Result};
 use super::connection::{Connection, SCHEMA};
 use crate::store::schema::MIGRATIONS;
 
-/// Brings the tables to this version. Belongs into a transaction in which nobody else writes.
+/// Migrates the tables to this version. Call it in a transaction during which no other server writes.
 pub(super) fn migrate(connection: &Connection) -> Result<()> {
     // A user who may not create schemas can be given one.
     if connection

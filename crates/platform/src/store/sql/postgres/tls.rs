@@ -1,5 +1,5 @@
 //! TLS to the server: its certificate must be good for its name, and passwords are bound to it (RFC 5929 section 4),
-//! so that nobody between can use them.
+//! so that nobody on the path can use them.
 
 use std::convert::Infallible;
 use std::io;

@@ -26,7 +26,7 @@ impl ToSql for Value<'_> {
             Value::Real(real) if *kind == Type::FLOAT8 => out.put_f64(real),
             Value::Text(text) if *kind == Type::TEXT => out.put_slice(text.as_bytes()),
             Value::Blob(bytes) if *kind == Type::BYTEA => out.put_slice(bytes),
-            // A value would be somebody's; its kind says enough.
+            // The value may be personal data; its kind is enough.
             Value::Integer(_) | Value::Real(_) | Value::Text(_) | Value::Blob(_) => {
                 return Err(format!("a parameter is {kind} and was given something else").into());
             }
