@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         writeln!(
             table,
             "plain: {}, brotli: {}, gzip: {} }},",
-            // Once is enough: who wants it plain gets it from the other.
+            // One form is enough: a client that accepts no compression gets the other decompressed.
             if beside(file, "gz").is_file() { "None".to_owned() } else { include(file) },
             include(&beside(file, "br")),
             include(&beside(file, "gz"))

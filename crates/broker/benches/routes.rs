@@ -12,7 +12,7 @@ use std::time::Instant;
 use fulmar_broker::auth::AccessControl;
 use fulmar_broker::storage::{NoStorage, Restored};
 use fulmar_broker::{
-    Broker, BrokerConfig, ClientFigures, Connection, Limits, ListenerPolicy, Peer, Shard,
+    Broker, BrokerConfig, ClientStatistics, Connection, Limits, ListenerPolicy, Peer, Shard,
     StreamKey, Timestamp, Token, TransportKind,
 };
 use fulmar_mqtt::packet::{Connect, FilterList, Publish, Subscribe, SubscribeOptions, Unsubscribe};
@@ -38,9 +38,14 @@ impl Bench {
             ..Limits::default()
         };
         let access_control = AccessControl::default();
-        let client_figures = ClientFigures::Nobody;
-        let config =
-            BrokerConfig { workers: 1, limits, access_control, sys_interval_s: 0, client_figures };
+        let client_statistics = ClientStatistics::Nobody;
+        let config = BrokerConfig {
+            workers: 1,
+            limits,
+            access_control,
+            sys_interval_s: 0,
+            client_statistics,
+        };
         let now = Timestamp(1_000);
         let broker = Broker::new(config, Arc::new(NoStorage), Restored::default(), now);
         let shard = Shard::new(broker, 0, now, Arc::new(|| {}));
@@ -132,7 +137,7 @@ impl Bench {
     }
 }
 
-/// Microseconds of one `step`, which is told its number.
+/// Microseconds per `step`, which gets its number.
 fn measure(step: impl FnMut(usize)) -> f64 {
     measure_few(PER_ROUND, step)
 }

@@ -73,8 +73,8 @@ pub(crate) fn is_worth_one(topic: &str) -> bool {
 }
 
 impl SentAliases {
-    /// How the next message of `topic` names it, with aliases up to `most`. What is to be set is so once
-    /// [`SentAliases::set`] is told.
+    /// How the next message of `topic` names it, with aliases up to `most`. A new alias applies once
+    /// [`SentAliases::set`] is called.
     pub(crate) fn choose(&mut self, topic: &str, most: u16) -> Naming {
         let hash = hash(topic);
         let mut set = (1..).zip(&mut self.set);
@@ -106,7 +106,7 @@ impl SentAliases {
         if used { None } else { u16::try_from(at + 1).ok() }
     }
 
-    /// A packet that sets `alias` to `topic` is on its way.
+    /// A packet that sets `alias` to `topic` was queued for sending.
     pub(crate) fn set(&mut self, alias: u16, topic: &str) {
         let meaning = Meaning { hash: hash(topic), used: true, topic: topic.into() };
         if let Some(seen) = self.seen.iter_mut().find(|seen| **seen == meaning.hash) {

@@ -21,7 +21,7 @@ use crate::retained::RetainedStore;
 use crate::session::{Attachment, Session};
 use crate::storage::{Restored, Storage};
 use crate::time::Timestamp;
-use crate::transports::{ClientFigures, Transports};
+use crate::transports::{ClientStatistics, Transports};
 use crate::tree::TopicTree;
 
 /// How a broker is set up.
@@ -36,14 +36,14 @@ pub struct BrokerConfig {
     /// Seconds between two publications of `$SYS`; 0 for never.
     pub sys_interval_s: u32,
     /// Which clients may read other clients' path statistics there.
-    pub client_figures: ClientFigures,
+    pub client_statistics: ClientStatistics,
 }
 
 /// A broker. Workers drive it, each through its [`crate::Shard`].
 pub struct Broker {
     limits: Limits,
     sys_interval_s: u32,
-    client_figures: ClientFigures,
+    client_statistics: ClientStatistics,
     access_control: RwLock<Arc<AccessControl>>,
     tree: RwLock<TopicTree>,
     tree_generation: AtomicU64,
@@ -83,7 +83,7 @@ impl Broker {
         let apart = config.access_control.external_users.is_some().then_some(EXTERNAL_TOPICS);
         let broker = Arc::new(Broker {
             sys_interval_s: config.sys_interval_s,
-            client_figures: config.client_figures,
+            client_statistics: config.client_statistics,
             access_control: RwLock::new(Arc::new(config.access_control)),
             tree: RwLock::new(TopicTree::with_apart(apart)),
             tree_generation: AtomicU64::new(1),
@@ -264,8 +264,8 @@ impl Broker {
         &self.housekeeping
     }
 
-    pub(crate) fn client_figures(&self) -> ClientFigures {
-        self.client_figures
+    pub(crate) fn client_statistics(&self) -> ClientStatistics {
+        self.client_statistics
     }
 
     pub(crate) fn sys_interval_s(&self) -> u32 {

@@ -17,9 +17,9 @@ use crate::access::Subject;
 use crate::aliases::Naming;
 use crate::limits::DropPolicy;
 use crate::mailbox::WorkerEvent;
-use crate::outbox::{Outbox, Takes};
+use crate::outbox::{ClientLimits, Outbox};
 use crate::publish::{Publication, Terms, count, encode_publish};
-use crate::session::{Attachment, Block, Clearance, Flow, Held, Session, SessionState};
+use crate::session::{Attachment, Block, Flow, Outgoing, SendState, Session, SessionState};
 use crate::shard::{Turn, Waiter};
 use crate::storage::{Delivery, FlowId, Op, Position, Progress};
 use crate::time::Timestamp;
@@ -49,23 +49,24 @@ impl SessionState {
             return false;
         }
         let broker = Arc::clone(&turn.broker);
-        let held = Held {
+        let outgoing = Outgoing {
             message: publication.message(&broker),
             position: self.next_position(),
             identifiers: terms.identifiers.into(),
             qos: terms.qos,
             retain: terms.retain,
             maybe_sent: false,
-            clearance: Clearance::of_new(self.durable, terms.qos),
+            send_state: SendState::of_new(self.durable, terms.qos),
             stamp: turn.stamp(),
         };
-        self.order_after_stale_route(index, held.position, publication.found_in);
+        self.order_after_stale_route(index, outgoing.position, publication.found_in);
         let most = self.outbox_bytes(turn.limits());
-        let behind = self.waits_for_other_flow(index, held.position);
+        let behind = self.waits_for_other_flow(index, outgoing.position);
         let flow = &self.flows[index];
         // The message may reach storage before the flow does. If it were sent now, it would be sent again on the
         // control flow after a crash. The flow's own worker sends it.
-        let unknown = held.clearance != Clearance::Clear && !turn.has_handed_over(flow.opened());
+        let unknown =
+            outgoing.send_state != SendState::Sendable && !turn.has_handed_over(flow.opened());
         let may_send = flow.stream.is_some()
             && !unknown
             && !behind
@@ -73,7 +74,7 @@ impl SessionState {
             && !flow.outbound.is_full()
             && flow.outbox.len() < most;
         if !may_send {
-            let kept = self.enqueue(session, turn, index, held);
+            let kept = self.enqueue(session, turn, index, outgoing);
             let flow = &mut self.flows[index];
             // It may be the only one because others were dropped to make room.
             if behind && kept && flow.queue.len() == 1 {
@@ -83,7 +84,7 @@ impl SessionState {
             }
             return kept;
         }
-        self.send_first(session, turn, publication, index, held, terms)
+        self.send_first(session, turn, publication, index, outgoing, terms)
     }
 
     /// QoS 0: appended to the outbox of a connected receiver, otherwise dropped.
@@ -95,7 +96,7 @@ impl SessionState {
         terms: Terms<'_>,
     ) -> bool {
         let Some(attachment) = self.attachment else { return false };
-        let (most, takes) = (self.outbox_bytes(turn.limits()), self.takes());
+        let (most, client) = (self.outbox_bytes(turn.limits()), self.client_limits());
         let flow = &mut self.flows[index];
         if flow.stream.is_none() {
             return false;
@@ -104,7 +105,7 @@ impl SessionState {
             turn.metrics().messages_dropped_qos0.add(1);
             return false;
         }
-        let sent = publication.send(&mut flow.outbox, turn, takes, terms, None);
+        let sent = publication.send(&mut flow.outbox, turn, client, terms, None);
         if sent {
             flow.announce(turn, attachment);
         }
@@ -118,28 +119,28 @@ impl SessionState {
         turn: &mut Turn,
         publication: &mut Publication<'_>,
         index: usize,
-        held: Held,
+        outgoing: Outgoing,
         terms: Terms<'_>,
     ) -> bool {
-        let (durable, takes) = (self.durable, self.takes());
+        let (durable, client) = (self.durable, self.client_limits());
         let attachment = self.attachment;
         let flow = &mut self.flows[index];
-        let record = durable.then(|| held.clone());
-        let (position, clearance) = (held.position, held.clearance);
-        let wanted = held.position.packet_id();
-        let Some(packet_id) = flow.outbound.push_as(wanted, terms.qos, held) else {
+        let record = durable.then(|| outgoing.clone());
+        let (position, send_state) = (outgoing.position, outgoing.send_state);
+        let wanted = outgoing.position.packet_id();
+        let Some(packet_id) = flow.outbound.push_as(wanted, terms.qos, outgoing) else {
             // The session has been locked since the window had room.
             return false;
         };
-        if let Some(held) = record {
-            turn.op(enqueue_op(session, flow.home(), &held, flow.sent(packet_id)));
+        if let Some(outgoing) = record {
+            turn.op(enqueue_op(session, flow.stored_as(), &outgoing, flow.sent(packet_id)));
         }
-        if clearance != Clearance::Clear {
-            flow.rare().unclear.push_back((packet_id, position));
+        if send_state != SendState::Sendable {
+            flow.rare().unsendable.push_back((packet_id, position));
             turn.when_durable(Waiter::Send(Arc::clone(session), flow.id, packet_id, position));
             return true;
         }
-        let sent = publication.send(&mut flow.outbox, turn, takes, terms, Some(packet_id));
+        let sent = publication.send(&mut flow.outbox, turn, client, terms, Some(packet_id));
         if !sent {
             flow.abandon(session, turn, packet_id, durable);
         } else if let Some(attachment) = attachment {
@@ -154,9 +155,9 @@ impl SessionState {
         session: &Arc<Session>,
         turn: &mut Turn,
         index: usize,
-        held: Held,
+        outgoing: Outgoing,
     ) -> bool {
-        let size = held.message.size();
+        let size = outgoing.message.size();
         let (most, most_bytes, policy) = {
             let limits = turn.limits();
             (limits.max_queued_messages, limits.max_queued_bytes, limits.drop_policy)
@@ -176,9 +177,9 @@ impl SessionState {
         self.queued_bytes += size;
         let flow = &mut self.flows[index];
         if self.durable {
-            turn.op(enqueue_op(session, flow.home(), &held, Progress::Queued));
+            turn.op(enqueue_op(session, flow.stored_as(), &outgoing, Progress::Queued));
         }
-        flow.queue.push_back(held);
+        flow.queue.push_back(outgoing);
         true
     }
 
@@ -195,32 +196,34 @@ impl SessionState {
     }
 
     /// Accounts for a message that has left a queue.
-    pub(crate) fn unqueued(&mut self, held: &Held) {
+    pub(crate) fn unqueued(&mut self, outgoing: &Outgoing) {
         self.queued_messages = self.queued_messages.saturating_sub(1);
-        self.queued_bytes = self.queued_bytes.saturating_sub(held.message.size());
+        self.queued_bytes = self.queued_bytes.saturating_sub(outgoing.message.size());
     }
 
-    fn forget(&self, session: &Session, turn: &mut Turn, index: usize, held: &Held) {
+    fn forget(&self, session: &Session, turn: &mut Turn, index: usize, outgoing: &Outgoing) {
         if self.durable {
             let (session, flow, position) =
-                (session.key(), self.flows[index].home(), held.position);
-            turn.op_after(held.stamp, Op::Dequeue { session, flow, position });
+                (session.key(), self.flows[index].stored_as(), outgoing.position);
+            turn.op_after(outgoing.stamp, Op::Dequeue { session, flow, position });
         }
     }
 
     /// Restores a message from storage.
-    pub(crate) fn restore(&mut self, index: usize, held: Held, progress: Progress) {
-        self.seen_position(held.position);
+    pub(crate) fn restore(&mut self, index: usize, outgoing: Outgoing, progress: Progress) {
+        self.restore_position(outgoing.position);
         let flow = &mut self.flows[index];
         match progress {
             Progress::Queued | Progress::Offered => {
                 self.queued_messages += 1;
-                self.queued_bytes += held.message.size();
-                flow.queue.push_back(held);
+                self.queued_bytes += outgoing.message.size();
+                flow.queue.push_back(outgoing);
             }
-            Progress::Sent(packet_id) => flow.outbound.restore(packet_id, held.qos, false, held),
+            Progress::Sent(packet_id) => {
+                flow.outbound.restore(packet_id, outgoing.qos, false, outgoing);
+            }
             Progress::Released(packet_id) => {
-                flow.outbound.restore(packet_id, held.qos, true, held);
+                flow.outbound.restore(packet_id, outgoing.qos, true, outgoing);
             }
         }
     }
@@ -236,30 +239,32 @@ impl SessionState {
         position: Position,
     ) {
         let (now, attachment) = (turn.now, self.attachment);
-        let (durable, takes) = (self.durable, self.takes());
+        let (durable, client) = (self.durable, self.client_limits());
         let Some(flow) = self.flow_mut(flow) else { return };
         let mut given_up: SmallVec<[PacketId; 1]> = SmallVec::new();
         let Flow { outbound, outbox, rare, stream, .. } = flow;
         let Some(rare) = rare else { return };
         match in_flight(outbound, packet_id, position) {
-            Some(held) if held.clearance == Clearance::Unstored => {
-                held.clearance = Clearance::Stored;
+            Some(outgoing) if outgoing.send_state == SendState::Unstored => {
+                outgoing.send_state = SendState::Stored;
             }
             _ => return,
         }
-        while let Some(&(packet_id, position)) = rare.unclear.front() {
-            let held = in_flight(outbound, packet_id, position);
-            if held.as_ref().is_some_and(|held| held.clearance == Clearance::Unstored) {
+        while let Some(&(packet_id, position)) = rare.unsendable.front() {
+            let outgoing = in_flight(outbound, packet_id, position);
+            if outgoing.as_ref().is_some_and(|outgoing| outgoing.send_state == SendState::Unstored)
+            {
                 break;
             }
-            rare.unclear.pop_front();
-            let Some(held) = held else { continue };
-            held.clearance = Clearance::Clear;
+            rare.unsendable.pop_front();
+            let Some(outgoing) = outgoing else { continue };
+            outgoing.send_state = SendState::Sendable;
             // What is to be sent again goes out before it, and it with them.
             if stream.is_none() || rare.resend.contains(&packet_id) {
                 continue;
             }
-            let sent = !held.has_lapsed(turn, now) && held.send(outbox, turn, takes, packet_id);
+            let sent =
+                !outgoing.has_lapsed(turn, now) && outgoing.send(outbox, turn, client, packet_id);
             if !sent {
                 given_up.push(packet_id);
             }
@@ -302,7 +307,7 @@ impl SessionState {
     }
 
     fn resend_one(&mut self, session: &Session, turn: &mut Turn, index: usize) -> bool {
-        let (durable, takes, now) = (self.durable, self.takes(), turn.now);
+        let (durable, client, now) = (self.durable, self.client_limits(), turn.now);
         let flow = &mut self.flows[index];
         if !flow.can_resend() {
             return false;
@@ -312,17 +317,19 @@ impl SessionState {
         };
         match flow.outbound.replay_of(packet_id) {
             // A message whose identifier is not durable yet is sent when it is.
-            Some(Replay::Publish { message: held, .. }) if held.clearance == Clearance::Clear => {
+            Some(Replay::Publish { message: outgoing, .. })
+                if outgoing.send_state == SendState::Sendable =>
+            {
                 // The client's Maximum Packet Size may be smaller than when this was first sent.
-                let sent = !held.has_lapsed(turn, now)
-                    && held.send(&mut flow.outbox, turn, takes, packet_id);
+                let sent = !outgoing.has_lapsed(turn, now)
+                    && outgoing.send(&mut flow.outbox, turn, client, packet_id);
                 if !sent {
                     flow.abandon(session, turn, packet_id, durable);
                     self.unblock(turn);
                 }
             }
             Some(Replay::Pubrel { .. }) => {
-                let (out, version) = (flow.outbox.bytes(), takes.version);
+                let (out, version) = (flow.outbox.bytes(), client.version);
                 ack::encode(out, version, AckKind::Pubrel, packet_id, ReasonCode::Success);
             }
             Some(Replay::Publish { .. }) | None => {}
@@ -331,38 +338,38 @@ impl SessionState {
     }
 
     fn send_queued(&mut self, session: &Arc<Session>, turn: &mut Turn, index: usize) -> bool {
-        let (takes, now) = (self.takes(), turn.now);
+        let (client, now) = (self.client_limits(), turn.now);
         if self.flows[index].outbound.is_full() {
             return false;
         }
         if self.next_must_wait(turn, index) {
             return false;
         }
-        let Some(held) = self.flows[index].queue.pop_front() else { return false };
-        self.unqueued(&held);
-        if held.message.is_expired(now) {
+        let Some(outgoing) = self.flows[index].queue.pop_front() else { return false };
+        self.unqueued(&outgoing);
+        if outgoing.message.is_expired(now) {
             turn.metrics().messages_expired.add(1);
-            self.forget(session, turn, index, &held);
+            self.forget(session, turn, index, &outgoing);
             self.unblock(turn);
             return true;
         }
         let durable = self.durable;
         let flow = &mut self.flows[index];
-        let Held { position, qos, clearance, stamp, .. } = held;
+        let Outgoing { position, qos, send_state, stamp, .. } = outgoing;
         let wanted = position.packet_id();
-        let Some(packet_id) = flow.outbound.push_as(wanted, qos, held) else { return false };
+        let Some(packet_id) = flow.outbound.push_as(wanted, qos, outgoing) else { return false };
         if durable {
-            let (session, progress, flow) = (session.key(), flow.sent(packet_id), flow.home());
+            let (session, progress, flow) = (session.key(), flow.sent(packet_id), flow.stored_as());
             turn.op_after(stamp, Op::Advance { session, flow, position, progress });
         }
-        if clearance != Clearance::Clear {
-            flow.rare().unclear.push_back((packet_id, position));
+        if send_state != SendState::Sendable {
+            flow.rare().unsendable.push_back((packet_id, position));
             turn.when_durable(Waiter::Send(Arc::clone(session), flow.id, packet_id, position));
             return true;
         }
         let Flow { outbound, outbox, .. } = flow;
-        let held = outbound.get_mut(packet_id);
-        let sent = held.is_some_and(|held| held.send(outbox, turn, takes, packet_id));
+        let outgoing = outbound.get_mut(packet_id);
+        let sent = outgoing.is_some_and(|outgoing| outgoing.send(outbox, turn, client, packet_id));
         if !sent {
             flow.abandon(session, turn, packet_id, durable);
             self.unblock(turn);
@@ -373,12 +380,12 @@ impl SessionState {
     /// Whether the next message in the queue must wait.
     fn next_must_wait(&mut self, turn: &Turn, index: usize) -> bool {
         let next = self.flows[index].queue.front();
-        let next = next.map(|held| (held.position, held.stamp, held.clearance));
+        let next = next.map(|outgoing| (outgoing.position, outgoing.stamp, outgoing.send_state));
         let blocked = match next {
             Some((position, ..)) if self.waits_for_other_flow(index, position) => {
                 Some(Block::Order)
             }
-            Some((_, stamp, Clearance::Unstored)) if !turn.has_handed_over(stamp) => {
+            Some((_, stamp, SendState::Unstored)) if !turn.has_handed_over(stamp) => {
                 Some(Block::Worker)
             }
             _ => None,
@@ -435,8 +442,8 @@ impl SessionState {
         packet_id: PacketId,
     ) -> Result<(), AckError> {
         let Some(index) = self.flow_index(flow) else { return Ok(()) };
-        let held = self.flows[index].outbound.puback(packet_id)?;
-        self.forget(session, turn, index, &held);
+        let outgoing = self.flows[index].outbound.puback(packet_id)?;
+        self.forget(session, turn, index, &outgoing);
         self.room_made(turn, index);
         Ok(())
     }
@@ -450,10 +457,10 @@ impl SessionState {
         packet_id: PacketId,
     ) -> Result<(), AckError> {
         let Some(index) = self.flow_index(flow) else { return Ok(()) };
-        let (released, held) = self.flows[index].outbound.pubrec_refused(packet_id)?;
+        let (released, outgoing) = self.flows[index].outbound.pubrec_refused(packet_id)?;
         // Otherwise an earlier PUBREC has already removed it from storage.
         if !released || self.flows[index].is_stored() {
-            self.forget(session, turn, index, &held);
+            self.forget(session, turn, index, &outgoing);
         }
         self.room_made(turn, index);
         Ok(())
@@ -469,10 +476,10 @@ impl SessionState {
     ) -> Result<bool, AckError> {
         let Some(index) = self.flow_index(flow) else { return Ok(false) };
         let flow = &mut self.flows[index];
-        let held = flow.outbound.pubrec(packet_id)?;
-        let position = held.position;
+        let outgoing = flow.outbound.pubrec(packet_id)?;
+        let position = outgoing.position;
         if self.durable {
-            let (session, flow) = (session.key(), flow.home());
+            let (session, flow) = (session.key(), flow.stored_as());
             // The message has arrived. The rest of the exchange has no meaning without its stream.
             turn.op(if self.flows[index].is_stored() {
                 Op::Advance { session, flow, position, progress: Progress::Released(packet_id) }
@@ -492,10 +499,10 @@ impl SessionState {
         packet_id: PacketId,
     ) -> Result<(), AckError> {
         let Some(index) = self.flow_index(flow) else { return Ok(()) };
-        let held = self.flows[index].outbound.pubcomp(packet_id)?;
+        let outgoing = self.flows[index].outbound.pubcomp(packet_id)?;
         // Otherwise PUBREC has already removed it from storage.
         if self.flows[index].is_stored() {
-            self.forget(session, turn, index, &held);
+            self.forget(session, turn, index, &outgoing);
         }
         self.room_made(turn, index);
         Ok(())
@@ -525,16 +532,16 @@ impl Flow {
 
     /// Drops a message that was just put in flight and cannot be sent.
     fn abandon(&mut self, session: &Session, turn: &mut Turn, packet_id: PacketId, durable: bool) {
-        if let Some(held) = self.outbound.abandon(packet_id)
+        if let Some(outgoing) = self.outbound.abandon(packet_id)
             && durable
         {
-            let (session, flow, position) = (session.key(), self.home(), held.position);
-            turn.op_after(held.stamp, Op::Dequeue { session, flow, position });
+            let (session, flow, position) = (session.key(), self.stored_as(), outgoing.position);
+            turn.op_after(outgoing.stamp, Op::Dequeue { session, flow, position });
         }
     }
 }
 
-impl Held {
+impl Outgoing {
     /// Whether the message has expired while its identifier was being stored. It has not been sent, and must not be
     /// ([MQTT-3.3.2-5]). Counts it.
     fn has_lapsed(&self, turn: &Turn, now: Timestamp) -> bool {
@@ -543,12 +550,12 @@ impl Held {
         lapsed
     }
 
-    /// Puts it into its stream's outbox, unless it is larger than the client takes.
+    /// Puts it into its stream's outbox, unless it is larger than the client accepts.
     fn send(
         &self,
         outbox: &mut Outbox,
         turn: &mut Turn,
-        takes: Takes,
+        client: ClientLimits,
         packet_id: PacketId,
     ) -> bool {
         let (qos, retain, now) = (self.qos, self.retain, turn.now);
@@ -556,32 +563,41 @@ impl Held {
         let encode = |out: &mut Vec<u8>, naming| {
             let terms = Terms { qos, retain, identifiers: &self.identifiers, naming };
             let id = Some(packet_id);
-            encode_publish(out, takes.version, &parts, terms, id, self.maybe_sent, now);
+            encode_publish(out, client.version, &parts, terms, id, self.maybe_sent, now);
         };
-        let fits = if takes.aliases == 0 {
-            outbox.publish(takes, || turn.buffer(), |out| encode(out, Naming::Topic))
+        let fits = if client.aliases == 0 {
+            outbox.publish(client, || turn.buffer(), |out| encode(out, Naming::Topic))
         } else {
-            outbox.publish_aliased(takes, || turn.buffer(), parts.topic, encode)
+            outbox.publish_aliased(client, || turn.buffer(), parts.topic, encode)
         };
         count(turn, fits)
     }
 }
 
 /// The message in flight with this identifier, unless another message has it now.
-fn in_flight(outbound: &mut Outbound<Held>, id: PacketId, position: Position) -> Option<&mut Held> {
-    outbound.get_mut(id).filter(|held| held.position == position)
+fn in_flight(
+    outbound: &mut Outbound<Outgoing>,
+    id: PacketId,
+    position: Position,
+) -> Option<&mut Outgoing> {
+    outbound.get_mut(id).filter(|outgoing| outgoing.position == position)
 }
 
-pub(crate) fn enqueue_op(session: &Session, flow: FlowId, held: &Held, progress: Progress) -> Op {
+pub(crate) fn enqueue_op(
+    session: &Session,
+    flow: FlowId,
+    outgoing: &Outgoing,
+    progress: Progress,
+) -> Op {
     Op::Enqueue {
         session: session.key(),
         flow,
-        position: held.position,
-        message: Arc::clone(&held.message),
+        position: outgoing.position,
+        message: Arc::clone(&outgoing.message),
         delivery: Delivery {
-            qos: held.qos,
-            retain: held.retain,
-            identifiers: held.identifiers.as_slice().into(),
+            qos: outgoing.qos,
+            retain: outgoing.retain,
+            identifiers: outgoing.identifiers.as_slice().into(),
         },
         progress,
     }

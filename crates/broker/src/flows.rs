@@ -1,11 +1,11 @@
 //! Data streams of a session: opening, resuming, losing and expiring their flows.
 //!
 //! A stream without a header (EMQX's simple multi-stream mode) has no name by which it could be
-//! resumed. When it goes, what it was owed moves to the control flow, so that a persistent session
+//! resumed. When it ends, its undelivered messages move to the control flow, so that a persistent session
 //! loses nothing: subscriptions deliver there from then on, and unacknowledged messages are sent
-//! again under new identifiers. A QoS 2 message whose PUBREC was lost with such a stream can
-//! therefore arrive twice; the draft's persistent flows are the cure. Storage knows nothing of such
-//! flows: it keeps what they hold as the control flow's from the beginning ([`Flow::home`]).
+//! again with new identifiers. A QoS 2 message whose PUBREC was lost with such a stream can
+//! therefore arrive twice; the draft's persistent flows avoid this. Such flows have no records in storage:
+//! their messages are stored as the control flow's from the beginning ([`Flow::stored_as`]).
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use fulmar_mqtt::topic::Subscription;
 
 use crate::deliver::enqueue_op;
 use crate::peer::StreamKey;
-use crate::session::{Clearance, Flow, FlowPersistence, Held, Session, SessionState};
+use crate::session::{Flow, FlowPersistence, Outgoing, SendState, Session, SessionState};
 use crate::shard::{Turn, TurnNumber, Waiter};
 use crate::storage::{FlowId, Op, Progress};
 use crate::time::Timestamp;
 
-/// Flow identifiers of streams without a header lie above all that a varint can say.
+/// Flow identifiers of streams without a header are above the largest varint.
 const UNNAMED: u64 = 1 << 62;
 
 /// Gives a stream without a header its flow.
@@ -152,15 +152,15 @@ fn lose(state: &mut SessionState, session: &Arc<Session>, turn: &mut Turn, index
     let now = turn.now;
     let flow = &mut state.flows[index];
     flow.detach();
-    let keep_s = flow.persistence().map_or(0, |terms| terms.expiry_s);
+    let keep_s = flow.persistence().map_or(0, |lifetime| lifetime.expiry_s);
     if keep_s == 0 {
         let id = flow.id;
         move_to_control(state, session, turn, id);
         return;
     }
     let expires_at = Timestamp(now.0.saturating_add(keep_s.saturating_mul(1000)));
-    if let Some(terms) = &mut flow.rare().persistence {
-        terms.expires_at = expires_at;
+    if let Some(lifetime) = &mut flow.rare().persistence {
+        lifetime.expires_at = expires_at;
     }
     state.unblock(turn);
 }
@@ -169,15 +169,16 @@ fn lose(state: &mut SessionState, session: &Arc<Session>, turn: &mut Turn, index
 pub(crate) fn expire(state: &mut SessionState, session: &Arc<Session>, turn: &mut Turn) {
     let now = turn.now;
     let over = |flow: &Flow| {
-        flow.stream.is_none() && flow.persistence().is_some_and(|terms| terms.expires_at <= now)
+        flow.stream.is_none()
+            && flow.persistence().is_some_and(|lifetime| lifetime.expires_at <= now)
     };
     while let Some(id) = state.flows.iter().skip(1).find(|flow| over(flow)).map(|flow| flow.id) {
         move_to_control(state, session, turn, id);
     }
 }
 
-/// The client is back on a connection that can have no data streams: what it was owed on them is
-/// delivered on the control flow, at once and not only when the flows expire.
+/// The client has reconnected over a transport without data streams: their undelivered messages are delivered on the
+/// control flow, at once and not only when the flows expire.
 pub(crate) fn gather(state: &mut SessionState, session: &Arc<Session>, turn: &mut Turn) {
     while let Some(id) = state.flows.get(1).map(|flow| flow.id) {
         move_to_control(state, session, turn, id);
@@ -187,7 +188,7 @@ pub(crate) fn gather(state: &mut SessionState, session: &Arc<Session>, turn: &mu
 /// When the next flow of this session expires.
 pub(crate) fn next_expiry(state: &SessionState) -> Timestamp {
     let waiting = state.flows.iter().filter(|flow| flow.stream.is_none());
-    let times = waiting.filter_map(Flow::persistence).map(|terms| terms.expires_at);
+    let times = waiting.filter_map(Flow::persistence).map(|lifetime| lifetime.expires_at);
     times.min().unwrap_or(Timestamp::NEVER)
 }
 
@@ -201,32 +202,32 @@ fn move_to_control(state: &mut SessionState, session: &Arc<Session>, turn: &mut 
     let stored = state.durable && flow.is_stored();
     redirect_subscriptions(state, session, turn, id, stored);
     let mut waiting = Vec::new();
-    for (released, held) in flow.outbound.drain() {
+    for (released, outgoing) in flow.outbound.drain() {
         // Released QoS 2 messages have arrived; only their last handshake is lost.
         if !released {
-            waiting.push((true, held));
+            waiting.push((true, outgoing));
         } else if stored {
-            forget(session, turn, id, &held);
+            forget(session, turn, id, &outgoing);
         }
     }
-    waiting.extend(flow.queue.drain(..).map(|held| (false, held)));
-    for (was_in_flight, mut held) in waiting {
-        held.clearance = Clearance::of_new(state.durable, held.qos);
-        held.maybe_sent |= was_in_flight;
+    waiting.extend(flow.queue.drain(..).map(|outgoing| (false, outgoing)));
+    for (was_in_flight, mut outgoing) in waiting {
+        outgoing.send_state = SendState::of_new(state.durable, outgoing.qos);
+        outgoing.maybe_sent |= was_in_flight;
         if stored {
-            forget(session, turn, id, &held);
+            forget(session, turn, id, &outgoing);
         }
         if was_in_flight {
             state.queued_messages += 1;
-            state.queued_bytes += held.message.size();
+            state.queued_bytes += outgoing.message.size();
         }
         if stored {
             let progress = if was_in_flight { Progress::Offered } else { Progress::Queued };
             // Not before its publisher's turn, which a crash could still take back.
-            let op = enqueue_op(session, FlowId::CONTROL, &held, progress);
-            held.stamp = turn.move_after(held.stamp, op);
+            let op = enqueue_op(session, FlowId::CONTROL, &outgoing, progress);
+            outgoing.stamp = turn.move_after(outgoing.stamp, op);
         }
-        state.flows[0].queue.push_back(held);
+        state.flows[0].queue.push_back(outgoing);
     }
     if stored {
         turn.op(Op::FlowRemove { session: session.key(), flow: id });
@@ -234,7 +235,7 @@ fn move_to_control(state: &mut SessionState, session: &Arc<Session>, turn: &mut 
     let attachment = state.attachment;
     let control = &mut state.flows[0];
     // In a session's order, whichever flow went first.
-    control.queue.make_contiguous().sort_by_key(|held| held.position);
+    control.queue.make_contiguous().sort_by_key(|outgoing| outgoing.position);
     if let Some(attachment) = attachment
         && control.has_more()
     {
@@ -244,20 +245,20 @@ fn move_to_control(state: &mut SessionState, session: &Arc<Session>, turn: &mut 
 }
 
 /// A message leaves a flow that is removed. Each goes by itself ([`Op::FlowRemove`]), when storage has it.
-fn forget(session: &Session, turn: &mut Turn, flow: FlowId, held: &Held) {
-    let (session, position) = (session.key(), held.position);
-    turn.op_after(held.stamp, Op::Dequeue { session, flow, position });
+fn forget(session: &Session, turn: &mut Turn, flow: FlowId, outgoing: &Outgoing) {
+    let (session, position) = (session.key(), outgoing.position);
+    turn.op_after(outgoing.stamp, Op::Dequeue { session, flow, position });
 }
 
-/// A session ends with what its flows hold, of which storage may not know yet: what comes behind the
-/// session's removal has to be removed by itself.
+/// A session ends with messages in its flows that may not be stored yet: those stored after the session's removal must
+/// be removed one by one.
 pub(crate) fn forget_all_late(state: &mut SessionState, session: &Session, turn: &mut Turn) {
     for flow in &mut state.flows {
-        let home = flow.home();
-        let in_flight = flow.outbound.drain().map(|(_, held)| held);
-        for held in in_flight.chain(flow.queue.drain(..)) {
-            if !turn.has_handed_over(held.stamp) {
-                forget(session, turn, home, &held);
+        let stored_as = flow.stored_as();
+        let in_flight = flow.outbound.drain().map(|(_, outgoing)| outgoing);
+        for outgoing in in_flight.chain(flow.queue.drain(..)) {
+            if !turn.has_handed_over(outgoing.stamp) {
+                forget(session, turn, stored_as, &outgoing);
             }
         }
     }
@@ -295,10 +296,10 @@ fn redirect_subscriptions(
 fn remove(state: &mut SessionState, session: &Arc<Session>, turn: &mut Turn, id: FlowId) {
     let Some(index) = state.flow_index(id).filter(|index| *index > 0) else { return };
     let mut flow = state.flows.remove(index);
-    let home = flow.home();
-    for held in &flow.queue {
+    let stored_as = flow.stored_as();
+    for outgoing in &flow.queue {
         state.queued_messages = state.queued_messages.saturating_sub(1);
-        state.queued_bytes = state.queued_bytes.saturating_sub(held.message.size());
+        state.queued_bytes = state.queued_bytes.saturating_sub(outgoing.message.size());
     }
     let filters: Vec<Box<str>> = state
         .subscriptions
@@ -311,9 +312,9 @@ fn remove(state: &mut SessionState, session: &Arc<Session>, turn: &mut Turn, id:
     }
     let stored = flow.is_stored();
     if state.durable {
-        let in_flight = flow.outbound.drain().map(|(_, held)| held);
-        for held in in_flight.chain(flow.queue.drain(..)) {
-            forget(session, turn, home, &held);
+        let in_flight = flow.outbound.drain().map(|(_, outgoing)| outgoing);
+        for outgoing in in_flight.chain(flow.queue.drain(..)) {
+            forget(session, turn, stored_as, &outgoing);
         }
     }
     if state.durable && stored {

@@ -1,10 +1,9 @@
-//! The broker core: who gets which message, and what must be remembered for whom.
+//! The broker core: routing, sessions and durable state.
 //!
-//! No sockets, no threads of its own but the password checker's, no clock: a shell (the
-//! `fulmar-transport` crate) feeds bytes of ordered streams and the time, and takes bytes and
-//! deadlines. A message's way through the modules: [`connection`](Connection) → `publish` → `route`
-//! (`tree`) → `deliver` (`session`) → the receivers' connections. What must survive goes to
-//! [`storage`] in batches and holds back its acknowledgement until it is durable.
+//! No sockets, no clock, and no threads except the password checker's: the caller (the `fulmar-transport` crate)
+//! passes in the bytes of ordered streams and the time, and gets bytes and deadlines. A message's path through the
+//! modules: [`connection`](Connection) → `publish` → `route` (`tree`) → `deliver` (`session`) → the receivers'
+//! connections. Durable changes go to [`storage`] in batches, and their acknowledgements wait until they are durable.
 #![forbid(unsafe_code)]
 
 pub mod access;
@@ -63,4 +62,4 @@ pub use publish_hook::{Arrival, PublishHook};
 pub use read::{Denied, Readable, Reader};
 pub use shard::Shard;
 pub use time::Timestamp;
-pub use transports::{ClientConnection, ClientFigures};
+pub use transports::{ClientConnection, ClientStatistics};

@@ -5,11 +5,11 @@
 
 use std::time::Duration;
 
-/// Largest CONNECT taken, in bytes, whatever the limit for packets: until it is whole nobody knows
-/// who sends it. Room for a will of 64 KiB and a generous token; larger ones get 0x95.
+/// Largest CONNECT accepted, in bytes, whatever the limit for packets: its sender is unknown until it is complete.
+/// Enough for a will of 64 KiB and a large token; larger ones get 0x95.
 pub(crate) const MAX_CONNECT_BYTES: usize = 100 * 1024;
 
-/// What happens to a session's queue when a message comes and it is full.
+/// What happens when a session's queue is full and a message arrives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DropPolicy {
@@ -94,8 +94,8 @@ pub struct Limits {
     pub max_publish_bytes_per_s: u32,
     /// What happens to clients above either.
     pub rate_policy: RatePolicy,
-    /// Connections a second from one address (IPv6: one /64), a second's worth at once; further ones
-    /// are closed before any MQTT byte. 0 for any number.
+    /// Connections per second from one address (IPv6: one /64), with bursts of the same number; further ones are
+    /// closed before any MQTT byte. 0 for no limit.
     pub max_connects_per_s_per_address: u32,
     /// Topics a worker remembers the receivers of.
     pub max_cached_routes: usize,

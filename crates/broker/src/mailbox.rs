@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use crate::auth::AuthReply;
 use crate::peer::Token;
 
-/// An event from one worker about a connection of another.
+/// An event that one worker sends about another worker's connection.
 #[derive(Debug)]
 pub(crate) enum WorkerEvent {
     /// Its session has output.

@@ -15,7 +15,7 @@ use fulmar_mqtt::QoS;
 use fulmar_mqtt::session::Replay;
 use smallvec::SmallVec;
 
-use crate::session::{Clearance, Flow, FlowPositions, Held, Session, SessionState};
+use crate::session::{Flow, FlowPositions, Outgoing, SendState, Session, SessionState};
 use crate::shard::{Turn, Waiter};
 use crate::storage::{FlowId, Op, Position};
 
@@ -25,7 +25,7 @@ impl SessionState {
     pub(crate) fn keep_order(&mut self, from: FlowId, to: FlowId) {
         let Some(flow) = self.flow_mut(from).filter(|_| from != to) else { return };
         let mut undelivered: FlowPositions =
-            flow.rare.as_ref().map_or_else(FlowPositions::new, |rare| rare.behind.clone());
+            flow.rare.as_ref().map_or_else(FlowPositions::new, |rare| rare.order_after.clone());
         undelivered.extend(flow.last_undelivered().map(|last| (from, last)));
         let Some(flow) = self.flow_mut(to) else { return };
         for (id, last) in undelivered.into_iter().filter(|(id, _)| *id != to) {
@@ -67,8 +67,8 @@ impl SessionState {
 
     /// Whether the message at `position` of this flow has to wait for another flow's messages.
     pub(crate) fn waits_for_other_flow(&mut self, index: usize, position: Position) -> bool {
-        let behind = match &mut self.flows[index].rare {
-            Some(rare) if !rare.behind.is_empty() => std::mem::take(&mut rare.behind),
+        let order_after = match &mut self.flows[index].rare {
+            Some(rare) if !rare.order_after.is_empty() => std::mem::take(&mut rare.order_after),
             _ => return false,
         };
         let mut known: Option<(FlowId, Option<Position>)> = None;
@@ -85,9 +85,9 @@ impl SessionState {
         let undelivered = |(id, last): &(FlowId, Position)| {
             first_undelivered(*id).is_some_and(|first| first <= *last)
         };
-        let behind: FlowPositions = behind.into_iter().filter(undelivered).collect();
-        let waits = behind.iter().any(|(_, last)| *last < position);
-        self.flows[index].rare().behind = behind;
+        let order_after: FlowPositions = order_after.into_iter().filter(undelivered).collect();
+        let waits = order_after.iter().any(|(_, last)| *last < position);
+        self.flows[index].rare().order_after = order_after;
         waits
     }
 
@@ -95,13 +95,13 @@ impl SessionState {
     /// queue were in flight with them when the broker crashed: they are sent first, and the others under the
     /// identifiers that they have ([MQTT-4.4.0-1], [MQTT-4.6.0-1]).
     pub(crate) fn restore_order(&mut self, session: &Arc<Session>, turn: &mut Turn, index: usize) {
-        for (_, held) in self.flows[index].outbound.messages_mut() {
-            held.maybe_sent |= held.clearance == Clearance::Clear;
+        for (_, outgoing) in self.flows[index].outbound.messages_mut() {
+            outgoing.maybe_sent |= outgoing.send_state == SendState::Sendable;
         }
         for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
             let flow = &self.flows[index];
             let Some(last) = flow.last_in_flight(qos) else { continue };
-            if flow.queue.front().is_some_and(|held| held.position < last) {
+            if flow.queue.front().is_some_and(|outgoing| outgoing.position < last) {
                 self.send_older_first(session, turn, index, qos, last);
             }
         }
@@ -120,42 +120,48 @@ impl SessionState {
         let mut most = usize::from(turn.limits().max_in_flight);
         let mut queue = std::mem::take(&mut self.flows[index].queue);
         let mut left = VecDeque::with_capacity(queue.len());
-        while let Some(held) = queue.pop_front() {
-            if held.position > last || most == 0 || !turn.has_handed_over(held.stamp) {
-                left.push_back(held);
+        while let Some(outgoing) = queue.pop_front() {
+            if outgoing.position > last || most == 0 || !turn.has_handed_over(outgoing.stamp) {
+                left.push_back(outgoing);
                 break;
             }
-            if held.qos != qos || held.message.is_expired(turn.now) {
-                left.push_back(held);
+            if outgoing.qos != qos || outgoing.message.is_expired(turn.now) {
+                left.push_back(outgoing);
                 continue;
             }
             most -= 1;
-            let (position, stamp) = (held.position, held.stamp);
-            self.unqueued(&held);
+            let (position, stamp) = (outgoing.position, outgoing.stamp);
+            self.unqueued(&outgoing);
             let flow = &mut self.flows[index];
-            let later = |other: &Held| other.qos == qos && other.position > position;
-            let packet_id = match flow.outbound.push_ahead(position.packet_id(), qos, held, later) {
-                Ok(packet_id) => packet_id,
-                Err(held) => {
-                    self.queued_messages += 1;
-                    self.queued_bytes += held.message.size();
-                    left.push_back(held);
-                    break;
-                }
-            };
+            let later = |other: &Outgoing| other.qos == qos && other.position > position;
+            let packet_id =
+                match flow.outbound.push_ahead(position.packet_id(), qos, outgoing, later) {
+                    Ok(packet_id) => packet_id,
+                    Err(outgoing) => {
+                        self.queued_messages += 1;
+                        self.queued_bytes += outgoing.message.size();
+                        left.push_back(outgoing);
+                        break;
+                    }
+                };
             if self.durable {
-                let (session, progress, flow) = (session.key(), flow.sent(packet_id), flow.home());
+                let (session, progress, flow) =
+                    (session.key(), flow.sent(packet_id), flow.stored_as());
                 turn.op_after(stamp, Op::Advance { session, flow, position, progress });
             }
-            let clear = |held: &Held| held.clearance == Clearance::Clear;
-            if self.flows[index].outbound.get_mut(packet_id).is_some_and(|held| !clear(held)) {
+            let sendable = |outgoing: &Outgoing| outgoing.send_state == SendState::Sendable;
+            if self.flows[index]
+                .outbound
+                .get_mut(packet_id)
+                .is_some_and(|outgoing| !sendable(outgoing))
+            {
                 let flow = self.flows[index].id;
                 turn.when_durable(Waiter::Send(Arc::clone(session), flow, packet_id, position));
             }
         }
         left.append(&mut queue);
         self.flows[index].queue = left;
-        self.flows[index].hold_back_unclear();
+        self.flows[index].hold_back_unsendable();
     }
 
     /// A message was acknowledged, or a flow has ended: flows that waited for it are checked again.
@@ -173,21 +179,21 @@ impl SessionState {
     /// The control flow takes over the undelivered messages of `ended`, and waits for the flows that `ended` waited
     /// for. Flows that waited for `ended` wait for the control flow.
     pub(crate) fn wait_for_control(&mut self, ended: &mut Flow) {
-        let behind = ended.rare.as_mut().map(|rare| std::mem::take(&mut rare.behind));
-        // What moves comes between what the control flow is owed.
-        for at in behind.into_iter().flatten().filter(|(id, _)| *id != FlowId::CONTROL) {
-            let own = &mut self.flows[0].rare().behind;
+        let order_after = ended.rare.as_mut().map(|rare| std::mem::take(&mut rare.order_after));
+        // The messages that move come between the control flow's own undelivered messages.
+        for at in order_after.into_iter().flatten().filter(|(id, _)| *id != FlowId::CONTROL) {
+            let own = &mut self.flows[0].rare().order_after;
             if !own.contains(&at) {
                 own.push(at);
             }
         }
         for flow in &mut self.flows {
             let Some(rare) = &mut flow.rare else { continue };
-            for (id, _) in rare.behind.iter_mut().filter(|(id, _)| *id == ended.id) {
+            for (id, _) in rare.order_after.iter_mut().filter(|(id, _)| *id == ended.id) {
                 *id = FlowId::CONTROL;
             }
             if flow.id == FlowId::CONTROL {
-                rare.behind.retain(|(id, _)| *id != FlowId::CONTROL);
+                rare.order_after.retain(|(id, _)| *id != FlowId::CONTROL);
             }
         }
     }
@@ -197,24 +203,24 @@ impl Flow {
     /// Messages from now on wait for the other flow's messages up to `last`.
     fn wait_behind(&mut self, id: FlowId, last: Position) {
         let newest = self.last_undelivered();
-        let behind = &mut self.rare().behind;
-        match behind.iter_mut().rfind(|(other, _)| *other == id) {
+        let order_after = &mut self.rare().order_after;
+        match order_after.iter_mut().rfind(|(other, _)| *other == id) {
             Some((_, known)) if *known >= last => {}
             // No message of this flow waits for the earlier position only.
             Some((_, known)) if newest.is_none_or(|newest| newest <= *known) => *known = last,
-            _ => behind.push((id, last)),
+            _ => order_after.push((id, last)),
         }
     }
 
     /// Position of the last message that is queued or not acknowledged.
     fn last_undelivered(&self) -> Option<Position> {
         // The queue is in order.
-        self.in_flight_positions().chain(self.queue.back().map(|held| held.position)).max()
+        self.in_flight_positions().chain(self.queue.back().map(|outgoing| outgoing.position)).max()
     }
 
     /// Position of the first message that is queued or not acknowledged.
     fn first_undelivered(&self) -> Option<Position> {
-        self.in_flight_positions().chain(self.queue.front().map(|held| held.position)).min()
+        self.in_flight_positions().chain(self.queue.front().map(|outgoing| outgoing.position)).min()
     }
 
     fn last_in_flight(&self, qos: QoS) -> Option<Position> {
@@ -225,8 +231,8 @@ impl Flow {
         positions.max()
     }
 
-    /// Of the messages in flight, one that is not clear holds back those behind it.
-    fn hold_back_unclear(&mut self) {
+    /// Of the messages in flight, one that may not be sent holds back those behind it.
+    fn hold_back_unsendable(&mut self) {
         let packet_ids: Vec<_> = self
             .outbound
             .replay()
@@ -235,19 +241,19 @@ impl Flow {
                 Replay::Publish { .. } | Replay::Pubrel { .. } => None,
             })
             .collect();
-        let mut unclear = VecDeque::new();
+        let mut unsendable = VecDeque::new();
         for packet_id in packet_ids {
-            let Some(held) = self.outbound.get_mut(packet_id) else { continue };
-            if held.clearance == Clearance::Clear && unclear.is_empty() {
+            let Some(outgoing) = self.outbound.get_mut(packet_id) else { continue };
+            if outgoing.send_state == SendState::Sendable && unsendable.is_empty() {
                 continue;
             }
-            if held.clearance == Clearance::Clear {
-                held.clearance = Clearance::Stored;
+            if outgoing.send_state == SendState::Sendable {
+                outgoing.send_state = SendState::Stored;
             }
-            unclear.push_back((packet_id, held.position));
+            unsendable.push_back((packet_id, outgoing.position));
         }
-        if !unclear.is_empty() {
-            self.rare().unclear = unclear;
+        if !unsendable.is_empty() {
+            self.rare().unsendable = unsendable;
         }
     }
 
@@ -273,7 +279,7 @@ mod tests {
     use crate::session::Attachment;
     use crate::storage::{NoStorage, Restored, SessionKey};
     use crate::{
-        Broker, BrokerConfig, ClientFigures, Limits, Shard, StreamKey, Timestamp, Token, flows,
+        Broker, BrokerConfig, ClientStatistics, Limits, Shard, StreamKey, Timestamp, Token, flows,
         subscribe,
     };
 
@@ -285,7 +291,7 @@ mod tests {
             limits: Limits::default(),
             access_control: AccessControl::default(),
             sys_interval_s: 0,
-            client_figures: ClientFigures::Rules,
+            client_statistics: ClientStatistics::Rules,
         };
         let now = Timestamp(1);
         let broker = Broker::new(config, Arc::new(NoStorage), Restored::default(), now);

@@ -288,7 +288,7 @@ mod tests {
         metrics.shard(0).count_path(&before, &at(900, 100, 0));
         metrics.shard(1).count_path(&before, &at(40_000, 100, 3));
         metrics.shard(1).count_path(&at(40_000, 100, 3), &at(9_000_000, 104, 3));
-        // Nothing was sent: no news of the path.
+        // Nothing was sent, so there is no new sample.
         metrics.shard(1).count_path(&before, &before);
         let [rtt, _, loss] = &metrics.histograms()[..] else { panic!("three histograms") };
         let below = |histogram: &HistogramTotals, bound: f64| {

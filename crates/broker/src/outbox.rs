@@ -1,14 +1,14 @@
-//! What is encoded for one stream and not yet taken by its connection, and the topic aliases that hold
-//! there. Packets leave in the order in which they are put in, or not at all with those behind them, so an
-//! alias is set when its packet is in.
+//! Packets encoded for one stream that its connection has not taken yet, and the stream's topic aliases. Packets leave
+//! in the order in which they were added; if one does not leave, neither do those after it. So an alias is set once
+//! its packet is added.
 
 use fulmar_mqtt::Version;
 
 use crate::aliases::{self, Naming, SentAliases};
 
-/// What a client takes, by its CONNECT.
+/// The limits that a client sets with CONNECT.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Takes {
+pub(crate) struct ClientLimits {
     pub(crate) version: Version,
     /// Its Maximum Packet Size, in bytes.
     pub(crate) max_packet_bytes: u32,
@@ -16,7 +16,7 @@ pub(crate) struct Takes {
     pub(crate) aliases: u16,
 }
 
-/// Encoded packets for the connection to take.
+/// Encoded packets that the connection has not taken yet.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     bytes: Vec<u8>,
@@ -43,24 +43,24 @@ impl Outbox {
         &mut self.bytes
     }
 
-    /// Appends a PUBLISH to a client that allows no aliases, unless it is larger than the client takes
+    /// Appends a PUBLISH to a client that allows no aliases, unless it is larger than the client accepts
     /// ([MQTT-3.1.2-24]). Returns whether it fits.
     #[inline]
     pub(crate) fn publish(
         &mut self,
-        takes: Takes,
+        client: ClientLimits,
         buffer: impl FnOnce() -> Vec<u8>,
         encode: impl FnOnce(&mut Vec<u8>),
     ) -> bool {
         let start = self.start(buffer);
         encode(&mut self.bytes);
-        self.keep_if_it_fits(start, takes)
+        self.keep_if_it_fits(start, client)
     }
 
     /// The same to a client that allows aliases. `encode` may be called twice.
     pub(crate) fn publish_aliased(
         &mut self,
-        takes: Takes,
+        client: ClientLimits,
         buffer: impl FnOnce() -> Vec<u8>,
         topic: &str,
         mut encode: impl FnMut(&mut Vec<u8>, Naming),
@@ -68,18 +68,18 @@ impl Outbox {
         let start = self.start(buffer);
         let mut naming = Naming::Topic;
         if aliases::is_worth_one(topic) {
-            naming = self.aliases.get_or_insert_default().choose(topic, takes.aliases);
+            naming = self.aliases.get_or_insert_default().choose(topic, client.aliases);
         }
         encode(&mut self.bytes, naming);
-        let fits = self.keep_if_it_fits(start, takes);
+        let fits = self.keep_if_it_fits(start, client);
         let Naming::Set(alias) = naming else { return fits };
         if fits {
             self.aliases.get_or_insert_default().set(alias, topic);
             return true;
         }
-        // It may be the alias that is too much.
+        // Perhaps it fits without the alias.
         encode(&mut self.bytes, Naming::Topic);
-        self.keep_if_it_fits(start, takes)
+        self.keep_if_it_fits(start, client)
     }
 
     #[inline]
@@ -91,8 +91,8 @@ impl Outbox {
     }
 
     #[inline]
-    fn keep_if_it_fits(&mut self, start: usize, takes: Takes) -> bool {
-        let fits = self.bytes.len() - start <= takes.max_packet_bytes as usize;
+    fn keep_if_it_fits(&mut self, start: usize, client: ClientLimits) -> bool {
+        let fits = self.bytes.len() - start <= client.max_packet_bytes as usize;
         if !fits {
             self.bytes.truncate(start);
         }

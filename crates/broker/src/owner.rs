@@ -52,7 +52,7 @@ pub(crate) fn claim(state: &SessionState, request: &OpenRequest<'_>) -> Claim {
     Claim::Refused
 }
 
-/// The same where sessions belong to nobody.
+/// The same without owners of sessions.
 pub(crate) fn claim_of_anyone(state: &SessionState, request: &OpenRequest<'_>) -> Claim {
     if state.username == request.username { Claim::Resumes } else { Claim::Replaces }
 }

@@ -17,15 +17,15 @@ impl StreamKey {
     /// The control stream; the only one of TCP, TLS and WebSocket connections.
     pub const CONTROL: StreamKey = StreamKey(0);
 
-    /// Whether nothing can be said on it: a client's unidirectional stream (RFC 9000 section 2.1). What
-    /// comes on it is of the control flow, and answered on the control stream.
+    /// Whether the server cannot send on it: a client's unidirectional stream (RFC 9000 section 2.1). Packets received
+    /// on it belong to the control flow and are answered on the control stream.
     #[must_use]
     pub fn is_unidirectional(self) -> bool {
         self.0 & 2 != 0
     }
 }
 
-/// How a connection is carried.
+/// The transport of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TransportKind {
     /// Plain TCP.
@@ -42,7 +42,7 @@ pub enum TransportKind {
     WebTransport,
     /// CoAP over UDP: one connection for all peers without credentials.
     Coap,
-    /// CoAP over DTLS: one connection a user.
+    /// CoAP over DTLS: one connection per user.
     Coaps,
     /// MQTT-SN over UDP.
     MqttSn,
@@ -62,7 +62,7 @@ impl TransportKind {
         TransportKind::MqttSn,
     ];
 
-    /// Its place in [`TransportKind::ALL`].
+    /// Its index in [`TransportKind::ALL`].
     #[must_use]
     pub fn index(self) -> usize {
         self as usize
@@ -91,29 +91,29 @@ impl fmt::Display for TransportKind {
     }
 }
 
-/// What a listener demands of those who connect to it.
+/// What a listener requires of clients.
 #[derive(Clone, Debug)]
 pub struct ListenerPolicy {
     /// Its name in logs.
     pub name: Box<str>,
-    /// Whether clients without credentials are let in.
+    /// Whether clients without credentials are accepted.
     pub allow_anonymous: bool,
 }
 
-/// The other end of a connection, as far as the transport knows it.
+/// The other end of a connection, as known to the transport.
 #[derive(Clone, Debug)]
 pub struct Peer {
     /// Its address when the connection began.
     pub address: SocketAddr,
-    /// How it came.
+    /// The transport of the connection.
     pub transport: TransportKind,
     /// Name from a verified client certificate.
     pub identity: Option<Box<str>>,
-    /// The listener it came through.
+    /// The listener that accepted it.
     pub listener: Arc<ListenerPolicy>,
 }
 
-/// State of one QUIC connection and its path, for `$SYS`, metrics and the operator's port. Counts
+/// State of one QUIC connection and its path, for `$SYS`, metrics and the `http` port. Counts
 /// are since the connection began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct TransportStats {
@@ -125,7 +125,7 @@ pub struct TransportStats {
     pub cwnd_bytes: u64,
     /// Largest datagram the path is known to carry, in bytes.
     pub mtu_bytes: u16,
-    /// Times the congestion window was made smaller.
+    /// Times the congestion window was reduced.
     pub congestion_events: u64,
     /// Packets sent.
     pub sent_packets: u64,

@@ -1,6 +1,6 @@
-//! One message on its way to all its receivers.
+//! The delivery of one message to all its receivers.
 //!
-//! It is encoded at most once a protocol version and layout (with or without packet identifier);
+//! It is encoded at most once per protocol version and layout (with or without packet identifier);
 //! for each receiver the bytes are copied and the first byte and the identifier set. The shared
 //! [`Message`] is made only when somebody must remember it: a QoS 0 message to connected
 //! receivers never allocates.
@@ -13,7 +13,7 @@ use fulmar_mqtt::{PacketId, QoS, Version};
 use crate::aliases::Naming;
 use crate::broker::Broker;
 use crate::message::{Message, MessageParts};
-use crate::outbox::{Outbox, Takes};
+use crate::outbox::{ClientLimits, Outbox};
 use crate::retained::RetainedFull;
 use crate::route::Target;
 use crate::session::Session;
@@ -79,23 +79,23 @@ impl<'a> Publication<'a> {
         Arc::clone(message)
     }
 
-    /// Puts it into one receiver's outbox, unless it is larger than the client takes.
+    /// Puts it into one receiver's outbox, unless it is larger than the client accepts.
     pub(crate) fn send(
         &mut self,
         outbox: &mut Outbox,
         turn: &mut Turn,
-        takes: Takes,
+        client: ClientLimits,
         terms: Terms<'_>,
         packet_id: Option<PacketId>,
     ) -> bool {
-        let (version, now) = (takes.version, turn.now);
-        let fits = if takes.aliases == 0 {
+        let (version, now) = (client.version, turn.now);
+        let fits = if client.aliases == 0 {
             let encode = |out: &mut Vec<u8>| self.encode(out, version, terms, packet_id, now);
-            outbox.publish(takes, || turn.buffer(), encode)
+            outbox.publish(client, || turn.buffer(), encode)
         } else {
             let topic = self.parts.topic;
             outbox.publish_aliased(
-                takes,
+                client,
                 || turn.buffer(),
                 topic,
                 |out, naming| {
@@ -141,7 +141,7 @@ impl<'a> Publication<'a> {
     }
 }
 
-/// Counts a message that was sent, or dropped because it is larger than the client takes.
+/// Counts a message that was sent, or dropped because it is larger than the client accepts.
 pub(crate) fn count(turn: &Turn, fits: bool) -> bool {
     let metrics = turn.metrics();
     if fits {
@@ -263,7 +263,7 @@ impl Turn {
         deliver(self, &target.session, publication, target.flow, terms)
     }
 
-    /// Hands the publication to one member of a group: the next one that is connected and takes it,
+    /// Hands the publication to one member of a group: the next one that is connected and accepts it,
     /// or else one that is not, whose session keeps it (section 4.8.2). Returns whether one took it, and
     /// how many were tried.
     fn hand_to_one(

@@ -1,10 +1,9 @@
 //! The publish hook: another part of the program sees clients' publications where they enter the broker, and may
 //! stamp them and delay publishers.
 //!
-//! The gateway stamps what it will forward before anything stores it, so that a copy that comes out
-//! of storage after a crash is recognised as a copy. Publishers are delayed while a part of the program is behind with
-//! what is queued for it, so that no queue overflows and drops what was acknowledged.
-//! Nothing is decided here; access rules were applied before.
+//! The gateway stamps the messages that it will forward before anything stores them, so that a copy restored from
+//! storage after a crash is recognised as a copy. Publishers are delayed while a part of the program is behind with its
+//! queue, so that no queue overflows and drops acknowledged messages. Access rules were applied before.
 
 use fulmar_mqtt::PacketId;
 

@@ -13,11 +13,11 @@ use rustc_hash::FxHashMap;
 
 use crate::auth::EXTERNAL_USER_PREFIX;
 
-/// Wildcard and shared subscriptions of each session that are not counted. Devices have one to three:
-/// their commands, what is said to all, perhaps a group.
+/// Wildcard and shared subscriptions of each session that are not counted. Devices have one to three: their commands,
+/// messages to all devices, perhaps a group.
 pub(crate) const FREE_PER_SESSION: u32 = 16;
 
-/// Who pays for a subscription.
+/// The owner for whom a subscription counts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Payer {
     User(Box<str>),
@@ -26,7 +26,7 @@ enum Payer {
 }
 
 impl Payer {
-    /// `None` where nobody is to be counted: the program's own sessions.
+    /// `None` for the program's own sessions, which are not counted.
     fn of(user: Option<&str>, site: IpAddr) -> Option<Payer> {
         match user {
             Some(EXTERNAL_USER_PREFIX) => None,
@@ -36,15 +36,15 @@ impl Payer {
     }
 }
 
-/// What one session has of them.
+/// A session's wildcard and shared subscriptions.
 #[derive(Debug, Default)]
-pub(crate) struct Share {
+pub(crate) struct QuotaUse {
     wide: u32,
-    /// Who pays for how many.
+    /// The owner for whom they count, and how many count.
     paid: Option<Box<(Payer, usize)>>,
 }
 
-/// What all owners have beyond what is free.
+/// The subscriptions that count, by owner.
 #[derive(Debug, Default)]
 pub(crate) struct Quota(Mutex<FxHashMap<Payer, usize>>);
 
@@ -54,16 +54,16 @@ pub(crate) fn is_wide(subscription: &Subscription<'_>) -> bool {
 }
 
 impl Quota {
-    /// A session of `user` wants one more; false when its owner has `most` beyond the free ones.
+    /// Counts one more for a session of `user`; false if its owner has `most` beyond the free ones.
     pub(crate) fn take(
         &self,
-        share: &mut Share,
+        quota_use: &mut QuotaUse,
         user: Option<&str>,
         site: IpAddr,
         most: usize,
     ) -> bool {
-        if share.wide >= FREE_PER_SESSION {
-            let payer = share.paid.as_ref().map(|paid| paid.0.clone());
+        if quota_use.wide >= FREE_PER_SESSION {
+            let payer = quota_use.paid.as_ref().map(|paid| paid.0.clone());
             if let Some(payer) = payer.or_else(|| Payer::of(user, site)) {
                 let mut owners = self.0.lock();
                 let had = owners.get(&payer).copied().unwrap_or(0);
@@ -71,53 +71,53 @@ impl Quota {
                     return false;
                 }
                 owners.insert(payer.clone(), had + 1);
-                share.paid.get_or_insert_with(|| Box::new((payer, 0))).1 += 1;
+                quota_use.paid.get_or_insert_with(|| Box::new((payer, 0))).1 += 1;
             }
         }
-        share.wide += 1;
+        quota_use.wide += 1;
         true
     }
 
     /// A session gives one back.
-    pub(crate) fn give_back(&self, share: &mut Share) {
-        share.wide = share.wide.saturating_sub(1);
-        let Some(paid) = &mut share.paid else { return };
+    pub(crate) fn give_back(&self, quota_use: &mut QuotaUse) {
+        quota_use.wide = quota_use.wide.saturating_sub(1);
+        let Some(paid) = &mut quota_use.paid else { return };
         self.forget(&paid.0, 1);
         paid.1 -= 1;
         if paid.1 == 0 {
-            share.paid = None;
+            quota_use.paid = None;
         }
     }
 
     /// A session ends, with all its subscriptions.
-    pub(crate) fn end(&self, share: &mut Share) {
-        if let Some(paid) = std::mem::take(share).paid {
+    pub(crate) fn end(&self, quota_use: &mut QuotaUse) {
+        if let Some(paid) = std::mem::take(quota_use).paid {
             self.forget(&paid.0, paid.1);
         }
     }
 
     /// Storage remembered one more. It is counted when the session's owner is known.
-    pub(crate) fn restore(share: &mut Share) {
-        share.wide += 1;
+    pub(crate) fn restore(quota_use: &mut QuotaUse) {
+        quota_use.wide += 1;
     }
 
     /// A session is `user`'s at this address from now on, and so are its subscriptions, however many
     /// it brings along.
-    pub(crate) fn belongs_to(&self, share: &mut Share, user: Option<&str>, site: IpAddr) {
-        let beyond = share.wide.saturating_sub(FREE_PER_SESSION) as usize;
+    pub(crate) fn belongs_to(&self, quota_use: &mut QuotaUse, user: Option<&str>, site: IpAddr) {
+        let beyond = quota_use.wide.saturating_sub(FREE_PER_SESSION) as usize;
         if beyond == 0 {
             return;
         }
         let payer = Payer::of(user, site);
-        if share.paid.as_ref().map(|paid| &paid.0) == payer.as_ref() {
+        if quota_use.paid.as_ref().map(|paid| &paid.0) == payer.as_ref() {
             return;
         }
-        if let Some(paid) = share.paid.take() {
+        if let Some(paid) = quota_use.paid.take() {
             self.forget(&paid.0, paid.1);
         }
         if let Some(payer) = payer {
             *self.0.lock().entry(payer.clone()).or_default() += beyond;
-            share.paid = Some(Box::new((payer, beyond)));
+            quota_use.paid = Some(Box::new((payer, beyond)));
         }
     }
 
@@ -144,9 +144,9 @@ mod tests {
     const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
     const THERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
 
-    fn fill(quota: &Quota, share: &mut Share, user: Option<&str>, site: IpAddr) -> u32 {
+    fn fill(quota: &Quota, quota_use: &mut QuotaUse, user: Option<&str>, site: IpAddr) -> u32 {
         let mut taken = 0;
-        while taken < 100 && quota.take(share, user, site, 10) {
+        while taken < 100 && quota.take(quota_use, user, site, 10) {
             taken += 1;
         }
         taken
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn sessions_of_one_owner_share_what_is_beyond_the_free_ones() {
         let quota = Quota::default();
-        let (mut a, mut b, mut c) = <(Share, Share, Share)>::default();
+        let (mut a, mut b, mut c) = <(QuotaUse, QuotaUse, QuotaUse)>::default();
         assert_eq!(fill(&quota, &mut a, Some("eve"), HERE), FREE_PER_SESSION + 10);
         assert_eq!(fill(&quota, &mut b, Some("eve"), THERE), FREE_PER_SESSION);
         assert_eq!(fill(&quota, &mut c, Some("ann"), HERE), FREE_PER_SESSION + 10);
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn clients_without_a_user_are_counted_by_address_and_what_is_restored_moves_along() {
         let quota = Quota::default();
-        let (mut a, mut b, mut c) = <(Share, Share, Share)>::default();
+        let (mut a, mut b, mut c) = <(QuotaUse, QuotaUse, QuotaUse)>::default();
         for _ in 0..FREE_PER_SESSION + 30 {
             Quota::restore(&mut a);
         }
@@ -182,7 +182,7 @@ mod tests {
         quota.belongs_to(&mut a, None, THERE);
         assert_eq!(fill(&quota, &mut b, None, HERE), 10);
         assert_eq!(fill(&quota, &mut c, None, THERE), FREE_PER_SESSION);
-        // The program's own sessions are nobody's.
-        assert_eq!(fill(&quota, &mut Share::default(), Some(EXTERNAL_USER_PREFIX), HERE), 100);
+        // The program's own sessions are not counted.
+        assert_eq!(fill(&quota, &mut QuotaUse::default(), Some(EXTERNAL_USER_PREFIX), HERE), 100);
     }
 }

@@ -42,7 +42,7 @@ pub(crate) enum Reputation {
     /// No login has failed lately, or so few that a person may have mistyped.
     Clean,
     /// Logins of other users have failed.
-    Neighbour,
+    OthersFailed,
     /// Logins of this user have failed.
     Failing,
 }
@@ -118,7 +118,7 @@ impl RateLimiter {
         match addresses.get(&site(address)) {
             Some(state) if state.failures > FREE_FAILURES && !state.is_forgiven(now) => {
                 let failing = state.failing.contains(&FxBuildHasher.hash_one(user));
-                if failing { Reputation::Failing } else { Reputation::Neighbour }
+                if failing { Reputation::Failing } else { Reputation::OthersFailed }
             }
             _ => Reputation::Clean,
         }
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(rate_limiter.reputation(a, "ann", now), Reputation::Failing);
         assert_eq!(
             rate_limiter.reputation(address("2001:db8::2"), "bob", now),
-            Reputation::Neighbour
+            Reputation::OthersFailed
         );
         assert_eq!(rate_limiter.reputation(b, "ann", now), Reputation::Clean);
         rate_limiter.login_succeeded(a, "bob");

@@ -20,16 +20,16 @@ pub struct Reader<'a> {
 /// Topics that a reader may read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Readable {
-    /// In order.
+    /// Sorted.
     pub topics: Vec<Box<str>>,
-    /// There may be more: the limit of topics to examine was reached.
-    pub cut_short: bool,
+    /// Whether there may be more: the limit of topics to examine was reached.
+    pub truncated: bool,
 }
 
 /// Topics copied while the store is locked. Access rules are checked for them when it is unlocked again.
 const SLICE: usize = 256;
 
-/// The access rules keep the topic from the reader.
+/// The access rules deny the topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Denied;
 
@@ -37,25 +37,30 @@ impl Broker {
     /// The topic's retained message, if it has one that has not expired.
     ///
     /// # Errors
-    /// [`Denied`].
+    /// [`Denied`] if the access rules deny the topic.
     pub fn read(
         &self,
         reader: Reader<'_>,
         topic: &str,
         now: Timestamp,
     ) -> Result<Option<Arc<Message>>, Denied> {
-        if !self.lets_read(reader, topic) {
+        if !self.may_read(reader, topic) {
             return Err(Denied);
         }
         let message = self.retained().read().get(topic).map(Arc::clone);
         Ok(message.filter(|message| !message.is_expired(now)))
     }
 
-    /// At most `most` topics with a retained message that the reader may read, without the broker's own (`$`). Examines
-    /// at most `visits` topics.
+    /// At most `max_topics` topics with a retained message that the reader may read, without the broker's own (`$`).
+    /// Examines at most `max_examined` topics.
     #[must_use]
-    pub fn readable_topics(&self, reader: Reader<'_>, most: usize, visits: usize) -> Readable {
-        let (mut readable, mut left) = (Readable::default(), visits);
+    pub fn readable_topics(
+        &self,
+        reader: Reader<'_>,
+        max_topics: usize,
+        max_examined: usize,
+    ) -> Readable {
+        let (mut readable, mut left) = (Readable::default(), max_examined);
         let mut after = Box::<str>::default();
         loop {
             let (slice, more): (Vec<Box<str>>, bool) = {
@@ -67,23 +72,23 @@ impl Broker {
             left -= slice.len();
             after = slice.last().cloned().unwrap_or_default();
             for topic in slice {
-                if self.lets_read(reader, &topic) {
+                if self.may_read(reader, &topic) {
                     readable.topics.push(topic);
                 }
-                if readable.topics.len() >= most {
+                if readable.topics.len() >= max_topics {
                     return readable;
                 }
             }
             if !more || left == 0 {
-                readable.cut_short = more;
+                readable.truncated = more;
                 return readable;
             }
         }
     }
 
-    fn lets_read(&self, reader: Reader<'_>, topic: &str) -> bool {
+    fn may_read(&self, reader: Reader<'_>, topic: &str) -> bool {
         let subject = Subject { username: reader.user, client_id: reader.client_id };
-        self.access_control().allows(subject, Action::Subscribe, topic) && !self.keeps_back(topic)
+        self.access_control().allows(subject, Action::Subscribe, topic) && !self.is_hidden(topic)
     }
 }
 
@@ -96,7 +101,7 @@ mod tests {
     use crate::limits::Limits;
     use crate::message::{MessageId, MessageParts};
     use crate::storage::{NoStorage, Restored};
-    use crate::{BrokerConfig, ClientFigures};
+    use crate::{BrokerConfig, ClientStatistics};
 
     fn message(topic: &str) -> Arc<Message> {
         let (payload, properties) = (&b"x"[..], &[][..]);
@@ -109,10 +114,16 @@ mod tests {
     fn broker(topics: &[String]) -> Arc<Broker> {
         let retained = topics.iter().map(|topic| message(topic)).collect();
         let restored = Restored { retained, ..Restored::default() };
-        let (access_control, client_figures) = (AccessControl::default(), ClientFigures::Nobody);
+        let (access_control, client_statistics) =
+            (AccessControl::default(), ClientStatistics::Nobody);
         let limits = Limits::default();
-        let config =
-            BrokerConfig { workers: 1, limits, access_control, sys_interval_s: 0, client_figures };
+        let config = BrokerConfig {
+            workers: 1,
+            limits,
+            access_control,
+            sys_interval_s: 0,
+            client_statistics,
+        };
         Broker::new(config, Arc::new(NoStorage), restored, Timestamp(1))
     }
 
@@ -122,22 +133,26 @@ mod tests {
             (0..count).map(move |number| format!("{prefix}{number:04}"))
         };
         let own = numbered("$SYS/", SLICE);
-        // As many before the broker's own, and behind them, as end a slice there or not.
-        for (before, behind) in [(0, 3), (3, 0), (SLICE, SLICE), (SLICE - 1, 2 * SLICE + 1)] {
+        // Numbers of topics before and after the broker's own, so that a slice ends between them or not.
+        for (before, after) in [(0, 3), (3, 0), (SLICE, SLICE), (SLICE - 1, 2 * SLICE + 1)] {
             let others: Vec<String> =
-                numbered("!", before).chain(numbered("%", behind)).chain(["~".into()]).collect();
+                numbered("!", before).chain(numbered("%", after)).chain(["~".into()]).collect();
             let broker = broker(&own.clone().chain(others.clone()).collect::<Vec<_>>());
             let reader = Reader { user: None, client_id: "c" };
             let expected: Vec<Box<str>> =
                 others.iter().map(|topic| topic.as_str().into()).collect();
-            for visits in [0, 1, SLICE, expected.len() - 1, expected.len(), usize::MAX] {
-                let found = broker.readable_topics(reader, usize::MAX, visits);
-                let seen = visits.min(expected.len());
-                assert_eq!(found.topics, expected[..seen], "{before} {behind} {visits}");
-                assert_eq!(found.cut_short, seen < expected.len(), "{before} {behind} {visits}");
+            for max_examined in [0, 1, SLICE, expected.len() - 1, expected.len(), usize::MAX] {
+                let found = broker.readable_topics(reader, usize::MAX, max_examined);
+                let seen = max_examined.min(expected.len());
+                assert_eq!(found.topics, expected[..seen], "{before} {after} {max_examined}");
+                assert_eq!(
+                    found.truncated,
+                    seen < expected.len(),
+                    "{before} {after} {max_examined}"
+                );
             }
             let first = broker.readable_topics(reader, 1, usize::MAX);
-            assert_eq!((&first.topics[..], first.cut_short), (&expected[..1], false));
+            assert_eq!((&first.topics[..], first.truncated), (&expected[..1], false));
         }
     }
 }

@@ -171,7 +171,7 @@ impl Registry {
                 && state.expires_at > turn.now
                 && claim == Claim::Resumes
                 && !outgrown(&state, &session, turn);
-            // One that has given way was due before its client came back.
+            // A will that has given way was due before its client reconnected.
             let gave_way = state.will_at.is_some_and(|at| at <= turn.now);
             let no_delay = state.will.as_ref().is_some_and(|will| will.delay_s == 0);
             let now_due = !resumes || gave_way || no_delay;
@@ -203,7 +203,7 @@ impl Registry {
     }
 }
 
-/// Whether what waits in an external user's session might be what it may no longer see.
+/// Whether an external user's session may have queued messages that the user may no longer receive.
 fn outgrown(state: &SessionState, session: &Session, turn: &Turn) -> bool {
     let subject = Subject { username: state.username.as_deref(), client_id: session.client_id() };
     let filters = state.subscriptions.keys().map(|filter| &**filter);
@@ -221,8 +221,8 @@ fn attach(
     state.version = request.version;
     state.username = request.username;
     state.mqtt_sn = Some(request.mqtt_sn);
-    let (share, user) = (&mut state.share, state.username.as_deref());
-    turn.broker.quota().belongs_to(share, user, request.site);
+    let (quota_use, user) = (&mut state.quota_use, state.username.as_deref());
+    turn.broker.quota().belongs_to(quota_use, user, request.site);
     state.expiry_interval_s = request.expiry_interval_s;
     state.expires_at = Timestamp::NEVER;
     state.max_packet_bytes = request.max_packet_bytes;
@@ -297,7 +297,7 @@ pub(crate) fn leave(
     }
     let gives_way = gives_way && state.will.is_some();
     if state.expiry_interval_s == 0 && gives_way {
-        turn.broker.quota().end(&mut state.share);
+        turn.broker.quota().end(&mut state.quota_use);
         unsubscribe_all(&mut state, session, &turn.broker);
     } else if state.expiry_interval_s == 0 {
         let will = state.will.take();
@@ -336,7 +336,7 @@ pub(crate) fn end(state: &mut SessionState, session: &Session, turn: &mut Turn) 
         return;
     }
     state.ended = true;
-    turn.broker.quota().end(&mut state.share);
+    turn.broker.quota().end(&mut state.quota_use);
     unsubscribe_all(state, session, &turn.broker);
     if state.durable {
         // First what is kept back of it, some of which may go now and must not come behind the removal.

@@ -13,7 +13,7 @@ use crate::limits::Limits;
 use crate::message::Message;
 use crate::quota::{self, Quota};
 use crate::session::{
-    Clearance, Flow, FlowPersistence, Held, Session, SessionState, SessionSubscription,
+    Flow, FlowPersistence, Outgoing, SendState, Session, SessionState, SessionSubscription,
 };
 use crate::storage::{FlowId, Op, Position, Progress, QueuedRecord, Restored, SessionKey};
 use crate::time::Timestamp;
@@ -76,14 +76,18 @@ pub(crate) fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) 
         let mut state = session.lock();
         let wide = quota::is_wide(&parsed);
         if state.subscriptions.insert(record.filter, own).is_none() && wide {
-            Quota::restore(&mut state.share);
+            Quota::restore(&mut state.quota_use);
         }
     }
     for session in sessions.values() {
         let state = &mut *session.lock();
         // Sessions without a user count for their client's address when it reconnects.
         if let Some(user) = state.username.as_deref() {
-            broker.quota().belongs_to(&mut state.share, Some(user), Ipv4Addr::UNSPECIFIED.into());
+            broker.quota().belongs_to(
+                &mut state.quota_use,
+                Some(user),
+                Ipv4Addr::UNSPECIFIED.into(),
+            );
         }
     }
     let connected: FxHashSet<SessionKey> =
@@ -105,7 +109,7 @@ pub(crate) fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) 
     for session in repairs.ended.iter().filter_map(|(key, _)| sessions.get(key)) {
         // The messages of an ended flow have been appended after the control flow's.
         let queue = &mut session.lock().flows[0].queue;
-        queue.make_contiguous().sort_by_key(|held| held.position);
+        queue.make_contiguous().sort_by_key(|outgoing| outgoing.position);
     }
     restore_retained(broker, restored.retained, now, &mut repairs);
     broker.storage().submit(&mut repairs.into_ops());
@@ -212,15 +216,15 @@ fn restore_queued(
         maybe_sent |= was_connected && flow.outbound.in_flight() + flow.queue.len() < window;
     }
     let unsent = matches!(queued.progress, Progress::Queued | Progress::Offered);
-    let held = Held {
+    let outgoing = Outgoing {
         message: queued.message,
         position: queued.position,
         identifiers: queued.delivery.identifiers.as_ref().into(),
         qos: queued.delivery.qos,
         retain: queued.delivery.retain,
         maybe_sent,
-        clearance: Clearance::of_new(unsent, queued.delivery.qos),
+        send_state: SendState::of_new(unsent, queued.delivery.qos),
         stamp: TurnStamp::default(),
     };
-    state.restore(index, held, queued.progress);
+    state.restore(index, outgoing, queued.progress);
 }

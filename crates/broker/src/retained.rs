@@ -138,7 +138,7 @@ fn literal_prefix(filter: &str) -> &str {
     if filter[end..].starts_with('#') { prefix.strip_suffix('/').unwrap_or(prefix) } else { prefix }
 }
 
-/// A subscription's progress through the retained messages it is owed.
+/// A subscription's progress through the retained messages that it gets.
 #[derive(Debug)]
 pub(crate) struct RetainedCursor {
     filter: Box<str>,

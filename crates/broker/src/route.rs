@@ -163,14 +163,20 @@ mod tests {
     use crate::limits::Limits;
     use crate::storage::{NoStorage, Restored, SessionKey};
     use crate::time::Timestamp;
-    use crate::{BrokerConfig, ClientFigures};
+    use crate::{BrokerConfig, ClientStatistics};
 
     /// A broker in which every topic reaches this number of sessions.
     fn broker(receivers: u64, max_cached_routes: usize) -> Arc<Broker> {
         let limits = Limits { max_cached_routes, ..Limits::default() };
-        let (access_control, client_figures) = (AccessControl::default(), ClientFigures::Nobody);
-        let config =
-            BrokerConfig { workers: 1, limits, access_control, sys_interval_s: 0, client_figures };
+        let (access_control, client_statistics) =
+            (AccessControl::default(), ClientStatistics::Nobody);
+        let config = BrokerConfig {
+            workers: 1,
+            limits,
+            access_control,
+            sys_interval_s: 0,
+            client_statistics,
+        };
         let broker = Broker::new(config, Arc::new(NoStorage), Restored::default(), Timestamp(1));
         for key in 1..=receivers {
             let session = Session::new(SessionKey(key), "", broker.limits());

@@ -1,6 +1,6 @@
 //! A session: what the broker remembers of a client, connected or not (MQTT 5.0 section 4.1).
 //!
-//! A session belongs to no thread. A worker locks it for one delivery; the worker that owns its connection locks it
+//! A session is owned by no thread. A worker locks it for one delivery; the worker that owns its connection locks it
 //! once per flush. A session contains flows: the control flow, the only one of a TCP client, and one per QUIC data
 //! stream. Each flow has packet identifiers, in-flight messages and an outgoing queue of its own; subscriptions belong
 //! to the session and name the flow on which they deliver.
@@ -19,9 +19,9 @@ use smallvec::SmallVec;
 use crate::deferred_ops::TurnStamp;
 use crate::limits::Limits;
 use crate::message::Message;
-use crate::outbox::{Outbox, Takes};
+use crate::outbox::{ClientLimits, Outbox};
 use crate::peer::{StreamKey, Token};
-use crate::quota::Share;
+use crate::quota::QuotaUse;
 use crate::retained::RetainedCursor;
 use crate::shard::TurnNumber;
 use crate::storage::{FlowId, Position, Progress, SessionKey};
@@ -58,14 +58,14 @@ impl Session {
     }
 }
 
-/// Where a session's connection lives.
+/// Which worker serves a session's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attachment {
     pub(crate) shard: u16,
     pub(crate) token: Token,
 }
 
-/// A subscription as its session remembers it.
+/// A subscription as stored in its session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SessionSubscription {
     pub(crate) flow: FlowId,
@@ -77,24 +77,24 @@ pub(crate) struct SessionSubscription {
 pub(crate) struct SessionState {
     pub(crate) attachment: Option<Attachment>,
     pub(crate) version: Version,
-    /// Its records are in storage.
+    /// Whether the session is stored.
     pub(crate) durable: bool,
-    /// Removed from the registry; nothing may be delivered or subscribed any more.
+    /// Whether it was removed from the registry: nothing may be delivered or subscribed any more.
     pub(crate) ended: bool,
     /// See [`crate::owner`].
     pub(crate) username: Option<Box<str>>,
     pub(crate) mqtt_sn: Option<bool>,
     pub(crate) expiry_interval_s: u32,
     pub(crate) expires_at: Timestamp,
-    /// Largest packet the client takes, in bytes.
+    /// Largest packet the client accepts, in bytes.
     pub(crate) max_packet_bytes: u32,
     /// Topic aliases that may be set on each stream of its connection.
     pub(crate) topic_aliases: u16,
-    /// In-flight window of each flow: the client's receive maximum within our own limit.
+    /// In-flight window of each flow: the client's Receive Maximum, at most the broker's limit.
     pub(crate) window: u16,
     /// In which turn its own connection, or housekeeping, last stored something for it.
     pub(crate) touched: TurnStamp,
-    /// The connection that waits for that turn to end, to have the session then.
+    /// The connection that takes over the session when that turn ends.
     pub(crate) awaited_by: Option<Attachment>,
     next_position: u64,
     /// Messages and bytes in all flows' queues, not counting those in flight.
@@ -102,8 +102,8 @@ pub(crate) struct SessionState {
     pub(crate) queued_bytes: usize,
     pub(crate) flows: SmallVec<[Flow; 1]>,
     pub(crate) subscriptions: FxHashMap<Box<str>, SessionSubscription>,
-    /// How many of them count for the owner's quota.
-    pub(crate) share: Share,
+    /// How many of the subscriptions count for the owner's quota.
+    pub(crate) quota_use: QuotaUse,
     pub(crate) will: Option<Arc<Will>>,
     /// When the session is examined next; see [`crate::housekeeping`].
     pub(crate) housekeeping_at: Option<Timestamp>,
@@ -132,7 +132,7 @@ impl SessionState {
             queued_bytes: 0,
             flows: SmallVec::from_buf([Flow::new(FlowId::CONTROL, limits.max_in_flight)]),
             subscriptions: FxHashMap::default(),
-            share: Share::default(),
+            quota_use: QuotaUse::default(),
             will: None,
             housekeeping_at: None,
             will_at: None,
@@ -145,7 +145,7 @@ impl SessionState {
     }
 
     /// Continues positions above one that was restored.
-    pub(crate) fn seen_position(&mut self, position: Position) {
+    pub(crate) fn restore_position(&mut self, position: Position) {
         self.next_position = self.next_position.max(position.0);
     }
 
@@ -162,9 +162,9 @@ impl SessionState {
         self.attachment == Some(at)
     }
 
-    /// What its client takes.
-    pub(crate) fn takes(&self) -> Takes {
-        Takes {
+    /// The limits that the client has set.
+    pub(crate) fn client_limits(&self) -> ClientLimits {
+        ClientLimits {
             version: self.version,
             max_packet_bytes: self.max_packet_bytes,
             aliases: self.topic_aliases,
@@ -174,82 +174,82 @@ impl SessionState {
     /// Encoded bytes that may wait in each flow's outbox.
     pub(crate) fn outbox_bytes(&self, limits: &Limits) -> usize {
         let share = limits.max_connection_outbox_bytes / self.flows.len().max(1);
-        // Something must go however many flows there are.
+        // At least one byte, or the flow could never send.
         share.clamp(1, limits.max_outbox_bytes.max(1))
     }
 
-    /// Whether a message that cannot be sent now is worth keeping.
+    /// Whether messages that cannot be sent now are queued.
     pub(crate) fn keeps_messages(&self) -> bool {
         !self.ended && (self.attachment.is_some() || self.expiry_interval_s > 0)
     }
 }
 
-/// One ordered exchange inside a session: the control stream, or a data stream.
+/// One ordered exchange of packets in a session, on the control stream or a data stream.
 #[derive(Debug)]
 pub(crate) struct Flow {
     pub(crate) id: FlowId,
-    /// The stream it runs on now.
+    /// The stream that it uses now.
     pub(crate) stream: Option<StreamKey>,
-    /// Its connection has an event that there is output.
+    /// Whether its connection has an event that there is output.
     pub(crate) ready: bool,
     /// Sent and not yet acknowledged, in order.
-    pub(crate) outbound: Outbound<Held>,
+    pub(crate) outbound: Outbound<Outgoing>,
     /// QoS 2 identifiers received and not yet released.
     pub(crate) inbound: Inbound,
     /// Not yet sent, in order.
-    pub(crate) queue: VecDeque<Held>,
-    /// Encoded packets for the connection to take.
+    pub(crate) queue: VecDeque<Outgoing>,
+    /// Encoded packets that the connection has not taken yet.
     pub(crate) outbox: Outbox,
-    /// What most flows never need.
+    /// Rarely used state.
     pub(crate) rare: Option<Box<FlowExtras>>,
 }
 
-/// What a queued message may have to wait for.
+/// What a queued message waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Block {
     /// Earlier messages on another flow.
     Order,
-    /// The worker that queued it: until its turn ends storage knows nothing of the message, and
-    /// would take what is sent of it now for news of nothing.
+    /// The worker that queued it. Until that worker's turn ends, the message has no record in storage, which would
+    /// ignore its progress.
     Worker,
 }
 
-/// Flows, each with the position of the last message that it had not delivered at some time.
+/// Flows, each with the position of the last message that was undelivered when the order had to be noted.
 pub(crate) type FlowPositions = SmallVec<[(FlowId, Position); 1]>;
 
-/// The seldom used part of a flow.
+/// The rarely used state of a flow.
 #[derive(Debug, Default)]
 pub(crate) struct FlowExtras {
     /// In-flight identifiers to send again after a reconnection, in order.
     pub(crate) resend: VecDeque<PacketId>,
-    /// The turn in whose batch, or an earlier one's, is what the client has acknowledged on the stream before:
-    /// until it is durable nothing is sent again. A PUBREL sent earlier would make the client forget what,
-    /// after a crash, it would be sent again.
+    /// The turn whose batch, or an earlier one's, has the client's acknowledgements on the previous stream. Nothing is
+    /// sent again before it is durable: a PUBREL sent before would make the client discard state that a crashed
+    /// broker would need again.
     pub(crate) resend_after: Option<TurnNumber>,
-    /// In flight but not yet clear to go out, in order.
-    pub(crate) unclear: VecDeque<(PacketId, Position)>,
+    /// In flight but not yet [`SendState::Sendable`], in order.
+    pub(crate) unsendable: VecDeque<(PacketId, Position)>,
     /// Retained messages still to be sent for new subscriptions.
     pub(crate) retained: VecDeque<RetainedCursor>,
-    /// Flows from which subscriptions have moved here, each with the last message that it had not delivered then;
-    /// see [`crate::message_order`].
-    pub(crate) behind: FlowPositions,
+    /// Flows from which subscriptions have moved here, each with its last message that was undelivered then; see
+    /// [`crate::message_order`].
+    pub(crate) order_after: FlowPositions,
     /// Flows to which subscriptions have moved from here, each with the tree's generation since; see
     /// [`SessionState::order_after_stale_route`].
     pub(crate) moved: SmallVec<[(FlowId, u64); 1]>,
-    /// What is next in the queue has to wait, although the window has room.
+    /// What the next message in the queue waits for, although the window is not full.
     pub(crate) blocked: Option<Block>,
-    /// In which turn its client opened it as one that storage keeps under its name.
+    /// In which turn its client opened it as a flow that is stored under its name.
     pub(crate) opened: TurnStamp,
-    /// Set for the draft's persistent flows.
+    /// `None` unless it is one of the draft's persistent flows.
     pub(crate) persistence: Option<FlowPersistence>,
 }
 
-/// A persistent flow's terms (draft sections 9.7 and 9.8).
+/// A persistent flow's lifetime (draft sections 9.7 and 9.8).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FlowPersistence {
     pub(crate) expiry_s: u64,
     pub(crate) expires_at: Timestamp,
-    /// Storage knows the flow by its name.
+    /// Whether the flow is stored under its name.
     pub(crate) stored: bool,
 }
 
@@ -275,42 +275,42 @@ impl Flow {
         self.rare.as_ref().and_then(|rare| rare.persistence)
     }
 
-    /// Whether storage keeps what the flow holds under the flow's own name.
+    /// Whether the flow's messages are stored under its own name.
     pub(crate) fn is_stored(&self) -> bool {
-        self.id == FlowId::CONTROL || self.persistence().is_some_and(|terms| terms.stored)
+        self.id == FlowId::CONTROL || self.persistence().is_some_and(|lifetime| lifetime.stored)
     }
 
-    /// The flow as whose storage keeps what this one holds. One that ends with its stream has no
-    /// records of its own: its stream's identifiers come again on the client's next connection, and
-    /// another worker may still be storing messages for it when it has ended.
-    pub(crate) fn home(&self) -> FlowId {
+    /// The flow under which this flow's messages are stored. A flow that ends with its stream has no records of its
+    /// own: the client's next connection uses the same stream identifiers again, and another worker may still be
+    /// storing messages for the flow after its end.
+    pub(crate) fn stored_as(&self) -> FlowId {
         if self.is_stored() { self.id } else { FlowId::CONTROL }
     }
 
-    /// What storage records of a message that is sent with `packet_id`.
+    /// The progress that is stored for a message sent with `packet_id`.
     pub(crate) fn sent(&self, packet_id: PacketId) -> Progress {
         if self.is_stored() { Progress::Sent(packet_id) } else { Progress::Offered }
     }
 
-    /// In which turn the flow itself is stored.
+    /// In which turn the flow itself was stored.
     pub(crate) fn opened(&self) -> TurnStamp {
         self.rare.as_ref().map_or_else(TurnStamp::default, |rare| rare.opened)
     }
 
-    /// Notes what the front of the queue waits for.
+    /// Sets what the first message in the queue waits for.
     pub(crate) fn set_blocked(&mut self, blocked: Option<Block>) {
         if blocked.is_some() || self.rare.is_some() {
             self.rare().blocked = blocked;
         }
     }
 
-    /// Whether its connection has to check it again without a new event.
+    /// Whether its connection has to check the queue again without a new event.
     pub(crate) fn waits_for_worker(&self) -> bool {
         let by_worker = |rare: &FlowExtras| rare.blocked == Some(Block::Worker);
         !self.queue.is_empty() && self.rare.as_deref().is_some_and(by_worker)
     }
 
-    /// Whether messages wait that must go out before a new one may.
+    /// Whether there are messages that must be sent before a new one.
     pub(crate) fn has_waiting(&self) -> bool {
         !self.queue.is_empty() || self.rare.as_ref().is_some_and(|rare| !rare.resend.is_empty())
     }
@@ -320,13 +320,13 @@ impl Flow {
         self.has_waiting() || self.rare.as_ref().is_some_and(|rare| !rare.retained.is_empty())
     }
 
-    /// Whether storage may not know yet what the client has acknowledged on the stream before.
+    /// Whether the client's acknowledgements on the previous stream may not be stored yet.
     pub(crate) fn waits_for_acknowledgements(&self) -> bool {
         self.rare.as_ref().is_some_and(|rare| rare.resend_after.is_some())
     }
 
-    /// Whether there is something to send again and the client has room for it: it may take fewer
-    /// messages at once than on the connection that broke ([MQTT-3.3.4-9]).
+    /// Whether there is something to send again and the client has room for it: it may accept fewer messages at once
+    /// than on the previous connection ([MQTT-3.3.4-9]).
     pub(crate) fn can_resend(&self) -> bool {
         if self.waits_for_acknowledgements() {
             return false;
@@ -346,18 +346,18 @@ impl Flow {
         }
         let rare = self.rare.as_ref();
         let room = !self.outbound.is_full() && rare.is_none_or(|rare| rare.blocked.is_none());
-        let owed = |rare: &FlowExtras| {
+        let has_retained = |rare: &FlowExtras| {
             let next = rare.retained.front();
             next.is_some_and(|cursor| room || cursor.qos == QoS::AtMostOnce)
         };
         self.can_resend()
             || (room && !self.queue.is_empty())
             || (self.queue.is_empty()
-                && rare.is_some_and(|rare| rare.blocked.is_none() && owed(rare)))
+                && rare.is_some_and(|rare| rare.blocked.is_none() && has_retained(rare)))
     }
 
-    /// Puts the flow on a stream of a new connection: whatever was encoded for the old one is
-    /// gone, aliases with it, and everything unacknowledged is to be sent again ([MQTT-4.4.0-1]).
+    /// Attaches the flow to a stream of a new connection. Packets encoded for the old stream are dropped with its
+    /// aliases, and everything unacknowledged is sent again ([MQTT-4.4.0-1]).
     pub(crate) fn attach(&mut self, stream: StreamKey, window: u16) {
         self.stream = Some(stream);
         self.ready = false;
@@ -371,7 +371,7 @@ impl Flow {
         }
     }
 
-    /// Takes the flow off its stream.
+    /// Detaches the flow from its stream.
     pub(crate) fn detach(&mut self) {
         self.stream = None;
         self.ready = false;
@@ -385,37 +385,37 @@ impl Flow {
     }
 }
 
-/// A message on its way to one receiver.
+/// A message to be delivered to one receiver.
 #[derive(Clone, Debug)]
-pub(crate) struct Held {
+pub(crate) struct Outgoing {
     pub(crate) message: Arc<Message>,
     pub(crate) position: Position,
     pub(crate) identifiers: Identifiers,
     pub(crate) qos: QoS,
     pub(crate) retain: bool,
-    /// It waits to be sent and may have been before, on a stream or by a broker that is no more:
-    /// it goes out with DUP ([MQTT-3.3.1-1]).
+    /// It waits to be sent and may have been sent before, on another stream or before a restart: it is sent with DUP
+    /// ([MQTT-3.3.1-1]).
     pub(crate) maybe_sent: bool,
-    pub(crate) clearance: Clearance,
+    pub(crate) send_state: SendState,
     /// In which turn it was queued.
     pub(crate) stamp: TurnStamp,
 }
 
-/// Whether a message may go out.
+/// Whether a message may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Clearance {
-    /// QoS 2 of a durable session: storage does not know its packet identifier yet.
+pub(crate) enum SendState {
+    /// No: QoS 2 of a durable session, and its packet identifier is not stored yet.
     Unstored,
-    /// Storage knows it, but not yet that of an earlier message, which must go out first.
+    /// No: its packet identifier is stored, but not that of an earlier message, which must be sent first.
     Stored,
-    /// It may be sent, and sent again.
-    Clear,
+    /// Yes, also again.
+    Sendable,
 }
 
-impl Clearance {
-    /// That of a message that has not been sent.
-    pub(crate) fn of_new(durable: bool, qos: QoS) -> Clearance {
-        if durable && qos == QoS::ExactlyOnce { Clearance::Unstored } else { Clearance::Clear }
+impl SendState {
+    /// The state of a message that has not been sent.
+    pub(crate) fn of_new(durable: bool, qos: QoS) -> SendState {
+        if durable && qos == QoS::ExactlyOnce { SendState::Unstored } else { SendState::Sendable }
     }
 }
 

@@ -39,8 +39,8 @@ impl FlowId {
 pub struct Position(pub u64);
 
 impl Position {
-    /// The packet identifier a message goes out under if it is free: the same again where the broker
-    /// crashed between sending it and telling storage ([MQTT-4.4.0-1]).
+    /// The packet identifier with which a message is sent if it is free: the same again if the broker crashed after
+    /// sending and before storing it ([MQTT-4.4.0-1]).
     pub(crate) fn packet_id(self) -> PacketId {
         let number = self.0.saturating_sub(1) % u64::from(u16::MAX) + 1;
         u16::try_from(number).ok().and_then(PacketId::new).unwrap_or(PacketId::FIRST)
@@ -126,8 +126,8 @@ pub enum Op {
         /// Flow expiry interval in seconds.
         expiry_s: u64,
     },
-    /// Removes a flow with its inbound identifiers and subscriptions, of which only its client's own worker
-    /// tells storage. What its queue holds stays: another worker may have been sooner with a message for a newer flow
+    /// Removes a flow with its inbound identifiers and subscriptions, which only its client's own
+    /// worker stores. What its queue holds stays: another worker may have been sooner with a message for a newer flow
     /// of the same name.
     FlowRemove {
         /// Session it belongs to.

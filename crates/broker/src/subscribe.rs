@@ -30,16 +30,16 @@ pub(crate) fn subscriber(session: &Arc<Session>, own: &SessionSubscription) -> S
     }
 }
 
-/// Storage's form of a session's subscription; `home` is [`crate::session::Flow::home`] of its flow.
+/// Storage's form of a session's subscription; `stored_as` is [`crate::session::Flow::stored_as`] of its flow.
 pub(crate) fn record(
     session: &Session,
     filter: &str,
     own: &SessionSubscription,
-    home: FlowId,
+    stored_as: FlowId,
 ) -> SubscriptionRecord {
     SubscriptionRecord {
         session: session.key(),
-        flow: home,
+        flow: stored_as,
         filter: filter.into(),
         options: own.options,
         identifier: own.identifier,
@@ -57,8 +57,7 @@ pub(crate) struct Request<'a> {
     pub(crate) site: IpAddr,
 }
 
-/// Adds or replaces a subscription and queues the retained messages it is owed. Access has been
-/// checked.
+/// Adds or replaces a subscription and queues its retained messages. Access has been checked.
 pub(crate) fn add(
     state: &mut SessionState,
     session: &Arc<Session>,
@@ -90,8 +89,8 @@ pub(crate) fn add(
         );
     }
     if state.durable {
-        let home = state.flow_mut(flow).map_or(FlowId::CONTROL, |flow| flow.home());
-        turn.op(Op::SubscriptionPut(record(session, text, &own, home)));
+        let stored_as = state.flow_mut(flow).map_or(FlowId::CONTROL, |flow| flow.stored_as());
+        turn.op(Op::SubscriptionPut(record(session, text, &own, stored_as)));
     }
     let wants_retained = match options.retain_handling {
         RetainHandling::Always => true,
@@ -122,7 +121,7 @@ pub(crate) fn add(
     }
 }
 
-/// Counts a wildcard or shared subscription for its owner, unless there are as many as there may be.
+/// Counts a wildcard or shared subscription for its owner; false if the owner has the most allowed.
 fn may_have_more(
     state: &mut SessionState,
     session: &Session,
@@ -131,7 +130,7 @@ fn may_have_more(
 ) -> bool {
     let most = turn.limits().max_wildcard_subscriptions_per_user;
     let user = state.username.as_deref();
-    let taken = turn.broker.quota().take(&mut state.share, user, request.site, most);
+    let taken = turn.broker.quota().take(&mut state.quota_use, user, request.site, most);
     if !taken && let Some(times) = turn.quota_full.occurred(turn.now) {
         tracing::warn!(address = %request.site, client = session.client_id(), user,
             filter = request.text, times,
@@ -152,7 +151,7 @@ pub(crate) fn remove(
         return ReasonCode::NoSubscriptionExisted;
     }
     if quota::is_wide(&parsed) {
-        turn.broker.quota().give_back(&mut state.share);
+        turn.broker.quota().give_back(&mut state.quota_use);
     }
     turn.broker.change_tree(|tree| tree.remove(parsed.filter, parsed.share, session));
     for rare in state.flows.iter_mut().filter_map(|flow| flow.rare.as_mut()) {

@@ -1,7 +1,7 @@
-//! The broker's clock value. The core never reads a clock: the shell passes the time in.
+//! The broker's clock value. The core never reads a clock: the caller passes the time in.
 //!
 //! One scale serves deadlines and durable expiry alike: milliseconds since the Unix epoch, kept
-//! monotonic by the shell (wall clock at start plus a monotonic offset), so that a value stored
+//! monotonic by the caller (wall clock at start plus a monotonic offset), so that a value stored
 //! before a restart still means the same moment after it.
 
 use std::ops::Add;

@@ -23,16 +23,16 @@ use crate::session::Session;
 use crate::shard::Shard;
 use crate::time::Timestamp;
 
-/// Connections published an interval of `$SYS`, at most; with more they take turns.
+/// The most connections published per interval of `$SYS`; more take turns.
 pub(crate) const MAX_PUBLISHED: usize = 1000;
 
 /// Above every connection's topic.
 const ABOVE: &str = "$SYS/broker/connections";
 
-/// Whether clients may read in `$SYS` how other clients' connections do.
+/// Whether clients may read the statistics of other clients' connections in `$SYS`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum ClientFigures {
+pub enum ClientStatistics {
     /// Only if there are access rules, which decide.
     #[default]
     Rules,
@@ -177,18 +177,18 @@ fn tell(session: &Session, here: &Here) -> ClientConnection {
 
 impl Broker {
     /// Whether the topics of clients' connections exist.
-    fn tells_of_clients(&self) -> bool {
-        match self.client_figures() {
-            ClientFigures::Rules => !self.access_control().rules.is_open(),
-            ClientFigures::Everyone => true,
-            ClientFigures::Nobody => false,
+    fn publishes_clients(&self) -> bool {
+        match self.client_statistics() {
+            ClientStatistics::Rules => !self.access_control().rules.is_open(),
+            ClientStatistics::Everyone => true,
+            ClientStatistics::Nobody => false,
         }
     }
 
-    /// Whether a subscription is to topics that are not published.
-    pub(crate) fn keeps_back(&self, filter: &str) -> bool {
+    /// Whether the filter is for clients' connections and they are not published.
+    pub(crate) fn is_hidden(&self, filter: &str) -> bool {
         let below = filter.strip_prefix(ABOVE).is_some_and(|rest| rest.starts_with('/'));
-        below && !self.tells_of_clients()
+        below && !self.publishes_clients()
     }
 
     /// Clients' connections, from the one after `place` on (0 for the first): at most `most`.
@@ -208,9 +208,9 @@ impl Broker {
     }
 }
 
-/// Publishes the next connections' figures to those who subscribe to them.
+/// Publishes the next connections' statistics to their subscribers.
 pub(crate) fn publish(shard: &mut Shard, broker: &Arc<Broker>) {
-    if !broker.tells_of_clients() || !broker.tree().read().reaches_below(ABOVE) {
+    if !broker.publishes_clients() || !broker.tree().read().reaches_below(ABOVE) {
         return;
     }
     let list = broker.transport_list();

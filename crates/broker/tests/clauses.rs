@@ -1,5 +1,5 @@
-//! What the broker does with what the specifications forbid or leave open, clause by clause, as
-//! `docs/mqtt.md` tells it. Single packets are in `crates/mqtt/tests/clauses.rs`.
+//! How the broker handles what the specifications forbid or leave open, clause by clause, as `docs/mqtt.md`
+//! says. Single packets are in `crates/mqtt/tests/clauses.rs`.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -123,7 +123,7 @@ fn filters(count: usize, options: Option<SubscribeOptions>) -> Vec<u8> {
     list
 }
 
-/// A SUBSCRIBE or UNSUBSCRIBE with so many filters.
+/// A SUBSCRIBE or UNSUBSCRIBE with `count` filters.
 fn ask(world: &mut World, conn: Conn, count: usize, subscribe: bool) {
     let (packet_id, properties) = (PacketId::FIRST, Properties::NONE);
     let options = subscribe.then(SubscribeOptions::default);
@@ -377,7 +377,7 @@ fn mqtt_3_4_2_1_a_retained_message_over_the_bound_is_refused_with_0x97() {
         world.publish(publisher, "b", "y", qos, 2);
         assert_eq!(world.seen(publisher), [Seen::Ack(kind, 2, ReasonCode::Success)]);
         assert_eq!(world.texts(watcher), ["b y"]);
-        // Those who cannot be told are delivered, and not retained.
+        // Clients that cannot get a reason code: their messages are delivered, and not retained.
         let old = world.connect(1, &old("old")).0;
         world.seen(old);
         retain(&mut world, old, "c", qos, 3);

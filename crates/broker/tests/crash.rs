@@ -470,7 +470,7 @@ fn mqtt_3_3_1_1_what_no_client_can_have_seen_comes_without_dup() {
     scene.step(Step::Commit);
     scene.crash();
     let got = scene.world.got(scene.subscriber);
-    // The publisher, which was not told, has sent it again.
+    // The publisher got no acknowledgement and has sent it again.
     assert_eq!(got.len(), 2);
     assert!(got.iter().all(|got| !got.dup), "{got:?}");
 }

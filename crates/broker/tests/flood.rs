@@ -45,7 +45,7 @@ fn a_reader_of_many_streams_that_stops_holds_no_more_than_one_of_a_few() {
     assert!(world.total("messages_dropped_qos0") > 1000);
     let held: usize = (1..STREAMS).map(|at| world.read_stream(reader, stream(at))).sum();
     assert!((200 * 1024..=280 * 1024).contains(&held), "{held}");
-    // Who reads again gets messages again.
+    // A client that reads again gets messages again.
     world.publish(publisher, "t/1", &payload, QoS::AtMostOnce, 0);
     assert!(world.read_stream(reader, stream(1)) > 1000);
 }

@@ -1,5 +1,5 @@
-//! What the log says. One test alone, in a program of its own: tracing remembers, for the whole process, of each line
-//! whether anybody wanted it when it was first reached, and tests beside this one want none.
+//! Checks the log. One test alone, in a program of its own: tracing caches each callsite's interest for the process,
+//! and other tests in it have no subscriber.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -14,7 +14,7 @@ use fulmar_mqtt::{Packet, PacketId, Properties, Version};
 use tracing::field::{Field, Visit};
 use tracing::span;
 
-/// The log of a test, a line an event.
+/// The log of a test, one line per event.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<String>>);
 
@@ -50,9 +50,9 @@ impl tracing::Subscriber for Log {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// Also where the client comes back on another worker and has to wait until the old connection has gone.
+/// Covers a reconnection on another worker as well, which has to wait until the old connection has gone.
 #[test]
-fn the_log_says_of_every_take_over_that_it_was_one() {
+fn every_takeover_is_logged() {
     let device = Hello { clean: false, expiry: Some(3600), ..hello("device") };
     for waits in [false, true] {
         let log = Log::default();

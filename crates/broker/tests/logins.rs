@@ -1,6 +1,6 @@
-//! Passwords are checked in an order that is fair to whoever comes from elsewhere, and for those who still wait.
+//! Passwords are checked in an order that is fair by address, and only for clients that still wait.
 //!
-//! Hashing happens on real threads, so these tests wait for what it brings; how long it takes decides nothing.
+//! Hashing happens on real threads, so these tests wait for its results, however long it takes.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -1,5 +1,5 @@
-//! A session belongs to the user whose client created it: no other client ends it, takes its connection away
-//! or sees what waits in it, whatever client identifier it names.
+//! A session belongs to the user whose client created it: no other user's client can end it, take over its connection
+//! or receive its messages, whatever client identifier it sends.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -14,7 +14,7 @@ const Q1: QoS = QoS::AtLeastOnce;
 const TCP: TransportKind = TransportKind::Tcp;
 const SN: TransportKind = TransportKind::MqttSn;
 
-/// A client identifier that a session is to be kept for.
+/// A client with a persistent session.
 fn device() -> Hello {
     Hello { clean: false, expiry: Some(3600), ..hello("device") }
 }
@@ -39,8 +39,8 @@ fn refused() -> Vec<Seen> {
     connack(false, ReasonCode::ClientIdentifierNotValid)
 }
 
-/// Ann's device has a subscription and is away.
-fn world_with_an_absent_device() -> World {
+/// Ann's device has a subscription and is offline.
+fn world_with_an_offline_device() -> World {
     let mut world = World::new();
     let (conn, seen) = connect(&mut world, TCP, Some("ann"), &device());
     assert_eq!(seen, connack(false, ReasonCode::Success));
@@ -49,28 +49,28 @@ fn world_with_an_absent_device() -> World {
     world
 }
 
-/// Its session is still there, with what was published meanwhile.
-fn expect_untouched(world: &mut World) {
+/// The device's session is still there, with what was published meanwhile.
+fn expect_unchanged(world: &mut World) {
     let publisher = world.connect(1, &hello("publisher")).0;
     world.publish(publisher, "t", "kept", Q1, 1);
     let (conn, seen) = connect(world, TCP, Some("ann"), &device());
     assert_eq!(seen[..1], connack(true, ReasonCode::Success));
     let (conn, texts) = (conn, seen[1..].len() + world.texts(conn).len());
-    assert_eq!(texts, 1, "what waited for it");
+    assert_eq!(texts, 1, "the message queued for it");
     assert!(!world.is_closed(conn));
 }
 
 #[test]
-fn nobody_else_ends_or_resumes_a_users_session() {
+fn no_other_user_ends_or_resumes_a_session() {
     for user in [Some("bob"), None] {
         for over in [TCP, TransportKind::Quic, TransportKind::Ws] {
             for clean in [true, false] {
-                let mut world = world_with_an_absent_device();
+                let mut world = world_with_an_offline_device();
                 let (conn, seen) = connect(&mut world, over, user, &Hello { clean, ..device() });
                 assert_eq!(seen, refused(), "{user:?} over {over}");
                 assert!(world.is_closed(conn));
                 assert_eq!(world.total("sessions_refused"), 1);
-                expect_untouched(&mut world);
+                expect_unchanged(&mut world);
             }
         }
     }
@@ -78,12 +78,12 @@ fn nobody_else_ends_or_resumes_a_users_session() {
 
 #[test]
 fn clients_of_3_1_1_get_return_code_2() {
-    let mut world = world_with_an_absent_device();
+    let mut world = world_with_an_offline_device();
     let hello = Hello { version: Version::V311, expiry: None, ..device() };
     let (_, seen) = connect(&mut world, TCP, Some("bob"), &hello);
     assert_eq!(seen, refused());
     assert_eq!(ReasonCode::ClientIdentifierNotValid.to_v311_return_code(), 2);
-    expect_untouched(&mut world);
+    expect_unchanged(&mut world);
 }
 
 #[test]
@@ -99,14 +99,14 @@ fn a_connected_client_is_taken_over_by_its_own_user_only() {
         assert_eq!(connect(&mut world, TCP, user, &hello("device")).1, refused());
     }
     assert!(!world.is_closed(first));
-    assert_eq!(world.texts(watcher), Vec::<String>::new(), "nor is its will published");
+    assert_eq!(world.texts(watcher), Vec::<String>::new(), "its will is not published");
     let (_, seen) = connect(&mut world, TCP, Some("ann"), &hello("device"));
     assert_eq!(seen, connack(false, ReasonCode::Success));
     assert!(world.is_closed(first));
 }
 
 #[test]
-fn users_do_not_touch_what_anonymous_clients_have_who_share_among_themselves() {
+fn users_cannot_take_over_anonymous_sessions() {
     let mut world = World::new();
     let (conn, _) = connect(&mut world, TCP, None, &device());
     world.cut(conn);
@@ -116,8 +116,8 @@ fn users_do_not_touch_what_anonymous_clients_have_who_share_among_themselves() {
 }
 
 #[test]
-fn a_fleet_that_shares_a_user_takes_over_as_before() {
-    let mut world = world_with_an_absent_device();
+fn clients_of_one_user_take_over_each_others_sessions() {
+    let mut world = world_with_an_offline_device();
     let (first, seen) = connect(&mut world, TransportKind::Quic, Some("ann"), &device());
     assert_eq!(seen, connack(true, ReasonCode::Success));
     let (_, seen) = connect(&mut world, TCP, Some("ann"), &device());
@@ -126,34 +126,34 @@ fn a_fleet_that_shares_a_user_takes_over_as_before() {
 }
 
 #[test]
-fn mqtt_sn_never_touches_a_session_of_a_client_that_came_over_a_connection() {
-    // As another user, anonymously, and as a user whose name the listener gives to everybody.
+fn mqtt_sn_cannot_take_over_a_session_of_an_mqtt_client() {
+    // As another user, anonymously, and as a user whose name the listener assigns to all clients.
     for user in [Some("bob"), None, Some("ann")] {
         for clean in [true, false] {
-            let mut world = world_with_an_absent_device();
+            let mut world = world_with_an_offline_device();
             let (_, seen) = connect(&mut world, SN, user, &Hello { clean, ..device() });
             assert_eq!(seen, refused(), "{user:?}");
-            expect_untouched(&mut world);
+            expect_unchanged(&mut world);
         }
     }
 }
 
 #[test]
-fn what_was_claimed_over_mqtt_sn_does_not_keep_a_client_with_credentials_out() {
-    for (stranger, present) in [(None, false), (Some("field"), false), (Some("ann"), true)] {
+fn an_mqtt_sn_session_does_not_block_an_authenticated_client() {
+    for (user, present) in [(None, false), (Some("field"), false), (Some("ann"), true)] {
         let mut world = World::new();
-        let (conn, _) = connect(&mut world, SN, stranger, &device());
-        let (_, seen) = connect(&mut world, SN, stranger, &device());
-        assert_eq!(seen, connack(true, ReasonCode::Success), "a device that comes back");
+        let (conn, _) = connect(&mut world, SN, user, &device());
+        let (_, seen) = connect(&mut world, SN, user, &device());
+        assert_eq!(seen, connack(true, ReasonCode::Success), "a device that reconnects");
         assert!(world.is_closed(conn));
         let (_, seen) = connect(&mut world, TCP, Some("ann"), &device());
-        assert_eq!(seen, connack(present, ReasonCode::Success), "{stranger:?}");
+        assert_eq!(seen, connack(present, ReasonCode::Success), "{user:?}");
     }
 }
 
 #[test]
-fn an_identifier_is_free_when_its_session_is_over() {
-    let mut world = world_with_an_absent_device();
+fn an_identifier_is_free_when_its_session_has_expired() {
+    let mut world = world_with_an_offline_device();
     assert_eq!(connect(&mut world, TCP, Some("bob"), &device()).1, refused());
     world.wait(std::time::Duration::from_secs(3601));
     let (_, seen) = connect(&mut world, TCP, Some("bob"), &device());
@@ -161,7 +161,7 @@ fn an_identifier_is_free_when_its_session_is_over() {
 }
 
 #[test]
-fn an_operator_may_let_users_take_identifiers_from_each_other_but_not_what_waits() {
+fn with_session_owner_none_users_take_over_identifiers_but_no_queued_messages() {
     let access_control =
         AccessControl { session_owner: SessionOwner::None, ..AccessControl::default() };
     let mut world = World::with(Setup { access_control, ..Setup::default() });

@@ -594,10 +594,10 @@ fn an_acknowledgement_waits_for_storage_and_keeps_its_order() {
     assert_eq!(world.seen(publisher), acks);
 }
 
-/// Each worker hears of a commit at a time of its own. The subscriber's sends what was queued while it was
-/// away, the publisher's what comes now.
+/// Each worker sees a commit at a time of its own. The subscriber's worker sends the messages queued while it was
+/// offline, the publisher's the new ones.
 #[test]
-fn mqtt_4_6_0_5_qos_2_keeps_its_order_whichever_worker_hears_of_the_commit_first() {
+fn mqtt_4_6_0_5_qos_2_keeps_its_order_whichever_worker_sees_the_commit_first() {
     for (subscribers, publishers) in [(0, 1), (1, 0)] {
         let storage = Arc::new(SimStorage::default());
         let setup = Setup { storage: Arc::clone(&storage) as _, ..Setup::default() };

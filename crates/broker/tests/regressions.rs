@@ -61,8 +61,8 @@ fn what_a_connection_says_after_it_was_taken_over_does_not_hide_its_successors_t
     assert_eq!(sessions.len(), 1, "{sessions:?}");
 }
 
-/// Seed 88125. A worker whose turn takes long hands a retained message over behind a newer one, which
-/// its publisher was told is kept.
+/// Seed 88125. A worker whose turn takes long hands a retained message over behind a newer one that
+/// has been acknowledged to its publisher.
 #[test]
 fn a_retained_message_does_not_reach_storage_behind_a_newer_one() {
     let (storage, mut world) = world();
@@ -145,7 +145,7 @@ fn flows_that_expire_while_their_client_is_there_are_its_own_workers() {
     assert!(restored.flows.is_empty(), "{:?}", restored.flows);
 }
 
-/// Seed 657991. The control flow was not told that what it waited for had ended, if it was the only one
+/// Seed 657991. The control flow did not get the event that the flow it waited for had ended, if it was the only one
 /// left and had something else to send at that moment.
 #[test]
 fn a_session_does_not_go_silent_when_the_flow_it_waited_for_ends() {
@@ -399,10 +399,10 @@ fn a_message_whose_flow_ends_while_it_is_delivered_is_the_control_flows() {
     assert_eq!(world.texts(reader), ["t 1"]);
 }
 
-/// Found by a code review (5baf506). What takes the place of the message that another flow waits for tells it when it is
-/// acknowledged itself, so that no promise is broken without this; the other flow waits for no reason meanwhile.
+/// Found by a code review (5baf506). Another flow waits for a message that is displaced. It continues when the
+/// message that displaced it is acknowledged, so no promise is broken without this, but it waits without need.
 #[test]
-fn a_flow_that_waits_for_a_message_that_is_dropped_is_told() {
+fn a_flow_that_waits_for_a_dropped_message_gets_an_event() {
     let limits =
         Limits { max_queued_messages: 2, drop_policy: DropPolicy::Oldest, ..Limits::default() };
     let mut world = World::with(Setup { limits, ..Setup::default() });

@@ -150,7 +150,7 @@ fn publications_that_reach_many_give_way_and_keep_their_order() {
     let mut goes = Vec::new();
     for turn in 0..6 {
         world.end_turn(0);
-        // Whoever asks first.
+        // In a different order in each turn.
         for at in 0..flooders.len() {
             let before = world.total("messages_received");
             world.read_again(flooders[(turn + at) % flooders.len()]);

@@ -140,7 +140,7 @@ fn wills_of_sessions_that_are_taken_over_give_way() {
         conn
     };
     let clients: Vec<Conn> = (0..=CLIENTS).map(join).collect();
-    // Whoever takes over a session whose will reaches few does not stand in the line.
+    // A client that takes over a session whose will reaches few does not wait in the queue.
     let published = world.total("wills_published");
     let few = Hello { will: Some(("few", 0)), ..hello("modest") };
     let modest = [(); 2].map(|()| world.open(0));

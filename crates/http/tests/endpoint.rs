@@ -12,7 +12,9 @@ use axum::routing::{get, post};
 use bytes::{Buf as _, Bytes};
 use fulmar_broker::auth::AccessControl;
 use fulmar_broker::storage::{NoStorage, Restored};
-use fulmar_broker::{Broker, BrokerConfig, ClientFigures, Limits as BrokerLimits, ListenerPolicy};
+use fulmar_broker::{
+    Broker, BrokerConfig, ClientStatistics, Limits as BrokerLimits, ListenerPolicy,
+};
 use fulmar_congestion::Congestion;
 use fulmar_http::{Address, BodyBudget, Endpoint, EndpointConfig, Limits, Plain};
 use fulmar_transport::Origins;
@@ -77,7 +79,7 @@ fn start_with(address: SocketAddr, limits: Limits, bodies: BodyBudget) -> Site {
         limits: BrokerLimits::default(),
         access_control: AccessControl::default(),
         sys_interval_s: 0,
-        client_figures: ClientFigures::Rules,
+        client_statistics: ClientStatistics::Rules,
     };
     let broker = Broker::new(config, Arc::new(NoStorage), Restored::default(), clock.now());
     let config = ServerConfig {

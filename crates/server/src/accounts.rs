@@ -1,4 +1,4 @@
-//! `fulmar user` and `fulmar twin`: who may log in to the platform, and which installations it has.
+//! `fulmar user` and `fulmar twin`: the platform's users and twins.
 //!
 //! They work on the data folder, with the server running or not. Passwords come from the terminal or
 //! standard input, never from the command line.

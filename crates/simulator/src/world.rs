@@ -11,7 +11,7 @@ use std::time::Duration;
 use fulmar_broker::auth::AccessControl;
 use fulmar_broker::storage::{Restored, SessionRecord};
 use fulmar_broker::{
-    Broker, BrokerConfig, ClientFigures, Connection, Limits, ListenerPolicy, LostCause, Peer,
+    Broker, BrokerConfig, ClientStatistics, Connection, Limits, ListenerPolicy, LostCause, Peer,
     ReadState, Shard, StreamAction, StreamEnd, StreamKey, Timestamp, Token, TransportKind,
 };
 use fulmar_mqtt::codec::peek_frame;
@@ -108,7 +108,7 @@ impl World {
             limits: limits.clone(),
             access_control: AccessControl::default(),
             sys_interval_s: 0,
-            client_figures: ClientFigures::Rules,
+            client_statistics: ClientStatistics::Rules,
         };
         let broker = Broker::new(config, Arc::clone(&disk) as _, restored, now);
         let worker = |index| {

@@ -39,7 +39,7 @@ pub struct ServerConfig {
 pub struct QuicListener {
     /// Where; port 0 lets the system choose. IPv6 addresses take IPv6 only.
     pub address: SocketAddr,
-    /// What is demanded of clients.
+    /// What is required of clients' certificates.
     pub policy: Arc<ListenerPolicy>,
     /// Certificate and client verification.
     pub tls: ServerTls,
@@ -54,7 +54,7 @@ pub struct ListenerConfig {
     pub address: SocketAddr,
     /// How MQTT is carried there.
     pub carrier: Carrier,
-    /// What is demanded of clients.
+    /// What is required of clients' certificates.
     pub policy: Arc<ListenerPolicy>,
 }
 
@@ -85,7 +85,7 @@ impl Carrier {
     }
 }
 
-/// Names a client by the certificate it has proven to hold; `None` when it names nobody.
+/// Names a client by its verified certificate; `None` if the certificate has no name.
 pub type Identify = fn(&CertificateDer<'_>) -> Option<Box<str>>;
 
 /// TLS of one or several listeners.

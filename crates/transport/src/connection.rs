@@ -69,7 +69,7 @@ enum Phase {
     Opening,
     /// MQTT flows.
     Open,
-    /// The last bytes are on their way out; then the sending side is shut down.
+    /// The last bytes are being sent; then the sending side is shut down.
     Closing,
     /// Everything is sent; waiting for the peer to close, so that no reset overtakes the reason.
     Lingering,
@@ -224,7 +224,7 @@ impl StreamConn {
             && (self.phase == Phase::Closing || self.unflushed || !self.pending.is_empty())
     }
 
-    /// Whether it is on its way out.
+    /// Whether it is closing.
     pub(crate) fn is_closing(&self) -> bool {
         matches!(self.phase, Phase::Closing | Phase::Lingering)
     }
@@ -343,7 +343,7 @@ impl StreamConn {
         self.incomplete.feed(bytes, |data| offer(mqtt, &mut io.shard, data, blocked));
     }
 
-    /// Passes an event on, and what was held back while the core was busy.
+    /// Passes on an event, and the bytes held back while the core was busy.
     pub(crate) fn on_broker_event(
         &mut self,
         io: &mut Io,
@@ -401,7 +401,7 @@ impl StreamConn {
         self.unflushed = false;
         let mut said = 0;
         let mut said_something = !self.pending.is_empty();
-        // What was pending may be older than what the core has got since.
+        // Pending bytes may be older than the core's current output.
         let mut more = true;
         loop {
             if !self.pending.is_empty() {

@@ -25,7 +25,7 @@ pub enum Framing {
     WebSocket,
 }
 
-/// A connection on its way to a worker.
+/// A connection handed to a worker.
 #[derive(Debug)]
 pub(crate) struct Handed {
     pub(crate) socket: mio::net::UnixStream,

@@ -1,4 +1,4 @@
-//! What lies between a socket and MQTT where a listener asks for it: TLS, then the HTTP upgrade and
+//! The layers between a socket and MQTT, if the listener has them: TLS, then the HTTP upgrade and
 //! WebSocket frames. Boxed in the connection, so that plain TCP does not pay for it.
 //!
 //! Like the core it is fed and drained and touches no socket.
@@ -99,8 +99,8 @@ impl Layers {
         raw.len()
     }
 
-    /// Takes what was read, kept bytes first, and hands what it means to `sink`; answers that need
-    /// no MQTT are appended to `out`. `plain` is room for decrypted bytes.
+    /// Decodes the bytes read, kept bytes first, and passes the MQTT bytes to `sink`; answers of the layers themselves
+    /// are appended to `out`. `plain` is room for decrypted bytes.
     ///
     /// # Errors
     /// Why the connection is to be closed once `out` is sent.
@@ -238,9 +238,8 @@ impl Layers {
     }
 }
 
-/// Adds what was read to the request and answers it when that may make sense: at first, to refuse
-/// what is not HTTP at once, and when a line has ended, so that a request which comes byte by byte
-/// is not parsed for each.
+/// Adds the bytes read to the request and parses it: with the first bytes, to refuse other protocols than HTTP at once,
+/// and when a line has ended, so that a request that arrives byte by byte is not parsed for each byte.
 fn upgrade(request: &mut Vec<u8>, read: &[u8], admits: impl FnOnce(&Request) -> bool) -> Upgrade {
     let first = request.is_empty();
     let room = MAX_REQUEST_BYTES.saturating_sub(request.len());

@@ -2,8 +2,8 @@
 //!
 //! SO_REUSEPORT has a trap: a second broker on the same port would start without an error and
 //! take half of the clients; and for UDP port 0 Linux may choose a port that another broker of the
-//! same user shares. The first socket is therefore bound without it, which only succeeds, and only
-//! chooses, where nobody else is; it shares the port with those that come after it.
+//! same user shares. The first socket is therefore bound without it, which succeeds only with a
+//! port that no other socket has; later sockets share its port.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -80,7 +80,7 @@ fn open(address: SocketAddr, kind: Type) -> io::Result<Socket> {
         socket.set_only_v6(true)?;
     }
     // A stream socket may take over connections in TIME_WAIT, never a listening one; a datagram
-    // socket might take over a port that somebody has.
+    // socket might take over a port in use.
     socket.set_reuse_address(kind == Type::STREAM)?;
     socket.set_nonblocking(true)?;
     Ok(socket)

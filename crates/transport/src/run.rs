@@ -11,7 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tracing::debug;
 
 use crate::coalesce::WakeupCoalescing;
-use crate::scheduler::{Judge, Load, Move, Scheduler};
+use crate::scheduler::{Load, LoadPolicy, Scheduler, Transition};
 use crate::worker::Worker;
 
 /// Events taken from a poller at once.
@@ -20,9 +20,8 @@ const EVENTS: usize = 1024;
 /// Time between two reports of a thread's load.
 const REPORT: Duration = Duration::from_millis(50);
 
-/// Names of gathered workers' pollers lie below the waker's, where no connection's or listener's
-/// can be.
-const GUESTS: usize = usize::MAX - 1;
+/// Tokens of borrowed workers' pollers: below the waker's, above all connections' and listeners'.
+const BORROWED: usize = usize::MAX - 1;
 
 /// Runs a worker until it is drained.
 ///
@@ -44,7 +43,7 @@ pub(crate) fn run(
     }
 }
 
-/// Pauses if that pays and nothing has to be done at once.
+/// Pauses if that saves wake-ups and nothing has to be done at once.
 fn pause_before_wait(
     coalescing: &mut WakeupCoalescing,
     timeout: Option<Duration>,
@@ -59,7 +58,7 @@ fn pause_before_wait(
     }
 }
 
-/// A thread that is not the first: runs its worker, or lends it.
+/// Any thread but the first: runs its worker, or lends it to the first.
 fn run_own(
     scheduler: &Scheduler<Worker>,
     index: usize,
@@ -80,8 +79,8 @@ fn run_own(
         worker.poll(&mut events, timeout)?;
         let now = Instant::now();
         coalescing.after_wait(now);
-        if let Some(figure) = load.resume(now, REPORT, used) {
-            scheduler.report(index, figure.used);
+        if let Some(load_sample) = load.resume(now, REPORT, used) {
+            scheduler.report(index, load_sample.used);
         }
         if worker.turn(events.iter()) {
             return Ok(());
@@ -99,17 +98,18 @@ fn used() -> Duration {
 struct Host<'a> {
     scheduler: &'a Scheduler<Worker>,
     worker: Worker,
-    guests: Vec<Guest>,
-    judge: Judge,
+    borrowed: Vec<BorrowedWorker>,
+    policy: LoadPolicy,
     coalescing: WakeupCoalescing,
 }
 
-struct Guest {
+/// A worker of another thread, which the first thread runs.
+struct BorrowedWorker {
     index: usize,
     worker: Worker,
     events: Events,
-    /// Its poller has, or may have, something.
-    stirred: bool,
+    /// Whether its poller may have events.
+    may_have_events: bool,
 }
 
 impl<'a> Host<'a> {
@@ -118,8 +118,8 @@ impl<'a> Host<'a> {
         worker: Worker,
         coalescing: WakeupCoalescing,
     ) -> Host<'a> {
-        let judge = Judge::new(Instant::now(), used());
-        Host { scheduler, worker, guests: Vec::new(), judge, coalescing }
+        let policy = LoadPolicy::new(Instant::now(), used());
+        Host { scheduler, worker, borrowed: Vec::new(), policy, coalescing }
     }
 
     fn run(mut self) -> io::Result<()> {
@@ -127,7 +127,7 @@ impl<'a> Host<'a> {
         loop {
             let timeout = self.timeout();
             let now = Instant::now();
-            self.judge.pause(now);
+            self.policy.pause(now);
             let datagrams = self.datagrams();
             pause_before_wait(&mut self.coalescing, timeout, now, datagrams);
             self.worker.poll(&mut events, timeout)?;
@@ -135,62 +135,63 @@ impl<'a> Host<'a> {
             self.coalescing.after_wait(now);
             let gathered = self.scheduler.is_gathered();
             let reported = || self.scheduler.reported();
-            let next = self.judge.resume(now, gathered, used, reported);
+            let next = self.policy.resume(now, gathered, used, reported);
             if self.turn(&events)? {
                 return Ok(());
             }
             if gathered {
-                self.take_guests()?;
+                self.borrow_workers()?;
             }
             match next {
                 _ if self.worker.is_draining() => self.scatter(),
-                Some(Move::Scatter) => self.scatter(),
-                Some(Move::Gather) if self.scheduler.len() > 1 => {
+                Some(Transition::Scatter) => self.scatter(),
+                Some(Transition::Gather) if self.scheduler.len() > 1 => {
                     debug!("one thread runs all workers");
                     self.scheduler.gather();
                 }
-                Some(Move::Gather) | None => {}
+                Some(Transition::Gather) | None => {}
             }
         }
     }
 
     /// Datagrams received by all workers it runs.
     fn datagrams(&self) -> u64 {
-        let guests = self.guests.iter().map(|guest| guest.worker.datagrams());
-        guests.sum::<u64>() + self.worker.datagrams()
+        let borrowed = self.borrowed.iter().map(|other| other.worker.datagrams());
+        borrowed.sum::<u64>() + self.worker.datagrams()
     }
 
-    /// How long all workers can sleep; each is asked, because asking puts it to sleep.
+    /// How long all workers can sleep. Asks each of them, because calling `timeout` also marks a worker as asleep.
     fn timeout(&mut self) -> Option<Duration> {
         let mut least = self.worker.timeout();
-        for guest in &mut self.guests {
+        for other in &mut self.borrowed {
             if least == Some(Duration::ZERO) {
                 break;
             }
-            let own = if guest.stirred { Some(Duration::ZERO) } else { guest.worker.timeout() };
+            let own =
+                if other.may_have_events { Some(Duration::ZERO) } else { other.worker.timeout() };
             least = least.into_iter().chain(own).min();
         }
         least
     }
 
-    /// A turn of every worker, the host's first; it is turned again for what the guests' clients
-    /// have for its own. True when the host's is drained.
+    /// A turn of every worker, the host's own first, and again if other workers sent it events. Returns true when the
+    /// host's own worker is drained.
     fn turn(&mut self, events: &Events) -> io::Result<bool> {
         for event in events {
-            let place = GUESTS.wrapping_sub(event.token().0);
-            if let Some(guest) = self.guests.iter_mut().find(|guest| guest.index == place) {
-                guest.stirred = true;
+            let place = BORROWED.wrapping_sub(event.token().0);
+            if let Some(other) = self.borrowed.iter_mut().find(|other| other.index == place) {
+                other.may_have_events = true;
             }
         }
         let mut drained = self.worker.turn(events.iter());
-        for guest in &mut self.guests {
-            if guest.stirred {
-                guest.worker.poll(&mut guest.events, Some(Duration::ZERO))?;
-                // A full list may not be the whole of it, and the edge is used up.
-                guest.stirred = guest.events.iter().count() == EVENTS;
-                guest.worker.turn(guest.events.iter());
+        for other in &mut self.borrowed {
+            if other.may_have_events {
+                other.worker.poll(&mut other.events, Some(Duration::ZERO))?;
+                // A full list may not be all of it, and the edge trigger will not fire again.
+                other.may_have_events = other.events.iter().count() == EVENTS;
+                other.worker.turn(other.events.iter());
             } else {
-                guest.worker.turn(std::iter::empty());
+                other.worker.turn(std::iter::empty());
             }
         }
         if self.worker.has_events() {
@@ -199,44 +200,44 @@ impl<'a> Host<'a> {
         Ok(drained)
     }
 
-    /// Takes the workers that are offered.
-    fn take_guests(&mut self) -> io::Result<()> {
+    /// Takes the workers that other threads offer.
+    fn borrow_workers(&mut self) -> io::Result<()> {
         for index in 1..self.scheduler.len() {
-            if self.guests.iter().any(|guest| guest.index == index) {
+            if self.borrowed.iter().any(|other| other.index == index) {
                 continue;
             }
             let Some(worker) = self.scheduler.take(index) else { continue };
             let fd = worker.poller().as_raw_fd();
-            // It may have been woken while it was nobody's.
+            // It may have been woken while it was between threads.
             let events = Events::with_capacity(EVENTS);
-            self.guests.push(Guest { index, worker, events, stirred: true });
-            let token = mio::Token(GUESTS - index);
+            self.borrowed.push(BorrowedWorker { index, worker, events, may_have_events: true });
+            let token = mio::Token(BORROWED - index);
             let registry = self.worker.poller().registry();
             registry.register(&mut SourceFd(&fd), token, Interest::READABLE)?;
         }
         Ok(())
     }
 
-    /// Gives every worker back to its thread.
+    /// Returns every worker to its thread.
     fn scatter(&mut self) {
         if !self.scheduler.is_gathered() {
             return;
         }
         debug!("each worker runs on its own thread");
         let registry = self.worker.poller().registry();
-        for guest in &self.guests {
-            let fd = guest.worker.poller().as_raw_fd();
+        for other in &self.borrowed {
+            let fd = other.worker.poller().as_raw_fd();
             if let Err(error) = registry.deregister(&mut SourceFd(&fd)) {
                 // Its events would only wake this thread for nothing.
                 debug!(%error, "a worker's poller could not be deregistered");
             }
         }
-        self.scheduler.scatter(self.guests.drain(..).map(|guest| (guest.index, guest.worker)));
+        self.scheduler.scatter(self.borrowed.drain(..).map(|other| (other.index, other.worker)));
     }
 }
 
 impl Drop for Host<'_> {
-    /// However this thread ends, the others get their workers back.
+    /// The other threads get their workers back, also on a panic.
     fn drop(&mut self) {
         self.scatter();
     }

@@ -37,7 +37,7 @@ pub(crate) struct Scheduler<W> {
     slots: Box<[WorkerSlot<W>]>,
 }
 
-/// One thread's worker, or the knowledge of where it is.
+/// One thread's worker, or where it is.
 #[derive(Debug)]
 struct WorkerSlot<W> {
     state: Mutex<State<W>>,
@@ -170,12 +170,12 @@ pub(crate) struct Load {
     used: Duration,
 }
 
-/// Load over some time, in thousandths of a core.
+/// A thread's load over some time, in thousandths of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Figure {
-    /// Time the thread had something to do, including waiting for a core: is one thread enough?
+pub(crate) struct LoadSample {
+    /// Time that the thread had something to do, including waiting for a core. Decides whether one thread is too few.
     pub(crate) awake: u64,
-    /// Processor time: would one thread be enough? On a busy machine this is less than `awake`.
+    /// Processor time, on a busy machine less than `awake`. Decides whether one thread would be enough.
     pub(crate) used: u64,
 }
 
@@ -197,7 +197,7 @@ impl Load {
         now: Instant,
         window: Duration,
         used: impl FnOnce() -> Duration,
-    ) -> Option<Figure> {
+    ) -> Option<LoadSample> {
         self.woke = now;
         let passed = now.saturating_duration_since(self.since);
         if passed < window {
@@ -205,30 +205,30 @@ impl Load {
         }
         let used = used();
         let share = |time: Duration| (time.as_secs_f64() / passed.as_secs_f64() * 1000.0) as u64;
-        let figure =
-            Figure { awake: share(self.awake), used: share(used.saturating_sub(self.used)) };
+        let sample =
+            LoadSample { awake: share(self.awake), used: share(used.saturating_sub(self.used)) };
         *self = Load::new(now, used);
-        Some(figure)
+        Some(sample)
     }
 }
 
-/// The first thread's decision.
+/// A change between one thread for all workers and one thread per worker, which the first thread decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Move {
+pub(crate) enum Transition {
     Gather,
     Scatter,
 }
 
 /// Decides, on the first thread, when to gather and when to scatter.
 #[derive(Debug)]
-pub(crate) struct Judge {
+pub(crate) struct LoadPolicy {
     load: Load,
     scattered: Option<Instant>,
 }
 
-impl Judge {
-    pub(crate) fn new(now: Instant, used: Duration) -> Judge {
-        Judge { load: Load::new(now, used), scattered: None }
+impl LoadPolicy {
+    pub(crate) fn new(now: Instant, used: Duration) -> LoadPolicy {
+        LoadPolicy { load: Load::new(now, used), scattered: None }
     }
 
     /// The thread is about to sleep.
@@ -244,17 +244,17 @@ impl Judge {
         gathered: bool,
         used: impl FnOnce() -> Duration,
         reported: impl FnOnce() -> u64,
-    ) -> Option<Move> {
+    ) -> Option<Transition> {
         let window = if gathered { SCATTER_WINDOW } else { GATHER_WINDOW };
-        let figure = self.load.resume(now, window, used)?;
+        let sample = self.load.resume(now, window, used)?;
         if gathered {
-            return (figure.awake > SCATTER_ABOVE).then(|| {
+            return (sample.awake > SCATTER_ABOVE).then(|| {
                 self.scattered = Some(now);
-                Move::Scatter
+                Transition::Scatter
             });
         }
         let settled = self.scattered.is_none_or(|at| now.saturating_duration_since(at) > SETTLE);
-        (settled && figure.used + reported() < GATHER_BELOW).then_some(Move::Gather)
+        (settled && sample.used + reported() < GATHER_BELOW).then_some(Transition::Gather)
     }
 }
 
@@ -273,25 +273,31 @@ mod tests {
     struct Thread {
         now: Instant,
         used: Duration,
-        judge: Judge,
+        policy: LoadPolicy,
     }
 
     impl Thread {
         fn new() -> Thread {
             let (now, used) = (Instant::now(), Duration::ZERO);
-            Thread { now, used, judge: Judge::new(now, used) }
+            Thread { now, used, policy: LoadPolicy::new(now, used) }
         }
 
         /// Turns of a millisecond, of which it is awake and uses the processor for these parts,
         /// until it decides something or five seconds have passed.
-        fn play(&mut self, gathered: bool, others: u64, awake: f64, used: f64) -> Option<Move> {
+        fn play(
+            &mut self,
+            gathered: bool,
+            others: u64,
+            awake: f64,
+            used: f64,
+        ) -> Option<Transition> {
             for _ in 0..5000 {
                 self.used += Duration::from_secs_f64(0.001 * used);
                 self.now += Duration::from_secs_f64(0.001 * awake);
-                self.judge.pause(self.now);
+                self.policy.pause(self.now);
                 self.now += Duration::from_secs_f64(0.001 * (1.0 - awake));
                 let used = self.used;
-                if let Some(next) = self.judge.resume(self.now, gathered, || used, || others) {
+                if let Some(next) = self.policy.resume(self.now, gathered, || used, || others) {
                     return Some(next);
                 }
             }
@@ -303,31 +309,31 @@ mod tests {
     fn little_work_is_gathered_and_much_is_scattered() {
         let mut thread = Thread::new();
         assert_eq!(thread.play(false, 300, 0.2, 0.2), None);
-        assert_eq!(thread.play(false, 100, 0.2, 0.2), Some(Move::Gather));
+        assert_eq!(thread.play(false, 100, 0.2, 0.2), Some(Transition::Gather));
         assert_eq!(thread.play(true, 0, 0.6, 0.6), None);
         let before = thread.now;
-        assert_eq!(thread.play(true, 0, 1.0, 1.0), Some(Move::Scatter));
+        assert_eq!(thread.play(true, 0, 1.0, 1.0), Some(Transition::Scatter));
         assert!(thread.now - before < 3 * SCATTER_WINDOW);
         let before = thread.now;
-        assert_eq!(thread.play(false, 0, 0.1, 0.1), Some(Move::Gather));
+        assert_eq!(thread.play(false, 0, 0.1, 0.1), Some(Transition::Gather));
         assert!(thread.now - before > SETTLE, "moved again at once");
     }
 
     #[test]
     fn waiting_for_a_core_is_a_reason_to_scatter_but_none_not_to_gather() {
         let mut thread = Thread::new();
-        assert_eq!(thread.play(false, 0, 0.9, 0.2), Some(Move::Gather));
-        assert_eq!(thread.play(true, 0, 0.9, 0.2), Some(Move::Scatter));
+        assert_eq!(thread.play(false, 0, 0.9, 0.2), Some(Transition::Gather));
+        assert_eq!(thread.play(true, 0, 0.9, 0.2), Some(Transition::Scatter));
     }
 
     #[test]
     fn a_long_sleep_is_no_work() {
         let mut thread = Thread::new();
-        thread.judge.pause(thread.now);
+        thread.policy.pause(thread.now);
         thread.now += Duration::from_secs(60);
         let used = thread.used;
-        assert_eq!(thread.judge.resume(thread.now, true, || used, || 0), None);
-        assert_eq!(thread.play(true, 0, 1.0, 1.0), Some(Move::Scatter));
+        assert_eq!(thread.policy.resume(thread.now, true, || used, || 0), None);
+        assert_eq!(thread.play(true, 0, 1.0, 1.0), Some(Transition::Scatter));
     }
 
     #[test]

@@ -37,7 +37,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Longest sleep while draining.
 const DRAIN_TURN: Duration = Duration::from_millis(20);
 
-/// Rounds of events and writes a turn; what is left then waits for one look at the sockets.
+/// Rounds of events and writes per turn; the rest waits until the sockets have been polled once.
 const NOTICE_ROUNDS: usize = 4;
 
 /// The poller's name for the waker. Names of listeners have the top bit, those of connections have
@@ -427,8 +427,8 @@ impl Worker {
         }
     }
 
-    /// Delivers events and writes, until there is nothing more of either or others must have their
-    /// turn: the shard refuses to sleep over what is left.
+    /// Delivers events and writes, until none are left or other connections must have their turn: the shard does not
+    /// sleep while some are left.
     fn exchange(&mut self) {
         for _ in 0..NOTICE_ROUNDS {
             let mut events = std::mem::take(&mut self.broker_events);
@@ -488,7 +488,7 @@ impl Worker {
                 quic.begin_close(&mut self.io, Instant::now());
             }
             if self.control.accepting.fetch_sub(1, Ordering::SeqCst) == 1 {
-                // Nobody accepts any more, so nobody is missed.
+                // No worker accepts any more, so no connection is missed.
                 self.io.shard.broker().close_all(CloseOrder::ShuttingDown);
                 self.control.told.store(true, Ordering::SeqCst);
             }

@@ -297,7 +297,7 @@ fn pages_of_other_origins_get_no_websocket_over_tls_either() {
     let identity = Identity::new();
     let server = TestServer::start(1, vec![identity.carrier(true)]);
     let status = |origin| status_for(tls(trusting(&identity), server.dial(0)), origin);
-    // A page without TLS is a foreign one, wherever it comes from: anybody on its way may have changed it.
+    // A page loaded without TLS counts as foreign, whatever its origin: anyone on the path may have changed it.
     for origin in FOREIGN.into_iter().chain(["http://localhost:8083"]) {
         assert_eq!(status(Some(origin)), "HTTP/1.1 403", "{origin}");
     }

@@ -35,7 +35,7 @@ async fn a_qos2_exchange_and_an_orderly_goodbye() {
     sub.send(&ack(AckKind::Pubcomp, 1)).await;
     publisher.send(&disconnect()).await;
     assert_eq!(close_code(&connection).await, 0);
-    site.last_word("t").await;
+    site.publish_last("t").await;
     // And no will before it.
     assert_eq!(sub.payload().await, b"last");
 }
@@ -45,14 +45,14 @@ async fn a_stream_for_each_message_is_answered_and_given_back() {
     let site = Site::start(1, |quic| quic.max_streams = 8);
     let (connection, _control, _) = site.client(&hello("c")).await;
     for i in 1..=50u16 {
-        let mut data = timeout(PATIENCE, Pipe::open(&connection)).await.expect("no stream left");
+        let mut data = timeout(TIMEOUT, Pipe::open(&connection)).await.expect("no stream left");
         data.send(&publish("t", b"x", i)).await;
         data.out.finish().unwrap();
         assert_eq!(data.next().await, Seen::Puback(i));
-        assert_eq!(timeout(PATIENCE, data.input.read(&mut [0])).await.unwrap(), Ok(None));
+        assert_eq!(timeout(TIMEOUT, data.input.read(&mut [0])).await.unwrap(), Ok(None));
     }
     for i in 1..=50u16 {
-        let mut data = timeout(PATIENCE, Pipe::open(&connection)).await.expect("no stream left");
+        let mut data = timeout(TIMEOUT, Pipe::open(&connection)).await.expect("no stream left");
         data.send(&publish("t", b"x", i)).await;
         data.out.reset(7u32.into()).unwrap();
         let _ = data.input.stop(7u32.into());
@@ -204,7 +204,7 @@ async fn unidirectional_streams_are_answered_on_the_control_stream() {
     let site = Site::start(2, |quic| quic.max_streams = 8);
     let (connection, mut control, _) = site.client(&hello("c")).await;
     let open = || async {
-        timeout(PATIENCE, connection.open_uni()).await.expect("no stream left").unwrap()
+        timeout(TIMEOUT, connection.open_uni()).await.expect("no stream left").unwrap()
     };
     let mut topic = open().await;
     topic.write_all(&subscribe("t/#", QoS::AtLeastOnce)).await.unwrap();
@@ -306,7 +306,7 @@ async fn a_returning_client_publishes_in_its_first_flight() {
     control.next().await;
     first.close(0u32.into(), b"");
     let (_connection, mut control, accepted) = come_back(config, site.address(), 0).await;
-    assert!(timeout(PATIENCE, accepted).await.unwrap(), "early data was refused");
+    assert!(timeout(TIMEOUT, accepted).await.unwrap(), "early data was refused");
     assert_eq!(control.next().await, Seen::Connack(false));
     assert_eq!(sub.payload().await, b"!");
 }
@@ -374,7 +374,7 @@ async fn idlers_and_garbage_disturb_nobody() {
     assert_eq!(control.next().await, Seen::Suback);
     control.send(&publish("t", b"x", 0)).await;
     assert_eq!(control.payload().await, b"x");
-    timeout(PATIENCE, idler.closed()).await.expect("the idler is closed");
+    timeout(TIMEOUT, idler.closed()).await.expect("the idler is closed");
 }
 
 #[tokio::test]
@@ -385,5 +385,5 @@ async fn a_draining_server_says_so_and_does_not_wait_for_nothing() {
     let draining = tokio::task::spawn_blocking(move || site.server.drain(patience));
     assert_eq!(control.next().await, Seen::Disconnect(ReasonCode::ServerShuttingDown));
     assert_eq!(close_code(&connection).await, 0x8B);
-    timeout(PATIENCE, draining).await.expect("drained at once").unwrap();
+    timeout(TIMEOUT, draining).await.expect("drained at once").unwrap();
 }

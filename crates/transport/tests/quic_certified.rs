@@ -14,8 +14,8 @@ use tempfile::TempDir;
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
-/// A broker on which `meter-7` may use the topic `early`, and nobody may do anything else.
-fn site(dir: &TempDir, auth: ClientAuth) -> Site {
+/// A broker on which `meter-7` may use the topic `early`; everything else is denied.
+fn start_broker(dir: &TempDir, auth: ClientAuth) -> Site {
     let mut setup = Setup::new(1);
     let who = Who::User("meter-7".into());
     let rule = Rule { allow: true, who, action: None, filter: "early".into() };
@@ -25,7 +25,7 @@ fn site(dir: &TempDir, auth: ClientAuth) -> Site {
     setup.start_in(dir)
 }
 
-/// A subscriber, a publisher's settings with a ticket in them.
+/// A connected subscriber, and a client configuration that has a ticket.
 async fn prepare(site: &Site, dir: &TempDir) -> (Connection, Pipe, ClientConfig) {
     let config = site.certified_config(dir, "meter-7");
     let (connection, mut control, _) = site.client_with(&config, &hello("s")).await;
@@ -34,14 +34,14 @@ async fn prepare(site: &Site, dir: &TempDir) -> (Connection, Pipe, ClientConfig)
     (connection, control, config)
 }
 
-/// The first flight of a returning client, CONNECT and PUBLISH in it, that reached nobody.
+/// The first flight of a returning client, with CONNECT and PUBLISH. It was not delivered.
 async fn first_flight(config: ClientConfig) -> Vec<Vec<u8>> {
-    let nobody = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-    let (_connection, _control, _) = come_back(config, nobody.local_addr().unwrap(), 0).await;
+    let sink = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let (_connection, _control, _) = come_back(config, sink.local_addr().unwrap(), 0).await;
     let (mut flight, mut buffer) = (Vec::new(), [0; 2048]);
-    // The second is at the latest the first one's repetition, with all that was written since.
+    // The second datagram is at the latest a retransmission of the first, with everything written since.
     while flight.len() < 2 {
-        let length = timeout(PATIENCE, nobody.recv(&mut buffer)).await.unwrap().unwrap();
+        let length = timeout(TIMEOUT, sink.recv(&mut buffer)).await.unwrap().unwrap();
         flight.push(buffer[..length].to_vec());
     }
     flight
@@ -53,12 +53,12 @@ async fn send(site: &Site, flight: &[Vec<u8>]) -> UdpSocket {
     for datagram in flight {
         socket.send_to(datagram, site.address()).await.unwrap();
     }
-    timeout(PATIENCE, socket.recv(&mut [0; 2048])).await.expect("no answer").unwrap();
+    timeout(TIMEOUT, socket.recv(&mut [0; 2048])).await.expect("no answer").unwrap();
     socket
 }
 
-/// `meter-7` publishes one last message, so that a subscriber that receives it knows that nothing came before.
-async fn last_word(site: &Site, dir: &TempDir) {
+/// `meter-7` publishes a last message: a subscriber that receives it first can conclude that nothing came before.
+async fn publish_last(site: &Site, dir: &TempDir) {
     let config = site.certified_config(dir, "meter-7");
     let (_connection, mut control, _) = site.client_with(&config, &hello("last")).await;
     control.send(&publish("early", b"last", 1)).await;
@@ -66,13 +66,13 @@ async fn last_word(site: &Site, dir: &TempDir) {
 }
 
 #[tokio::test]
-async fn who_sends_early_data_is_known_from_the_ticket() {
+async fn the_ticket_identifies_the_early_data_client() {
     for auth in [ClientAuth::Optional, ClientAuth::Required] {
         let dir = tempfile::tempdir().unwrap();
-        let site = site(&dir, auth);
+        let site = start_broker(&dir, auth);
         let (_connection, mut sub, config) = prepare(&site, &dir).await;
         let (_connection, mut control, accepted) = come_back(config, site.address(), 1).await;
-        assert!(timeout(PATIENCE, accepted).await.unwrap(), "early data was refused");
+        assert!(timeout(TIMEOUT, accepted).await.unwrap(), "early data was refused");
         assert_eq!(control.next().await, Seen::Connack(false));
         assert_eq!(control.next().await, Seen::Puback(1));
         assert_eq!(sub.payload().await, b"!", "{auth:?}");
@@ -80,13 +80,13 @@ async fn who_sends_early_data_is_known_from_the_ticket() {
 }
 
 #[tokio::test]
-async fn a_client_without_certificate_is_nobody() {
+async fn a_client_without_certificate_is_anonymous() {
     let dir = tempfile::tempdir().unwrap();
-    let site = site(&dir, ClientAuth::Optional);
+    let site = start_broker(&dir, ClientAuth::Optional);
     let (_connection, mut sub, _) = prepare(&site, &dir).await;
-    let (_stranger, mut control, _) = site.client(&hello("x")).await;
+    let (_anonymous, mut control, _) = site.client(&hello("x")).await;
     control.send(&publish("early", b"!", 0)).await;
-    last_word(&site, &dir).await;
+    publish_last(&site, &dir).await;
     assert_eq!(sub.payload().await, b"last");
 }
 
@@ -94,12 +94,12 @@ async fn a_client_without_certificate_is_nobody() {
 async fn a_first_flight_alone_does_nothing_where_certificates_are_required() {
     for (auth, done) in [(ClientAuth::Optional, true), (ClientAuth::Required, false)] {
         let dir = tempfile::tempdir().unwrap();
-        let site = site(&dir, auth);
+        let site = start_broker(&dir, auth);
         let (_connection, mut sub, config) = prepare(&site, &dir).await;
         let flight = first_flight(config).await;
-        let _thief = send(&site, &flight).await;
-        last_word(&site, &dir).await;
-        // The one worker reads in order: what the flight does, it has done before the last word.
+        let _replayed = send(&site, &flight).await;
+        publish_last(&site, &dir).await;
+        // The only worker reads in order: the flight has taken effect before the last message is published.
         if done {
             assert_eq!(sub.payload().await, b"!");
         }

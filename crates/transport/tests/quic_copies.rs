@@ -105,7 +105,7 @@ async fn a_network_without_losses_gets_the_first_flight_once() {
     assert!(!repeats_a_flight(&relay.answers.lock().unwrap()));
 }
 
-/// Whoever forges an address from a network with losses cannot make the server send more there.
+/// A client that forges an address from a network with losses cannot make the server send more there.
 #[tokio::test]
 async fn who_has_not_proven_its_address_gets_no_copies_whatever_its_network_loses() {
     let site = Site::start(1, |quic| {
@@ -143,7 +143,7 @@ async fn a_copied_first_flight_is_executed_once() {
     relay.answers.lock().unwrap().clear();
     relay.doubles.store(true, Ordering::SeqCst);
     let (connection, mut control, accepted) = come_back(config, relay.address, 1).await;
-    assert!(timeout(PATIENCE, accepted).await.unwrap(), "early data was refused");
+    assert!(timeout(TIMEOUT, accepted).await.unwrap(), "early data was refused");
     assert_eq!(control.next().await, Seen::Connack(false));
     assert_eq!(control.next().await, Seen::Puback(1));
     assert_eq!(sub.payload().await, b"!");
@@ -156,7 +156,7 @@ async fn a_copied_first_flight_is_executed_once() {
     let doubled: Vec<_> =
         flight.iter().flat_map(|datagram| [datagram, datagram]).cloned().collect();
     replay(&doubled, &site).await;
-    site.last_word("early").await;
+    site.publish_last("early").await;
     assert_eq!(sub.payload().await, b"last");
     assert_eq!(early(), before + 1);
 }

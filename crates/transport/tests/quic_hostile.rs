@@ -20,7 +20,7 @@ use tokio::time::timeout;
 async fn collect_ticket(site: &Site, config: &ClientConfig) {
     let (connection, mut control, _) = site.client_with(config, &hello("e")).await;
     control.send(&disconnect()).await;
-    timeout(PATIENCE, connection.closed()).await.unwrap();
+    timeout(TIMEOUT, connection.closed()).await.unwrap();
 }
 
 /// A client of `site` that has subscribed to `early`.
@@ -43,7 +43,7 @@ async fn a_recorded_first_flight_works_once() {
 
     let relay = Relay::start(site.address()).await;
     let (connection, mut control, accepted) = come_back(config, relay.address, 0).await;
-    assert!(timeout(PATIENCE, accepted).await.unwrap(), "early data was refused");
+    assert!(timeout(TIMEOUT, accepted).await.unwrap(), "early data was refused");
     assert_eq!(control.next().await, Seen::Connack(false));
     assert_eq!(sub.payload().await, b"!");
     assert_eq!(received(), 1);
@@ -52,7 +52,7 @@ async fn a_recorded_first_flight_works_once() {
     site.eventually("the first connection to go", |site| site.connections() == 1).await;
 
     replay(&flight, &site).await;
-    site.last_word("early").await;
+    site.publish_last("early").await;
     assert_eq!(sub.payload().await, b"last");
     assert_eq!(received(), 2);
     let early = || site.broker.metrics().sum(|shard| &shard.quic_early_accepted);
@@ -74,7 +74,7 @@ async fn a_doubled_first_flight_is_executed_once() {
     let relay = Relay::start(site.address()).await;
     relay.doubles.store(true, Ordering::SeqCst);
     let (connection, mut control, accepted) = come_back(config, relay.address, 1).await;
-    assert!(timeout(PATIENCE, accepted).await.unwrap(), "early data was refused");
+    assert!(timeout(TIMEOUT, accepted).await.unwrap(), "early data was refused");
     assert_eq!(control.next().await, Seen::Connack(false));
     assert_eq!(control.next().await, Seen::Puback(1));
     assert_eq!(sub.payload().await, b"!");
@@ -88,7 +88,7 @@ async fn a_doubled_first_flight_is_executed_once() {
     let doubled: Vec<_> =
         flight.iter().flat_map(|datagram| [datagram, datagram]).cloned().collect();
     replay(&doubled, &site).await;
-    site.last_word("early").await;
+    site.publish_last("early").await;
     assert_eq!(sub.payload().await, b"last");
     assert_eq!(metrics(), (2, 1));
 }
@@ -110,13 +110,13 @@ async fn a_restarted_server_refuses_early_data_and_acts_once() {
     let flight = [hello("e").bytes(), publish("early", b"!", 0)].concat();
     let mut early = Pipe::open(&connection).await;
     early.send(&flight).await;
-    assert!(!timeout(PATIENCE, accepted).await.unwrap(), "a lost ticket was accepted");
+    assert!(!timeout(TIMEOUT, accepted).await.unwrap(), "a lost ticket was accepted");
     // What was said early is lost, as the client now knows.
     let mut control = Pipe::open(&connection).await;
     control.send(&flight).await;
     assert_eq!(control.next().await, Seen::Connack(false));
     assert_eq!(sub.payload().await, b"!");
-    site.last_word("early").await;
+    site.publish_last("early").await;
     assert_eq!(sub.payload().await, b"last");
 }
 
@@ -136,7 +136,7 @@ async fn early_data_survives_a_restart_and_its_recording_does_not() {
     let (_sub_conn, mut sub) = listener(&second).await;
     let relay = Relay::start(second.address()).await;
     let (_connection, _control, accepted) = come_back(config, relay.address, 0).await;
-    assert!(timeout(PATIENCE, accepted).await.unwrap(), "the ticket was forgotten");
+    assert!(timeout(TIMEOUT, accepted).await.unwrap(), "the ticket was forgotten");
     assert_eq!(sub.payload().await, b"!");
     let flight = relay.recorded.lock().unwrap().clone();
     drop(second);
@@ -144,7 +144,7 @@ async fn early_data_survives_a_restart_and_its_recording_does_not() {
     let third = start();
     let (_sub_conn, mut sub) = listener(&third).await;
     replay(&flight, &third).await;
-    third.last_word("early").await;
+    third.publish_last("early").await;
     assert_eq!(sub.payload().await, b"last");
     assert_eq!(third.broker.metrics().sum(|shard| &shard.quic_early_accepted), 0);
 }
@@ -169,12 +169,12 @@ async fn retries(site: &Site, config: &ClientConfig) -> usize {
     let relay = Relay::start(site.address()).await;
     let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
     let connecting = endpoint.connect_with(config.clone(), relay.address, "localhost").unwrap();
-    let connection = timeout(PATIENCE, connecting).await.unwrap().unwrap();
+    let connection = timeout(TIMEOUT, connecting).await.unwrap().unwrap();
     let mut control = Pipe::open(&connection).await;
     control.send(&hello("e").bytes()).await;
     assert_eq!(control.next().await, Seen::Connack(false));
     control.send(&disconnect()).await;
-    timeout(PATIENCE, connection.closed()).await.unwrap();
+    timeout(TIMEOUT, connection.closed()).await.unwrap();
     let seen = relay.first_bytes.lock().unwrap();
     seen.iter().filter(|(from_client, first)| !from_client && first >> 4 == 0xF).count()
 }
@@ -195,9 +195,9 @@ async fn stalled_handshakes_give_their_places_back() {
         let thief = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let address = here.local_addr().unwrap();
         let connecting = endpoint.connect_with(site.client_config(), address, "localhost").unwrap();
-        let length = timeout(PATIENCE, here.recv(&mut buffer)).await.unwrap().unwrap();
+        let length = timeout(TIMEOUT, here.recv(&mut buffer)).await.unwrap().unwrap();
         thief.send_to(&buffer[..length], site.address()).await.unwrap();
-        timeout(PATIENCE, thief.recv(&mut buffer)).await.expect("not answered").unwrap();
+        timeout(TIMEOUT, thief.recv(&mut buffer)).await.expect("not answered").unwrap();
         drop(connecting);
     }
     let (_connection, mut control, _) = site.client(&hello("c")).await;
@@ -285,7 +285,7 @@ async fn cut_packets_on_many_streams_are_bounded() {
         assert_eq!(control.next().await, Seen::Disconnect(ReasonCode::QuotaExceeded));
         assert_eq!(close_code(&connection).await, 0x97);
         assert_eq!(refused(), round);
-        timeout(PATIENCE, flood).await.unwrap().unwrap();
+        timeout(TIMEOUT, flood).await.unwrap().unwrap();
     }
     let (_connection, mut control, _) = site.client(&hello("c")).await;
     let whole = cut_publish(PACKET_BYTES, usize::MAX);
@@ -395,7 +395,7 @@ async fn handshakes_that_fail_make_strangers_prove_their_address() {
             }
         }
     };
-    timeout(PATIENCE, is_retry).await.expect("failures do not count");
+    timeout(TIMEOUT, is_retry).await.expect("failures do not count");
     // A client that validates its address is served.
     let config = site.client_config();
     assert_eq!(retries(&site, &config).await, 1);

@@ -26,11 +26,11 @@ async fn first_answer(site: &Site) -> u8 {
     let (config, address) = (site.client_config(), here.local_addr().unwrap());
     let _connecting = endpoint.connect_with(config, address, "localhost").unwrap();
     let mut buffer = [0; 2048];
-    let length = timeout(PATIENCE, here.recv(&mut buffer)).await.unwrap().unwrap();
+    let length = timeout(TIMEOUT, here.recv(&mut buffer)).await.unwrap().unwrap();
     // Only this server's datagrams, not late ones for an earlier owner of the port.
     other.connect(site.address()).await.unwrap();
     other.send(&buffer[..length]).await.unwrap();
-    timeout(PATIENCE, other.recv(&mut buffer)).await.expect("not answered").unwrap();
+    timeout(TIMEOUT, other.recv(&mut buffer)).await.expect("not answered").unwrap();
     buffer[0]
 }
 
@@ -64,7 +64,7 @@ async fn ipv6_clients_connect_and_move() {
     let endpoint = Endpoint::client(own).unwrap();
     let connecting =
         endpoint.connect_with(site.client_config(), site.address(), "localhost").unwrap();
-    let connection = timeout(PATIENCE, connecting).await.unwrap().unwrap();
+    let connection = timeout(TIMEOUT, connecting).await.unwrap().unwrap();
     let mut control = Pipe::open(&connection).await;
     control.send(&hello("six").bytes()).await;
     assert_eq!(control.next().await, Seen::Connack(false));

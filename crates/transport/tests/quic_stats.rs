@@ -5,7 +5,7 @@ mod quic_site;
 
 use std::net::UdpSocket;
 
-use fulmar_broker::ClientFigures;
+use fulmar_broker::ClientStatistics;
 use fulmar_broker::access::{AccessRules, Action, Rule, Who};
 use fulmar_mqtt::{QoS, ReasonCode};
 use quic_site::*;
@@ -28,7 +28,7 @@ async fn traveller(site: &Site) -> (Endpoint, quinn::Connection, Pipe) {
 async fn a_connections_path_is_told_to_those_who_subscribe() {
     let mut setup = Setup::new(2);
     setup.broker.sys_interval_s = 1;
-    setup.broker.client_figures = ClientFigures::Everyone;
+    setup.broker.client_statistics = ClientStatistics::Everyone;
     let site = setup.start();
     let (_sub_conn, mut sub, _) =
         site.client_with(&site.patient_config(64 * 1024), &hello("s")).await;

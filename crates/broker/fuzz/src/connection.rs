@@ -1,7 +1,7 @@
 //! Hostile clients at a broker with sessions, storage and a clock: any bytes in any pieces on any stream,
 //! connections that break, clients that do not read, crashes. Held to: no panic, no endless turn; every
-//! client is sent whole packets within its terms (see `line`); an honest pair notices nothing and is told
-//! nothing that is not durable (see `witness`); memory stays within the limits and is given back.
+//! client is sent whole packets within its terms (see `line`); an honest pair notices nothing and gets no
+//! acknowledgement of anything that is not durable (see `witness`); memory stays within the limits and is given back.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Storage that commits when it is told to, and knows what of the witness's is durable.
+//! Storage that commits on request, and knows which of the witness's messages are durable.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Fuzz targets of `fulmar-broker`: the whole broker in simulated time, at the hands of hostile clients
 //! ([`connection`]) and of honest ones whose subscriptions a naive list keeps too ([`tree`]).
 //!
-//! `rig` turns the workers and carries bytes, `disk` is the storage that commits when it is told to,
+//! `rig` turns the workers and carries bytes, `disk` is the storage that commits on request,
 //! `line` checks what goes out to a client, `witness` is the honest pair that must not notice anything.
 
 mod connection;

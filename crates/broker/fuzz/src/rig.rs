@@ -7,8 +7,9 @@ use fulmar_broker::access::{AccessRules, Action, Rule, Who};
 use fulmar_broker::auth::AccessControl;
 use fulmar_broker::storage::Restored;
 use fulmar_broker::{
-    Broker, BrokerConfig, ClientFigures, Connection, DropPolicy, Limits, ListenerPolicy, LostCause,
-    Peer, ReadState, Shard, StreamAction, StreamEnd, StreamKey, Timestamp, Token, TransportKind,
+    Broker, BrokerConfig, ClientStatistics, Connection, DropPolicy, Limits, ListenerPolicy,
+    LostCause, Peer, ReadState, Shard, StreamAction, StreamEnd, StreamKey, Timestamp, Token,
+    TransportKind,
 };
 use fulmar_mqtt::Packet;
 use smallvec::SmallVec;
@@ -33,7 +34,7 @@ struct Line {
     terms: Terms,
     /// Whether the client reads; if not, the transport asks for nothing more.
     reading: bool,
-    /// It has been told something since it was offered its bytes last.
+    /// It has had an event since its bytes were last offered to it.
     noticed: bool,
     open: bool,
 }
@@ -94,7 +95,7 @@ impl Rig {
             limits: limits.clone(),
             access_control: access_control(),
             sys_interval_s: 60,
-            client_figures: ClientFigures::Rules,
+            client_statistics: ClientStatistics::Rules,
         };
         let broker = Broker::new(config, Arc::clone(&disk) as _, restored, now);
         let shard = |index| Shard::new(Arc::clone(&broker), index, now, Arc::new(|| {}));

@@ -1,4 +1,4 @@
-//! Who gets a message, beside a list of all subscriptions that is searched from end to end: wildcards,
+//! The receivers of a message, compared with a list of all subscriptions that is searched from end to end: wildcards,
 //! overlaps, No Local, Retain As Published, shared groups, retained messages.
 
 use std::collections::BTreeMap;

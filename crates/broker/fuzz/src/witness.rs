@@ -1,5 +1,5 @@
 //! An honest publisher and an honest subscriber, both with lasting sessions, beside the hostile clients:
-//! their connections stay, what they are told is durable, and messages arrive once and in order.
+//! their connections stay, everything acknowledged to them is durable, and messages arrive once and in order.
 
 use fulmar_broker::StreamKey;
 use fulmar_mqtt::ack::{self, AckKind};
@@ -10,7 +10,7 @@ use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, Reas
 use crate::disk::Promise;
 use crate::rig::{Conn, Rig};
 
-/// Client identifiers that hostile clients must not use, since a session belongs to whoever names it.
+/// Client identifiers that hostile clients must not use, since any client can take over a session by its identifier.
 pub(crate) const IDENTIFIERS: &str = "witness-";
 
 const SUBSCRIBER: &str = "witness-subscriber";

@@ -47,7 +47,7 @@ pub trait ExternalUsers: Send + Sync + fmt::Debug {
     }
 
     /// Checks an external user's password on another thread and answers then, in bounded number: `None` if the
-    /// answer comes later. Also called for names that nobody has, so that timing does not distinguish them.
+    /// answer comes later. Also called for names that do not exist, so that timing does not distinguish them.
     fn log_in(&self, _login: Login<'_>) -> Option<AuthReply> {
         Some(Err(ReasonCode::BadUserNameOrPassword))
     }

@@ -17,11 +17,11 @@ const MAX_TOKEN_BYTES: usize = 16 * 1024;
 /// Most keys of a set.
 const MAX_KEYS: usize = 64;
 
-/// Most keys that one token is tried with, where it does not name one: a stranger's costs the worker a
-/// signature check for each.
+/// The most keys tried for a token that names none: each costs the worker a signature check, also for a client without
+/// a valid token.
 const MAX_TRIED: usize = 4;
 
-/// What clocks may differ by, in seconds.
+/// How much clocks may differ, in seconds.
 const LEEWAY_S: f64 = 60.0;
 
 /// Why token checking cannot be set up.
@@ -180,8 +180,8 @@ mod tests {
 
     #[test]
     fn a_key_set_chooses_by_name_and_never_by_the_tokens_algorithm() {
-        // "first" and "other" in base64url; the third is an RSA key for encryption, the fourth of a
-        // kind nobody knows.
+        // "first" and "other" in base64url; the third is an RSA key for encryption, the fourth of an
+        // unknown kind.
         let set = json!({"keys": [
             {"kty": "oct", "kid": "a", "alg": "HS256", "k": "Zmlyc3Q"},
             {"kty": "oct", "kid": "b", "k": "b3RoZXI"},
@@ -263,11 +263,11 @@ mod tests {
             for (place, token) in tokens.iter().enumerate() {
                 assert_eq!(verifier.verify(token, None, NOW).is_ok(), place == own, "{algorithm}");
             }
-            // Claims of somebody else's under the same signature.
+            // Another user's claims under the same signature.
             let mut parts: Vec<&str> = tokens[own].split('.').collect();
             parts[1] = "eyJzdWIiOiJib2IiLCJleHAiOjExMDB9";
             assert!(verifier.verify(&parts.join("."), None, NOW).is_err());
-            // The key's text is no secret: nobody may sign with it.
+            // The key's text is public: signatures made with it are invalid.
             let claims = json!({"sub": "ann", "exp": 1100});
             let forged = hs256(&json!({"alg": "HS256"}), &claims, key.as_bytes());
             assert!(verifier.verify(&forged, None, NOW).is_err());

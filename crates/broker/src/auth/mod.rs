@@ -171,8 +171,8 @@ impl AccessControl {
             return Asked::External(Some(Ok(admitted)));
         }
         let Some(username) = credentials.username else { return Asked::Nobody(applicant) };
-        // The operator's own file goes first. Where it cannot be asked, nor a name be a mere label, nobody
-        // is to see from the time it takes whether there is such an external user.
+        // The operator's own file goes first. Without a file, and if names are not mere labels, the time until the
+        // answer must not show whether there is such an external user.
         let in_file = self.passwords.as_ref().is_some_and(|file| file.knows(username));
         let unknown = self.passwords.is_none() && !credentials.allow_anonymous;
         if in_file || !(external_users.knows(username) || unknown) {
@@ -211,7 +211,8 @@ impl AccessControl {
         }
     }
 
-    /// Takes over what `before`, which this one replaces, has learned and nobody configures.
+    /// Takes over from `before`, which this one replaces, what is not configured: the external users and the successful
+    /// logins.
     pub(crate) fn inherit(&mut self, before: &AccessControl) {
         self.external_users = self.external_users.take().or_else(|| before.external_users.clone());
         if let (Some(new), Some(old)) = (&self.passwords, &before.passwords) {

@@ -1,10 +1,9 @@
 //! Passwords: a file of `user:argon2-hash` lines, checked on threads of its own.
 //!
 //! Hashing is slow by design. Two threads do it, fed by a bounded queue that is fair by address
-//! ([`super::queue`]): a flood of logins never holds up a worker, nor a login that was right before. Such
-//! logins are remembered as keyed digests and need no hashing, so that a fleet that reconnects does not pay
-//! again; only users of the file are, so no stranger can push them out. A login whose connection goes away
-//! leaves the queue.
+//! ([`super::queue`]): a flood of logins delays neither a worker nor a login that has succeeded before. Such
+//! logins are remembered as keyed digests and need no hashing when a fleet reconnects. Only users of the file are
+//! remembered, so other clients cannot evict them. A login whose connection ends leaves the queue.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -150,10 +149,10 @@ impl fmt::Debug for PasswordFile {
 }
 
 impl PasswordFile {
-    /// Loads a file: one `user:hash` a line, `#` begins a comment.
+    /// Loads a file: one `user:hash` per line; `#` begins a comment.
     ///
     /// # Errors
-    /// It cannot be read, or a line is not as it should be.
+    /// It cannot be read, or a line is malformed.
     pub fn load(path: &Path) -> Result<PasswordFile, PasswordError> {
         let shown = path.display().to_string();
         let text = std::fs::read_to_string(path)

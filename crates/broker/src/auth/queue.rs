@@ -1,7 +1,7 @@
 //! Logins that wait to be checked, in an order that is fair by address.
 //!
-//! Checking a password costs tens of milliseconds, and anybody may ask for it. So addresses take turns, each
-//! may have a bounded number of logins waiting, and those whose logins have failed come after the others.
+//! Checking a password costs tens of milliseconds, and any client can cause it. So addresses take turns, each
+//! may have a bounded number of logins waiting, and those whose logins have failed are served last.
 //! No I/O, no clock, no threads.
 
 use std::collections::VecDeque;
@@ -11,12 +11,12 @@ use rustc_hash::FxHashMap;
 
 use crate::rate_limiter::Reputation;
 
-/// Logins that wait over all addresses. Two threads check some hundred a second, so that the last one's turn
-/// comes within the default time for connecting.
+/// Waiting logins of all addresses. Two threads check some hundreds per second, so the last login is checked
+/// within the default time for connecting.
 const MAX_WAITING: usize = 512;
 
-/// Every check whose number this divides begins with logins of addresses that have failed, so that none starves.
-const TURN_OF_THE_LAST: u32 = 4;
+/// Every fourth check starts with addresses whose logins have failed, to prevent starvation.
+const FAILING_FIRST_EVERY: u32 = 4;
 
 /// Identifies a login in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,55 +26,57 @@ pub(super) struct QueueId(u64);
 #[derive(Debug)]
 pub(super) struct FairQueue<T> {
     /// By reputation, best first.
-    lanes: [Lane<T>; 3],
-    places: FxHashMap<QueueId, (Reputation, IpAddr)>,
+    by_reputation: [RoundRobin<T>; 3],
+    /// Where each login waits.
+    locations: FxHashMap<QueueId, (Reputation, IpAddr)>,
     last_id: u64,
-    taken: u32,
+    /// Calls of `pop`.
+    popped: u32,
 }
 
-/// Addresses of one reputation.
+/// Logins of one reputation. Addresses take turns.
 #[derive(Debug)]
-struct Lane<T> {
-    sites: FxHashMap<IpAddr, VecDeque<(QueueId, T)>>,
-    /// Whose turn it is: each address that has something waiting, once.
-    turns: VecDeque<IpAddr>,
+struct RoundRobin<T> {
+    by_address: FxHashMap<IpAddr, VecDeque<(QueueId, T)>>,
+    /// Round-robin order of the addresses with waiting logins.
+    order: VecDeque<IpAddr>,
 }
 
-/// Most logins of one address that wait: a fleet behind one NAT, an address where some have failed, and of a user
-/// whose own logins fail from there.
-fn most_per_site(reputation: Reputation) -> usize {
+/// The most waiting logins of one address.
+fn max_per_address(reputation: Reputation) -> usize {
     match reputation {
+        // Enough for a fleet behind one NAT.
         Reputation::Clean => 128,
-        Reputation::Neighbour => 32,
+        Reputation::OthersFailed => 32,
         Reputation::Failing => 8,
     }
 }
 
 impl<T> Default for FairQueue<T> {
     fn default() -> Self {
-        let lane = || Lane { sites: FxHashMap::default(), turns: VecDeque::new() };
-        let lanes = [lane(), lane(), lane()];
-        FairQueue { lanes, places: FxHashMap::default(), last_id: 0, taken: 0 }
+        let empty = || RoundRobin { by_address: FxHashMap::default(), order: VecDeque::new() };
+        let by_reputation = [empty(), empty(), empty()];
+        FairQueue { by_reputation, locations: FxHashMap::default(), last_id: 0, popped: 0 }
     }
 }
 
 impl<T> FairQueue<T> {
-    /// Puts a login behind those of its address; with the one that has to make room for it, if one has.
+    /// Queues a login behind those of its address. Returns the login evicted to make room, if any.
     ///
     /// # Errors
-    /// There is no room: gives it back.
+    /// There is no room; returns the rejected login.
     pub(super) fn push(
         &mut self,
-        site: IpAddr,
+        address: IpAddr,
         reputation: Reputation,
         login: T,
     ) -> Result<(QueueId, Option<T>), T> {
-        let waiting = self.lanes[reputation as usize].waiting(site);
-        if waiting >= most_per_site(reputation) {
+        let waiting = self.by_reputation[reputation as usize].waiting(address);
+        if waiting >= max_per_address(reputation) {
             return Err(login);
         }
         let mut removed = None;
-        if self.places.len() >= MAX_WAITING {
+        if self.locations.len() >= MAX_WAITING {
             removed = self.make_room(reputation, waiting);
             if removed.is_none() {
                 return Err(login);
@@ -82,87 +84,90 @@ impl<T> FairQueue<T> {
         }
         self.last_id += 1;
         let id = QueueId(self.last_id);
-        let lane = &mut self.lanes[reputation as usize];
-        let queue = lane.sites.entry(site).or_default();
+        let same = &mut self.by_reputation[reputation as usize];
+        let queue = same.by_address.entry(address).or_default();
         if queue.is_empty() {
-            lane.turns.push_back(site);
+            same.order.push_back(address);
         }
         queue.push_back((id, login));
-        self.places.insert(id, (reputation, site));
+        self.locations.insert(id, (reputation, address));
         Ok((id, removed))
     }
 
-    /// Makes room for a newcomer of this reputation whose address already has `waiting` logins in the queue: removes
-    /// the newest login of the address that has the most waiting, if that address ranks below the newcomer's.
+    /// Makes room for a new login of this reputation whose address already has `waiting` logins in the queue: evicts
+    /// the newest login of the address that has the most waiting, if that address ranks below the new login's.
     fn make_room(&mut self, reputation: Reputation, waiting: usize) -> Option<T> {
-        let lanes = [Reputation::Failing, Reputation::Neighbour, Reputation::Clean];
-        let worst = lanes.into_iter().find(|&lane| !self.lanes[lane as usize].turns.is_empty())?;
-        let lane = &mut self.lanes[worst as usize];
-        let (&site, most) = lane.sites.iter().max_by_key(|(_, queue)| queue.len())?;
+        let worst_first = [Reputation::Failing, Reputation::OthersFailed, Reputation::Clean];
+        let has_logins = |of: &Reputation| !self.by_reputation[*of as usize].order.is_empty();
+        let worst = worst_first.into_iter().find(has_logins)?;
+        let waiting_there = &mut self.by_reputation[worst as usize];
+        let (&address, most) =
+            waiting_there.by_address.iter().max_by_key(|(_, queue)| queue.len())?;
         let most = most.len();
         if worst < reputation || (worst == reputation && most <= waiting + 1) {
             return None;
         }
-        let (id, login) = lane.sites.get_mut(&site)?.pop_back()?;
-        lane.tidy(site);
-        self.places.remove(&id);
+        let (id, login) = waiting_there.by_address.get_mut(&address)?.pop_back()?;
+        waiting_there.remove_if_empty(address);
+        self.locations.remove(&id);
         Some(login)
     }
 
-    /// Takes the login whose turn it is; with `any`, also those of users who fail.
-    pub(super) fn pop(&mut self, any: bool) -> Option<T> {
-        self.taken = self.taken.wrapping_add(1);
-        let lanes: &[usize] = match (any, self.taken.is_multiple_of(TURN_OF_THE_LAST)) {
+    /// Takes the next login; with `include_failing`, also those of users whose logins have failed.
+    pub(super) fn pop(&mut self, include_failing: bool) -> Option<T> {
+        self.popped = self.popped.wrapping_add(1);
+        let failing_first = self.popped.is_multiple_of(FAILING_FIRST_EVERY);
+        let order: &[usize] = match (include_failing, failing_first) {
             (true, false) => &[0, 1, 2],
             (true, true) => &[1, 2, 0],
             (false, false) => &[0, 1],
             (false, true) => &[1, 0],
         };
-        let (id, login) = lanes.iter().find_map(|&lane| self.lanes[lane].pop())?;
-        self.places.remove(&id);
+        let (id, login) = order.iter().find_map(|&of| self.by_reputation[of].pop())?;
+        self.locations.remove(&id);
         Some(login)
     }
 
-    /// All that wait, in no order.
+    /// All waiting logins, unordered.
     pub(super) fn into_iter(self) -> impl Iterator<Item = T> {
-        let sites = self.lanes.into_iter().flat_map(|lane| lane.sites.into_values());
-        sites.flatten().map(|(_, login)| login)
+        let waiting = self.by_reputation.into_iter();
+        waiting.flat_map(|of| of.by_address.into_values()).flatten().map(|(_, login)| login)
     }
 
-    /// Takes out a login that nobody waits for any more.
+    /// Removes a login whose client has gone.
     pub(super) fn remove(&mut self, id: QueueId) -> Option<T> {
-        let (reputation, site) = self.places.remove(&id)?;
-        let lane = &mut self.lanes[reputation as usize];
-        let queue = lane.sites.get_mut(&site)?;
+        let (reputation, address) = self.locations.remove(&id)?;
+        let waiting = &mut self.by_reputation[reputation as usize];
+        let queue = waiting.by_address.get_mut(&address)?;
         let at = queue.iter().position(|(other, _)| *other == id)?;
         let (_, login) = queue.remove(at)?;
-        lane.tidy(site);
+        waiting.remove_if_empty(address);
         Some(login)
     }
 }
 
-impl<T> Lane<T> {
-    fn waiting(&self, site: IpAddr) -> usize {
-        self.sites.get(&site).map_or(0, VecDeque::len)
+impl<T> RoundRobin<T> {
+    fn waiting(&self, address: IpAddr) -> usize {
+        self.by_address.get(&address).map_or(0, VecDeque::len)
     }
 
     fn pop(&mut self) -> Option<(QueueId, T)> {
-        let site = self.turns.pop_front()?;
-        let queue = self.sites.get_mut(&site)?;
+        let address = self.order.pop_front()?;
+        let queue = self.by_address.get_mut(&address)?;
         let first = queue.pop_front();
         if queue.is_empty() {
-            self.sites.remove(&site);
+            self.by_address.remove(&address);
         } else {
-            self.turns.push_back(site);
+            self.order.push_back(address);
         }
         first
     }
 
-    /// Forgets an address that has nothing waiting any more.
-    fn tidy(&mut self, site: IpAddr) {
-        if self.waiting(site) == 0 {
-            self.sites.remove(&site);
-            self.turns.retain(|other| *other != site);
+    /// Removes an address that has no more logins waiting.
+    fn remove_if_empty(&mut self, address: IpAddr) {
+        if self.waiting(address) == 0 {
+            self.by_address.remove(&address);
+            self.order.retain(|other| *other != address);
         }
     }
 }
@@ -172,7 +177,7 @@ impl<T> Lane<T> {
 mod tests {
     use super::*;
 
-    fn site(number: u32) -> IpAddr {
+    fn address(number: u32) -> IpAddr {
         IpAddr::V4((0x0a00_0000 + number).into())
     }
 
@@ -184,70 +189,71 @@ mod tests {
     fn addresses_take_turns() {
         let mut queue = FairQueue::default();
         for number in 0..100 {
-            queue.push(site(1), Reputation::Clean, (1, number)).unwrap();
+            queue.push(address(1), Reputation::Clean, (1, number)).unwrap();
         }
-        queue.push(site(2), Reputation::Clean, (2, 0)).unwrap();
+        queue.push(address(2), Reputation::Clean, (2, 0)).unwrap();
         let order = drain(&mut queue);
         assert!(order.iter().position(|login| login.0 == 2).unwrap() <= 1);
         let first: Vec<usize> = order.iter().filter(|l| l.0 == 1).map(|l| l.1).collect();
-        assert_eq!(first, (0..100).collect::<Vec<_>>(), "its own stay in order");
-        assert!(queue.places.is_empty() && queue.lanes[0].sites.is_empty());
+        assert_eq!(first, (0..100).collect::<Vec<_>>(), "an address's logins stay in order");
+        assert!(queue.locations.is_empty() && queue.by_reputation[0].by_address.is_empty());
     }
 
     #[test]
-    fn who_fails_waits_for_the_others_but_does_not_starve() {
+    fn failing_logins_wait_but_do_not_starve() {
         let mut queue = FairQueue::default();
         for number in 0..8 {
-            queue.push(site(1), Reputation::Failing, (1, number)).unwrap();
+            queue.push(address(1), Reputation::Failing, (1, number)).unwrap();
         }
         for number in 0..40 {
-            queue.push(site(2), Reputation::Clean, (2, number)).unwrap();
+            queue.push(address(2), Reputation::Clean, (2, number)).unwrap();
         }
         let order = drain(&mut queue);
         assert_eq!(order[..2], [(2, 0), (2, 1)]);
         let failing = order[..16].iter().filter(|login| login.0 == 1).count();
         assert_eq!(failing, 4, "one in four");
-        queue.push(site(1), Reputation::Failing, (1, 0)).unwrap();
-        assert_eq!(queue.pop(false), None, "one thread is for the others alone");
+        queue.push(address(1), Reputation::Failing, (1, 0)).unwrap();
+        assert_eq!(queue.pop(false), None, "one thread checks no failing logins");
     }
 
     #[test]
-    fn an_address_has_its_bound_and_the_whole_too() {
+    fn an_address_has_its_bound_and_so_has_the_queue() {
         let mut queue = FairQueue::default();
         for (reputation, most) in
-            [(Reputation::Clean, 128), (Reputation::Neighbour, 32), (Reputation::Failing, 8)]
+            [(Reputation::Clean, 128), (Reputation::OthersFailed, 32), (Reputation::Failing, 8)]
         {
-            let took = (0..1000).take_while(|&n| queue.push(site(1), reputation, (1, n)).is_ok());
+            let took =
+                (0..1000).take_while(|&n| queue.push(address(1), reputation, (1, n)).is_ok());
             assert_eq!(took.count(), most);
         }
         for number in 2.. {
-            if queue.places.len() == MAX_WAITING {
+            if queue.locations.len() == MAX_WAITING {
                 break;
             }
-            queue.push(site(number), Reputation::Clean, (number, 0)).unwrap();
+            queue.push(address(number), Reputation::Clean, (number, 0)).unwrap();
         }
         // Addresses with failed logins make room first, then the one with the most; none for one with as many.
-        let (_, removed) = queue.push(site(5000), Reputation::Clean, (5000, 0)).unwrap();
-        assert_eq!(removed, Some((1, 7)), "the newest of those who fail");
+        let (_, removed) = queue.push(address(5000), Reputation::Clean, (5000, 0)).unwrap();
+        assert_eq!(removed, Some((1, 7)), "the newest of the failing address");
         for number in 5001..5000 + 8 + 32 {
-            let (_, removed) = queue.push(site(number), Reputation::Clean, (number, 0)).unwrap();
+            let (_, removed) = queue.push(address(number), Reputation::Clean, (number, 0)).unwrap();
             assert_eq!(removed.unwrap().0, 1);
         }
-        let (_, removed) = queue.push(site(6000), Reputation::Clean, (6000, 0)).unwrap();
+        let (_, removed) = queue.push(address(6000), Reputation::Clean, (6000, 0)).unwrap();
         assert_eq!(removed, Some((1, 127)));
         for number in 6001..6000 + 127 {
-            queue.push(site(number), Reputation::Clean, (number, 0)).unwrap();
+            queue.push(address(number), Reputation::Clean, (number, 0)).unwrap();
         }
-        assert!(queue.push(site(7000), Reputation::Clean, (7000, 0)).is_err());
-        assert!(queue.push(site(7000), Reputation::Failing, (7000, 0)).is_err());
-        assert_eq!(queue.places.len(), MAX_WAITING);
+        assert!(queue.push(address(7000), Reputation::Clean, (7000, 0)).is_err());
+        assert!(queue.push(address(7000), Reputation::Failing, (7000, 0)).is_err());
+        assert_eq!(queue.locations.len(), MAX_WAITING);
     }
 
     #[test]
-    fn who_goes_away_leaves_the_queue() {
+    fn cancelled_logins_leave_the_queue() {
         let mut queue = FairQueue::default();
         let ids: Vec<QueueId> =
-            (0..5).map(|n| queue.push(site(1), Reputation::Clean, (1, n)).unwrap().0).collect();
+            (0..5).map(|n| queue.push(address(1), Reputation::Clean, (1, n)).unwrap().0).collect();
         assert_eq!(queue.remove(ids[1]), Some((1, 1)));
         assert_eq!(queue.remove(ids[1]), None);
         assert_eq!(queue.pop(true), Some((1, 0)));
@@ -256,6 +262,6 @@ mod tests {
             queue.remove(*id).unwrap();
         }
         assert_eq!(queue.pop(true), None);
-        assert!(queue.places.is_empty() && queue.lanes[0].turns.is_empty());
+        assert!(queue.locations.is_empty() && queue.by_reputation[0].order.is_empty());
     }
 }

@@ -54,7 +54,7 @@ pub struct Received {
 pub enum ReadState {
     /// More bytes, together with those not consumed.
     More,
-    /// Nothing until an event; then call [`Connection::receive`] again with what was not consumed.
+    /// Nothing until an event; then call [`Connection::receive`] again with the bytes not consumed.
     Blocked,
     /// Nothing any more.
     Closed,
@@ -237,7 +237,7 @@ impl Connection {
     /// A connection that has come in.
     ///
     /// # Errors
-    /// The broker has as many as it takes.
+    /// The broker has reached its limit of connections.
     pub fn new(shard: &mut Shard, token: Token, peer: Peer) -> Result<Connection, Refused> {
         let broker = shard.broker();
         if broker.metrics().connections() >= broker.limits().max_connections as u64 {
@@ -560,7 +560,7 @@ impl Connection {
         self.announce_output(shard);
     }
 
-    /// The QUIC handshake is complete: what comes from now on is no replay.
+    /// The QUIC handshake is complete: data received from now on is not a replay.
     pub fn handshake_confirmed(&mut self, shard: &mut Shard, identity: Option<Box<str>>) {
         self.early = false;
         if self.peer.identity.is_none() {

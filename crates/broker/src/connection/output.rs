@@ -11,7 +11,7 @@ use crate::session::{Attachment, Session};
 use crate::shard::Shard;
 
 impl Connection {
-    /// Tells the transport once that there is output of this connection's own.
+    /// Announces to the transport, once, that this connection itself has output.
     pub(super) fn announce_output(&mut self, shard: &mut Shard) {
         let has = !self.actions.is_empty()
             || self.closing.is_some()
@@ -92,8 +92,8 @@ fn take_from_session(
         output.bytes.extend_from_slice(&outbox);
         shard.recycle(outbox);
     }
-    // Of what another worker's turn holds back, or a search that found nothing yet, nobody will tell:
-    // the next turn looks again. Those turns are short.
+    // There is no event when another worker's turn ends, or for a search that has found nothing yet: the next turn
+    // checks again. Those turns are short.
     if waits || (output.more && output.bytes.is_empty()) {
         shard.turn.ready(at);
     }

@@ -359,7 +359,7 @@ impl Connection {
             let options = if self.bridge { bridged(text, options) } else { options };
             let denied = Subscription::parse(text).is_ok_and(|Subscription { filter, .. }| {
                 !access_control.allows(subject, Action::Subscribe, filter)
-                    || shard.broker().keeps_back(filter)
+                    || shard.broker().is_hidden(filter)
             });
             let turn = &mut shard.turn;
             let code = if denied {

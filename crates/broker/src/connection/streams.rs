@@ -18,9 +18,8 @@ impl Connection {
         }
     }
 
-    /// The peer has ended a stream. The control stream's end is the connection's. A data stream
-    /// that was finished, not reset, is still owed the answers to what it carried: a client may
-    /// well send one PUBLISH and a FIN, and wait for the PUBACK.
+    /// The peer has ended a stream. The control stream's end is the connection's. A data stream that was finished, not
+    /// reset, still gets the answers to its packets: a client may send one PUBLISH and a FIN, and wait for the PUBACK.
     pub fn stream_ended(&mut self, shard: &mut Shard, stream: StreamKey, end: StreamEnd) {
         if stream == StreamKey::CONTROL {
             let departure = Departure { discard_will: false, expiry_interval_s: None };
@@ -45,7 +44,7 @@ impl Connection {
         self.announce_output(shard);
     }
 
-    /// Finishes the streams whose peer has finished and that are owed nothing more.
+    /// Finishes the streams that the peer has finished and that have no answers outstanding.
     pub(super) fn finish_answered(&mut self) {
         let Connection { streams, waiting, actions, .. } = self;
         streams.retain(|open| {

@@ -30,7 +30,7 @@ impl Connection {
 
     /// The client is authenticated: adds it to the list for operators.
     pub(super) fn list(&mut self, shard: &Shard, session: &Arc<Session>) {
-        // The program's own sessions are nobody's clients.
+        // The program's own sessions are not clients.
         if session.lock().username.as_deref() == Some(EXTERNAL_USER_PREFIX) {
             return;
         }

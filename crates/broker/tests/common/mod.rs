@@ -11,7 +11,7 @@ use std::time::Duration;
 use fulmar_broker::auth::AccessControl;
 use fulmar_broker::storage::{NoStorage, Restored, Storage};
 use fulmar_broker::{
-    Broker, BrokerConfig, ClientFigures, Connection, Limits, ListenerPolicy, LostCause, Output,
+    Broker, BrokerConfig, ClientStatistics, Connection, Limits, ListenerPolicy, LostCause, Output,
     Peer, ReadState, Shard, StreamEnd, StreamKey, Timestamp, Token, TransportKind,
 };
 use fulmar_mqtt::ack::AckKind;
@@ -162,7 +162,7 @@ impl World {
             limits: setup.limits,
             access_control: setup.access_control,
             sys_interval_s: setup.sys_interval_s,
-            client_figures: ClientFigures::Rules,
+            client_statistics: ClientStatistics::Rules,
         };
         let broker = Broker::new(config, setup.storage, setup.restored, setup.now);
         let shard = |index| Shard::new(Arc::clone(&broker), index, setup.now, Arc::new(|| {}));
@@ -447,7 +447,7 @@ impl World {
         line.connection.output(shard, stream).bytes.len()
     }
 
-    /// Streams whose transport was told that there is output.
+    /// Streams for which the transport got an event that there is output.
     pub fn ready_streams(&mut self, conn: Conn) -> Vec<StreamKey> {
         let mut ready = SmallVec::new();
         self.line(conn).connection.ready_streams(&mut ready);

@@ -50,7 +50,7 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Reads the file, if one is named, then the process's environment.
+    /// Reads the file, if there is a path, then the process's environment.
     ///
     /// # Errors
     /// [`crate::exit::Usage`] with the place, the error, and the allowed values.
@@ -68,8 +68,8 @@ impl Config {
         Ok(config)
     }
 
-    /// The keys with secrets in this file, if users other than its owner and group can read it.
-    pub(crate) fn secrets_for_everybody(path: &Path) -> Vec<&'static str> {
+    /// The keys with secrets in this file, if it is readable by users other than its owner and group.
+    pub(crate) fn world_readable_secrets(path: &Path) -> Vec<&'static str> {
         use std::os::unix::fs::PermissionsExt as _;
         let mode = path.metadata().map_or(0, |metadata| metadata.permissions().mode());
         if mode & 0o004 == 0 {
@@ -83,7 +83,7 @@ impl Config {
     }
 
     /// The keys, as `section.key`, that differ from `old` and require a restart.
-    pub(crate) fn changed_for_a_restart(&self, old: &Config) -> Vec<String> {
+    pub(crate) fn changes_requiring_restart(&self, old: &Config) -> Vec<String> {
         let [old, new] = [old, self].map(|config| serde_json::to_value(config).unwrap_or_default());
         let mut changed = Vec::new();
         for (section, keys) in new.as_object().into_iter().flatten() {
@@ -99,7 +99,7 @@ impl Config {
     }
 }
 
-/// Whether SIGHUP is enough for a change of this key.
+/// Whether a change of this key applies on SIGHUP.
 fn reloaded(key: &str) -> bool {
     let at_start = ["auth.allow_anonymous", "tls.client_auth"].contains(&key);
     !at_start && ["acl.", "auth.", "tls."].iter().any(|section| key.starts_with(section))
@@ -178,22 +178,22 @@ mod tests {
         );
         let config = load("[quic]\nbbr = true\n", &[]).unwrap();
         assert_eq!(config.quic.congestion(), Congestion::Bbr);
-        assert_eq!(config.changed_for_a_restart(&Config::default()), ["quic.congestion"]);
+        assert_eq!(config.changes_requiring_restart(&Config::default()), ["quic.congestion"]);
         let error = refused("[quic]\nbbr = true\ncongestion = \"adaptive\"\n", &[]);
         assert!(error.contains("leave out bbr"), "{error}");
     }
 
     #[test]
-    fn changes_that_take_a_restart_are_named() {
+    fn changes_that_require_a_restart_are_named() {
         let new = "[limits]\nmax_sessions = 5\n[auth]\nallow_anonymous = \"never\"\npassword_file = \"x\"\n\
                    [acl]\ndefault_allow = false\n";
-        let changed = load(new, &[]).unwrap().changed_for_a_restart(&Config::default());
+        let changed = load(new, &[]).unwrap().changes_requiring_restart(&Config::default());
         assert_eq!(changed, ["auth.allow_anonymous", "limits.max_sessions"]);
-        assert!(Config::default().changed_for_a_restart(&Config::default()).is_empty());
+        assert!(Config::default().changes_requiring_restart(&Config::default()).is_empty());
     }
 
     #[test]
-    fn the_rules_in_the_example_are_good_rules() {
+    fn the_rules_in_the_example_are_valid() {
         let rules = EXAMPLE.find("# [[acl.rules]]").unwrap();
         let rules = EXAMPLE[rules..].split("\n\n").next().unwrap();
         let text: Vec<&str> = rules.lines().map(|line| line.trim_start_matches("# ")).collect();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gateway_in_the_example_is_good() {
+    fn the_gateway_in_the_example_is_valid() {
         let lines = EXAMPLE.lines().map(|line| match line.strip_prefix("# ") {
             Some(rule) if rule.starts_with("[[upstream.") || rule.contains(" = ") => rule,
             _ => line,
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     #[cfg(feature = "platform")]
-    fn a_gateway_has_no_platform_unless_told() {
+    fn a_gateway_has_no_platform_unless_enabled() {
         let upstream =
             "[upstream]\nurl = \"quic://broker.example\"\n[[upstream.up]]\nfilter = \"#\"\n";
         let value = |word: &str| format!("[platform]\nenabled = {word}\n");
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_in_a_file_for_everybody_are_named() {
+    fn secrets_in_a_world_readable_file_are_named() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("fulmar.toml");
@@ -318,7 +318,7 @@ mod tests {
             }
             std::fs::write(&path, text).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-            assert_eq!(Config::secrets_for_everybody(&path), expected, "{mode:o} {text}");
+            assert_eq!(Config::world_readable_secrets(&path), expected, "{mode:o} {text}");
         }
     }
 

@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use fulmar_broker::{ClientFigures, DropPolicy, Limits, RatePolicy, SessionOwner};
+use fulmar_broker::{ClientStatistics, DropPolicy, Limits, RatePolicy, SessionOwner};
 use fulmar_transport::{QuicKeys, QuicSettings, TransportLimits};
 use serde::{Deserialize, Serialize};
 
@@ -371,7 +371,7 @@ impl Default for LimitsConfig {
     }
 }
 
-/// Who may connect without credentials.
+/// Which clients may connect without credentials.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Anonymous {
@@ -577,12 +577,12 @@ pub(crate) struct Sys {
     /// Seconds between two publications; 0 for never.
     pub(crate) interval_s: u32,
     /// Which clients may read other clients' path statistics there.
-    pub(crate) clients: ClientFigures,
+    pub(crate) clients: ClientStatistics,
 }
 
 impl Default for Sys {
     fn default() -> Self {
-        Sys { interval_s: 10, clients: ClientFigures::default() }
+        Sys { interval_s: 10, clients: ClientStatistics::default() }
     }
 }
 

@@ -62,16 +62,16 @@ pub(super) struct BackPressure {
     queues: Mutex<Vec<Queue>>,
     /// The level of the longest queue: one of those below.
     level: AtomicU8,
-    /// Clients that have published to a queue that is behind since it is.
+    /// Clients that have published to a queue since it has been behind.
     noted: Mutex<HashSet<Box<str>>>,
 }
 
 /// No client waits.
-const ROOM: u8 = 0;
+const NO_DELAY: u8 = 0;
 /// Clients that publish to the queue wait.
-const BEHIND: u8 = 1;
+const DELAY_PUBLISHERS: u8 = 1;
 /// All clients wait.
-const BRIMFUL: u8 = 2;
+const DELAY_ALL: u8 = 2;
 
 #[derive(Default)]
 struct Queue {
@@ -114,28 +114,28 @@ impl BackPressure {
     /// Whether this client has to wait. The clients of internal sessions never do: they empty the queues.
     pub(super) fn delays(&self, client_id: &str) -> bool {
         match self.level.load(Ordering::Relaxed) {
-            ROOM => false,
-            BEHIND => self.noted.lock().contains(client_id),
+            NO_DELAY => false,
+            DELAY_PUBLISHERS => self.noted.lock().contains(client_id),
             _ => self.queues.lock().iter().all(|queue| queue.client_id != client_id),
         }
     }
 
     /// A client publishes.
     fn note(&self, client_id: &str, topic: &str) {
-        if self.level.load(Ordering::Relaxed) == ROOM {
+        if self.level.load(Ordering::Relaxed) == NO_DELAY {
             return;
         }
         let queues = self.queues.lock();
         let own = queues.iter().any(|queue| queue.client_id == client_id);
-        let behind = |queue: &Queue| queue.level() > ROOM && queue.takes(topic);
+        let behind = |queue: &Queue| queue.level() > NO_DELAY && queue.takes(topic);
         if !own && queues.iter().any(behind) {
             self.noted.lock().insert(client_id.into());
         }
     }
 
     fn measure(&self, queues: &[Queue]) {
-        let level = queues.iter().map(Queue::level).max().unwrap_or(ROOM);
-        if self.level.swap(level, Ordering::Relaxed) != ROOM && level == ROOM {
+        let level = queues.iter().map(Queue::level).max().unwrap_or(NO_DELAY);
+        if self.level.swap(level, Ordering::Relaxed) != NO_DELAY && level == NO_DELAY {
             *self.noted.lock() = HashSet::new();
         }
     }
@@ -187,14 +187,14 @@ impl Queue {
                 || self.bytes > self.most_bytes / 4 * quarters
         };
         match () {
-            () if is_over(3) => BRIMFUL,
-            () if is_over(2) => BEHIND,
-            () => ROOM,
+            () if is_over(3) => DELAY_ALL,
+            () if is_over(2) => DELAY_PUBLISHERS,
+            () => NO_DELAY,
         }
     }
 }
 
-/// Storage whose operations are counted on their way.
+/// Counts the operations that it passes on to the storage.
 pub(super) struct Watched {
     pub(super) inner: Arc<dyn Storage>,
     pub(super) back_pressure: Arc<BackPressure>,

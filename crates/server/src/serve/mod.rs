@@ -94,7 +94,7 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     }
     logging::start(log, &config.log.level, Some(config.log.format))?;
     for (file, key) in args.config.iter().flat_map(|file| {
-        let keys = Config::secrets_for_everybody(file).into_iter();
+        let keys = Config::world_readable_secrets(file).into_iter();
         keys.map(move |key| (file.display(), key))
     }) {
         tracing::warn!(%file,
@@ -133,7 +133,7 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
             ..access_control
         },
         sys_interval_s: config.sys.interval_s,
-        client_figures: config.sys.clients,
+        client_statistics: config.sys.clients,
     };
     let broker = Broker::new(broker_config, stored.storage, stored.restored, clock.now());
     stored.wake.set(Arc::downgrade(&broker)).ok().context("storage was given two brokers")?;

@@ -33,7 +33,7 @@ impl Reloader<'_> {
         match self.reload() {
             Ok(config) => {
                 tracing::info!("certificates, client CAs, passwords and access rules reloaded");
-                let waiting = config.changed_for_a_restart(self.started);
+                let waiting = config.changes_requiring_restart(self.started);
                 if !waiting.is_empty() {
                     tracing::warn!("changed, takes effect after a restart: {}", waiting.join(", "));
                 }

@@ -5,7 +5,9 @@ use std::io::{ErrorKind, Read as _, Write as _};
 
 use fulmar_broker::auth::AccessControl;
 use fulmar_broker::storage::{NoStorage, Restored};
-use fulmar_broker::{Broker, BrokerConfig, ClientFigures, Limits, ListenerPolicy, TransportKind};
+use fulmar_broker::{
+    Broker, BrokerConfig, ClientStatistics, Limits, ListenerPolicy, TransportKind,
+};
 
 use super::*;
 use crate::config::Carrier;
@@ -29,10 +31,10 @@ fn an_idle_connection_is_small() {
 }
 
 fn io(policy: &Arc<ListenerPolicy>) -> (Io, ListenerConfig) {
-    let (access_control, client_figures) = (AccessControl::default(), ClientFigures::Nobody);
+    let (access_control, client_statistics) = (AccessControl::default(), ClientStatistics::Nobody);
     let limits = Limits { max_outbox_bytes: OUTBOX_BYTES, ..Limits::default() };
     let config =
-        BrokerConfig { workers: 1, limits, access_control, sys_interval_s: 0, client_figures };
+        BrokerConfig { workers: 1, limits, access_control, sys_interval_s: 0, client_statistics };
     let now = Timestamp(1);
     let broker = Broker::new(config, Arc::new(NoStorage), Restored::default(), now);
     let shard = Shard::new(broker, 0, now, Arc::new(|| {}));

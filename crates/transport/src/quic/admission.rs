@@ -1,4 +1,4 @@
-//! How much work strangers may cause (RFC 9000 section 21.1).
+//! How much work unknown clients may cause (RFC 9000 section 21.1).
 //!
 //! Datagrams that may begin a connection wait in two short queues, those with a token first, and are handled after
 //! everything from known clients, for a limited part of a turn. Failed handshakes are counted: above a rate that
@@ -14,22 +14,22 @@ use std::time::{Duration, Instant};
 use super::peek::{self, First};
 use super::socket::Datagram;
 
-/// Datagrams that wait in each queue, at most; the oldest is dropped for a further one, as the network might.
+/// The most datagrams in each queue; for a further one, the oldest is dropped, as in a network.
 const MAX_WAITING: usize = 1024;
-/// How long strangers may keep a turn. One handshake takes some 0.2 ms.
+/// The longest time for unknown clients in one turn. A handshake takes some 0.2 ms.
 const TURN: Duration = Duration::from_millis(2);
 /// The share of a worker's time for unknown clients while many handshakes fail: one part of this many.
 const SHARE: f64 = 2.0;
-/// Longest time without any of them, in seconds.
+/// The longest time without unknown clients, in seconds.
 const MAX_PAUSE: f64 = 0.1;
-/// Seconds for strangers that are saved up, at most.
+/// The most seconds for unknown clients that are saved.
 const MAX_SAVED: f64 = 0.02;
 
 /// Failures per second that are ordinary.
 const FAILURES_A_SECOND: f64 = 20.0;
-/// Failures beyond that from which addresses must be proven.
+/// Further failures from which addresses must be validated.
 const FAILURES: f64 = 50.0;
-/// What counts of failures, at most: how long the demand lasts after the last of them.
+/// The most failures that count; determines how long addresses must be validated after the last failure.
 const MAX_FAILURES: f64 = 400.0;
 
 /// Failures of one validated address, and how many of them are forgotten per second.
@@ -37,10 +37,10 @@ const OF_ADDRESS: Bound = Bound { most: 8.0, a_second: 1.0 };
 /// The same for an IPv4 address with any port, or the 64-bit prefix of an IPv6 address: a few hundred handshakes per
 /// second take a small part of a core, and a whole site may be behind one address.
 const OF_SITE: Bound = Bound { most: 200.0, a_second: 200.0 };
-/// Addresses and sites remembered, at most.
+/// The most addresses and prefixes remembered.
 const MAX_BLAMED: usize = 4096;
 
-/// A number of failures that wanes.
+/// A number of failures that decreases over time.
 #[derive(Clone, Copy, Debug)]
 struct Level {
     level: f64,
@@ -91,7 +91,7 @@ impl<K: Eq + Hash> Blamed<K> {
     }
 }
 
-/// How many handshakes fail, and so whether new clients must prove their address.
+/// How many handshakes fail, and so whether new clients must validate their address.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HandshakePressure(Option<Level>);
 
@@ -107,7 +107,7 @@ impl HandshakePressure {
         self.count(1.0, now);
     }
 
-    /// A client has proven its address.
+    /// A client has validated its address.
     pub fn proven(&mut self, now: Instant) {
         self.count(-1.0, now);
     }
@@ -129,7 +129,7 @@ impl HandshakePressure {
     }
 }
 
-/// What strangers of one port of a worker are allowed.
+/// The limits for unknown clients of one port of a worker.
 #[derive(Debug)]
 pub(super) struct Admission {
     with_token: VecDeque<Datagram>,
@@ -137,7 +137,7 @@ pub(super) struct Admission {
     pressure: HandshakePressure,
     addresses: Blamed<SocketAddr>,
     sites: Blamed<IpAddr>,
-    /// Seconds strangers may still take, which are owed if below zero, and when that was reckoned.
+    /// Seconds that unknown clients may still use, negative after too many, and when this was calculated.
     saved: f64,
     reckoned: Option<Instant>,
 }
@@ -157,7 +157,7 @@ impl Default for Admission {
 }
 
 impl Admission {
-    /// Gives back what is not a stranger's; that waits, or is dropped.
+    /// Returns a known client's datagram; an unknown client's is queued or dropped.
     pub(super) fn sort(&mut self, datagram: Datagram, now: Instant) -> Option<Datagram> {
         let First::Early { token } = peek::first(&datagram.bytes) else { return Some(datagram) };
         if self.is_pressed(now) && self.is_blamed(datagram.remote, now) {
@@ -171,7 +171,7 @@ impl Admission {
         None
     }
 
-    /// The next to be worked on, in a turn in which strangers have had `taken` so far.
+    /// The next datagram to handle, in a turn in which unknown clients have used `taken` so far.
     pub(super) fn next(&mut self, taken: Duration, now: Instant) -> Option<Datagram> {
         let has_share = !self.is_pressed(now) || taken.as_secs_f64() < self.save(now);
         if taken >= TURN || !has_share {
@@ -180,12 +180,12 @@ impl Admission {
         self.with_token.pop_front().or_else(|| self.without.pop_front())
     }
 
-    /// A turn has ended in which strangers took so long.
+    /// A turn has ended in which unknown clients used this time.
     pub(super) fn spent(&mut self, taken: Duration) {
         self.saved -= taken.as_secs_f64();
     }
 
-    /// When those that wait have their next turn.
+    /// When the queued datagrams have their next turn.
     pub(super) fn next_turn(&mut self, now: Instant) -> Option<Instant> {
         if self.with_token.is_empty() && self.without.is_empty() {
             return None;
@@ -208,7 +208,7 @@ impl Admission {
         self.pressure.asked_for_proof(now);
     }
 
-    /// A stranger has proven its address.
+    /// An unknown client has validated its address.
     pub(super) fn proven(&mut self, now: Instant) {
         self.pressure.proven(now);
     }
@@ -222,7 +222,7 @@ impl Admission {
         self.addresses.is_too_much(&peer, now) || self.sites.is_too_much(&site(peer.ip()), now)
     }
 
-    /// Seconds that strangers may take now.
+    /// Seconds that unknown clients may use now.
     fn save(&mut self, now: Instant) -> f64 {
         let before = self.reckoned.replace(now).unwrap_or(now);
         let more = now.saturating_duration_since(before).as_secs_f64() / SHARE;
@@ -231,7 +231,7 @@ impl Admission {
     }
 }
 
-/// What one customer of a network has: an IPv4 address, or a 64-bit prefix.
+/// The address range of one customer of a network: an IPv4 address, or a 64-bit prefix.
 pub(super) fn site(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::from((u128::from(address) >> 64 << 64).to_be_bytes()),
@@ -302,7 +302,7 @@ mod tests {
             admission.failed(address(1), false, now);
         }
         assert!(admission.is_pressed(now));
-        // Forged addresses do not answer: it lasts as long as they come.
+        // Forged addresses do not answer: the limit lasts as long as their datagrams arrive.
         let mut later = now;
         for _ in 0..60 {
             later += Duration::from_secs(1);

@@ -21,8 +21,8 @@ use crate::tls::{ServerTls, TlsError};
 /// KiB with this number.
 const FIRST_STREAMS: u32 = 8;
 
-/// Unread bytes taken on one connection before its client is let in; a CONNECT and a good deal of
-/// early data fit, and strangers do not fill the memory.
+/// Unread bytes buffered on one connection before its client is accepted: enough for CONNECT and much early data, and
+/// clients that are not authenticated cannot fill the memory.
 const FIRST_WINDOW_BYTES: u32 = 64 * 1024;
 
 /// The shortest interval between two stateless resets of one worker. After a restart, they notify clients that their
@@ -84,9 +84,9 @@ pub struct QuicSettings {
     pub retry_above: usize,
     /// Handshakes in progress on one worker above which new ones are ignored.
     pub max_handshakes: usize,
-    /// Whether early data (0-RTT) is taken.
+    /// Whether early data (0-RTT) is accepted.
     pub early_data: bool,
-    /// Congestion control of what is sent to clients.
+    /// Congestion control towards clients.
     pub congestion: Congestion,
     /// Whether small datagrams to clients with little to receive are sent again where packets are lost
     /// (`fulmar_congestion::copies`).
@@ -174,12 +174,12 @@ impl QuicSettings {
     }
 }
 
-/// Which address tokens have been used. quinn-proto's log begins with the first token it sees and
-/// refuses all that end sooner, with a warning for each: after a restart most of those that clients
-/// bring. One that ends at `now` makes it begin there.
+/// Which address tokens have been used. quinn-proto's log begins with the first token that it sees and refuses all
+/// that expire sooner, with a warning for each: after a restart, most of the clients' tokens. A token that expires at
+/// `now` makes the log begin there.
 fn token_log(now: SystemTime) -> BloomTokenLog {
     let log = BloomTokenLog::default();
-    // Not a nonce anybody is given; 128 random bits are.
+    // No client's nonce: those are 128 random bits.
     let _ = log.check_and_insert(0, now - TOKEN_LIFETIME, TOKEN_LIFETIME);
     log
 }

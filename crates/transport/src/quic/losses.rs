@@ -90,7 +90,7 @@ mod tests {
         for number in 0..most {
             losses.keep(address(number), 0.1, at(number));
         }
-        // The first is heard of again, then others follow.
+        // The first is stored again, then others follow.
         losses.keep(address(0), 0.2, at(most));
         for number in most..most + 10 {
             losses.keep(address(number), 0.1, at(number + 1));

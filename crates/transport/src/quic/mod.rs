@@ -97,12 +97,12 @@ pub(crate) struct QuicShard {
     /// Connections that may have something to send.
     dirty: Vec<usize>,
     timers: Timers,
-    /// When to read on without being told: at once where reading stopped so that others have their
-    /// turn, after a while where it failed. An edge-triggered socket will not tell again.
+    /// When to read on without an event: at once if reading stopped to let other connections have their turn, after a
+    /// while if it failed. The poller is edge-triggered and does not repeat its event.
     read_again: Option<Instant>,
     /// Datagrams so far.
     received: u64,
-    /// What strangers begin with, and how much of it is worked on.
+    /// Datagrams that may begin a connection, and how many of them are handled.
     admission: Admission,
     /// Scratch for datagrams under construction.
     scratch: Vec<u8>,
@@ -228,7 +228,7 @@ impl QuicShard {
         let Datagram { remote, local_ip, ecn, bytes } = datagram;
         let length = bytes.len();
         let first = peek::first(&bytes);
-        // Only what is too small to be answered by a path challenge may have to be told of once more.
+        // Only datagrams too small to be answered by a path challenge may have to be handled once more.
         let again =
             (first == First::Short && length < conn::MIN_DIRECT_BYTES).then(|| bytes.clone());
         self.scratch.clear();
@@ -525,7 +525,7 @@ fn transmit(
             Some(unvalidated) => unvalidated.may_send(inner, out.socket.max_segments()),
         };
         if most == 0 {
-            // Goes on when the client is heard of again.
+            // Continues when the next datagram from the client arrives.
             return true;
         }
         let Some(mut transmit) = inner.poll_transmit(out.now, most, out.scratch) else {

@@ -6,34 +6,33 @@
 //! connection. HTTP/3, whose connections may carry WebTransport sessions, keeps time by the same rules
 //! (`fulmar-http`).
 //!
-//! A client may have an idle timeout shorter than the silence its Keep Alive allows, since libraries
-//! have defaults for both. It would let go of the connection although it did what it promised. It is
-//! asked for a sign of life (RFC 9000 section 10.1.2) before that; a client that wants to sleep says so
-//! with a long idle timeout, and is never asked.
+//! A client may have an idle timeout shorter than the silence that its Keep Alive allows, because libraries have
+//! defaults for both. It would close the connection although it kept its Keep Alive. The server therefore sends it a
+//! PING (RFC 9000 section 10.1.2) before that. A client that wants to sleep has a long idle timeout and gets none.
 
 use std::time::{Duration, Instant};
 
 use quinn_proto::transport_parameters::TransportParameters;
 
-/// What is due at a time.
+/// What to do when a time is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// A PING, so that the client does not let go of the connection.
+    /// A PING, so that the client does not close the connection.
     Ask,
-    /// The connection is gone.
+    /// The client has been silent for too long: the connection has ended.
     GiveUp,
 }
 
-/// How long a QUIC connection has been silent, and what that asks for: a PING, or the end.
+/// How long a QUIC connection has been silent, and what to do about it: a PING, or the end.
 #[derive(Debug)]
 pub struct Silence {
-    heard_at: Instant,
+    received_at: Instant,
     /// The listener's idle timeout.
     limit_ms: u32,
     /// The client's; `u32::MAX` if it has none.
     clients_ms: u32,
-    /// Whether the client was asked for a packet since the last one was received.
-    asked: bool,
+    /// Whether the client was pinged since the last packet was received.
+    pinged: bool,
 }
 
 impl Silence {
@@ -41,18 +40,18 @@ impl Silence {
     #[must_use]
     pub fn new(now: Instant, limit: Duration) -> Silence {
         let limit_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
-        Silence { heard_at: now, limit_ms, clients_ms: u32::MAX, asked: false }
+        Silence { received_at: now, limit_ms, clients_ms: u32::MAX, pinged: false }
     }
 
     /// A datagram for the connection was received.
     pub fn heard(&mut self, now: Instant) {
-        self.heard_at = now;
-        self.asked = false;
+        self.received_at = now;
+        self.pinged = false;
     }
 
     /// The client has been sent a PING.
     pub fn has_asked(&mut self) {
-        self.asked = true;
+        self.pinged = true;
     }
 
     /// Takes the client's own idle timeout from its transport parameters.
@@ -80,16 +79,16 @@ impl Silence {
         if Duration::from_millis(own.into()) >= allowed {
             return None;
         }
-        Some(match self.asked {
-            // Time for it to answer, and to be asked again if that is lost.
-            false => (self.heard_at + Duration::from_millis(u64::from(own) * 2 / 3), Due::Ask),
+        Some(match self.pinged {
+            // Time for it to answer, and to be pinged again if that is lost.
+            false => (self.received_at + Duration::from_millis(u64::from(own) * 2 / 3), Due::Ask),
             true => (self.after(own, rtt), Due::GiveUp),
         })
     }
 
     /// Idle timeouts are no shorter than three probe timeouts (RFC 9000 section 10.1).
     fn after(&self, ms: u32, rtt: Duration) -> Instant {
-        self.heard_at + Duration::from_millis(ms.into()).max(rtt * 4)
+        self.received_at + Duration::from_millis(ms.into()).max(rtt * 4)
     }
 }
 

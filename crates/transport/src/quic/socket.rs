@@ -48,12 +48,12 @@ pub(crate) struct Socket {
     buffers: Vec<Vec<u8>>,
     metas: Vec<RecvMeta>,
     batch: Vec<Datagram>,
-    /// The last read left nothing behind.
+    /// Whether the last read emptied the socket.
     emptied: bool,
     unsent: VecDeque<Unsent>,
-    /// Where it is registered, and as what.
+    /// Where it is registered, and with which token.
     poller: Option<(Registry, Token)>,
-    /// The poller is to tell of room to write.
+    /// Whether the poller reports room to write.
     asks_for_room: bool,
 }
 
@@ -79,7 +79,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Has the poller tell of room to write while something waits for it, and only then.
+    /// Has the poller report room to write while datagrams wait for it, and only then.
     fn ask_for_room(&mut self) {
         let asks = self.is_blocked();
         if asks == self.asks_for_room {
@@ -105,8 +105,7 @@ impl Socket {
     /// The next datagrams; `None` when the socket is empty. Hand the batch back for reuse.
     ///
     /// # Errors
-    /// The socket cannot be read now, and may have datagrams all the same: of those it will not
-    /// tell again.
+    /// The socket cannot be read now. It may have datagrams nevertheless, and the poller will not report it again.
     pub(crate) fn receive(&mut self) -> io::Result<Option<Vec<Datagram>>> {
         if std::mem::take(&mut self.emptied) {
             return Ok(None);
@@ -118,14 +117,14 @@ impl Socket {
             match self.state.recv((&self.io).into(), &mut slices, &mut self.metas) {
                 Ok(count) => break count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                // As a rule an ICMP error about a datagram sent earlier, which the kernel tells
-                // once; the connection finds out by itself, and others' datagrams lie behind it.
+                // Usually an ICMP error about a datagram sent earlier, which the kernel reports once. The connection
+                // detects the loss by itself, and the socket may have datagrams of other connections.
                 Err(_) if passed_over < MAX_PASSED_OVER => passed_over += 1,
                 Err(error) => return Err(error),
             }
         };
         drop(slices);
-        // A read that brings fewer than it could has emptied the socket; what comes now is told.
+        // A read that returns fewer datagrams than it could has emptied the socket; the poller reports new ones.
         self.emptied = BATCH_SIZE > 1 && count < BATCH_SIZE;
         let mut batch = std::mem::take(&mut self.batch);
         for (meta, buffer) in self.metas.iter().zip(&self.buffers).take(count) {

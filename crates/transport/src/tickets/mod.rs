@@ -232,7 +232,7 @@ impl Tickets {
                 add(&self.counters.missed, 1);
                 None
             }
-            // It may still be there for the next one: nobody has acted on it.
+            // It may still be there for the next attempt: it has had no effect.
             Err(error) => {
                 self.failed("not taken", &error);
                 None

@@ -1,7 +1,6 @@
-//! What is demanded of clients' certificates, exchangeable while listeners run, and sessions bound
-//! to it.
+//! Requirements on clients' certificates, which can be replaced while listeners run, and TLS sessions bound to them.
 //!
-//! A resumed session skips the request for a certificate: the client is whom the session says.
+//! A resumed session skips the request for a certificate: the session identifies the client.
 //! So a session may only be resumed under the demands it was made under; [`Bound`] sees to that,
 //! over an exchange of the authorities and over restarts.
 

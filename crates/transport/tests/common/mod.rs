@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use fulmar_broker::auth::AccessControl;
 use fulmar_broker::storage::{NoStorage, Restored};
-use fulmar_broker::{Broker, BrokerConfig, ClientFigures, Limits, ListenerPolicy};
+use fulmar_broker::{Broker, BrokerConfig, ClientStatistics, Limits, ListenerPolicy};
 use fulmar_transport::{Carrier, Clock, ListenerConfig, Server, ServerConfig, TransportLimits};
 
 /// Longest time anything here may take.
@@ -37,7 +37,7 @@ impl TestServer {
             limits: Limits::default(),
             access_control: AccessControl::default(),
             sys_interval_s: 0,
-            client_figures: ClientFigures::Rules,
+            client_statistics: ClientStatistics::Rules,
         };
         let broker = Broker::new(config, Arc::new(NoStorage), Restored::default(), clock.now());
         let policy = Arc::new(ListenerPolicy { name: "test".into(), allow_anonymous });

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use fulmar_broker::auth::AccessControl;
 use fulmar_broker::storage::{NoStorage, Restored};
-use fulmar_broker::{Broker, BrokerConfig, ClientFigures, Limits, ListenerPolicy};
+use fulmar_broker::{Broker, BrokerConfig, ClientStatistics, Limits, ListenerPolicy};
 use fulmar_certs::authority::{Authority, Purpose};
 use fulmar_certs::files;
 use fulmar_mqtt::ack::AckKind;
@@ -38,7 +38,7 @@ use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
 /// Longest time anything here may take.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// One way from the server to a client behind a [`Relay`] that loses datagrams.
 pub const LONG_WAY: Duration = Duration::from_millis(20);
@@ -67,7 +67,7 @@ impl Setup {
                 limits: Limits::default(),
                 access_control: AccessControl::default(),
                 sys_interval_s: 0,
-                client_figures: ClientFigures::Rules,
+                client_statistics: ClientStatistics::Rules,
             },
             tickets: Tickets::in_memory().unwrap(),
             client_auth: ClientAuth::Off,
@@ -229,7 +229,7 @@ impl Site {
         let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
         let connecting =
             endpoint.connect_with(config.clone(), self.address(), "localhost").unwrap();
-        timeout(PATIENCE, connecting).await.unwrap().unwrap()
+        timeout(TIMEOUT, connecting).await.unwrap().unwrap()
     }
 
     /// A connected client and whether the session was present.
@@ -259,11 +259,12 @@ impl Site {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("waited too long for {what}"));
+        timeout(TIMEOUT, waiting).await.unwrap_or_else(|_| panic!("waited too long for {what}"));
     }
 
-    /// A new client publishes one last message, so that a subscriber that receives it knows that nothing came before.
-    pub async fn last_word(&self, topic: &str) {
+    /// A new client publishes a last message: a subscriber that receives it first can conclude that nothing came
+    /// before.
+    pub async fn publish_last(&self, topic: &str) {
         let (_connection, mut control, _) = self.client(&hello("last")).await;
         control.send(&publish(topic, b"last", 1)).await;
         assert_eq!(control.next().await, Seen::Puback(1));
@@ -278,7 +279,7 @@ pub async fn visitor(
 ) -> (Endpoint, Connection, Pipe) {
     let endpoint = Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
     let connecting = endpoint.connect_with(config, address, "localhost").unwrap();
-    let connection = timeout(PATIENCE, connecting).await.unwrap().unwrap();
+    let connection = timeout(TIMEOUT, connecting).await.unwrap().unwrap();
     let mut control = Pipe::open(&connection).await;
     control.send(&hello.bytes()).await;
     assert_eq!(control.next().await, Seen::Connack(false));
@@ -307,7 +308,7 @@ pub async fn first_datagram(config: ClientConfig) -> Vec<u8> {
     let address = here.local_addr().unwrap();
     let connecting = endpoint.connect_with(config, address, "localhost").unwrap();
     let mut buffer = vec![0; 2048];
-    let length = timeout(PATIENCE, here.recv(&mut buffer)).await.unwrap().unwrap();
+    let length = timeout(TIMEOUT, here.recv(&mut buffer)).await.unwrap().unwrap();
     drop(connecting);
     buffer.truncate(length);
     buffer
@@ -330,7 +331,7 @@ pub async fn replay(flight: &[Vec<u8>], site: &Site) {
             }
         }
     };
-    timeout(PATIENCE, replaying).await.expect("the server never answered the replay");
+    timeout(TIMEOUT, replaying).await.expect("the server never answered the replay");
 }
 
 pub struct Hello {
@@ -452,7 +453,7 @@ pub enum Seen {
 
 /// The code the server has closed with.
 pub async fn close_code(connection: &Connection) -> u64 {
-    match timeout(PATIENCE, connection.closed()).await.expect("never closed") {
+    match timeout(TIMEOUT, connection.closed()).await.expect("never closed") {
         ConnectionError::ApplicationClosed(close) => close.error_code.into_inner(),
         other => panic!("not closed by MQTT: {other}"),
     }
@@ -476,7 +477,7 @@ impl Pipe {
     }
 
     pub async fn next(&mut self) -> Seen {
-        timeout(PATIENCE, self.read()).await.expect("nothing came")
+        timeout(TIMEOUT, self.read()).await.expect("nothing came")
     }
 
     pub async fn read(&mut self) -> Seen {

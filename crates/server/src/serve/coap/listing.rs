@@ -49,7 +49,7 @@ impl Listing {
     ) -> Listed {
         if !proven {
             let found = broker.readable_topics(reader, MAX_LISTED, UNPROVEN_VISITS);
-            return if found.cut_short { Listed::Unproven } else { Listed::Topics(found.topics) };
+            return if found.truncated { Listed::Unproven } else { Listed::Topics(found.topics) };
         }
         if !self.0.has_time(now) {
             return Listed::Busy;
@@ -70,7 +70,7 @@ mod tests {
     use fulmar_broker::auth::AccessControl;
     use fulmar_broker::message::{Message, MessageId, MessageParts};
     use fulmar_broker::storage::{NoStorage, Restored};
-    use fulmar_broker::{BrokerConfig, ClientFigures, Limits, Timestamp};
+    use fulmar_broker::{BrokerConfig, ClientStatistics, Limits, Timestamp};
     use fulmar_mqtt::QoS;
 
     use super::*;
@@ -93,7 +93,7 @@ mod tests {
             limits: Limits::default(),
             access_control: AccessControl { rules, ..AccessControl::default() },
             sys_interval_s: 0,
-            client_figures: ClientFigures::Rules,
+            client_statistics: ClientStatistics::Rules,
         };
         Broker::new(config, Arc::new(NoStorage), restored, Timestamp(0))
     }

@@ -1,4 +1,4 @@
-//! What comes in on a connection's streams: opened, read, ended, and how much is held of it.
+//! Input of a connection's streams: streams are opened, read and ended, and their unread bytes limited.
 //!
 //! The client's first bidirectional stream is the control stream, further ones and unidirectional ones
 //! are data streams. A stream that the core does not want to read is not read, so the peer's flow-control credit runs
@@ -33,7 +33,7 @@ impl QuicConn {
             }
             self.take_stream(io, stream);
         }
-        // What comes on them is answered on the control stream.
+        // Their packets are answered on the control stream.
         while let Some(core) = &mut self.core
             && let Some(id) = self.inner.streams().accept(Dir::Uni)
         {
@@ -134,9 +134,8 @@ impl QuicConn {
         if let Some(core) = &mut self.core {
             core.stream_ended(&mut io.shard, key, end);
         }
-        // A finished stream stays for what is still to be said on it, the control stream in any
-        // case. A reset one goes, and both of its directions with it: while one is open, it counts
-        // against the streams the client may have.
+        // A finished stream stays open for outstanding answers, the control stream in any case. A reset stream is
+        // closed in both directions: while one is open, it counts as one of the streams that the client may have.
         if key.is_unidirectional() {
             self.streams.remove(at);
         } else if key != StreamKey::CONTROL && end != StreamEnd::Finished {

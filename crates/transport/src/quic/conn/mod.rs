@@ -34,7 +34,7 @@ pub(in crate::quic) use unvalidated::{Arrival, MIN_DIRECT_BYTES, Proof, Sending,
 /// the granularity of QUIC's timers (RFC 9002 section 6.1.2): no client repeats itself sooner.
 const HOLD: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(5)];
 
-/// A connection: quinn's state machine, the core's, and what lies between.
+/// A connection: quinn's state machine, the core's, and the state between them.
 pub(crate) struct QuicConn {
     pub(crate) inner: Connection,
     token: Token,

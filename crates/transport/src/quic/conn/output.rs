@@ -1,8 +1,8 @@
-//! What goes out: the core's output into quinn's streams, as much as the path can use.
+//! Output: the core's output is written to quinn's streams, as much as the path can use.
 //!
-//! A stream's output is asked for only when what it gave before is in quinn's hands, and quinn's
-//! hands are kept small: what may be unacknowledged follows the congestion window, or a slow path
-//! would hold seconds of messages in buffers nobody can reorder.
+//! A stream is asked for output only when quinn has all its earlier output, and quinn gets little: the limit of
+//! unacknowledged bytes follows the congestion window. Otherwise, a slow path would have seconds of messages in buffers
+//! that cannot be reordered.
 
 use std::time::{Duration, Instant};
 
@@ -94,7 +94,7 @@ impl QuicConn {
             StreamAction::Abort(_, code) => {
                 let Ok(id) = VarInt::from_u64(key.0).map(StreamId::from) else { return };
                 let code = VarInt::from_u64(code).unwrap_or(VarInt::MAX);
-                // Errors say that the stream is gone already, which is what is wanted.
+                // An error means that the stream has ended already.
                 let _ = self.inner.send_stream(id).reset(code);
                 let _ = self.inner.recv_stream(id).stop(code);
                 self.streams.retain(|stream| stream.id != id);
