@@ -19,7 +19,7 @@ use fulmar_broker::storage::{
 };
 use fulmar_mqtt::ack::AckKind::{self, Puback, Pubcomp, Pubrec, Pubrel};
 use fulmar_mqtt::packet::{Ack, Disconnect, FilterList, Publish, Subscribe, SubscribeOptions};
-use fulmar_mqtt::session::{Inbound, Outbound, Received, Replay};
+use fulmar_mqtt::session::{Inbound, InboundQos2, Outbound, Replay};
 use fulmar_mqtt::{Packet, PacketId, Properties, QoS, ReasonCode, Version};
 use proptest::prelude::*;
 
@@ -177,9 +177,9 @@ impl Scene {
                     }
                     let id = PacketId::new(got.id).unwrap();
                     match self.inbound.publish(id, u16::MAX) {
-                        Received::New => self.delivered.push(message),
-                        Received::Duplicate => {}
-                        Received::TooMany => panic!(),
+                        InboundQos2::New => self.delivered.push(message),
+                        InboundQos2::Duplicate => {}
+                        InboundQos2::TooMany => panic!(),
                     }
                     self.world.ack(self.subscriber, Pubrec, got.id);
                 }

@@ -4,7 +4,7 @@
 use fulmar_broker::StreamKey;
 use fulmar_mqtt::ack::{self, AckKind};
 use fulmar_mqtt::packet::{Connect, FilterList, Publish, Subscribe, SubscribeOptions};
-use fulmar_mqtt::session::{Inbound, Outbound, Received, Replay};
+use fulmar_mqtt::session::{Inbound, InboundQos2, Outbound, Replay};
 use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode, Version};
 
 use crate::disk::Promise;
@@ -192,7 +192,7 @@ impl Witness {
             QoS::ExactlyOnce => AckKind::Pubrec,
             _ => AckKind::Puback,
         };
-        let new = qos != QoS::ExactlyOnce || self.inbound.publish(id, u16::MAX) == Received::New;
+        let new = qos != QoS::ExactlyOnce || self.inbound.publish(id, u16::MAX) == InboundQos2::New;
         if new {
             self.arrived[message] += 1;
             let newest = &mut self.newest[qos as usize];

@@ -8,7 +8,7 @@ use fulmar_mqtt::codec::{Frame, decode};
 use fulmar_mqtt::packet::{
     Disconnect, FilterList, Publish, Suback, Subscribe, SubscribeOptions, Unsuback, Unsubscribe,
 };
-use fulmar_mqtt::session::{AckError, Received as Qos2};
+use fulmar_mqtt::session::{AckError, InboundQos2};
 use fulmar_mqtt::topic::{Subscription, TopicError, check_name};
 use fulmar_mqtt::{Packet, PacketId, Properties, Property, QoS, ReasonCode, Version};
 
@@ -254,18 +254,18 @@ impl Connection {
         state.touched = shard.turn.touch();
         drop(state);
         let reason = match received {
-            Qos2::TooMany => {
+            InboundQos2::TooMany => {
                 let why = "more QoS 2 messages than the receive maximum are open";
                 return self.refuse_packet(shard, ReasonCode::ReceiveMaximumExceeded, &why);
             }
-            Qos2::Duplicate => ReasonCode::Success,
-            Qos2::New => self.publish_unless_denied(shard, parts, reason),
+            InboundQos2::Duplicate => ReasonCode::Success,
+            InboundQos2::New => self.publish_unless_denied(shard, parts, reason),
         };
         if reason.is_error() {
             if let Some(flow) = session.lock().flow_mut(flow_id) {
                 flow.inbound.release(id);
             }
-        } else if received == Qos2::New && durable && stored {
+        } else if received == InboundQos2::New && durable && stored {
             let (session, flow) = (session.key(), flow_id);
             shard.turn.op(Op::InboundReceived { session, flow, packet_id: id });
         }

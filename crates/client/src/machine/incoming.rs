@@ -5,7 +5,7 @@ use std::time::Instant;
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::codec::{decode, peek_frame};
 use fulmar_mqtt::packet::{Ack, Connack, Publish, SubscribeOptions};
-use fulmar_mqtt::session::{AckError, Inbound, Received, TopicAliases};
+use fulmar_mqtt::session::{AckError, Inbound, InboundQos2, TopicAliases};
 use fulmar_mqtt::topic::check_name;
 use fulmar_mqtt::{Packet, PacketId, Property, QoS, ReasonCode};
 
@@ -195,9 +195,9 @@ impl<P, R> Machine<P, R> {
             (QoS::AtLeastOnce, Some(id)) => (true, Some((AckKind::Puback, id))),
             (QoS::ExactlyOnce, Some(id)) => {
                 let new = match flow.inbound.publish(id, self.options.receive_maximum) {
-                    Received::New => true,
-                    Received::Duplicate => false,
-                    Received::TooMany => {
+                    InboundQos2::New => true,
+                    InboundQos2::Duplicate => false,
+                    InboundQos2::TooMany => {
                         let text = "more unacknowledged messages than were allowed";
                         return Err(broken(ReasonCode::ReceiveMaximumExceeded, text));
                     }

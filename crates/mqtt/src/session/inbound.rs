@@ -6,7 +6,7 @@ use crate::types::PacketId;
 
 /// The state of a QoS 2 PUBLISH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Received {
+pub enum InboundQos2 {
     /// To be delivered.
     New,
     /// Already delivered; only to be acknowledged.
@@ -32,15 +32,15 @@ impl Inbound {
     }
 
     /// A PUBLISH with this identifier was received; at most `maximum` may be open.
-    pub fn publish(&mut self, id: PacketId, maximum: u16) -> Received {
+    pub fn publish(&mut self, id: PacketId, maximum: u16) -> InboundQos2 {
         if self.is_open(id) {
-            return Received::Duplicate;
+            return InboundQos2::Duplicate;
         }
         if self.open.len() >= usize::from(maximum) {
-            return Received::TooMany;
+            return InboundQos2::TooMany;
         }
         self.open.push_back(id.get());
-        Received::New
+        InboundQos2::New
     }
 
     /// Whether a PUBLISH with this identifier was received and not yet released.

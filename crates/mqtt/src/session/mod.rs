@@ -8,5 +8,5 @@ mod inbound;
 mod outbound;
 
 pub use aliases::TopicAliases;
-pub use inbound::{Inbound, Received};
+pub use inbound::{Inbound, InboundQos2};
 pub use outbound::{AckError, Outbound, Replay};

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use fulmar_mqtt::session::{Inbound, Outbound, Received, Replay};
+use fulmar_mqtt::session::{Inbound, InboundQos2, Outbound, Replay};
 use fulmar_mqtt::{PacketId, QoS};
 
 const WINDOW: u16 = 4;
@@ -34,9 +34,9 @@ impl Link {
         match self.down.pop_front() {
             Some(ToReceiver::Publish(id, QoS::ExactlyOnce, message)) => {
                 match self.inbound.publish(id, WINDOW) {
-                    Received::New => self.delivered.push(message),
-                    Received::Duplicate => {}
-                    Received::TooMany => panic!("sender exceeded its window"),
+                    InboundQos2::New => self.delivered.push(message),
+                    InboundQos2::Duplicate => {}
+                    InboundQos2::TooMany => panic!("sender exceeded its window"),
                 }
                 self.up.push_back(ToSender::Pubrec(id));
             }

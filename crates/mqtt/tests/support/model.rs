@@ -1,6 +1,6 @@
 //! The session machines beside models too simple to be wrong: lists searched from end to end.
 
-use fulmar_mqtt::session::{AckError, Inbound, Outbound, Received, Replay};
+use fulmar_mqtt::session::{AckError, Inbound, InboundQos2, Outbound, Replay};
 use fulmar_mqtt::{PacketId, QoS};
 
 use super::script::Script;
@@ -194,11 +194,11 @@ pub fn inbound(script: &[u8]) {
         let at = open.iter().position(|other| *other == id);
         if byte & 1 == 0 {
             let wanted = match at {
-                Some(_) => Received::Duplicate,
-                None if open.len() == usize::from(MAXIMUM) => Received::TooMany,
+                Some(_) => InboundQos2::Duplicate,
+                None if open.len() == usize::from(MAXIMUM) => InboundQos2::TooMany,
                 None => {
                     open.push(id);
-                    Received::New
+                    InboundQos2::New
                 }
             };
             assert_eq!(machine.publish(id, MAXIMUM), wanted);
