@@ -48,7 +48,7 @@ pub(crate) fn open_named(
     header: DataFlow,
 ) -> Result<(FlowId, Option<StreamKey>), StreamError> {
     let id = FlowId(header.id);
-    state.touched = turn.touch();
+    state.last_turn = turn.awaitable_stamp();
     let keeps = FlowFlags::PERSISTENT_QOS | FlowFlags::PERSISTENT_SUBSCRIPTIONS;
     let expiry_s = if header.flags.0 & keeps == 0 { 0 } else { header.expiry_s };
     let storing = state.durable && expiry_s > 0;
@@ -133,7 +133,7 @@ pub(crate) fn lose_stream(
     let Some(index) = state.flows.iter().position(|flow| flow.stream == Some(stream)) else {
         return;
     };
-    state.touched = turn.touch();
+    state.last_turn = turn.awaitable_stamp();
     lose(state, session, turn, index);
     crate::housekeeping::schedule(&turn.broker, session, state);
 }

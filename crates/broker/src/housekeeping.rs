@@ -166,11 +166,11 @@ fn examine(shard: &mut Shard, session: &Arc<Session>) -> Examined {
         turn.notify(at, WorkerEvent::Expired(at.token));
         return Examined::Done;
     }
-    if state.durable && !turn.has_handed_over(state.touched) {
+    if state.durable && !turn.has_handed_over(state.last_turn) {
         state.housekeeping_at = Some(turn.now);
         return Examined::NotYet;
     }
-    state.touched = turn.touch();
+    state.last_turn = turn.awaitable_stamp();
     state.housekeeping_at = None;
     let mut will = None;
     let over = state.expires_at <= turn.now;

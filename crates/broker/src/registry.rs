@@ -148,7 +148,7 @@ impl Registry {
                 state.awaited_by = before;
                 return Err(NotOpened::Superseded);
             }
-            let waits = state.durable && !turn.has_handed_over(state.touched);
+            let waits = state.durable && !turn.has_handed_over(state.last_turn);
             if let Some(old) = state.attachment {
                 turn.metrics().takeovers.add(u64::from(!request.again));
                 if waits {
@@ -217,7 +217,7 @@ fn attach(
     request: OpenRequest<'_>,
 ) {
     state.attachment = Some(request.attachment);
-    state.touched = turn.touch();
+    state.last_turn = turn.awaitable_stamp();
     state.version = request.version;
     state.username = request.username;
     state.mqtt_sn = Some(request.mqtt_sn);
@@ -288,7 +288,7 @@ pub(crate) fn leave(
         return None;
     }
     state.attachment = None;
-    state.touched = turn.touch();
+    state.last_turn = turn.awaitable_stamp();
     if let Some(seconds) = departure.expiry_interval_s {
         state.expiry_interval_s = seconds.min(turn.limits().max_session_expiry_s);
     }

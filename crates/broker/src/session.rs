@@ -92,8 +92,8 @@ pub(crate) struct SessionState {
     pub(crate) topic_aliases: u16,
     /// In-flight window of each flow: the client's Receive Maximum, at most the broker's limit.
     pub(crate) window: u16,
-    /// In which turn its own connection, or housekeeping, last stored something for it.
-    pub(crate) touched: TurnStamp,
+    /// The last turn in which its connection or housekeeping may have stored something for it.
+    pub(crate) last_turn: TurnStamp,
     /// The connection that takes over the session when that turn ends.
     pub(crate) awaited_by: Option<Attachment>,
     next_position: u64,
@@ -125,7 +125,7 @@ impl SessionState {
             max_packet_bytes: u32::MAX,
             topic_aliases: 0,
             window: limits.max_in_flight,
-            touched: TurnStamp::default(),
+            last_turn: TurnStamp::default(),
             awaited_by: None,
             next_position: 0,
             queued_messages: 0,

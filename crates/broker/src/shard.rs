@@ -75,8 +75,8 @@ pub(crate) struct Turn {
     pub(crate) index: usize,
     pub(crate) now: Timestamp,
     number: TurnNumber,
-    /// Something refers to this turn by its number, although it may store nothing.
-    touched: bool,
+    /// Somebody may wait for this turn's end, although it may store nothing: [`Turn::awaitable_stamp`].
+    awaitable: bool,
     ready: Vec<(Token, BrokerEvent)>,
     outgoing: Vec<Vec<WorkerEvent>>,
     batch: Vec<Op>,
@@ -121,7 +121,7 @@ impl Shard {
                 index,
                 now,
                 number: TurnNumber(1),
-                touched: false,
+                awaitable: false,
                 ready: Vec::new(),
                 outgoing: (0..workers).map(|_| Vec::new()).collect(),
                 batch: Vec::new(),
@@ -394,8 +394,8 @@ impl Turn {
     }
 
     /// As [`Turn::stamp`], for those who wait for the turn's end whether it stores something or not.
-    pub(crate) fn touch(&mut self) -> TurnStamp {
-        self.touched = true;
+    pub(crate) fn awaitable_stamp(&mut self) -> TurnStamp {
+        self.awaitable = true;
         self.stamp()
     }
 
@@ -449,10 +449,10 @@ impl Turn {
             let seq = self.submit();
             self.submitted.push_back((self.number, seq));
             self.turn_handed_over();
-        } else if self.touched {
+        } else if self.awaitable {
             self.turn_handed_over();
         }
-        self.touched = false;
+        self.awaitable = false;
         self.fan_out.end_turn();
         for (mailbox, events) in self.broker.mailboxes().iter().zip(&mut self.outgoing) {
             mailbox.post(events);

@@ -251,7 +251,7 @@ impl Connection {
         }
         let received = flow.inbound.publish(id, maximum);
         let stored = flow.is_stored();
-        state.touched = shard.turn.touch();
+        state.last_turn = shard.turn.awaitable_stamp();
         drop(state);
         let reason = match received {
             InboundQos2::TooMany => {
@@ -289,7 +289,7 @@ impl Connection {
         if !state.is_attached(self.at) {
             return;
         }
-        state.touched = turn.touch();
+        state.last_turn = turn.awaitable_stamp();
         let unknown = ReasonCode::PacketIdentifierNotFound;
         let answer = match kind {
             AckKind::Puback => state.handle_puback(session, turn, flow, id).map(|()| None),
@@ -352,7 +352,7 @@ impl Connection {
         if !state.is_attached(self.at) {
             return;
         }
-        state.touched = shard.turn.touch();
+        state.last_turn = shard.turn.awaitable_stamp();
         let username = state.username.clone();
         let subject = Subject { username: username.as_deref(), client_id: session.client_id() };
         for (text, options) in packet.filters.iter() {
@@ -398,7 +398,7 @@ impl Connection {
         if !state.is_attached(self.at) {
             return;
         }
-        state.touched = shard.turn.touch();
+        state.last_turn = shard.turn.awaitable_stamp();
         for (text, _) in packet.filters.iter() {
             let turn = &mut shard.turn;
             codes.push(crate::subscribe::remove(&mut state, session, turn, text).as_u8());

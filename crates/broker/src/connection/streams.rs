@@ -62,7 +62,7 @@ impl Connection {
         if let State::Connected(session) = &self.state {
             let mut state = session.lock();
             if state.is_attached(self.at) {
-                state.touched = shard.turn.touch();
+                state.last_turn = shard.turn.awaitable_stamp();
                 flows::expire(&mut state, session, &mut shard.turn);
                 crate::housekeeping::schedule(shard.broker(), session, &mut state);
             }
