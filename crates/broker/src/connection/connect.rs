@@ -327,12 +327,12 @@ impl Connection {
             properties: terms.as_properties(),
         };
         // A session that outlives the connection must be durable before CONNACK promises that.
-        let stored = shard.turn.batch_len() > before;
+        let wait_for_storage = shard.turn.batch_len() > before;
         let mut packet = Vec::new();
         connack.encode(self.version, &mut packet);
         self.state = State::Connected(opened.session.clone());
-        self.greeted = !stored;
-        self.answer(shard, 0, stored, super::Waiting::Packet(packet.into()));
+        self.greeted = !wait_for_storage;
+        self.answer(shard, 0, wait_for_storage, super::Waiting::Packet(packet.into()));
         if let Some(will) = opened.due_will {
             crate::housekeeping::publish_will(shard, opened.session.key().0, &will);
         }

@@ -15,20 +15,20 @@ impl Connection {
     pub(super) fn waits_for_fan_out(
         &self,
         shard: &mut Shard,
-        index: usize,
+        stream_index: usize,
         frame: &Frame<'_>,
     ) -> bool {
         let waits = frame.packet_type() == PUBLISH
             && matches!(self.state, State::Connected(_))
             && shard.turn.fan_out.must_wait(self.at.token)
-            && self.reaches_many(shard, index, frame);
+            && self.reaches_many(shard, stream_index, frame);
         if waits {
             shard.turn.fan_out.wait(self.at.token);
         }
         waits
     }
 
-    fn reaches_many(&self, shard: &mut Shard, index: usize, frame: &Frame<'_>) -> bool {
+    fn reaches_many(&self, shard: &mut Shard, stream_index: usize, frame: &Frame<'_>) -> bool {
         // What is wrong with a packet is found where it is handled.
         let Ok(Packet::Publish(publish)) = decode(frame, self.version) else { return false };
         if !publish.topic.is_empty() {
@@ -38,7 +38,7 @@ impl Connection {
             Property::TopicAlias(alias) => Some(alias),
             _ => None,
         });
-        let table = self.streams[index].aliases.as_ref();
+        let table = self.streams[stream_index].aliases.as_ref();
         let topic = table.zip(alias).and_then(|(table, alias)| table.get(alias));
         topic.is_some_and(|topic| shard.reaches_many(topic))
     }

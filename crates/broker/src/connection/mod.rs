@@ -308,17 +308,17 @@ impl Connection {
             if self.closing.is_some() || matches!(self.state, State::Ended) {
                 break ReadState::Closed;
             }
-            let Some(index) = self.streams.iter().position(|open| open.key == stream) else {
+            let Some(stream_index) = self.streams.iter().position(|open| open.key == stream) else {
                 break ReadState::Closed;
             };
-            if self.must_wait(shard, index) || self.is_held(shard) {
-                self.streams[index].blocked = true;
+            if self.must_wait(shard, stream_index) || self.is_held(shard) {
+                self.streams[stream_index].blocked = true;
                 break ReadState::Blocked;
             }
-            self.streams[index].blocked = false;
+            self.streams[stream_index].blocked = false;
             let rest = &data[consumed..];
-            if self.streams[index].flow.is_none() {
-                match self.begin_data_stream(shard, index, rest) {
+            if self.streams[stream_index].flow.is_none() {
+                match self.begin_data_stream(shard, stream_index, rest) {
                     Some(used) => consumed += used,
                     None => break ReadState::More,
                 }
@@ -332,15 +332,15 @@ impl Connection {
             match peek_frame(rest, self.max_packet_bytes(shard)) {
                 Ok(Some(frame)) => {
                     if self.early && !connect::may_come_early(frame.packet_type()) {
-                        self.streams[index].blocked = true;
+                        self.streams[stream_index].blocked = true;
                         break ReadState::Blocked;
                     }
-                    if self.waits_for_fan_out(shard, index, &frame) {
-                        self.streams[index].blocked = true;
+                    if self.waits_for_fan_out(shard, stream_index, &frame) {
+                        self.streams[stream_index].blocked = true;
                         break ReadState::Blocked;
                     }
                     consumed += frame.len;
-                    self.handle_frame(shard, index, &frame);
+                    self.handle_frame(shard, stream_index, &frame);
                 }
                 Ok(None) => break ReadState::More,
                 Err(error) => self.refuse_packet(shard, error.reason(), &error),
@@ -380,11 +380,11 @@ impl Connection {
     }
 
     /// Whether a stream's next packet has to wait.
-    fn must_wait(&self, shard: &Shard, index: usize) -> bool {
+    fn must_wait(&self, shard: &Shard, stream_index: usize) -> bool {
         match &self.state {
             State::Authenticating(_) => true,
             // Data streams wait for the control stream's CONNECT.
-            State::New | State::Challenged(_) => index != 0,
+            State::New | State::Challenged(_) => stream_index != 0,
             State::Connected(_) => {
                 let open = usize::from(shard.broker().limits().receive_maximum);
                 self.throttled_until().is_some()
@@ -453,18 +453,25 @@ impl Connection {
         }
     }
 
-    /// Answers on a stream, after what is stored in this turn is durable if `stored`; and never
-    /// before an earlier answer ([MQTT-4.6.0-2]).
-    fn answer(&mut self, shard: &mut Shard, index: usize, stored: bool, what: Waiting) {
+    /// Answers on a stream, never before an earlier answer ([MQTT-4.6.0-2]). With `wait_for_storage`, the answer waits
+    /// until everything stored in this turn is durable.
+    fn answer(
+        &mut self,
+        shard: &mut Shard,
+        stream_index: usize,
+        wait_for_storage: bool,
+        what: Waiting,
+    ) {
         // A client's unidirectional stream has no way back.
-        let index = if self.streams[index].key.is_unidirectional() { 0 } else { index };
-        if stored || !self.waiting.is_empty() {
+        let stream_index =
+            if self.streams[stream_index].key.is_unidirectional() { 0 } else { stream_index };
+        if wait_for_storage || !self.waiting.is_empty() {
             let turn = shard.turn.when_durable(Waiter::Acknowledge(self.at.token));
-            let stream = self.streams[index].key;
+            let stream = self.streams[stream_index].key;
             self.waiting.push_back(WaitingAck { turn, stream, what });
             return;
         }
-        let out = &mut self.streams[index].out;
+        let out = &mut self.streams[stream_index].out;
         if out.capacity() == 0 {
             *out = shard.turn.buffer();
         }

@@ -1,5 +1,8 @@
-//! Handles the packets of a connected client: PUBLISH, acknowledgements, SUBSCRIBE, UNSUBSCRIBE, DISCONNECT
-//! (MQTT 5.0, sections 3.3 to 3.15).
+//! Handles the packets of a connected client: PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBSCRIBE, UNSUBSCRIBE,
+//! DISCONNECT (MQTT 5.0, sections 3.3 to 3.15).
+//!
+//! The client's answers to our publications (PUBACK, PUBREC, PUBCOMP) continue in [`crate::deliver`]; PUBREL, which
+//! ends a publication of the client, is handled here.
 
 use std::sync::Arc;
 
@@ -27,7 +30,7 @@ use crate::storage::{FlowId, Op};
 use crate::subscribe::Request;
 use crate::time::Timestamp;
 
-/// Most filters answered in one SUBSCRIBE or UNSUBSCRIBE; the packet's size bounds it too.
+/// Maximum number of filters accepted in one SUBSCRIBE or UNSUBSCRIBE; the packet's size bounds it too.
 const MAX_FILTERS: usize = 10_000;
 
 /// The properties of a PUBLISH that concern this hop only.
@@ -63,8 +66,13 @@ impl Hop {
 }
 
 impl Connection {
-    /// One whole packet on a stream that has a flow.
-    pub(super) fn handle_frame(&mut self, shard: &mut Shard, index: usize, frame: &Frame<'_>) {
+    /// Handles one complete packet on a stream that has a flow.
+    pub(super) fn handle_frame(
+        &mut self,
+        shard: &mut Shard,
+        stream_index: usize,
+        frame: &Frame<'_>,
+    ) {
         let State::Connected(session) = &self.state else {
             return self.handle_first(shard, frame);
         };
@@ -72,19 +80,19 @@ impl Connection {
         match decode(frame, self.version) {
             Ok(Packet::Publish(publish)) => {
                 if self.charge_publish(shard, frame.len) {
-                    self.handle_publish(shard, index, &session, &publish);
+                    self.handle_publish(shard, stream_index, &session, &publish);
                 }
             }
             Ok(Packet::Ack(kind, ack)) => {
-                self.handle_ack(shard, index, &session, kind, ack.packet_id, ack.reason);
+                self.handle_ack(shard, stream_index, &session, kind, ack.packet_id, ack.reason);
             }
-            Ok(packet) => self.handle_other(shard, index, &session, packet),
-            // Also if it is malformed.
+            Ok(packet) => self.handle_other(shard, stream_index, &session, packet),
+            // Even if the second CONNECT is malformed.
             Err(_) if is_connect(frame.first) => {
                 let why = "a second CONNECT";
                 self.refuse_packet(shard, ReasonCode::ProtocolError, &why);
             }
-            Err(_) if is_servers_alone(frame.packet_type()) => {
+            Err(_) if is_server_only(frame.packet_type()) => {
                 let why = "a packet that only servers send";
                 self.refuse_packet(shard, ReasonCode::ProtocolError, &why);
             }
@@ -95,20 +103,24 @@ impl Connection {
     fn handle_other(
         &mut self,
         shard: &mut Shard,
-        index: usize,
+        stream_index: usize,
         session: &Arc<Session>,
         packet: Packet<'_>,
     ) {
-        let control = index == 0;
+        let control = stream_index == 0;
         match packet {
-            Packet::Subscribe(packet) => self.handle_subscribe(shard, index, session, &packet),
-            Packet::Unsubscribe(packet) => self.handle_unsubscribe(shard, index, session, &packet),
+            Packet::Subscribe(packet) => {
+                self.handle_subscribe(shard, stream_index, session, &packet)
+            }
+            Packet::Unsubscribe(packet) => {
+                self.handle_unsubscribe(shard, stream_index, session, &packet)
+            }
             Packet::Auth(packet) if control => self.handle_auth(shard, session, &packet),
             Packet::Pingreq => {
                 let mut pingresp = Vec::new();
                 Packet::Pingresp.encode(self.version, &mut pingresp);
                 // Behind a CONNACK that waits for storage ([MQTT-3.2.0-1]).
-                self.answer(shard, index, false, Waiting::Packet(pingresp.into()));
+                self.answer(shard, stream_index, false, Waiting::Packet(pingresp.into()));
             }
             Packet::Disconnect(packet) if control => self.handle_disconnect(shard, &packet),
             packet => {
@@ -121,7 +133,7 @@ impl Connection {
     fn handle_publish(
         &mut self,
         shard: &mut Shard,
-        index: usize,
+        stream_index: usize,
         session: &Arc<Session>,
         publish: &Publish<'_>,
     ) {
@@ -134,7 +146,7 @@ impl Connection {
         let aliased: Box<str>;
         let topic = match hop.alias {
             None => publish.topic,
-            Some(alias) => match self.resolve_alias(shard, index, alias, publish.topic) {
+            Some(alias) => match self.resolve_alias(shard, stream_index, alias, publish.topic) {
                 Some(topic) => {
                     aliased = topic;
                     &aliased
@@ -178,9 +190,11 @@ impl Connection {
             publisher: session.key().0,
         };
         match (publish.qos, publish.packet_id) {
-            (QoS::AtLeastOnce, Some(id)) => self.publish_qos1(shard, index, parts, id, reason),
+            (QoS::AtLeastOnce, Some(id)) => {
+                self.publish_qos1(shard, stream_index, parts, id, reason)
+            }
             (QoS::ExactlyOnce, Some(id)) => {
-                self.publish_qos2(shard, index, session, parts, id, reason);
+                self.publish_qos2(shard, stream_index, session, parts, id, reason);
             }
             _ if reason.is_error() => {}
             _ => {
@@ -214,21 +228,26 @@ impl Connection {
     fn publish_qos1(
         &mut self,
         shard: &mut Shard,
-        index: usize,
+        stream_index: usize,
         parts: MessageParts<'_>,
         id: PacketId,
         reason: ReasonCode,
     ) {
         let before = shard.turn.batch_len();
         let reason = self.publish_unless_denied(shard, parts, reason);
-        let stored = shard.turn.batch_len() > before;
-        self.answer(shard, index, stored, Waiting::Ack(AckKind::Puback, id, reason));
+        let wait_for_storage = shard.turn.batch_len() > before;
+        self.answer(
+            shard,
+            stream_index,
+            wait_for_storage,
+            Waiting::Ack(AckKind::Puback, id, reason),
+        );
     }
 
     fn publish_qos2(
         &mut self,
         shard: &mut Shard,
-        index: usize,
+        stream_index: usize,
         session: &Arc<Session>,
         parts: MessageParts<'_>,
         id: PacketId,
@@ -236,7 +255,7 @@ impl Connection {
     ) {
         let before = shard.turn.batch_len();
         let maximum = shard.broker().limits().receive_maximum;
-        let flow_id = self.flow_of(index);
+        let flow_id = self.flow_of(stream_index);
         let mut state = session.lock();
         let durable = state.durable;
         if !state.is_attached(self.at) {
@@ -247,10 +266,15 @@ impl Connection {
         // still succeeds: after an error, its client could reuse an identifier that is not released yet.
         if reason.is_error() && !flow.inbound.is_open(id) {
             drop(state);
-            return self.answer(shard, index, false, Waiting::Ack(AckKind::Pubrec, id, reason));
+            return self.answer(
+                shard,
+                stream_index,
+                false,
+                Waiting::Ack(AckKind::Pubrec, id, reason),
+            );
         }
         let received = flow.inbound.publish(id, maximum);
-        let stored = flow.is_stored();
+        let flow_is_stored = flow.is_stored();
         state.last_turn = shard.turn.awaitable_stamp();
         drop(state);
         let reason = match received {
@@ -265,25 +289,30 @@ impl Connection {
             if let Some(flow) = session.lock().flow_mut(flow_id) {
                 flow.inbound.release(id);
             }
-        } else if received == InboundQos2::New && durable && stored {
+        } else if received == InboundQos2::New && durable && flow_is_stored {
             let (session, flow) = (session.key(), flow_id);
             shard.turn.op(Op::InboundReceived { session, flow, packet_id: id });
         }
         // A duplicate's first copy may not be durable yet, so its answer waits as well.
-        let stored = durable || shard.turn.batch_len() > before;
-        self.answer(shard, index, stored, Waiting::Ack(AckKind::Pubrec, id, reason));
+        let wait_for_storage = durable || shard.turn.batch_len() > before;
+        self.answer(
+            shard,
+            stream_index,
+            wait_for_storage,
+            Waiting::Ack(AckKind::Pubrec, id, reason),
+        );
     }
 
     fn handle_ack(
         &mut self,
         shard: &mut Shard,
-        index: usize,
+        stream_index: usize,
         session: &Arc<Session>,
         kind: AckKind,
         id: PacketId,
         reason: ReasonCode,
     ) {
-        let flow = self.flow_of(index);
+        let flow = self.flow_of(stream_index);
         let turn = &mut shard.turn;
         let mut state = session.lock();
         if !state.is_attached(self.at) {
@@ -298,7 +327,9 @@ impl Connection {
                 state.handle_pubrec_error(session, turn, flow, id).map(|()| None)
             }
             AckKind::Pubrec => match state.handle_pubrec(session, turn, flow, id) {
-                Ok(stored) => Ok(Some((AckKind::Pubrel, stored, ReasonCode::Success))),
+                Ok(wait_for_storage) => {
+                    Ok(Some((AckKind::Pubrel, wait_for_storage, ReasonCode::Success)))
+                }
                 Err(AckError::Unknown(_)) => Ok(Some((AckKind::Pubrel, false, unknown))),
                 Err(error) => Err(error),
             },
@@ -311,10 +342,11 @@ impl Connection {
         };
         drop(state);
         match answer {
-            Ok(Some((kind, stored, reason))) => {
-                self.answer(shard, index, stored, Waiting::Ack(kind, id, reason));
+            Ok(Some((kind, wait_for_storage, reason))) => {
+                self.answer(shard, stream_index, wait_for_storage, Waiting::Ack(kind, id, reason));
             }
-            // An acknowledgement with an unknown identifier is no error: the message may have expired or been dropped.
+            // An acknowledgement with an unknown identifier is not an error: the message may have expired or been
+            // dropped.
             Ok(None) | Err(AckError::Unknown(_)) => {}
             // One that does not belong to the message's quality of service, or is out of order, is an error.
             Err(error) => self.refuse_packet(shard, ReasonCode::ProtocolError, &error),
@@ -324,7 +356,7 @@ impl Connection {
     fn handle_subscribe(
         &mut self,
         shard: &mut Shard,
-        index: usize,
+        stream_index: usize,
         session: &Arc<Session>,
         packet: &Subscribe<'_>,
     ) {
@@ -341,11 +373,11 @@ impl Connection {
             let why = "No Local on a shared subscription";
             return self.refuse_packet(shard, ReasonCode::ProtocolError, &why);
         }
-        if !self.takes_filters(shard, session, packet.filters) {
+        if !self.check_filters_or_close(shard, session, packet.filters) {
             return;
         }
         let access_control = shard.broker().access_control();
-        let (flow, site) = (self.flow_of(index), rate_limiter::site(self.peer.address.ip()));
+        let (flow, site) = (self.flow_of(stream_index), rate_limiter::site(self.peer.address.ip()));
         let before = shard.turn.batch_len();
         let mut codes = Vec::new();
         let mut state = session.lock();
@@ -374,22 +406,22 @@ impl Connection {
             codes.push(code.as_u8());
         }
         drop(state);
-        let stored = shard.turn.batch_len() > before;
+        let wait_for_storage = shard.turn.batch_len() > before;
         let suback =
             Suback { packet_id: packet.packet_id, properties: Properties::NONE, codes: &codes };
         let mut bytes = Vec::new();
         suback.encode(self.version, &mut bytes);
-        self.answer(shard, index, stored, Waiting::Packet(bytes.into()));
+        self.answer(shard, stream_index, wait_for_storage, Waiting::Packet(bytes.into()));
     }
 
     fn handle_unsubscribe(
         &mut self,
         shard: &mut Shard,
-        index: usize,
+        stream_index: usize,
         session: &Arc<Session>,
         packet: &Unsubscribe<'_>,
     ) {
-        if !self.takes_filters(shard, session, packet.filters) {
+        if !self.check_filters_or_close(shard, session, packet.filters) {
             return;
         }
         let before = shard.turn.batch_len();
@@ -404,17 +436,17 @@ impl Connection {
             codes.push(crate::subscribe::remove(&mut state, session, turn, text).as_u8());
         }
         drop(state);
-        let stored = shard.turn.batch_len() > before;
+        let wait_for_storage = shard.turn.batch_len() > before;
         let unsuback =
             Unsuback { packet_id: packet.packet_id, properties: Properties::NONE, codes: &codes };
         let mut bytes = Vec::new();
         unsuback.encode(self.version, &mut bytes);
-        self.answer(shard, index, stored, Waiting::Packet(bytes.into()));
+        self.answer(shard, stream_index, wait_for_storage, Waiting::Packet(bytes.into()));
     }
 
-    /// Whether the filters of a SUBSCRIBE or UNSUBSCRIBE can be handled and answered. Otherwise the connection is
-    /// closed, and none of them takes effect.
-    fn takes_filters(
+    /// Returns whether the filters of a SUBSCRIBE or UNSUBSCRIBE can be handled and answered. Otherwise closes the
+    /// connection, and none of them takes effect.
+    fn check_filters_or_close(
         &mut self,
         shard: &mut Shard,
         session: &Session,
@@ -428,14 +460,14 @@ impl Connection {
             return false;
         }
         if self.version == Version::V311 {
-            // No answer of 3.1.1 can express this; [MQTT-4.8.0-1] requires closing the connection.
+            // MQTT 3.1.1 has no return code for this; [MQTT-4.8.0-1] requires closing the connection.
             if let Some(error) = filters.iter().find_map(|(text, _)| malformed(text)) {
                 self.refuse_packet(shard, ReasonCode::TopicFilterInvalid, &error);
                 return false;
             }
             return true;
         }
-        // [MQTT-3.1.2-24]: it has one code per filter, and nothing that could be omitted.
+        // [MQTT-3.1.2-24]: the SUBACK or UNSUBACK has one code per filter and cannot be shortened.
         let answer = answer_bytes(count);
         let most = session.lock().max_packet_bytes;
         if answer > most as usize {
@@ -454,7 +486,7 @@ impl Connection {
         if let (State::Connected(session), Some(1..)) = (&self.state, expiry)
             && session.lock().expiry_interval_s == 0
         {
-            // Section 3.14.2.2.2: what was 0 at CONNECT cannot become more.
+            // Section 3.14.2.2.2: an expiry of 0 at CONNECT cannot be raised.
             let why = "session expiry was 0 at CONNECT and cannot be set at DISCONNECT";
             return self.refuse_packet(shard, ReasonCode::ProtocolError, &why);
         }
@@ -478,7 +510,8 @@ impl Connection {
         if reason.is_error() {
             return reason;
         }
-        // A 3.1.1 client understands every answer as success: its message is at least delivered.
+        // A 3.1.1 client takes any acknowledgement as success, so its message is delivered even if it cannot be
+        // retained.
         match shard.publish_or_refuse(parts, self.version == Version::V5) {
             Ok(0) => ReasonCode::NoMatchingSubscribers,
             Ok(_) => ReasonCode::Success,
@@ -486,20 +519,20 @@ impl Connection {
         }
     }
 
-    fn flow_of(&self, index: usize) -> FlowId {
-        self.streams[index].flow.unwrap_or(FlowId::CONTROL)
+    fn flow_of(&self, stream_index: usize) -> FlowId {
+        self.streams[stream_index].flow.unwrap_or(FlowId::CONTROL)
     }
 
     /// Sets an alias, or looks it up.
     fn resolve_alias(
         &mut self,
         shard: &Shard,
-        index: usize,
+        stream_index: usize,
         alias: u16,
         topic: &str,
     ) -> Option<Box<str>> {
         let maximum = shard.broker().limits().topic_alias_maximum;
-        let table = self.streams[index].aliases.get_or_insert_default();
+        let table = self.streams[stream_index].aliases.get_or_insert_default();
         if topic.is_empty() {
             return table.get(alias).map(Into::into);
         }
@@ -526,7 +559,7 @@ impl Connection {
         shard.metrics().access_denied.add(1);
         tracing::info!(peer = %self.peer.address, client = session.client_id(),
             user = session.lock().username.as_deref(), topic, "publication denied");
-        // A 3.1.1 client understands every answer as success; the message is dropped.
+        // A 3.1.1 client takes any acknowledgement as success; the message is dropped all the same.
         ReasonCode::NotAuthorized
     }
 }
@@ -541,9 +574,9 @@ fn handle_pubrel(
     packet_id: PacketId,
 ) -> bool {
     let durable = state.durable;
-    let Some(open) = state.flow_mut(flow) else { return false };
-    let (known, stored) = (open.inbound.release(packet_id), open.is_stored());
-    if known && durable && stored {
+    let Some(flow_state) = state.flow_mut(flow) else { return false };
+    let known = flow_state.inbound.release(packet_id);
+    if known && durable && flow_state.is_stored() {
         let session = session.key();
         turn.op(Op::InboundReleased { session, flow, packet_id });
     }
@@ -577,6 +610,6 @@ fn malformed(filter: &str) -> Option<TopicError> {
 }
 
 /// Whether only servers send packets of this type.
-fn is_servers_alone(packet_type: u8) -> bool {
+fn is_server_only(packet_type: u8) -> bool {
     matches!(packet_type, 2 | 9 | 11 | 13)
 }

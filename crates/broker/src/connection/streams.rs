@@ -84,19 +84,19 @@ impl Connection {
     pub(super) fn begin_data_stream(
         &mut self,
         shard: &mut Shard,
-        index: usize,
+        stream_index: usize,
         data: &[u8],
     ) -> Option<usize> {
         let first = *data.first()?;
-        let key = self.streams[index].key;
+        let key = self.streams[stream_index].key;
         if key.is_unidirectional() {
-            return self.begin_unidirectional(shard, index, data);
+            return self.begin_unidirectional(shard, stream_index, data);
         }
         if !flow::is_flow_header(first) {
             let opened = self.with_session(shard, |state, _, shard| {
                 flows::open_unnamed(state, &shard.turn, key)
             });
-            self.finish_begin(shard, index, opened);
+            self.finish_begin(shard, stream_index, opened);
             return Some(0);
         }
         match flow::decode(data) {
@@ -112,17 +112,17 @@ impl Connection {
                     id
                 });
                 // Displacing may have moved this stream's place.
-                let index = self.streams.iter().position(|open| open.key == key)?;
-                self.finish_begin(shard, index, opened);
+                let stream_index = self.streams.iter().position(|open| open.key == key)?;
+                self.finish_begin(shard, stream_index, opened);
                 Some(used)
             }
             Ok(Some(_)) => {
-                self.finish_begin(shard, index, Err(StreamError::StreamType));
+                self.finish_begin(shard, stream_index, Err(StreamError::StreamType));
                 Some(data.len())
             }
             Err(error) => {
                 tracing::info!(peer = %self.peer.address, "bad flow header: {error}");
-                self.finish_begin(shard, index, Err(error.stream_error()));
+                self.finish_begin(shard, stream_index, Err(error.stream_error()));
                 Some(data.len())
             }
         }
@@ -134,7 +134,7 @@ impl Connection {
     fn begin_unidirectional(
         &mut self,
         shard: &mut Shard,
-        index: usize,
+        stream_index: usize,
         data: &[u8],
     ) -> Option<usize> {
         let opened = match data.first().is_some_and(|first| flow::is_flow_header(*first)) {
@@ -147,7 +147,7 @@ impl Connection {
             },
         };
         let used = opened.unwrap_or(data.len());
-        self.finish_begin(shard, index, opened.map(|_| FlowId::CONTROL));
+        self.finish_begin(shard, stream_index, opened.map(|_| FlowId::CONTROL));
         Some(used)
     }
 
@@ -173,17 +173,17 @@ impl Connection {
     fn finish_begin(
         &mut self,
         shard: &mut Shard,
-        index: usize,
+        stream_index: usize,
         opened: Result<FlowId, StreamError>,
     ) {
-        let key = self.streams[index].key;
+        let key = self.streams[stream_index].key;
         match opened {
-            Ok(id) => self.streams[index].flow = Some(id),
+            Ok(id) => self.streams[stream_index].flow = Some(id),
             Err(error) => {
                 shard.metrics().protocol_errors.add(1);
                 tracing::info!(peer = %self.peer.address, client = self.client_id(), ?error,
                     "data stream refused");
-                self.streams.remove(index);
+                self.streams.remove(stream_index);
                 self.actions.push(StreamAction::Abort(key, error as u64));
             }
         }
