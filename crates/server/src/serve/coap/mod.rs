@@ -1,12 +1,12 @@
 //! The `coap` and `coaps` listeners: sockets, time and DTLS around `fulmar_coap::Server`, on a thread of
-//! their own; `mqtt_proxy` turns peers' requests into MQTT packets.
+//! their own; `coap_to_mqtt` turns peers' coap_to_mqtt into MQTT packets.
 //!
 //! Everything is one task: a datagram, an event from the broker, or a deadline is handled to its end before
 //! the next.
 
 mod broker_connection;
+mod coap_to_mqtt;
 mod listing;
-mod mqtt_proxy;
 mod secure;
 mod share;
 
@@ -27,7 +27,7 @@ use tokio::net::UdpSocket;
 use tokio::sync::{mpsc, watch};
 
 use self::broker_connection::BrokerEvent;
-use self::mqtt_proxy::{MqttProxy, UserId};
+use self::coap_to_mqtt::{CoapToMqtt, UserId};
 pub(in crate::serve) use self::secure::Settings;
 use self::secure::{Outcome, Secure};
 use super::certificates::Certificates;
@@ -82,8 +82,8 @@ impl Coap {
         let server = Server::new(config.coap.limits(), &secret, Instant::now());
         let (sender, events) = mpsc::channel(MAX_WAITING_EVENTS);
         let broker = Arc::clone(wiring.broker);
-        let proxy = MqttProxy::new(server, broker, wiring.handoff, wiring.clock, sender);
-        let service = Service::new(proxy, sockets);
+        let coap_to_mqtt = CoapToMqtt::new(server, broker, wiring.handoff, wiring.clock, sender);
+        let service = Service::new(coap_to_mqtt, sockets);
         let thread = std::thread::Builder::new()
             .name("fulmar-coap".into())
             .spawn(move || runtime.block_on(service.run(events, stopped)))?;
@@ -167,7 +167,7 @@ type Name = (usize, Option<Box<str>>);
 
 /// The task.
 struct Service {
-    proxy: MqttProxy,
+    coap_to_mqtt: CoapToMqtt,
     sockets: Vec<Socket>,
     /// Users, and how many sessions each has.
     users: BTreeMap<Name, (UserId, usize)>,
@@ -176,9 +176,9 @@ struct Service {
 }
 
 impl Service {
-    fn new(proxy: MqttProxy, sockets: Vec<Socket>) -> Service {
+    fn new(coap_to_mqtt: CoapToMqtt, sockets: Vec<Socket>) -> Service {
         let (users, sessions) = (BTreeMap::new(), BTreeMap::new());
-        let mut service = Service { proxy, sockets, users, sessions };
+        let mut service = Service { coap_to_mqtt, sockets, users, sessions };
         for listener in 0..service.sockets.len() {
             // Never counted down: these users stay.
             service.enter((listener, None));
@@ -198,7 +198,7 @@ impl Service {
         loop {
             let sessions =
                 self.sockets.iter().filter_map(|socket| socket.secure.as_ref()?.deadline());
-            let deadline = sessions.chain(self.proxy.server.deadline()).min();
+            let deadline = sessions.chain(self.coap_to_mqtt.server.deadline()).min();
             tokio::select! {
                 Some((address, datagram)) = datagrams.recv() => {
                     self.take(address, &datagram);
@@ -207,7 +207,7 @@ impl Service {
                         self.take(address, &datagram);
                     }
                 }
-                Some((user, event)) = events.recv() => self.proxy.on_broker_event(user, event),
+                Some((user, event)) = events.recv() => self.coap_to_mqtt.on_broker_event(user, event),
                 () = udp::until(deadline) => self.on_deadline(),
                 _ = stopped.wait_for(|stop| *stop) => return,
             }
@@ -217,7 +217,7 @@ impl Service {
 
     fn on_deadline(&mut self) {
         let now = Instant::now();
-        self.proxy.server.on_deadline(now);
+        self.coap_to_mqtt.server.on_deadline(now);
         for listener in 0..self.sockets.len() {
             if let Some(secure) = &mut self.sockets[listener].secure {
                 let outcomes = secure.on_deadline(now);
@@ -239,7 +239,7 @@ impl Service {
     }
 
     fn hand_over(&mut self, address: Address, trust: Trust, datagram: &[u8]) {
-        if !self.proxy.server.receive(Instant::now(), address, trust, datagram) {
+        if !self.coap_to_mqtt.server.receive(Instant::now(), address, trust, datagram) {
             tracing::debug!(peer = %address, bytes = datagram.len(), "a datagram that is not CoAP");
         }
     }
@@ -257,7 +257,7 @@ impl Service {
                     self.hand_over(address, Trust::Proven, &message);
                 }
                 Outcome::Closed(address) => {
-                    self.proxy.server.forget(address);
+                    self.coap_to_mqtt.server.forget(address);
                     self.leave(address);
                 }
             }
@@ -269,7 +269,7 @@ impl Service {
         let known = self.users.entry(name.clone()).or_insert_with(|| {
             let secure = socket.secure.is_some();
             let kind = if secure { TransportKind::Coaps } else { TransportKind::Coap };
-            (self.proxy.add_user(socket.bound, kind, name.1, Arc::clone(&socket.policy)), 0)
+            (self.coap_to_mqtt.add_user(socket.bound, kind, name.1, Arc::clone(&socket.policy)), 0)
         });
         known.1 += 1;
     }
@@ -281,14 +281,14 @@ impl Service {
         if known.1 == 0 {
             let user = known.0;
             self.users.remove(&name);
-            self.proxy.remove_user(user);
+            self.coap_to_mqtt.remove_user(user);
         }
     }
 
     /// Handles the resulting events, and sends pending datagrams.
     fn settle(&mut self) {
         let (users, sessions, sockets) = (&self.users, &self.sessions, &self.sockets);
-        self.proxy.handle_events(|address| {
+        self.coap_to_mqtt.handle_events(|address| {
             let secure = sockets.get(address.listener)?.secure.is_some();
             let name = match secure {
                 true => sessions.get(&address)?.clone(),
@@ -297,7 +297,7 @@ impl Service {
             users.get(&name).map(|(user, _)| *user)
         });
         let now = Instant::now();
-        while let Some((address, datagram)) = self.proxy.server.poll_transmit() {
+        while let Some((address, datagram)) = self.coap_to_mqtt.server.poll_transmit() {
             let Some(socket) = self.sockets.get_mut(address.listener) else { continue };
             match &mut socket.secure {
                 Some(secure) => {

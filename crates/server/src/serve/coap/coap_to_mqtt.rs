@@ -67,7 +67,7 @@ enum Pending {
 }
 
 /// The CoAP server, and its users with their connections to the broker.
-pub(super) struct MqttProxy {
+pub(super) struct CoapToMqtt {
     pub(super) server: Server<Address>,
     broker: Arc<Broker>,
     handoff: Handoff,
@@ -81,15 +81,15 @@ pub(super) struct MqttProxy {
     last_user: u64,
 }
 
-impl MqttProxy {
+impl CoapToMqtt {
     pub(super) fn new(
         server: Server<Address>,
         broker: Arc<Broker>,
         handoff: Handoff,
         clock: Clock,
         events: mpsc::Sender<(UserId, BrokerEvent)>,
-    ) -> MqttProxy {
-        MqttProxy {
+    ) -> CoapToMqtt {
+        CoapToMqtt {
             server,
             broker,
             handoff,
