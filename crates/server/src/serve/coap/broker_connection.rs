@@ -25,10 +25,10 @@ const VERSION: Version = Version::V5;
 const RECEIVE_MAXIMUM: u16 = 256;
 /// Publications that may wait for their acknowledgement; above this, peers are asked to try again later.
 const MAX_IN_FLIGHT: usize = 1024;
+/// Payload bytes of unacknowledged publications.
+const MAX_IN_FLIGHT_BYTES: usize = 16 << 20;
 /// All requests that may wait, including those that end a subscription. Identifiers have 16 bits.
 const MAX_WAITING: usize = 1 << 15;
-/// Bytes of such publications.
-const MAX_IN_FLIGHT_BYTES: usize = 16 << 20;
 
 /// The caller's number of a request to the broker.
 pub(super) type RequestId = u64;
@@ -36,8 +36,8 @@ pub(super) type RequestId = u64;
 /// An event of the connection.
 #[derive(Debug)]
 pub(super) enum BrokerEvent {
-    /// The connection is open with this client identifier; `in_flight` publications may wait for answers.
-    Opened { client_id: Box<str>, in_flight: u16 },
+    /// The connection is open with this client identifier; up to `max_in_flight` publications may wait for answers.
+    Opened { client_id: Box<str>, max_in_flight: u16 },
     /// The connection was refused or has ended, with the broker's reason if it gave one.
     Closed(Option<ReasonCode>),
     /// A publication or subscription was answered; [`BrokerConnection::take_answer`] returns which.
@@ -61,35 +61,35 @@ pub(super) struct BrokerConnection {
     waiting: BTreeMap<PacketId, (RequestId, usize)>,
     waiting_bytes: usize,
     last_id: u16,
-    most_in_flight: usize,
+    max_in_flight: usize,
 }
 
 /// Too many requests wait for the broker.
 pub(super) struct Busy;
 
 impl BrokerConnection {
-    /// Opens a connection for `peer`. Its events are sent to `events`, with `name`.
+    /// Opens a connection for `peer`. Its events are sent to `events`, with `owner`.
     ///
     /// # Errors
     /// There are no file descriptors left, or the broker is ending.
     pub(super) fn open<N: Clone + Send + 'static>(
         handoff: &Handoff,
         peer: Peer,
-        name: N,
+        owner: N,
         events: mpsc::Sender<(N, BrokerEvent)>,
     ) -> io::Result<BrokerConnection> {
         let stream = UnixStream::from_std(handoff.open(peer, Framing::Bytes)?)?;
         let (reader, writer) = stream.into_split();
         let (sender, receiver) = mpsc::unbounded_channel();
         tokio::spawn(write(writer, receiver));
-        tokio::spawn(read(reader, sender.downgrade(), name, events));
+        tokio::spawn(read(reader, sender.downgrade(), owner, events));
         let _ = sender.send(connect_packet());
         Ok(BrokerConnection {
             writer: sender,
             waiting: BTreeMap::new(),
             waiting_bytes: 0,
             last_id: 0,
-            most_in_flight: MAX_IN_FLIGHT,
+            max_in_flight: MAX_IN_FLIGHT,
         })
     }
 
@@ -138,10 +138,10 @@ impl BrokerConnection {
         Ok(())
     }
 
-    /// Ends a subscription, without waiting for the answer. Also while the connection is full of publications, because
-    /// the broker would continue to send messages that no peer observes.
+    /// Ends a subscription, without waiting for the answer. This works even while the connection is full of
+    /// publications, because the broker would otherwise continue to send messages that no peer observes.
     pub(super) fn unsubscribe(&mut self, topic: &str) {
-        let Ok(packet_id) = self.take_id_of(MAX_WAITING, 0, 0) else { return };
+        let Ok(packet_id) = self.take_id_below(MAX_WAITING, 0, 0) else { return };
         let mut filter = Vec::new();
         FilterList::encode_one(&mut filter, topic, None);
         if let Ok(filters) = FilterList::from_encoded(&filter, false, VERSION) {
@@ -152,9 +152,9 @@ impl BrokerConnection {
         }
     }
 
-    /// The broker has accepted the connection; `in_flight` publications may wait for answers.
-    pub(super) fn welcomed(&mut self, in_flight: u16) {
-        self.most_in_flight = MAX_IN_FLIGHT.min(in_flight.into());
+    /// Sets how many publications may wait for answers: the broker's receive maximum, within our own limit.
+    pub(super) fn set_max_in_flight(&mut self, receive_maximum: u16) {
+        self.max_in_flight = MAX_IN_FLIGHT.min(receive_maximum.into());
     }
 
     /// Removes the request that an answer is for; returns it if the caller waits for the answer.
@@ -178,17 +178,17 @@ impl BrokerConnection {
         if full {
             return Err(Busy);
         }
-        self.take_id_of(self.most_in_flight, request_id, bytes)
+        self.take_id_below(self.max_in_flight, request_id, bytes)
     }
 
-    /// A free identifier while fewer than `most` requests wait.
-    fn take_id_of(
+    /// Takes a free identifier if fewer than `max_waiting` requests wait.
+    fn take_id_below(
         &mut self,
-        most: usize,
+        max_waiting: usize,
         request_id: RequestId,
         bytes: usize,
     ) -> Result<PacketId, Busy> {
-        if self.waiting.len() >= most {
+        if self.waiting.len() >= max_waiting {
             return Err(Busy);
         }
         loop {
@@ -241,20 +241,20 @@ async fn write(mut writer: OwnedWriteHalf, mut packets: mpsc::UnboundedReceiver<
 async fn read<N: Clone>(
     mut reader: OwnedReadHalf,
     writer: mpsc::WeakUnboundedSender<Vec<u8>>,
-    name: N,
+    owner: N,
     events: mpsc::Sender<(N, BrokerEvent)>,
 ) {
     let mut input = Vec::new();
-    let mut last = None;
+    let mut close_reason = None;
     while matches!(reader.read_buf(&mut input).await, Ok(1..)) {
         let Ok((packets, done)) = parse(&input) else { break };
         input.drain(..done);
         for (what, acknowledge) in packets {
             if let BrokerEvent::Closed(reason) = what {
-                last = reason;
+                close_reason = reason;
                 continue;
             }
-            if events.send((name.clone(), what)).await.is_err() {
+            if events.send((owner.clone(), what)).await.is_err() {
                 return;
             }
             // Only now, so that the broker waits when peers are slow.
@@ -266,7 +266,7 @@ async fn read<N: Clone>(
             }
         }
     }
-    let _ = events.send((name, BrokerEvent::Closed(last))).await;
+    let _ = events.send((owner, BrokerEvent::Closed(close_reason))).await;
 }
 
 type Parsed = Vec<(BrokerEvent, Option<PacketId>)>;
@@ -285,7 +285,7 @@ fn parse(input: &[u8]) -> Result<(Parsed, usize), fulmar_mqtt::DecodeError> {
             Packet::Connack(connack) if connack.reason.is_error() => {
                 (BrokerEvent::Closed(Some(connack.reason)), None)
             }
-            Packet::Connack(connack) => (welcome(connack.properties), None),
+            Packet::Connack(connack) => (opened_event(connack.properties), None),
             Packet::Disconnect(disconnect) => (BrokerEvent::Closed(Some(disconnect.reason)), None),
             Packet::Ack(AckKind::Puback, ack) => {
                 (BrokerEvent::Answer(ack.packet_id, ack.reason), None)
@@ -318,16 +318,16 @@ fn parse(input: &[u8]) -> Result<(Parsed, usize), fulmar_mqtt::DecodeError> {
     Ok((packets, done))
 }
 
-fn welcome(properties: Properties<'_>) -> BrokerEvent {
-    let (mut client_id, mut in_flight) = (Box::default(), u16::MAX);
+fn opened_event(properties: Properties<'_>) -> BrokerEvent {
+    let (mut client_id, mut max_in_flight) = (Box::default(), u16::MAX);
     for property in properties.iter() {
         match property {
             Property::AssignedClientIdentifier(id) => client_id = id.into(),
-            Property::ReceiveMaximum(most) => in_flight = most,
+            Property::ReceiveMaximum(maximum) => max_in_flight = maximum,
             _ => {}
         }
     }
-    BrokerEvent::Opened { client_id, in_flight }
+    BrokerEvent::Opened { client_id, max_in_flight }
 }
 
 #[cfg(test)]
@@ -345,7 +345,7 @@ mod tests {
             waiting: BTreeMap::new(),
             waiting_bytes: 0,
             last_id: 0,
-            most_in_flight: 1,
+            max_in_flight: 1,
         };
         let publication =
             Publication { topic: "a", payload: b"1", content_type: None, retain: false };

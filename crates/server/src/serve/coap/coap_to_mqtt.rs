@@ -2,7 +2,7 @@
 //! mapping of topics.
 //!
 //! Every user has one [`BrokerConnection`]; a user's observers of a topic share one subscription. Requests wait until
-//! the broker has accepted the connection, and are refused if it refuses it.
+//! the broker has accepted the connection, and are refused if the broker refuses the connection.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -36,7 +36,7 @@ pub(super) struct User {
     /// The user as the broker knows it.
     pub(super) peer: Peer,
     state: State,
-    topics: BTreeMap<Box<str>, Topic>,
+    topics: BTreeMap<Box<str>, TopicState>,
 }
 
 enum State {
@@ -53,7 +53,7 @@ enum State {
 }
 
 #[derive(Default)]
-struct Topic {
+struct TopicState {
     subscribed: bool,
     /// Requests to observe that wait for the answer to the subscription.
     waiting: Vec<Exchange<Address>>,
@@ -113,25 +113,25 @@ impl CoapToMqtt {
         listener: Arc<ListenerPolicy>,
     ) -> UserId {
         self.last_user += 1;
-        let id = UserId(self.last_user);
+        let user_id = UserId(self.last_user);
         let peer = Peer { address, transport, identity: name, listener };
-        self.users.insert(id, User { peer, state: State::Away, topics: BTreeMap::new() });
-        id
+        self.users.insert(user_id, User { peer, state: State::Away, topics: BTreeMap::new() });
+        user_id
     }
 
     /// Removes a user for good.
-    pub(super) fn remove_user(&mut self, id: UserId) {
-        self.close(id, None);
-        self.users.remove(&id);
+    pub(super) fn remove_user(&mut self, user_id: UserId) {
+        self.close(user_id, None);
+        self.users.remove(&user_id);
     }
 
     /// Handles the CoAP server's events. `user_of` returns the user at an address.
     pub(super) fn handle_events(&mut self, user_of: impl Fn(Address) -> Option<UserId>) {
         while let Some(event) = self.server.poll_event() {
             match event {
-                Event::Ended(id) => self.unobserve(id),
+                Event::Ended(observation) => self.unobserve(observation),
                 Event::Request(request) => match user_of(request.exchange.peer) {
-                    Some(user) => self.handle(user, request),
+                    Some(user_id) => self.handle(user_id, request),
                     None => {
                         self.refuse(request.exchange, code::UNAUTHORIZED, "authentication required")
                     }
@@ -140,18 +140,22 @@ impl CoapToMqtt {
         }
     }
 
-    fn handle(&mut self, user: UserId, request: Request<Address>) {
+    fn handle(&mut self, user_id: UserId, request: Request<Address>) {
         let path: Vec<&str> = request.path.iter().map(String::as_str).collect();
         match path[..] {
             [".well-known", "core"] => self.discover(&request),
-            [root, ..] if root == topics::ROOT => self.forward(user, request),
+            [root, ..] if root == topics::ROOT => self.forward(user_id, request),
             _ => self.refuse(request.exchange, code::NOT_FOUND, "topics are below /ps"),
         }
     }
 
     fn discover(&mut self, request: &Request<Address>) {
         if request.method != Method::Get {
-            return self.refuse(request.exchange, code::METHOD_NOT_ALLOWED, "GET it");
+            return self.refuse(
+                request.exchange,
+                code::METHOD_NOT_ALLOWED,
+                "only GET is allowed here",
+            );
         }
         let root = links::Link {
             path: format!("/{}", topics::ROOT),
@@ -174,11 +178,15 @@ impl CoapToMqtt {
     }
 
     /// Forwards a request to the broker, once the broker has accepted the user.
-    fn forward(&mut self, id: UserId, request: Request<Address>) {
-        let Some(user) = self.users.get_mut(&id) else { return };
+    fn forward(&mut self, user_id: UserId, request: Request<Address>) {
+        let Some(user) = self.users.get_mut(&user_id) else { return };
         if matches!(user.state, State::Away) {
-            match BrokerConnection::open(&self.handoff, user.peer.clone(), id, self.events.clone())
-            {
+            match BrokerConnection::open(
+                &self.handoff,
+                user.peer.clone(),
+                user_id,
+                self.events.clone(),
+            ) {
                 Ok(connection) => {
                     user.state = State::Opening { connection, waiting: VecDeque::new() }
                 }
@@ -193,18 +201,18 @@ impl CoapToMqtt {
             State::Opening { waiting, .. } if waiting.len() < MAX_WAITING => {
                 waiting.push_back(request);
             }
-            State::Open { .. } => self.execute(id, request),
+            State::Open { .. } => self.execute(user_id, request),
             _ => self.unavailable(request.exchange, "too many requests are waiting"),
         }
     }
 
     /// Carries out a request; the user's connection is open.
-    fn execute(&mut self, id: UserId, request: Request<Address>) {
+    fn execute(&mut self, user_id: UserId, request: Request<Address>) {
         let exchange = request.exchange;
         let segments = request.path.get(1..).unwrap_or_default();
         if segments.iter().all(String::is_empty) {
             return match request.method {
-                Method::Get => self.list(id, &request),
+                Method::Get => self.list(user_id, &request),
                 _ => self.refuse(exchange, code::METHOD_NOT_ALLOWED, "name a topic: /ps/TOPIC"),
             };
         }
@@ -214,10 +222,10 @@ impl CoapToMqtt {
         };
         match request.method {
             Method::Get if request.observe == Some(Observe::Register) => {
-                self.observe(id, exchange, topic.into());
+                self.observe(user_id, exchange, topic.into());
             }
             Method::Get => {
-                let response = self.last_value(id, &topic).unwrap_or_else(|| {
+                let response = self.last_value(user_id, &topic).unwrap_or_else(|| {
                     Response::error(code::NOT_FOUND, "the topic has no retained value")
                 });
                 let unacceptable = request.accept.is_some_and(|wanted| {
@@ -225,26 +233,32 @@ impl CoapToMqtt {
                         && response.content_format.is_some_and(|format| format != wanted)
                 });
                 match unacceptable {
-                    true => self.refuse(exchange, code::NOT_ACCEPTABLE, "its format is different"),
+                    true => self.refuse(
+                        exchange,
+                        code::NOT_ACCEPTABLE,
+                        "the retained value has another Content-Format",
+                    ),
                     false => self.respond(exchange, response),
                 }
             }
-            Method::Put => self.publish(id, &request, &topic, true, code::CHANGED),
-            Method::Post => self.publish(id, &request, &topic, false, code::CHANGED),
+            Method::Put => self.publish(user_id, &request, &topic, true, code::CHANGED),
+            Method::Post => self.publish(user_id, &request, &topic, false, code::CHANGED),
             Method::Delete => {
                 let empty = Request { payload: Bytes::new(), content_format: None, ..request };
-                self.publish(id, &empty, &topic, true, code::DELETED);
+                self.publish(user_id, &empty, &topic, true, code::DELETED);
             }
         }
     }
 
+    /// PUT, POST or DELETE: publishes to `topic`. The broker's acknowledgement completes the exchange with
+    /// `success_code`.
     fn publish(
         &mut self,
-        id: UserId,
+        user_id: UserId,
         request: &Request<Address>,
         topic: &str,
         retain: bool,
-        done: Code,
+        success_code: Code,
     ) {
         let content_type = match request.content_format {
             None => None,
@@ -256,8 +270,8 @@ impl CoapToMqtt {
                 }
             },
         };
-        let request_id = self.request_id(Pending::Publish(request.exchange, done));
-        let Some(connection) = self.connection(id) else { return };
+        let request_id = self.register_request(Pending::Publish(request.exchange, success_code));
+        let Some(connection) = self.connection(user_id) else { return };
         let outgoing = Publication { topic, payload: &request.payload, content_type, retain };
         if connection.publish(request_id, &outgoing).is_err() {
             self.pending.remove(&request_id);
@@ -265,29 +279,29 @@ impl CoapToMqtt {
         }
     }
 
-    fn observe(&mut self, id: UserId, exchange: Exchange<Address>, topic: Box<str>) {
-        let Some(user) = self.users.get_mut(&id) else { return };
-        let known = user.topics.entry(topic.clone()).or_default();
-        if known.subscribed {
-            return self.start_observation(id, exchange, &topic);
+    fn observe(&mut self, user_id: UserId, exchange: Exchange<Address>, topic: Box<str>) {
+        let Some(user) = self.users.get_mut(&user_id) else { return };
+        let topic_state = user.topics.entry(topic.clone()).or_default();
+        if topic_state.subscribed {
+            return self.start_observation(user_id, exchange, &topic);
         }
-        known.waiting.push(exchange);
-        if known.waiting.len() > 1 {
+        topic_state.waiting.push(exchange);
+        if topic_state.waiting.len() > 1 {
             return;
         }
-        let request_id = self.request_id(Pending::Subscribe(topic.clone()));
-        let Some(connection) = self.connection(id) else { return };
+        let request_id = self.register_request(Pending::Subscribe(topic.clone()));
+        let Some(connection) = self.connection(user_id) else { return };
         if let Err(Busy) = connection.subscribe(request_id, &topic) {
             self.pending.remove(&request_id);
-            self.subscribed(id, &topic, ReasonCode::ServerBusy);
+            self.on_suback(user_id, &topic, ReasonCode::ServerBusy);
         }
     }
 
-    /// Handles the broker's answer to a subscription.
-    fn subscribed(&mut self, id: UserId, topic: &str, reason: ReasonCode) {
-        let Some(user) = self.users.get_mut(&id) else { return };
-        let Some(known) = user.topics.get_mut(topic) else { return };
-        let waiting = std::mem::take(&mut known.waiting);
+    /// Handles the broker's answer to a subscription, which may be a refusal.
+    fn on_suback(&mut self, user_id: UserId, topic: &str, reason: ReasonCode) {
+        let Some(user) = self.users.get_mut(&user_id) else { return };
+        let Some(topic_state) = user.topics.get_mut(topic) else { return };
+        let waiting = std::mem::take(&mut topic_state.waiting);
         if reason.is_error() {
             user.topics.remove(topic);
             for exchange in waiting {
@@ -295,41 +309,41 @@ impl CoapToMqtt {
             }
             return;
         }
-        known.subscribed = true;
+        topic_state.subscribed = true;
         for exchange in waiting {
-            self.start_observation(id, exchange, topic);
+            self.start_observation(user_id, exchange, topic);
         }
-        self.forget_unobserved(id, topic);
+        self.forget_unobserved(user_id, topic);
     }
 
     /// Begins an observation with the topic's last value, or with an empty value.
-    fn start_observation(&mut self, id: UserId, exchange: Exchange<Address>, topic: &str) {
-        let response = self.last_value(id, topic);
+    fn start_observation(&mut self, user_id: UserId, exchange: Exchange<Address>, topic: &str) {
+        let response = self.last_value(user_id, topic);
         let response = response.unwrap_or_else(|| Response::new(code::CONTENT));
         let now = Instant::now();
         let Some(observation) = self.server.observe(now, exchange, response) else {
-            return self.forget_unobserved(id, topic);
+            return self.forget_unobserved(user_id, topic);
         };
-        self.observed.insert(observation, (id, topic.into()));
-        let topic = self.users.get_mut(&id).and_then(|user| user.topics.get_mut(topic));
-        if let Some(topic) = topic {
-            topic.observers.push(observation);
+        self.observed.insert(observation, (user_id, topic.into()));
+        let topic_state = self.users.get_mut(&user_id).and_then(|user| user.topics.get_mut(topic));
+        if let Some(topic_state) = topic_state {
+            topic_state.observers.push(observation);
         }
     }
 
     fn unobserve(&mut self, observation: ObservationId) {
-        let Some((id, topic)) = self.observed.remove(&observation) else { return };
-        let known = self.users.get_mut(&id).and_then(|user| user.topics.get_mut(&topic));
-        if let Some(known) = known {
-            known.observers.retain(|other| *other != observation);
-            self.forget_unobserved(id, &topic);
+        let Some((user_id, topic)) = self.observed.remove(&observation) else { return };
+        let topic_state = self.users.get_mut(&user_id).and_then(|user| user.topics.get_mut(&topic));
+        if let Some(topic_state) = topic_state {
+            topic_state.observers.retain(|other| *other != observation);
+            self.forget_unobserved(user_id, &topic);
         }
     }
 
-    fn forget_unobserved(&mut self, id: UserId, topic: &str) {
-        let Some(user) = self.users.get_mut(&id) else { return };
-        let Some(known) = user.topics.get(topic) else { return };
-        if known.subscribed && known.observers.is_empty() {
+    fn forget_unobserved(&mut self, user_id: UserId, topic: &str) {
+        let Some(user) = self.users.get_mut(&user_id) else { return };
+        let Some(topic_state) = user.topics.get(topic) else { return };
+        if topic_state.subscribed && topic_state.observers.is_empty() {
             user.topics.remove(topic);
             if let State::Open { connection, .. } = &mut user.state {
                 connection.unsubscribe(topic);
@@ -338,8 +352,8 @@ impl CoapToMqtt {
     }
 
     /// The topic's last value; `None` if it has none. Access rules apply.
-    fn last_value(&self, id: UserId, topic: &str) -> Option<Response> {
-        let user = self.users.get(&id)?;
+    fn last_value(&self, user_id: UserId, topic: &str) -> Option<Response> {
+        let user = self.users.get(&user_id)?;
         match self.broker.read(user.reader()?, topic, self.clock.now()) {
             Ok(message) => message.map(|message| content(&message)),
             Err(fulmar_broker::Denied) => Some(refusal(ReasonCode::NotAuthorized)),
@@ -347,8 +361,8 @@ impl CoapToMqtt {
     }
 
     /// The topics that have a last value.
-    fn list(&mut self, id: UserId, request: &Request<Address>) {
-        let reader = self.users.get(&id).and_then(User::reader);
+    fn list(&mut self, user_id: UserId, request: &Request<Address>) {
+        let reader = self.users.get(&user_id).and_then(User::reader);
         let Some(reader) = reader else { return };
         let now = Instant::now();
         match self.listing.topics(&self.broker, reader, request.proven, now) {
@@ -364,58 +378,61 @@ impl CoapToMqtt {
     }
 
     /// Handles an event of a user's connection.
-    pub(super) fn on_broker_event(&mut self, id: UserId, event: BrokerEvent) {
+    pub(super) fn on_broker_event(&mut self, user_id: UserId, event: BrokerEvent) {
         match event {
-            BrokerEvent::Opened { client_id, in_flight } => self.welcome(id, client_id, in_flight),
-            BrokerEvent::Closed(reason) => self.close(id, reason),
+            BrokerEvent::Opened { client_id, max_in_flight } => {
+                self.on_connack(user_id, client_id, max_in_flight)
+            }
+            BrokerEvent::Closed(reason) => self.close(user_id, reason),
             BrokerEvent::Answer(packet_id, reason) => {
-                let request_id =
-                    self.connection(id).and_then(|connection| connection.take_answer(packet_id));
+                let request_id = self
+                    .connection(user_id)
+                    .and_then(|connection| connection.take_answer(packet_id));
                 match request_id.and_then(|request_id| self.pending.remove(&request_id)) {
                     Some(Pending::Publish(exchange, _)) if reason.is_error() => {
                         self.respond(exchange, refusal(reason));
                     }
-                    Some(Pending::Publish(exchange, done)) => {
-                        self.respond(exchange, Response::new(done));
+                    Some(Pending::Publish(exchange, success_code)) => {
+                        self.respond(exchange, Response::new(success_code));
                     }
-                    Some(Pending::Subscribe(topic)) => self.subscribed(id, &topic, reason),
+                    Some(Pending::Subscribe(topic)) => self.on_suback(user_id, &topic, reason),
                     None => {}
                 }
             }
             BrokerEvent::Message { topic, payload, content_type } => {
                 let content_format = content_type.and_then(|name| topics::content_format(&name));
                 let response = Response { payload, content_format, ..Response::new(code::CONTENT) };
-                let user = self.users.get(&id);
+                let user = self.users.get(&user_id);
                 let observers = user.and_then(|user| user.topics.get(&topic));
                 let now = Instant::now();
-                for observer in observers.map(|topic| topic.observers.clone()).unwrap_or_default() {
+                for observer in observers.map(|state| state.observers.clone()).unwrap_or_default() {
                     self.server.notify(now, observer, response.clone());
                 }
             }
         }
     }
 
-    fn welcome(&mut self, id: UserId, client_id: Box<str>, in_flight: u16) {
-        let Some(user) = self.users.get_mut(&id) else { return };
+    fn on_connack(&mut self, user_id: UserId, client_id: Box<str>, max_in_flight: u16) {
+        let Some(user) = self.users.get_mut(&user_id) else { return };
         let state = std::mem::replace(&mut user.state, State::Away);
         let State::Opening { mut connection, waiting } = state else { return };
-        connection.welcomed(in_flight);
+        connection.set_max_in_flight(max_in_flight);
         user.state = State::Open { connection, client_id };
         for request in waiting {
-            self.execute(id, request);
+            self.execute(user_id, request);
         }
     }
 
     /// A connection has ended: its requests are answered, and observers notified. The next request opens another.
-    fn close(&mut self, id: UserId, reason: Option<ReasonCode>) {
-        let Some(user) = self.users.get_mut(&id) else { return };
-        let why = refusal(reason.unwrap_or(ReasonCode::ServerShuttingDown));
+    fn close(&mut self, user_id: UserId, reason: Option<ReasonCode>) {
+        let Some(user) = self.users.get_mut(&user_id) else { return };
+        let response = refusal(reason.unwrap_or(ReasonCode::ServerShuttingDown));
         let connection = match std::mem::replace(&mut user.state, State::Away) {
             State::Away => return,
             State::Opening { connection, waiting } => {
                 for request in waiting {
                     let now = Instant::now();
-                    self.server.respond(now, request.exchange, why.clone());
+                    self.server.respond(now, request.exchange, response.clone());
                 }
                 connection
             }
@@ -424,28 +441,29 @@ impl CoapToMqtt {
         let topics = std::mem::take(&mut user.topics);
         for request_id in connection.request_ids() {
             if let Some(Pending::Publish(exchange, _)) = self.pending.remove(&request_id) {
-                self.respond(exchange, why.clone());
+                self.respond(exchange, response.clone());
             }
         }
-        for topic in topics.into_values() {
-            for exchange in topic.waiting {
-                self.respond(exchange, why.clone());
+        for topic_state in topics.into_values() {
+            for exchange in topic_state.waiting {
+                self.respond(exchange, response.clone());
             }
-            for observation in topic.observers {
+            for observation in topic_state.observers {
                 self.observed.remove(&observation);
-                self.server.notify(Instant::now(), observation, why.clone());
+                self.server.notify(Instant::now(), observation, response.clone());
             }
         }
     }
 
-    fn connection(&mut self, id: UserId) -> Option<&mut BrokerConnection> {
-        match &mut self.users.get_mut(&id)?.state {
+    fn connection(&mut self, user_id: UserId) -> Option<&mut BrokerConnection> {
+        match &mut self.users.get_mut(&user_id)?.state {
             State::Open { connection, .. } => Some(connection),
             _ => None,
         }
     }
 
-    fn request_id(&mut self, pending: Pending) -> RequestId {
+    /// Gives the request a number, under which it waits for the broker's answer.
+    fn register_request(&mut self, pending: Pending) -> RequestId {
         self.last_request_id += 1;
         self.pending.insert(self.last_request_id, pending);
         self.last_request_id
