@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Read in this order: [`mapping`], [`identity`], [`outbox`], [`scheduler`], [`refusals`], [`batch`].
+//! Read in this order: [`mapping`], [`identity`], [`outbox`], [`uplink_scheduler`], [`refusals`], [`batch`].
 #![forbid(unsafe_code)]
 
 pub mod batch;
@@ -9,6 +9,6 @@ pub mod identity;
 pub mod mapping;
 pub mod outbox;
 pub mod refusals;
-pub mod scheduler;
+pub mod uplink_scheduler;
 
 pub use error::Error;

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use fulmar_mqtt::ReasonCode;
 
 use crate::outbox::Stored;
-use crate::scheduler::Publication;
+use crate::uplink_scheduler::Publication;
 
 /// Most topics that are skipped individually. With more, everything waits.
 pub const MAX_REFUSED: usize = 1024;

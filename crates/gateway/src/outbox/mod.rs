@@ -3,7 +3,7 @@
 //! [`Outbox::put`] stores several messages and returns when all of them would survive a power cut: one transaction, one
 //! fsync. A message that is or was stored already, recognised by its identifier or as a device's repetition, is not
 //! stored again. The operator sets the bounds; beyond them messages are dropped by a policy and counted, or refused.
-//! The caller chooses the thread; [`crate::scheduler`] decides which message is sent next.
+//! The caller chooses the thread; [`crate::uplink_scheduler`] decides which message is sent next.
 
 mod schema;
 #[cfg(test)]

@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use fulmar_client::{BrokerUrl, Fallback, Options, Transport, Trust, Version};
 use fulmar_gateway::mapping::{self, Mapping, Priority, Rule};
 use fulmar_gateway::outbox::{Bounds, Policy};
-use fulmar_gateway::scheduler::{Batching, Window};
+use fulmar_gateway::uplink_scheduler::{Batching, Window};
 use fulmar_mqtt::QoS;
 use fulmar_mqtt::topic::check_name;
 use serde::{Deserialize, Serialize};

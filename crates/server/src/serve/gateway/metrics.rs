@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fulmar_client::{PathStats, Transport};
 use fulmar_gateway::mapping::Priority;
 use fulmar_gateway::outbox::Totals;
-use fulmar_gateway::scheduler::Scheduler;
+use fulmar_gateway::uplink_scheduler::UplinkScheduler;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -79,7 +79,7 @@ impl GatewayMetrics {
     }
 
     /// Reports to the scheduler in which lanes messages have arrived since.
-    pub(super) fn arrived(&self, scheduler: &mut Scheduler) {
+    pub(super) fn arrived(&self, scheduler: &mut UplinkScheduler) {
         for priority in [Priority::Urgent, Priority::Normal] {
             if self.arrived[priority as usize].swap(false, Ordering::Relaxed) {
                 scheduler.arrived(priority);

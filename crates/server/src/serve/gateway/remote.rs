@@ -18,7 +18,7 @@ use fulmar_gateway::identity::{self, MessageIdentity, VIA};
 use fulmar_gateway::mapping::Priority;
 use fulmar_gateway::outbox::{Page, Stored};
 use fulmar_gateway::refusals::{Refused, may_pass};
-use fulmar_gateway::scheduler::{Publication, Scheduler};
+use fulmar_gateway::uplink_scheduler::{Publication, UplinkScheduler};
 use fulmar_mqtt::Properties;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
@@ -64,7 +64,7 @@ pub(super) async fn run(
     down: mpsc::Sender<DownlinkMessage>,
     mut stopped: watch::Receiver<bool>,
 ) {
-    let mut scheduler = Scheduler::new(shared.config.window(), shared.config.batching());
+    let mut scheduler = UplinkScheduler::new(shared.config.window(), shared.config.batching());
     let mut again = AGAIN;
     loop {
         scheduler.restart(now_ms());
@@ -106,7 +106,7 @@ struct Uplink<'a> {
     client: Client,
     events: Events,
     down: &'a mpsc::Sender<DownlinkMessage>,
-    scheduler: &'a mut Scheduler,
+    scheduler: &'a mut UplinkScheduler,
     flights: FuturesUnordered<Flight>,
     /// Messages from upstream that the local broker has not accepted yet.
     landing: FuturesUnordered<Landing>,
@@ -150,7 +150,7 @@ impl<'a> Uplink<'a> {
         client: Client,
         events: Events,
         down: &'a mpsc::Sender<DownlinkMessage>,
-        scheduler: &'a mut Scheduler,
+        scheduler: &'a mut UplinkScheduler,
     ) -> Uplink<'a> {
         let asked = subscription(shared, client.clone());
         Uplink {

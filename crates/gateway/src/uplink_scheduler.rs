@@ -1,9 +1,10 @@
-//! Decides which message leaves the outbox next, and how many at a time: a state machine without I/O.
+//! Decides which message leaves the outbox for the upstream broker next, and how many at a time: a state machine without
+//! I/O.
 //!
-//! There are two lanes, urgent and normal, each in order of arrival, so that messages of a topic stay in
-//! order. Urgent messages go first; while there are always some, every ninth message is a normal one, so that
-//! normal messages do not starve. The bytes in flight are bounded: an urgent message never waits behind more than
-//! that, however long the gateway was offline, and urgent messages have an allowance of their own beside it.
+//! There are two lanes, urgent and normal, each FIFO. A topic's rule sets the priority of all its messages, so that they
+//! stay in order. Urgent messages are sent first; after eight of them, one normal publication (a message or a batch) is
+//! sent, so that normal messages do not starve. The bytes in flight are bounded: an urgent message never waits behind
+//! more than that, however long the gateway was offline, and urgent messages have an allowance of their own beside it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -60,7 +61,7 @@ struct Lane {
 
 /// Decides the order; see the module.
 #[derive(Debug)]
-pub struct Scheduler {
+pub struct UplinkScheduler {
     window: Window,
     batching: Option<Batching>,
     lanes: [Lane; 2],
@@ -74,12 +75,12 @@ pub struct Scheduler {
     swept: bool,
 }
 
-impl Scheduler {
+impl UplinkScheduler {
     /// A scheduler that has sent nothing of what the outbox holds.
     #[must_use]
-    pub fn new(window: Window, batching: Option<Batching>) -> Scheduler {
+    pub fn new(window: Window, batching: Option<Batching>) -> UplinkScheduler {
         let lane = || Lane { more: true, ..Lane::default() };
-        Scheduler {
+        UplinkScheduler {
             window,
             batching,
             lanes: [lane(), lane()],
@@ -121,13 +122,13 @@ impl Scheduler {
     }
 
     /// The upstream broker accepted `publication`: returns the refusal that this ends, if there was one. Then
-    /// [`Scheduler::restart`] is due, to send the messages that were skipped.
+    /// [`UplinkScheduler::restart`] is due, to send the messages that were skipped.
     pub fn taken(&mut self, publication: &Publication) -> Option<(Refused, Refusal)> {
         self.done(publication.first());
         self.refusals.taken(publication)
     }
 
-    /// A batch was refused as a whole: after [`Scheduler::restart`] its messages are sent singly.
+    /// A batch was refused as a whole: after [`UplinkScheduler::restart`] its messages are sent singly.
     pub fn unbatch(&mut self, publication: &Publication) {
         self.done(publication.first());
         self.singly_to =
@@ -187,7 +188,7 @@ impl Scheduler {
 
     /// The publication to send now, if any.
     pub fn next(&mut self, now_ms: u64) -> Option<Publication> {
-        let can = |scheduler: &Scheduler, priority: Priority| {
+        let can = |scheduler: &UplinkScheduler, priority: Priority| {
             !scheduler.lanes[priority as usize].ready.is_empty() && scheduler.has_room(priority)
         };
         let (urgent, normal) = (can(self, Priority::Urgent), can(self, Priority::Normal));
@@ -257,7 +258,11 @@ impl Scheduler {
     /// of the refused ones as many as show whether they still are.
     pub fn restart(&mut self, now_ms: u64) {
         let (refusals, singly_to) = (std::mem::take(&mut self.refusals), self.singly_to);
-        *self = Scheduler { refusals, singly_to, ..Scheduler::new(self.window, self.batching) };
+        *self = UplinkScheduler {
+            refusals,
+            singly_to,
+            ..UplinkScheduler::new(self.window, self.batching)
+        };
         let batch = self.batching.map_or(0, |batching| batching.messages);
         self.refusals.begin_pass(batch, now_ms);
     }
@@ -300,11 +305,11 @@ mod tests {
         Page { to: messages.last().map_or(0, |last| last.seq), messages, more }
     }
 
-    fn scheduler(messages: usize, bytes: usize) -> Scheduler {
-        Scheduler::new(Window { messages, bytes }, None)
+    fn scheduler(messages: usize, bytes: usize) -> UplinkScheduler {
+        UplinkScheduler::new(Window { messages, bytes }, None)
     }
 
-    fn seqs(scheduler: &mut Scheduler) -> Vec<u64> {
+    fn seqs(scheduler: &mut UplinkScheduler) -> Vec<u64> {
         std::iter::from_fn(|| scheduler.next(0)).map(|publication| publication.first()).collect()
     }
 
@@ -360,7 +365,7 @@ mod tests {
     fn small_messages_wait_a_little_for_company() {
         let batching = Batching { messages: 3, bytes: 10_000, delay_ms: 500 };
         let mut scheduler =
-            Scheduler::new(Window { messages: 100, bytes: usize::MAX }, Some(batching));
+            UplinkScheduler::new(Window { messages: 100, bytes: usize::MAX }, Some(batching));
         scheduler.loaded(Priority::Urgent, read([], false));
         scheduler.loaded(Priority::Normal, read((1..=4).map(message), false));
         let Some(Publication::Batch(full)) = scheduler.next(1000) else {
@@ -387,7 +392,7 @@ mod tests {
     fn a_batch_that_waits_grows_by_what_arrives() {
         let batching = Batching { messages: 3, bytes: 10_000, delay_ms: 500 };
         let mut scheduler =
-            Scheduler::new(Window { messages: 100, bytes: usize::MAX }, Some(batching));
+            UplinkScheduler::new(Window { messages: 100, bytes: usize::MAX }, Some(batching));
         scheduler.loaded(Priority::Urgent, read([], false));
         scheduler.loaded(Priority::Normal, read([message(1)], false));
         assert_eq!((scheduler.next(1100), scheduler.wants()), (None, None));
@@ -405,12 +410,12 @@ mod tests {
         Stored { topic: topic.into(), ..message(seq) }
     }
 
-    fn lanes(scheduler: &mut Scheduler, messages: impl IntoIterator<Item = Stored>) {
+    fn lanes(scheduler: &mut UplinkScheduler, messages: impl IntoIterator<Item = Stored>) {
         lanes_at(scheduler, 0, messages);
     }
 
     fn lanes_at(
-        scheduler: &mut Scheduler,
+        scheduler: &mut UplinkScheduler,
         now_ms: u64,
         messages: impl IntoIterator<Item = Stored>,
     ) {
@@ -480,7 +485,7 @@ mod tests {
     fn a_batch_that_cannot_be_taken_goes_one_by_one() {
         let batching = Batching { messages: 3, bytes: 10_000, delay_ms: 0 };
         let window = Window { messages: 100, bytes: usize::MAX };
-        let mut scheduler = Scheduler::new(window, Some(batching));
+        let mut scheduler = UplinkScheduler::new(window, Some(batching));
         lanes(&mut scheduler, (1..=5).map(message));
         let batch = scheduler.next(1000).unwrap();
         assert_eq!(batch.messages().len(), 3);
@@ -496,7 +501,7 @@ mod tests {
     fn refused_batches_wait_and_what_goes_alone_does_not() {
         let batching = Batching { messages: 2, bytes: 10_000, delay_ms: 0 };
         let window = Window { messages: 100, bytes: usize::MAX };
-        let mut scheduler = Scheduler::new(window, Some(batching));
+        let mut scheduler = UplinkScheduler::new(window, Some(batching));
         let retained = |seq| Stored { retain: true, ..of(seq, "r") };
         lanes(&mut scheduler, [message(1), message(2), message(3), message(4), retained(5)]);
         let batch = scheduler.next(1000).unwrap();
