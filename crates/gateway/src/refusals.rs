@@ -12,7 +12,7 @@ use fulmar_mqtt::ReasonCode;
 use crate::outbox::Stored;
 use crate::uplink_scheduler::Publication;
 
-/// Most topics that are skipped individually. With more, everything waits.
+/// Maximum number of topics that are skipped individually. With more, everything waits.
 pub const MAX_REFUSED: usize = 1024;
 /// Time before the first probe of a refused topic, in milliseconds; doubled with each one, up to [`LAST_RETRY_MS`].
 const FIRST_RETRY_MS: u64 = 5_000;
@@ -59,6 +59,17 @@ pub struct Refusal {
     met: bool,
 }
 
+/// The outcome of recording a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalRecord {
+    /// It is new.
+    New,
+    /// It was known already, and has the latest reason now.
+    Known,
+    /// So many topics are refused that no further one is recorded: everything has to wait.
+    TooMany,
+}
+
 /// All refusals.
 #[derive(Debug, Default)]
 pub struct Refusals {
@@ -100,13 +111,13 @@ impl Refusals {
         self.retry_at_ms.filter(|_| !self.all.is_empty())
     }
 
-    /// Records a refusal. Returns whether it is new; `None` if there are too many, so that nothing more may be sent.
+    /// Records a refusal. If there are too many, nothing more may be sent.
     pub(crate) fn add(
         &mut self,
         publication: &Publication,
         reason: ReasonCode,
         now_ms: u64,
-    ) -> Option<bool> {
+    ) -> RefusalRecord {
         let what = Refused::of(publication);
         if self.retry_at_ms.is_none_or(|at| at <= now_ms) {
             let wait = FIRST_RETRY_MS << self.retries.min(10);
@@ -114,17 +125,17 @@ impl Refusals {
         }
         if let Some(known) = self.all.get_mut(&what) {
             (known.reason, known.probes, known.met) = (reason, 0, true);
-            return Some(false);
+            return RefusalRecord::Known;
         }
         if self.all.len() >= MAX_REFUSED {
-            return None;
+            return RefusalRecord::TooMany;
         }
         self.all.insert(what, Refusal { reason, since_ms: now_ms, probes: 0, met: true });
-        Some(true)
+        RefusalRecord::New
     }
 
     /// Records an acceptance. Returns the refusal that it ends, if there was one.
-    pub(crate) fn taken(&mut self, publication: &Publication) -> Option<(Refused, Refusal)> {
+    pub(crate) fn accepted(&mut self, publication: &Publication) -> Option<(Refused, Refusal)> {
         let found = self.all.remove_entry(&Refused::of(publication))?;
         self.retries = 0;
         Some(found)

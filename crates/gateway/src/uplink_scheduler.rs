@@ -12,10 +12,10 @@ use fulmar_mqtt::ReasonCode;
 
 use crate::mapping::Priority;
 use crate::outbox::{Page, Stored};
-use crate::refusals::{Refusal, Refusals, Refused};
+use crate::refusals::{Refusal, RefusalRecord, Refusals, Refused};
 
-/// Urgent messages in a row while normal ones wait.
-const IN_A_ROW: u32 = 8;
+/// Maximum number of urgent messages in a row while normal ones wait.
+const MAX_URGENT_IN_A_ROW: u32 = 8;
 
 /// How much may be in flight.
 #[derive(Clone, Copy, Debug)]
@@ -29,9 +29,9 @@ pub struct Window {
 /// How normal messages are combined in batches.
 #[derive(Clone, Copy, Debug)]
 pub struct Batching {
-    /// Most messages per batch.
+    /// Maximum number of messages per batch.
     pub messages: usize,
-    /// Most bytes of messages per batch.
+    /// Maximum number of bytes of messages per batch.
     pub bytes: usize,
     /// Longest time in milliseconds that a message may wait for others.
     pub delay_ms: u64,
@@ -50,16 +50,16 @@ pub enum Publication {
 #[derive(Debug, Default)]
 struct Lane {
     ready: VecDeque<Stored>,
-    /// The last one read.
+    /// Number of the last message read.
     read_to: u64,
     /// Whether the outbox may hold more behind it.
     more: bool,
     in_flight_bytes: usize,
-    /// Whether all that waited when the pass began has been read.
-    swept: bool,
+    /// Whether all messages that waited when the pass began have been read.
+    pass_read: bool,
 }
 
-/// Decides the order; see the module.
+/// Chooses the next publication.
 #[derive(Debug)]
 pub struct UplinkScheduler {
     window: Window,
@@ -70,9 +70,9 @@ pub struct UplinkScheduler {
     in_flight: BTreeMap<u64, (Priority, usize, usize)>,
     messages_in_flight: usize,
     refusals: Refusals,
-    /// Messages up to this one are sent singly, because a batch with one of them was refused as a whole.
+    /// Messages up to this one are sent singly, because a batch with one of them could not be accepted.
     singly_to: u64,
-    swept: bool,
+    pass_ended: bool,
 }
 
 impl UplinkScheduler {
@@ -89,7 +89,7 @@ impl UplinkScheduler {
             messages_in_flight: 0,
             refusals: Refusals::default(),
             singly_to: 0,
-            swept: false,
+            pass_ended: false,
         }
     }
 
@@ -104,31 +104,31 @@ impl UplinkScheduler {
         self.refusals.look_again(now_ms);
     }
 
-    /// The upstream broker refused `publication`, which stays in the outbox: messages of its topic are skipped. Returns
-    /// whether that is new; `None` if so much is refused that everything has to wait.
+    /// The upstream broker refused `publication` and may accept it later: it stays in the outbox, and messages of its
+    /// topic are skipped.
     pub fn refused(
         &mut self,
         publication: &Publication,
         reason: ReasonCode,
         now_ms: u64,
-    ) -> Option<bool> {
+    ) -> RefusalRecord {
         self.done(publication.first());
-        let news = self.refusals.add(publication, reason, now_ms);
+        let record = self.refusals.add(publication, reason, now_ms);
         let (what, batching) = (Refused::of(publication), self.batching.is_some());
         for lane in &mut self.lanes {
             lane.ready.retain(|message| !what.covers(message, batching));
         }
-        news
+        record
     }
 
     /// The upstream broker accepted `publication`: returns the refusal that this ends, if there was one. Then
     /// [`UplinkScheduler::restart`] is due, to send the messages that were skipped.
-    pub fn taken(&mut self, publication: &Publication) -> Option<(Refused, Refusal)> {
+    pub fn accepted(&mut self, publication: &Publication) -> Option<(Refused, Refusal)> {
         self.done(publication.first());
-        self.refusals.taken(publication)
+        self.refusals.accepted(publication)
     }
 
-    /// A batch was refused as a whole: after [`UplinkScheduler::restart`] its messages are sent singly.
+    /// A batch can never be accepted as it is: after [`UplinkScheduler::restart`] its messages are sent singly.
     pub fn unbatch(&mut self, publication: &Publication) {
         self.done(publication.first());
         self.singly_to =
@@ -157,7 +157,7 @@ impl UplinkScheduler {
         let lane = &mut self.lanes[priority as usize];
         lane.read_to = lane.read_to.max(read.to);
         lane.more = read.more;
-        lane.swept |= !read.more;
+        lane.pass_read |= !read.more;
         if self.refusals.is_empty() {
             lane.ready.extend(read.messages);
             return;
@@ -169,9 +169,9 @@ impl UplinkScheduler {
     }
 
     /// Ends the pass over refused messages once all messages that waited at its start were read.
-    pub fn sweep(&mut self, now_ms: u64) {
-        if !self.swept && self.lanes.iter().all(|lane| lane.swept) {
-            self.swept = true;
+    pub fn end_pass_if_read(&mut self, now_ms: u64) {
+        if !self.pass_ended && self.lanes.iter().all(|lane| lane.pass_read) {
+            self.pass_ended = true;
             self.refusals.end_pass(now_ms);
         }
     }
@@ -193,16 +193,16 @@ impl UplinkScheduler {
         };
         let (urgent, normal) = (can(self, Priority::Urgent), can(self, Priority::Normal));
         let normal = normal && self.due_at().is_none_or(|at| at <= now_ms);
-        if urgent && !(normal && self.urgent_in_a_row >= IN_A_ROW) {
+        if urgent && !(normal && self.urgent_in_a_row >= MAX_URGENT_IN_A_ROW) {
             self.urgent_in_a_row += 1;
-            return self.take(Priority::Urgent, 1);
+            return self.pop(Priority::Urgent, 1);
         }
         if !normal {
             return None;
         }
         self.urgent_in_a_row = 0;
         let count = self.batch_len();
-        self.take(Priority::Normal, count)
+        self.pop(Priority::Normal, count)
     }
 
     /// When a batch that waits for more messages is due, in milliseconds since the Unix epoch; `None`
@@ -232,17 +232,18 @@ impl UplinkScheduler {
         ready.iter().take(batching.messages).take_while(fits).count().max(1)
     }
 
-    fn take(&mut self, priority: Priority, count: usize) -> Option<Publication> {
+    /// Takes the first `count` messages of a lane, which are in flight from then on.
+    fn pop(&mut self, priority: Priority, count: usize) -> Option<Publication> {
         let lane = &mut self.lanes[priority as usize];
-        let mut taken: Vec<Stored> = lane.ready.drain(..count.min(lane.ready.len())).collect();
-        let bytes: usize = taken.iter().map(Stored::size).sum();
-        let first = taken.first()?.seq;
+        let mut popped: Vec<Stored> = lane.ready.drain(..count.min(lane.ready.len())).collect();
+        let bytes: usize = popped.iter().map(Stored::size).sum();
+        let first = popped.first()?.seq;
         lane.in_flight_bytes += bytes;
-        self.messages_in_flight += taken.len();
-        self.in_flight.insert(first, (priority, taken.len(), bytes));
-        match taken.len() {
-            1 => taken.pop().map(Publication::One),
-            _ => Some(Publication::Batch(taken)),
+        self.messages_in_flight += popped.len();
+        self.in_flight.insert(first, (priority, popped.len(), bytes));
+        match popped.len() {
+            1 => popped.pop().map(Publication::One),
+            _ => Some(Publication::Batch(popped)),
         }
     }
 
@@ -254,8 +255,8 @@ impl UplinkScheduler {
         }
     }
 
-    /// Starts again with all messages that are not done: those that were in flight are sent again, in order, and
-    /// of the refused ones as many as show whether they still are.
+    /// Starts again with all messages that are not done: those that were in flight are sent again, in order, and,
+    /// for each refusal, just enough messages to test whether it still holds.
     pub fn restart(&mut self, now_ms: u64) {
         let (refusals, singly_to) = (std::mem::take(&mut self.refusals), self.singly_to);
         *self = UplinkScheduler {
@@ -421,7 +422,7 @@ mod tests {
     ) {
         scheduler.loaded(Priority::Urgent, read([], false));
         scheduler.loaded(Priority::Normal, read(messages, false));
-        scheduler.sweep(now_ms);
+        scheduler.end_pass_if_read(now_ms);
     }
 
     const DENIED: ReasonCode = ReasonCode::NotAuthorized;
@@ -432,8 +433,8 @@ mod tests {
         let mut scheduler = scheduler(2, usize::MAX);
         lanes(&mut scheduler, all());
         let (a, b) = (scheduler.next(0).unwrap(), scheduler.next(0).unwrap());
-        assert_eq!(scheduler.refused(&a, DENIED, 1000), Some(true));
-        assert_eq!(scheduler.taken(&b), None);
+        assert_eq!(scheduler.refused(&a, DENIED, 1000), RefusalRecord::New);
+        assert_eq!(scheduler.accepted(&b), None);
         assert_eq!(seqs(&mut scheduler), [4], "the topic that is allowed goes on");
         scheduler.done(4);
         assert_eq!(scheduler.refusals().retry_at_ms(), Some(6000));
@@ -442,7 +443,7 @@ mod tests {
         lanes_at(&mut scheduler, 6000, [of(1, "a"), of(3, "a")]);
         let probe = scheduler.next(0).unwrap();
         assert_eq!((probe.first(), scheduler.next(0)), (1, None), "one of a topic");
-        assert_eq!(scheduler.refused(&probe, DENIED, 6000), Some(false));
+        assert_eq!(scheduler.refused(&probe, DENIED, 6000), RefusalRecord::Known);
         assert_eq!(scheduler.refusals().retry_at_ms(), Some(16_000));
         let (_, refusal) = scheduler.refusals().all().next().unwrap();
         assert_eq!((refusal.reason, refusal.since_ms), (DENIED, 1000));
@@ -450,7 +451,7 @@ mod tests {
         scheduler.restart(16_000);
         lanes(&mut scheduler, [of(1, "a"), of(3, "a")]);
         let probe = scheduler.next(0).unwrap();
-        let (what, _) = scheduler.taken(&probe).unwrap();
+        let (what, _) = scheduler.accepted(&probe).unwrap();
         assert_eq!(what, Refused::Topic("a".into()));
         scheduler.restart(16_001);
         lanes(&mut scheduler, [of(3, "a")]);
@@ -474,15 +475,18 @@ mod tests {
         let topics = crate::refusals::MAX_REFUSED as u64;
         lanes(&mut scheduler, (1..=topics + 1).map(|seq| of(seq, &seq.to_string())));
         let publications: Vec<Publication> = std::iter::from_fn(|| scheduler.next(0)).collect();
-        let news: Vec<_> = publications
+        let records: Vec<_> = publications
             .iter()
             .map(|publication| scheduler.refused(publication, DENIED, 0))
             .collect();
-        assert_eq!((news[0], *news.last().unwrap()), (Some(true), None));
+        assert_eq!(
+            (records[0], *records.last().unwrap()),
+            (RefusalRecord::New, RefusalRecord::TooMany)
+        );
     }
 
     #[test]
-    fn a_batch_that_cannot_be_taken_goes_one_by_one() {
+    fn the_messages_of_an_unacceptable_batch_are_sent_singly() {
         let batching = Batching { messages: 3, bytes: 10_000, delay_ms: 0 };
         let window = Window { messages: 100, bytes: usize::MAX };
         let mut scheduler = UplinkScheduler::new(window, Some(batching));
@@ -505,7 +509,7 @@ mod tests {
         let retained = |seq| Stored { retain: true, ..of(seq, "r") };
         lanes(&mut scheduler, [message(1), message(2), message(3), message(4), retained(5)]);
         let batch = scheduler.next(1000).unwrap();
-        assert_eq!(scheduler.refused(&batch, DENIED, 0), Some(true));
+        assert_eq!(scheduler.refused(&batch, DENIED, 0), RefusalRecord::New);
         assert_eq!(seqs(&mut scheduler), [5]);
         scheduler.restart(5000);
         lanes(&mut scheduler, [message(1), message(2), message(3), message(4)]);

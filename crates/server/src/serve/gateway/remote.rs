@@ -17,7 +17,7 @@ use fulmar_gateway::batch::{self, CONTENT_TYPE, DEFLATE, ENCODING};
 use fulmar_gateway::identity::{self, MessageIdentity, VIA};
 use fulmar_gateway::mapping::Priority;
 use fulmar_gateway::outbox::{Page, Stored};
-use fulmar_gateway::refusals::{Refused, may_pass};
+use fulmar_gateway::refusals::{RefusalRecord, Refused, may_pass};
 use fulmar_gateway::uplink_scheduler::{Publication, UplinkScheduler};
 use fulmar_mqtt::Properties;
 use futures_util::StreamExt as _;
@@ -196,7 +196,7 @@ impl<'a> Uplink<'a> {
                 Wake::Read(priority, read) => {
                     self.reading = None;
                     self.scheduler.loaded(priority, read);
-                    self.scheduler.sweep(now_ms());
+                    self.scheduler.end_pass_if_read(now_ms());
                     self.tell();
                 }
                 Wake::Subscribed(outcome) => {
@@ -361,7 +361,7 @@ impl<'a> Uplink<'a> {
             Ok(_) => {
                 count(&metrics.sent, messages.len());
                 self.outbox.remove(messages.iter().map(|message| message.seq).collect());
-                if let Some((what, _)) = self.scheduler.taken(publication) {
+                if let Some((what, _)) = self.scheduler.accepted(publication) {
                     tracing::info!(?what, "the upstream broker accepts the topic again");
                     // The skipped messages are sent now.
                     self.again_at.get_or_insert_with(Instant::now);
@@ -383,13 +383,14 @@ impl<'a> Uplink<'a> {
     /// The upstream broker may accept the publication after a change there or here: it stays in the outbox, and other
     /// topics continue.
     fn refused(&mut self, publication: &Publication, reason: ReasonCode) {
-        let Some(news) = self.scheduler.refused(publication, reason, now_ms()) else {
+        let record = self.scheduler.refused(publication, reason, now_ms());
+        if record == RefusalRecord::TooMany {
             tracing::error!(%reason,
                 "the upstream broker refuses too many topics: forwarding paused");
             self.again_at = Some(Instant::now() + SUBSCRIBE_AGAIN);
             return;
-        };
-        if news {
+        }
+        if record == RefusalRecord::New {
             let known = self.scheduler.refusals().all().count();
             let topic = match publication {
                 Publication::One(message) => &message.topic,
