@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::random_impairments::Decision;
+use super::impairment_sampler::Decision;
 use super::{Direction, FlowKey};
 
 /// An impaired packet.

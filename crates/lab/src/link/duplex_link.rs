@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 
 use super::flow::FlowTable;
+use super::impairment_sampler::ImpairmentSampler;
 use super::nat::Nat;
-use super::random_impairments::RandomImpairments;
 use super::simplex_link::{LinkPacket, PacketOutcome, SimplexLink};
 use super::splitmix::mix;
 use super::{ConfigError, DecisionLog, Direction, DirectionStats, DropReason, LinkConfig};
@@ -64,7 +64,7 @@ const LOG_ROOM: usize = 1 << 20;
 #[derive(Debug)]
 pub struct Link {
     directions: [SimplexLink; 2],
-    random: [RandomImpairments; 2],
+    samplers: [ImpairmentSampler; 2],
     flows: FlowTable,
     nat: Option<Nat>,
     log: DecisionLog,
@@ -84,7 +84,7 @@ impl Link {
         let LinkConfig { up, down, nat, address_changes } = config;
         Ok(Link {
             directions: [SimplexLink::new(up), SimplexLink::new(down)],
-            random: Direction::BOTH.map(|direction| RandomImpairments::new(seed, direction)),
+            samplers: Direction::BOTH.map(|direction| ImpairmentSampler::new(seed, direction)),
             flows: FlowTable::default(),
             nat: nat.map(|nat| Nat::new(nat, mix(seed))),
             log: DecisionLog::new(LOG_ROOM),
@@ -126,8 +126,8 @@ impl Link {
             return;
         };
         let (flow, index) = self.flows.count(&view, direction);
-        let random = self.random[direction as usize];
-        let decision = random.draw(flow, direction, index, impairments);
+        let sampler = self.samplers[direction as usize];
+        let decision = sampler.draw(flow, direction, index, impairments);
         let key = flow.key;
         self.log.record(key, direction, index, decision);
         // The NAT stands between host and link; its flows are named by what is inside.

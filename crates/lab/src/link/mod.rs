@@ -12,7 +12,7 @@
 //! 2. the MTU: too big is answered by ICMP and dropped;
 //! 3. outages (`schedule`): down is dropped;
 //! 4. `flow`: which flow it belongs to and its number in that flow, which alone determine its
-//!    random impairments (`random_impairments`; logged in [`DecisionLog`]);
+//!    random impairments (`impairment_sampler`; logged in [`DecisionLog`]);
 //! 5. the bottleneck: a bounded queue (`queue`: drop-tail, CoDel, FQ-CoDel) before a transmitter
 //!    of constant or recorded rate (`transmitter`);
 //! 6. loss (`simplex_link`), after the bottleneck, because a packet lost on the air has used its air time;
@@ -32,9 +32,9 @@ mod direction;
 mod drop_reason;
 mod duplex_link;
 mod flow;
+mod impairment_sampler;
 mod nat;
 mod queue;
-mod random_impairments;
 mod schedule;
 mod settings;
 mod simplex_link;
@@ -50,8 +50,8 @@ pub use direction::Direction;
 pub use drop_reason::DropReason;
 pub use duplex_link::{Link, Output};
 pub use flow::FlowKey;
+pub use impairment_sampler::Decision;
 pub use nat::{NatChange, NatConfig};
-pub use random_impairments::Decision;
 pub use schedule::{Outage, Schedule};
 pub use settings::SETTINGS;
 pub use simplex_link::DirectionStats;

@@ -1,4 +1,5 @@
-//! Draws what happens to each packet at random: loss, corruption, duplication, reordering, jitter.
+//! Draws what happens to each packet at random: loss, corruption, duplication, reordering, jitter. The settings are
+//! [`Impairments`]; the simplex link applies the [`Decision`] when the packet leaves the bottleneck.
 //!
 //! Each [`Decision`] is a hash of (seed, flow, direction, index, purpose), so that neither timing nor other flows nor
 //! other impairments change it. The mixing function is SplitMix64's finalizer (Steele, Lea, Flood 2014), applied in
@@ -47,13 +48,13 @@ impl Decision {
 
 /// Draws the impairments in one direction of one link.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RandomImpairments {
+pub(crate) struct ImpairmentSampler {
     seed: u64,
 }
 
-impl RandomImpairments {
-    pub(crate) fn new(seed: u64, direction: Direction) -> RandomImpairments {
-        RandomImpairments { seed: mix(mix(seed) ^ direction as u64) }
+impl ImpairmentSampler {
+    pub(crate) fn new(seed: u64, direction: Direction) -> ImpairmentSampler {
+        ImpairmentSampler { seed: mix(mix(seed) ^ direction as u64) }
     }
 
     fn hash(self, flow: u64, index: u64, purpose: Purpose) -> u64 {
@@ -118,5 +119,5 @@ impl RandomImpairments {
 }
 
 #[cfg(test)]
-#[path = "random_impairments_tests.rs"]
+#[path = "impairment_sampler_tests.rs"]
 mod tests;

@@ -1,4 +1,4 @@
-//! Random impairments alone: their shares, and that they depend on nothing but seed, direction, flow and index.
+//! Random impairments alone: how often they happen, and that they depend on nothing but seed, direction, flow and index.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,7 +14,7 @@ const PACKETS: u64 = 100_000;
 fn decisions(seed: u64, impairments: &Impairments, packets: u64) -> Vec<Decision> {
     let mut table = FlowTable::default();
     let packet = udp([198, 18, 0, 2], 4000, [198, 18, 1, 2], 1883, b"x");
-    let random = RandomImpairments::new(seed, Direction::Up);
+    let random = ImpairmentSampler::new(seed, Direction::Up);
     (0..packets)
         .map(|_| {
             let (flow, index) = table.count(&PacketView::parse(&packet).unwrap(), Direction::Up);
@@ -115,7 +115,7 @@ fn another_seed_direction_or_flow_draws_anew() {
     let same = lost(1).iter().zip(lost(2)).filter(|(a, b)| *a == b).count() as u64;
     assert!(is_binomial(same, 1000, 0.5), "{same}");
     let (up, down) =
-        (RandomImpairments::new(1, Direction::Up), RandomImpairments::new(1, Direction::Down));
+        (ImpairmentSampler::new(1, Direction::Up), ImpairmentSampler::new(1, Direction::Down));
     let equal = (0..1000)
         .filter(|index| {
             (up.unit(5, *index, Purpose::Loss) < 0.5) == (down.unit(5, *index, Purpose::Loss) < 0.5)
