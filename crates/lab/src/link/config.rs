@@ -94,17 +94,17 @@ pub struct Impairments {
     pub queue: QueueKind,
     /// The queue's limit; `None`: 200 ms of the rate, at least ten full packets.
     pub queue_limit: Option<QueueLimit>,
-    /// Random loss of packets, 0 to 1.
+    /// Probability that a packet is lost, 0 to 1.
     pub loss: f64,
     /// Every nth packet of each flow is lost; 0: none.
     pub drop_every: u64,
     /// Loss in bursts.
     pub bursts: Option<Bursts>,
-    /// Share of packets in which one bit behind the IP header is flipped.
+    /// Probability that one bit of a packet after its IP header is flipped.
     pub corrupt: f64,
-    /// Share of packets that arrive twice.
+    /// Probability that a packet arrives twice.
     pub duplicate: f64,
-    /// Share of packets that are held back by `reorder_by`, so that later ones overtake them.
+    /// Probability that a packet is held back by `reorder_by`, so that later ones overtake it.
     pub reorder: f64,
     /// How long reordered packets are held back, in ns.
     pub reorder_by: Nanos,
@@ -177,7 +177,7 @@ impl LinkConfig {
 
 impl Impairments {
     fn check(&self) -> Result<(), ConfigError> {
-        let shares = [
+        let probabilities = [
             ("loss", self.loss),
             ("corrupt", self.corrupt),
             ("duplicate", self.duplicate),
@@ -186,10 +186,11 @@ impl Impairments {
         let bursts = self.bursts.map_or([0.0; 4], |bursts| {
             [bursts.to_bad, bursts.to_good, bursts.loss_good, bursts.loss_bad]
         });
-        let bursts = bursts.map(|share| ("bursts", share));
-        for (key, share) in shares.into_iter().chain(bursts) {
-            if !(0.0..=1.0).contains(&share) {
-                return Err(ConfigError::new(key, format!("{share} is not a share of 0 to 1")));
+        let bursts = bursts.map(|probability| ("bursts", probability));
+        for (key, probability) in probabilities.into_iter().chain(bursts) {
+            if !(0.0..=1.0).contains(&probability) {
+                let problem = format!("{probability} is not a probability between 0 and 1");
+                return Err(ConfigError::new(key, problem));
             }
         }
         for (key, time) in

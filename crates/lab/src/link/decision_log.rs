@@ -25,7 +25,7 @@ impl fmt::Display for LogEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LogEntry { flow, direction, index, decision } = self;
         write!(f, "{flow} {} {index}", direction.name())?;
-        if let Some(reason) = decision.lost {
+        if let Some(reason) = decision.drop_reason {
             write!(f, " lost={}", reason.name())?;
         }
         if let Some(bit) = decision.corrupt {
@@ -161,8 +161,13 @@ mod tests {
         let flow = FlowKey { protocol: 17, service: 1883, ordinal: 1 };
         let mut log = DecisionLog::new(100);
         for (index, lost) in entries {
-            let lost = lost.then_some(DropReason::Random);
-            log.record(flow, Direction::Up, *index, Decision { lost, ..Decision::default() });
+            let drop_reason = lost.then_some(DropReason::Random);
+            log.record(
+                flow,
+                Direction::Up,
+                *index,
+                Decision { drop_reason, ..Decision::default() },
+            );
         }
         log
     }
@@ -180,7 +185,7 @@ mod tests {
     #[test]
     fn a_full_log_says_less_but_nothing_wrong() {
         let flow = FlowKey { protocol: 17, service: 1883, ordinal: 1 };
-        let lost = Decision { lost: Some(DropReason::Random), ..Decision::default() };
+        let lost = Decision { drop_reason: Some(DropReason::Random), ..Decision::default() };
         let mut small = DecisionLog::new(2);
         let mut large = DecisionLog::new(100);
         for index in 0..10 {

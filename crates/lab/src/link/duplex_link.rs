@@ -57,7 +57,7 @@ pub enum Output {
     },
 }
 
-/// The most entries of a link's decision log.
+/// Maximum number of entries of a link's decision log.
 const LOG_ROOM: usize = 1 << 20;
 
 /// A link between two hosts, or between a host and the rest. See the [module](super).
@@ -100,7 +100,7 @@ impl Link {
     /// Times should ascend in each direction; an earlier time counts as the latest so far.
     pub fn receive(&mut self, at: Nanos, direction: Direction, mut packet: Vec<u8>, tag: u64) {
         let one_way = &mut self.directions[direction as usize];
-        let at = one_way.arrive(at, packet.len());
+        let at = one_way.offer(at, packet.len());
         if direction == Direction::Down
             && let Some(nat) = &mut self.nat
             && !nat.inward(at, &mut packet)
@@ -159,9 +159,9 @@ impl Link {
         let mut order = Direction::BOTH;
         order.sort_by_key(|direction| earliest(&self.directions[*direction as usize]));
         order.into_iter().find_map(|direction| {
-            let PacketOutcome { at, packet, tag, dropped, .. } =
+            let PacketOutcome { at, packet, tag, drop_reason, .. } =
                 self.directions[direction as usize].poll_event(now)?;
-            Some(match dropped {
+            Some(match drop_reason {
                 Some(reason) => Output::Dropped { at, direction, packet, tag, reason },
                 None => Output::Arrive { at, direction, packet, tag },
             })

@@ -15,7 +15,7 @@ use super::Direction;
 use super::splitmix::mix;
 use crate::wire::{PacketView, Protocol};
 
-/// The most flows of a link; packets of further ones share a flow with the ordinal 0.
+/// Maximum number of flows of a link; packets of further ones share a flow with the ordinal 0.
 const MAX_FLOWS: usize = 1 << 18;
 
 /// A flow's name, the same in every run of an experiment.
@@ -56,7 +56,7 @@ pub(crate) struct Flow {
     /// Packets so far, per direction.
     pub(crate) packets: [u64; 2],
     /// Whether the burst model is in its bad state, per direction.
-    pub(crate) bad: [bool; 2],
+    pub(crate) in_bad_state: [bool; 2],
     /// Sequence number of the first SYN.
     syn: Option<u32>,
 }
@@ -123,7 +123,7 @@ impl FlowTable {
     }
 
     fn add(&mut self, key: FlowKey, syn: Option<u32>) -> usize {
-        self.flows.push(Flow { key, packets: [0; 2], bad: [false; 2], syn });
+        self.flows.push(Flow { key, packets: [0; 2], in_bad_state: [false; 2], syn });
         self.flows.len() - 1
     }
 }

@@ -11,7 +11,7 @@ use super::flow::Flow;
 use super::splitmix::mix;
 use super::{Direction, DropReason, Impairments, JitterShape};
 
-/// The purpose of a draw. Numbers never change their meaning, because old seeds would draw differently.
+/// The purpose of a draw. Numbers never change their meaning, so that old seeds keep giving the same draws.
 #[derive(Clone, Copy, Debug)]
 enum Purpose {
     Loss = 1,
@@ -28,9 +28,10 @@ enum Purpose {
 /// The random impairments of one packet, whatever the queue does with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Decision {
-    /// The reason if it is lost ([`DropReason::Random`], `EveryNth` or `Burst`).
-    pub lost: Option<DropReason>,
-    /// One bit is flipped: this number modulo the number of bits behind the IP header.
+    /// The reason if it is dropped ([`DropReason::Random`], `EveryNth` or `Burst`); `lost` in the log.
+    #[serde(rename = "lost")]
+    pub drop_reason: Option<DropReason>,
+    /// One bit is flipped: this number modulo the number of bits after the IP header.
     pub corrupt: Option<u64>,
     /// It arrives twice.
     pub duplicate: bool,
@@ -42,7 +43,7 @@ pub struct Decision {
 
 impl Decision {
     pub(super) fn is_impaired(&self) -> bool {
-        self.lost.is_some() || self.corrupt.is_some() || self.duplicate || self.reorder
+        self.drop_reason.is_some() || self.corrupt.is_some() || self.duplicate || self.reorder
     }
 }
 
@@ -76,22 +77,25 @@ impl ImpairmentSampler {
         impairments: &Impairments,
     ) -> Decision {
         let key = flow.key.hash();
-        let happens = |share: f64, purpose| share > 0.0 && self.unit(key, index, purpose) < share;
-        let mut lost = happens(impairments.loss, Purpose::Loss).then_some(DropReason::Random);
+        let happens = |probability: f64, purpose| {
+            probability > 0.0 && self.unit(key, index, purpose) < probability
+        };
+        let mut drop_reason =
+            happens(impairments.loss, Purpose::Loss).then_some(DropReason::Random);
         if impairments.drop_every > 0 && (index + 1).is_multiple_of(impairments.drop_every) {
-            lost = lost.or(Some(DropReason::EveryNth));
+            drop_reason = drop_reason.or(Some(DropReason::EveryNth));
         }
         if let Some(bursts) = impairments.bursts {
-            let bad = &mut flow.bad[direction as usize];
-            let turn = if *bad { bursts.to_good } else { bursts.to_bad };
-            *bad ^= happens(turn, Purpose::BurstState);
-            let loss = if *bad { bursts.loss_bad } else { bursts.loss_good };
+            let in_bad_state = &mut flow.in_bad_state[direction as usize];
+            let transition = if *in_bad_state { bursts.to_good } else { bursts.to_bad };
+            *in_bad_state ^= happens(transition, Purpose::BurstState);
+            let loss = if *in_bad_state { bursts.loss_bad } else { bursts.loss_good };
             if happens(loss, Purpose::BurstLoss) {
-                lost = lost.or(Some(DropReason::Burst));
+                drop_reason = drop_reason.or(Some(DropReason::Burst));
             }
         }
         Decision {
-            lost,
+            drop_reason,
             corrupt: happens(impairments.corrupt, Purpose::Corrupt)
                 .then(|| self.hash(key, index, Purpose::CorruptBit)),
             duplicate: happens(impairments.duplicate, Purpose::Duplicate),

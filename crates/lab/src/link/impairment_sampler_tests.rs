@@ -28,7 +28,7 @@ fn count(decisions: &[Decision], is: impl Fn(&Decision) -> bool) -> u64 {
 }
 
 #[test]
-fn shares_are_as_set_and_independent_of_each_other() {
+fn frequencies_are_as_set_and_independent_of_each_other() {
     let impairments = Impairments {
         loss: 0.05,
         corrupt: 0.02,
@@ -39,7 +39,7 @@ fn shares_are_as_set_and_independent_of_each_other() {
     };
     for seed in 1..=5 {
         let decided = decisions(seed, &impairments, PACKETS);
-        let lost = |d: &Decision| d.lost == Some(DropReason::Random);
+        let lost = |d: &Decision| d.drop_reason == Some(DropReason::Random);
         assert!(is_binomial(count(&decided, lost), PACKETS, 0.05));
         assert!(is_binomial(count(&decided, |d| d.corrupt.is_some()), PACKETS, 0.02));
         assert!(is_binomial(count(&decided, |d| d.duplicate), PACKETS, 0.1));
@@ -67,7 +67,7 @@ fn every_nth_packet_is_lost_and_no_other() {
     let impairments = Impairments { drop_every: 10, ..Impairments::default() };
     for (index, decision) in decisions(1, &impairments, 1000).iter().enumerate() {
         let expected = (index % 10 == 9).then_some(DropReason::EveryNth);
-        assert_eq!(decision.lost, expected, "packet {index}");
+        assert_eq!(decision.drop_reason, expected, "packet {index}");
     }
 }
 
@@ -76,10 +76,10 @@ fn bursts_have_the_models_mean_length_and_loss() {
     let bursts = Bursts { to_bad: 0.01, to_good: 0.25, loss_good: 0.0, loss_bad: 1.0 };
     let impairments = Impairments { bursts: Some(bursts), ..Impairments::default() };
     let decided = decisions(7, &impairments, 1_000_000);
-    let lost: Vec<bool> = decided.iter().map(|decision| decision.lost.is_some()).collect();
+    let lost: Vec<bool> = decided.iter().map(|decision| decision.drop_reason.is_some()).collect();
     let losses = lost.iter().filter(|lost| **lost).count() as f64;
     let begins = lost.windows(2).filter(|pair| !pair[0] && pair[1]).count() as f64;
-    // Stationary share of bad: p / (p + r) = 0.03846; mean burst: 1/r = 4 packets. 9,600 bursts with
+    // Stationary probability of the bad state: p / (p + r) = 0.03846; mean burst: 1/r = 4 packets. 9,600 bursts with
     // geometric lengths: standard error of the mean 3.46/√9600 = 0.035; five of them are allowed.
     assert!((losses / begins - 4.0).abs() < 0.18, "mean burst {}", losses / begins);
     assert!((losses / 1e6 - 0.038_46).abs() < 0.002, "loss {}", losses / 1e6);
@@ -109,7 +109,7 @@ fn jitter_has_its_shape() {
 fn another_seed_direction_or_flow_draws_anew() {
     let impairments = Impairments { loss: 0.5, ..Impairments::default() };
     let lost = |seed| -> Vec<_> {
-        decisions(seed, &impairments, 1000).iter().map(|decision| decision.lost).collect()
+        decisions(seed, &impairments, 1000).iter().map(|decision| decision.drop_reason).collect()
     };
     assert_eq!(lost(1), lost(1));
     let same = lost(1).iter().zip(lost(2)).filter(|(a, b)| *a == b).count() as u64;
@@ -135,7 +135,7 @@ proptest! {
         let alone = Impairments { loss: 0.2, ..Impairments::default() };
         let among = Impairments { corrupt, duplicate, jitter, ..alone.clone() };
         for (a, b) in decisions(seed, &alone, 50).iter().zip(decisions(seed, &among, 50)) {
-            prop_assert_eq!(a.lost, b.lost);
+            prop_assert_eq!(a.drop_reason, b.drop_reason);
         }
     }
 }

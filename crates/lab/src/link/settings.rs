@@ -188,8 +188,8 @@ fn window(text: &str) -> Result<(u64, u64), Reason> {
 }
 
 fn bursts(value: &str) -> Result<Bursts, Reason> {
-    let shares = list(value, parse_share)?;
-    match shares[..] {
+    let probabilities = list(value, parse_share)?;
+    match probabilities[..] {
         [to_bad, to_good] => Ok(Bursts { to_bad, to_good, loss_good: 0.0, loss_bad: 1.0 }),
         [to_bad, to_good, loss_good, loss_bad] => {
             Ok(Bursts { to_bad, to_good, loss_good, loss_bad })

@@ -1,6 +1,7 @@
-//! [`SimplexLink`]: one direction of a link, with queue, bottleneck, then loss, delay, corruption and duplication.
+//! [`SimplexLink`], one direction of a link: queue, bottleneck, then loss, corruption, delay and duplication, in this
+//! order.
 //!
-//! Packets that arrive and [`SimplexLink::poll_event`] advance the time. Every event has its exact virtual time,
+//! Offered packets and [`SimplexLink::poll_event`] advance the time. Every event has its exact virtual time,
 //! however late the caller is.
 
 use std::cmp::{Ordering, Reverse};
@@ -14,8 +15,8 @@ use super::{Decision, DropReason, Impairments};
 use crate::units::Nanos;
 use crate::wire::PacketView;
 
-/// The most bytes in flight behind the bottleneck. Without a limit, a fast sender on a link with a long delay and
-/// no rate could use up memory; no real link holds as much.
+/// Maximum number of bytes in flight after the bottleneck. Without a limit, a fast sender on a link with a long delay
+/// and no rate could use up memory; no real link holds as much.
 const MAX_IN_FLIGHT_BYTES: u64 = 512 << 20;
 
 /// Statistics of one direction.
@@ -100,7 +101,7 @@ pub(crate) struct PacketOutcome {
     pub(crate) packet: Vec<u8>,
     pub(crate) tag: u64,
     /// The reason of a drop; `None` if it arrives.
-    pub(crate) dropped: Option<DropReason>,
+    pub(crate) drop_reason: Option<DropReason>,
     /// Orders outcomes at the same time.
     number: u64,
 }
@@ -134,7 +135,7 @@ pub(crate) struct SimplexLink {
     /// Bytes in `outcomes`.
     in_flight: u64,
     outcome_count: u64,
-    /// When the last packet arrives that may not be overtaken.
+    /// When the last packet arrives that must not be overtaken.
     last_arrival: Nanos,
     /// The latest time that was offered or polled.
     now: Nanos,
@@ -174,9 +175,9 @@ impl SimplexLink {
         &self.stats
     }
 
-    /// Counts a packet and advances the time; returns the packet's time. A late caller may bring packets out of
-    /// order: time never goes back.
-    pub(crate) fn arrive(&mut self, at: Nanos, bytes: usize) -> Nanos {
+    /// Counts an offered packet and advances the time; returns the packet's time. A late caller may bring packets out
+    /// of order: time never goes back.
+    pub(crate) fn offer(&mut self, at: Nanos, bytes: usize) -> Nanos {
         self.now = self.now.max(at);
         self.transmit_due();
         self.stats.offered_packets += 1;
@@ -184,12 +185,12 @@ impl SimplexLink {
         self.now
     }
 
-    /// Drops a packet before the queue.
+    /// Drops a packet that never reaches the queue (NAT, too big, link down, malformed) or finds the link full.
     pub(crate) fn discard(&mut self, packet: Vec<u8>, tag: u64, reason: DropReason) {
         self.schedule_outcome(self.now, packet, tag, Some(reason));
     }
 
-    /// Sends a packet whose impairments are drawn. Call [`SimplexLink::arrive`] first.
+    /// Sends a packet whose impairments are drawn. Call [`SimplexLink::offer`] first.
     pub(crate) fn send(&mut self, mut packet: LinkPacket) {
         if self.in_flight > MAX_IN_FLIGHT_BYTES {
             // Free its bytes now: keeping them until the drop is reported would defeat the limit.
@@ -240,7 +241,7 @@ impl SimplexLink {
     /// Applies loss, corruption, delay and duplication to a packet whose last bit has left the bottleneck.
     fn propagate(&mut self, at: Nanos, packet: LinkPacket) {
         let LinkPacket { data: mut packet, tag, decision, .. } = packet;
-        if let Some(reason) = decision.lost {
+        if let Some(reason) = decision.drop_reason {
             self.schedule_outcome(at, packet, tag, Some(reason));
             return;
         }
@@ -270,7 +271,7 @@ impl SimplexLink {
         at: Nanos,
         packet: Vec<u8>,
         tag: u64,
-        dropped: Option<DropReason>,
+        drop_reason: Option<DropReason>,
     ) {
         self.outcome_count += 1;
         self.in_flight += packet.len() as u64;
@@ -278,7 +279,7 @@ impl SimplexLink {
             at,
             packet,
             tag,
-            dropped,
+            drop_reason,
             number: self.outcome_count,
         }));
     }
@@ -292,7 +293,7 @@ impl SimplexLink {
         }
         let Reverse(outcome) = self.outcomes.pop()?;
         self.in_flight -= outcome.packet.len() as u64;
-        match outcome.dropped {
+        match outcome.drop_reason {
             Some(reason) => self.stats.dropped[reason as usize] += 1,
             None => {
                 self.stats.delivered_packets += 1;
@@ -309,8 +310,8 @@ impl SimplexLink {
     }
 }
 
-/// Flips a bit behind the IP header, which stays intact, because this tests the transport's checksums and not
-/// routing. Returns false if there is nothing behind the header.
+/// Flips a bit after the IP header, which stays intact, because this tests the transport's checksums and not
+/// routing. Returns false if there is nothing after the header.
 fn flip_bit(packet: &mut [u8], draw: u64) -> bool {
     let Some(range) = PacketView::parse(packet).map(|view| view.transport_range()) else {
         return false;
@@ -333,7 +334,7 @@ mod tests {
         let mut link = SimplexLink::new(impairments);
         let send = |link: &mut SimplexLink| {
             let packet = crate::testing::udp([1; 4], 1, [2; 4], 2, &[0; 60_000]);
-            link.arrive(0, packet.len());
+            link.offer(0, packet.len());
             link.send(LinkPacket::new(packet, 0, 0, Decision::default()));
         };
         // As if the limit were nearly reached already.
@@ -341,7 +342,7 @@ mod tests {
         send(&mut link);
         assert!(link.poll_event(0).is_none(), "it is in flight");
         send(&mut link);
-        let dropped = link.poll_event(0).and_then(|outcome| outcome.dropped);
+        let dropped = link.poll_event(0).and_then(|outcome| outcome.drop_reason);
         assert_eq!(dropped, Some(DropReason::QueueFull));
     }
 }
