@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use fulmar_wmbus::input::{Input, Kind};
 use fulmar_wmbus::simulate::Drive;
-use fulmar_wmbus::{Decoder, Keys};
+use fulmar_wmbus::{Decoder, InMemoryKeys};
 
 const FOR: Duration = Duration::from_secs(2);
 
-fn measure(what: &str, keys: Keys, lines: &str) {
+fn measure(what: &str, keys: InMemoryKeys, lines: &str) {
     let mut decoder = Decoder::new(keys).with_repeats(true);
     let (mut frames, mut decoded) = (0_u64, 0_u64);
     let start = Instant::now();
@@ -35,7 +35,7 @@ fn measure(what: &str, keys: Keys, lines: &str) {
 }
 
 fn main() {
-    let mut keys = Keys::new();
+    let mut keys = InMemoryKeys::new();
     let mut lines = String::new();
     for line in include_str!("../tests/data/telegrams.jsonl").lines() {
         let line: serde_json::Value = serde_json::from_str(line).expect("the file is JSON lines");
@@ -47,7 +47,7 @@ fn main() {
     }
     measure("real telegrams", keys, &lines);
     let drive = Drive::new(1000, 1);
-    let mut keys = Keys::new();
+    let mut keys = InMemoryKeys::new();
     drive.keys().for_each(|(meter, key)| {
         keys.insert(&meter.id.to_string(), key.parse().expect("a key")).expect("a meter");
     });

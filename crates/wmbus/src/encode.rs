@@ -58,7 +58,7 @@ pub fn encode(
 mod tests {
     use super::*;
     use crate::frame::{Format, dress};
-    use crate::{Decoder, Keys, Received, Security, Value};
+    use crate::{Decoder, InMemoryKeys, Received, Security, Value};
     use proptest::prelude::*;
 
     fn protections(key: &Key, counter: u32) -> [(Protection<'_>, Security); 4] {
@@ -70,8 +70,8 @@ mod tests {
         ]
     }
 
-    fn decoder(meter: Address, key: &Key) -> Decoder<Keys> {
-        let mut keys = Keys::new();
+    fn decoder(meter: Address, key: &Key) -> Decoder<InMemoryKeys> {
+        let mut keys = InMemoryKeys::new();
         keys.insert(&meter.id.to_string(), key.clone()).unwrap();
         Decoder::new(keys)
     }

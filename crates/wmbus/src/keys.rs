@@ -1,7 +1,7 @@
 //! AES keys of meters and their lookup by meter address. Keys never appear in logs or errors.
 //!
-//! A [`KeyStore`] looks up a meter's key; [`Keys`] is one in memory. The caller decides where keys are stored outside the
-//! process.
+//! [`crate::Decoder`] looks up each telegram's key in a [`KeyStore`]; [`InMemoryKeys`] is one. The caller decides where
+//! keys are stored outside the process.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -31,7 +31,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Why a line of keys cannot be used. Contains nothing of the key itself.
+/// Why a key entry cannot be used. Contains nothing of the key itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// Not 32 characters.
@@ -40,7 +40,7 @@ pub enum KeyError {
     /// Characters that are not hexadecimal digits.
     #[error("a key must have 32 hexadecimal digits; this one contains other characters")]
     Digits,
-    /// The meter's name is wrong.
+    /// The meter's address is invalid.
     #[error(transparent)]
     Meter(#[from] AddressError),
 }
@@ -67,29 +67,32 @@ pub trait KeyStore {
     fn key(&self, meter: &Address) -> Option<&Key>;
 }
 
-/// Keys in memory, by the number on the meter and, where numbers of two makers collide, the maker.
+/// Keys in memory, by the number on the meter and, where meters of two manufacturers have the same number, the
+/// manufacturer.
 #[derive(Clone, Debug, Default)]
-pub struct Keys {
-    exact: HashMap<(Manufacturer, MeterId), Key>,
-    any: HashMap<MeterId, Key>,
+pub struct InMemoryKeys {
+    by_manufacturer_and_id: HashMap<(Manufacturer, MeterId), Key>,
+    by_id: HashMap<MeterId, Key>,
 }
 
-impl Keys {
+impl InMemoryKeys {
     /// An empty store.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds or replaces a meter's key. The meter is `78152801`, or `KAM-78152801` to name its
-    /// maker too.
+    /// Adds or replaces a meter's key. `meter` is a number such as `78152801`, or `KAM-78152801` with its
+    /// manufacturer.
     ///
     /// # Errors
-    /// The name is neither.
+    /// `meter` has neither form.
     pub fn insert(&mut self, meter: &str, key: Key) -> Result<(), KeyError> {
         match meter.split_once('-') {
-            Some((maker, id)) => self.exact.insert((maker.parse()?, id.parse()?), key),
-            None => self.any.insert(meter.parse()?, key),
+            Some((manufacturer, id)) => {
+                self.by_manufacturer_and_id.insert((manufacturer.parse()?, id.parse()?), key)
+            }
+            None => self.by_id.insert(meter.parse()?, key),
         };
         Ok(())
     }
@@ -97,7 +100,7 @@ impl Keys {
     /// The number of keys.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.exact.len() + self.any.len()
+        self.by_manufacturer_and_id.len() + self.by_id.len()
     }
 
     /// Whether there are none.
@@ -107,9 +110,11 @@ impl Keys {
     }
 }
 
-impl KeyStore for Keys {
+impl KeyStore for InMemoryKeys {
     fn key(&self, meter: &Address) -> Option<&Key> {
-        self.exact.get(&(meter.manufacturer, meter.id)).or_else(|| self.any.get(&meter.id))
+        self.by_manufacturer_and_id
+            .get(&(meter.manufacturer, meter.id))
+            .or_else(|| self.by_id.get(&meter.id))
     }
 }
 
@@ -128,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_key_is_never_shown() {
-        let mut keys = Keys::new();
+        let mut keys = InMemoryKeys::new();
         keys.insert("12345678", HEX.parse().unwrap()).unwrap();
         let shown = format!("{keys:?}");
         assert!(!shown.contains("22") && shown.contains("hidden"), "{shown}");
@@ -147,12 +152,12 @@ mod tests {
     }
 
     #[test]
-    fn the_maker_decides_where_numbers_collide() {
-        let mut keys = Keys::new();
+    fn the_manufacturer_decides_where_numbers_collide() {
+        let mut keys = InMemoryKeys::new();
         keys.insert("12345678", Key::new([1; 16])).unwrap();
         keys.insert("KAM-12345678", Key::new([2; 16])).unwrap();
-        let meter = |maker: &str| Address {
-            manufacturer: maker.parse().unwrap(),
+        let meter = |manufacturer: &str| Address {
+            manufacturer: manufacturer.parse().unwrap(),
             id: "12345678".parse().unwrap(),
             version: 1,
             medium: crate::address::Medium(7),

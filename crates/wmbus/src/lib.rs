@@ -23,7 +23,7 @@ pub use crc::crc;
 pub use decode::{Decoder, Security, Telegram};
 pub use encode::{Protection, encode};
 pub use error::Error;
-pub use keys::{Key, KeyError, KeyStore, Keys};
+pub use keys::{InMemoryKeys, Key, KeyError, KeyStore};
 pub use received::{Place, Received, Sighting};
 pub use records::date::Moment;
 pub use records::value::{Profile, Value};

@@ -362,13 +362,13 @@ impl Meter {
 mod tests {
     use super::*;
     use crate::input::{Input, Kind as InputKind};
-    use crate::{Decoder, Keys, Value};
+    use crate::{Decoder, InMemoryKeys, Value};
     use std::collections::HashSet;
 
     #[test]
     fn what_undamaged_telegrams_say_is_what_meters_counted() {
         let drive = Drive::new(300, 7);
-        let mut keys = Keys::new();
+        let mut keys = InMemoryKeys::new();
         drive.keys().for_each(|(meter, key)| {
             keys.insert(&meter.id.to_string(), key.parse().unwrap()).unwrap();
         });
@@ -408,7 +408,7 @@ mod tests {
         let there_ms = drive.duration_ms();
         assert_eq!(drive.van(there_ms / 3), drive.van(2 * there_ms - there_ms / 3));
         assert_eq!(drive.van(there_ms / 3), drive.van(2 * there_ms + there_ms / 3));
-        let mut keys = Keys::new();
+        let mut keys = InMemoryKeys::new();
         let installed: Vec<Installed> = drive.installed().collect();
         for meter in installed.iter().filter(|meter| meter.key.is_some()) {
             let key = meter.key.as_deref().unwrap().parse().unwrap();

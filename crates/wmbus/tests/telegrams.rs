@@ -6,7 +6,7 @@
 //! maker's own status bits are not expected of us.
 #![allow(clippy::unwrap_used)]
 
-use fulmar_wmbus::{Decoder, Function, Key, Keys, Reading, Received, Telegram, Value};
+use fulmar_wmbus::{Decoder, Function, InMemoryKeys, Key, Reading, Received, Telegram, Value};
 use serde_json::Value as Json;
 
 fn lines() -> Vec<Json> {
@@ -18,8 +18,8 @@ fn bytes(hex: &str) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
 }
 
-fn keys(line: &Json) -> Keys {
-    let mut keys = Keys::new();
+fn keys(line: &Json) -> InMemoryKeys {
+    let mut keys = InMemoryKeys::new();
     if let Some(key) = line["key"].as_str() {
         keys.insert(line["meter_id"].as_str().unwrap(), key.parse().unwrap()).unwrap();
     }
@@ -192,11 +192,11 @@ fn main_values_are_where_one_looks_for_them() {
 fn a_wrong_key_is_said_to_be_wrong() {
     let mut encrypted = 0;
     for line in lines().iter().filter(|line| line["key"].is_string()) {
-        let mut wrong = Keys::new();
+        let mut wrong = InMemoryKeys::new();
         wrong.insert(line["meter_id"].as_str().unwrap(), Key::new([0x5A; 16])).unwrap();
         let error = Decoder::new(wrong).decode(&received(line)).unwrap_err();
         assert_eq!(error.code(), "wrong-key", "{error}\n{line}");
-        let error = Decoder::new(Keys::new()).decode(&received(line)).unwrap_err();
+        let error = Decoder::new(InMemoryKeys::new()).decode(&received(line)).unwrap_err();
         assert_eq!(error.code(), "no-key", "{error}\n{line}");
         encrypted += 1;
     }

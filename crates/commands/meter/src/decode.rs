@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use fulmar_wmbus::input::{Input, Kind};
-use fulmar_wmbus::{Decoder, Keys, Received, Sighting};
+use fulmar_wmbus::{Decoder, InMemoryKeys, Received, Sighting};
 
 use super::{is_broken_pipe, keys, port, show};
 
@@ -89,7 +89,7 @@ impl InputKind {
 
 /// Decodes until the input ends.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let keys = args.keys.as_deref().map(keys::read).transpose()?.unwrap_or_else(Keys::new);
+    let keys = args.keys.as_deref().map(keys::read).transpose()?.unwrap_or_else(InMemoryKeys::new);
     let mut source = port::open(&args.file, args.input, args.baud)?;
     let mut lines = Lines {
         decoder: Decoder::new(keys).with_repeats(args.repeats),
@@ -115,7 +115,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 
 /// The output and what it needs.
 struct Lines<W: Write> {
-    decoder: Decoder<Keys>,
+    decoder: Decoder<InMemoryKeys>,
     json: bool,
     out: W,
     decoded: u64,

@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use fulmar_certs::files;
-use fulmar_wmbus::Keys;
+use fulmar_wmbus::InMemoryKeys;
 use toml::{Table, Value};
 
 use crate::exit::Usage;
 
 /// Reads the file.
-pub(super) fn read(path: &Path) -> anyhow::Result<Keys> {
+pub(super) fn read(path: &Path) -> anyhow::Result<InMemoryKeys> {
     let bytes = files::read_secret(path)?;
     let usage = |problem: String| Usage(format!("{}: {problem}", path.display()));
     let text = String::from_utf8(bytes).map_err(|_| usage("not UTF-8 text".into()))?;
@@ -17,13 +17,13 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Keys> {
 }
 
 /// The parser's own errors show what they are about, which may be a key: only the place is taken.
-fn parse(text: &str) -> Result<Keys, String> {
+fn parse(text: &str) -> Result<InMemoryKeys, String> {
     let table: Table = text.parse().map_err(|error: toml::de::Error| {
         let at = error.span().map_or(0, |span| span.start).min(text.len());
         let line = text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count() + 1;
         format!("line {line} is not TOML, or names a meter twice; write: 78152801 = \"32 digits\"")
     })?;
-    let mut keys = Keys::new();
+    let mut keys = InMemoryKeys::new();
     for (name, value) in &table {
         match value {
             Value::Table(section) if name == "keys" => {
@@ -35,7 +35,7 @@ fn parse(text: &str) -> Result<Keys, String> {
     Ok(keys)
 }
 
-fn insert(keys: &mut Keys, meter: &str, key: &Value) -> Result<(), String> {
+fn insert(keys: &mut InMemoryKeys, meter: &str, key: &Value) -> Result<(), String> {
     let Value::String(digits) = key else {
         return Err(format!("the key of {meter}: write its 32 digits between quotation marks"));
     };

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use fulmar_wmbus::{
-    Decoder, Error, Key, Keys, Reading as Record, Received, Security, Sighting, Telegram,
+    Decoder, Error, InMemoryKeys, Key, Reading as Record, Received, Security, Sighting, Telegram,
 };
 use parking_lot::Mutex;
 use ring::digest::{SHA256, digest};
@@ -27,7 +27,7 @@ const SAME_MS: i64 = 10 * 60 * SECOND_MS;
 
 /// Decoders, one a twin: each learns the formats of its meters' compact frames.
 #[derive(Debug, Default)]
-pub(crate) struct Decoders(Mutex<HashMap<Name, Decoder<Keys>>>);
+pub(crate) struct Decoders(Mutex<HashMap<Name, Decoder<InMemoryKeys>>>);
 
 /// What came of frames.
 #[derive(Debug, Default)]
@@ -53,7 +53,7 @@ pub(crate) fn take_all(
     items: Vec<Each<NewFrame>>,
 ) -> Result<Taken, Problem> {
     let mut decoders = decoders.0.lock();
-    let repeating = || Decoder::new(Keys::new()).with_repeats(true);
+    let repeating = || Decoder::new(InMemoryKeys::new()).with_repeats(true);
     let decoder = decoders.entry(sender.twin.clone()).or_insert_with(repeating);
     let mut taken = Taken::default();
     for each in items {
@@ -81,7 +81,7 @@ fn bytes_of(hex: &str) -> Option<Vec<u8>> {
 
 fn one(
     db: &Db,
-    decoder: &mut Decoder<Keys>,
+    decoder: &mut Decoder<InMemoryKeys>,
     sender: &Sender,
     receiver: &Name,
     frame: &NewFrame,
@@ -129,7 +129,7 @@ fn one(
 /// The telegram, if it is genuine and new.
 fn decode(
     db: &Db,
-    decoder: &mut Decoder<Keys>,
+    decoder: &mut Decoder<InMemoryKeys>,
     sender: &Sender,
     frame: &NewFrame,
     received: &Received,

@@ -67,7 +67,7 @@ fn streams() -> Vec<(Kind, Vec<u8>, Option<f32>)> {
 }
 
 fn readings(received: &Received) -> String {
-    let telegram = crate::Decoder::new(crate::Keys::new()).decode(received).unwrap();
+    let telegram = crate::Decoder::new(crate::InMemoryKeys::new()).decode(received).unwrap();
     telegram.main("volume").unwrap().value.to_string()
 }
 
