@@ -1,8 +1,8 @@
-//! From a received frame to its meter's readings: all layers, in the order in which they wrap.
+//! Decodes a received frame to its meter's readings: all layers, from the outermost to the innermost.
 //!
-//! One [`Decoder`] a server: it holds the keys and what must be remembered from frame to frame, the
-//! formats of compact frames and what is known already. Every frame gives a result of its own; none
-//! stops the next.
+//! Use one [`Decoder`] per server: it holds the keys, the formats of compact frames, and which messages were already
+//! seen. Every frame has a result of its own; an error in one does not affect the next. A message's key is looked up in
+//! `Decoder::key_for`.
 
 use serde::Serialize;
 
@@ -25,7 +25,7 @@ use crate::vendor;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Security {
-    /// Not at all: anybody could have sent it.
+    /// None: anybody could have sent it.
     None,
     /// Encrypted by the extended link layer.
     EllCtr,
@@ -33,33 +33,32 @@ pub enum Security {
     Mode5,
     /// Mode 7: AES-128-CBC under a key derived for the message.
     Mode7,
-    /// A maker's own way.
+    /// The manufacturer's own encryption.
     Manufacturer,
 }
 
 /// A decoded message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Telegram {
-    /// Whose readings these are: the meter, also where a radio adapter sent them for it.
+    /// The meter that was read, even if a radio adapter sent the message for it.
     pub meter: Address,
     /// How it was protected.
     pub security: Security,
-    /// Whether an authentication code vouches for all of it.
+    /// Whether an authentication code protects all of it.
     pub authenticated: bool,
-    /// The frame's number modulo 256, where there is one.
+    /// The access number, which counts messages modulo 256, if there is one.
     pub access: Option<u8>,
-    /// A number that never falls from one message of the meter to the next and that its key vouches for,
-    /// where there is one.
+    /// A counter protected by the meter's key that never decreases from one message of the meter to the next, if there
+    /// is one.
     pub counter: Option<u32>,
-    /// What the meter says of itself, where it does.
+    /// The meter's status, if the message has one.
     pub status: Option<Status>,
     /// The readings.
     pub records: Records,
 }
 
 impl Telegram {
-    /// The first reading of a quantity that is of now, of all tariffs, and not qualified: what a
-    /// bill is written from.
+    /// The first unqualified reading of a quantity that is a current value of tariff 0 (total): the one that is billed.
     #[must_use]
     pub fn main(&self, quantity: &str) -> Option<&Reading> {
         self.records.readings.iter().find(|reading| {
@@ -78,14 +77,14 @@ pub struct Decoder<K> {
     formats: Formats,
     replays: ReplayGuard,
     repeats: bool,
-    /// Buffers that are used again for every frame.
+    /// Buffers that are reused for every frame.
     bare: Vec<u8>,
-    link: Vec<u8>,
+    plain: Vec<u8>,
     records: Vec<u8>,
 }
 
 impl<K: KeyStore> Decoder<K> {
-    /// A decoder that has heard nothing yet.
+    /// A decoder that has not seen any message yet.
     #[must_use]
     pub fn new(keys: K) -> Self {
         Self {
@@ -94,13 +93,13 @@ impl<K: KeyStore> Decoder<K> {
             replays: ReplayGuard::default(),
             repeats: false,
             bare: Vec::new(),
-            link: Vec::new(),
+            plain: Vec::new(),
             records: Vec::new(),
         }
     }
 
-    /// Whether what was received before is decoded again instead of refused: for captures, where the
-    /// same telegram comes from several receivers, not for readings that count.
+    /// Whether a message that was received before is decoded again instead of refused: for captures, which may contain
+    /// the same telegram from several receivers, not for readings that are billed.
     #[must_use]
     pub fn with_repeats(self, repeats: bool) -> Self {
         Self { repeats, ..self }
@@ -111,15 +110,15 @@ impl<K: KeyStore> Decoder<K> {
         &self.keys
     }
 
-    /// The keys, to exchange them.
+    /// The keys, to replace them.
     pub const fn keys_mut(&mut self) -> &mut K {
         &mut self.keys
     }
 
-    /// Decodes what a receiver gave.
+    /// Decodes a frame from a receiver.
     ///
     /// # Errors
-    /// What is wrong with this frame; the next one may follow.
+    /// The frame cannot be decoded; the decoder remains usable.
     pub fn decode(&mut self, received: &Received) -> Result<Telegram, Error> {
         let mut bare = std::mem::take(&mut self.bare);
         let stripped = match received.format {
@@ -138,32 +137,33 @@ impl<K: KeyStore> Decoder<K> {
     /// As [`Decoder::decode`].
     pub fn frame(&mut self, frame: &Frame<'_>) -> Result<Telegram, Error> {
         let sender = frame.address;
-        let mut link = std::mem::take(&mut self.link);
-        let outcome = self.link_layer(sender, frame.payload, &mut link);
-        self.link = link;
+        let mut plain = std::mem::take(&mut self.plain);
+        let outcome = self.link_layer(sender, frame.payload, &mut plain);
+        self.plain = plain;
         outcome
     }
 
+    /// The extended link layer, if there is one; it is decrypted into `plain`.
     fn link_layer(
         &mut self,
         sender: Address,
         payload: &[u8],
-        link: &mut Vec<u8>,
+        plain: &mut Vec<u8>,
     ) -> Result<Telegram, Error> {
         let ci = *payload.first().ok_or(Error::Short("link frame"))?;
-        if let Some(telegram) = self.makers_own(sender, payload) {
+        if let Some(telegram) = self.decode_vendor_transport(sender, payload) {
             return telegram;
         }
         if !ell::is_ell(ci) {
-            return self.upper(sender, payload, None);
+            return self.transport_layer(sender, payload, None);
         }
         let layer = Ell::parse(payload)?;
-        layer.open(sender, self.keys.key(&sender), link)?;
-        self.upper(sender, link, Some(&layer))
+        layer.open(sender, self.keys.key(&sender), plain)?;
+        self.transport_layer(sender, plain, Some(&layer))
     }
 
-    /// Everything above the link layers.
-    fn upper(
+    /// The transport layer, with the authentication and fragmentation layer below it and the records above it.
+    fn transport_layer(
         &mut self,
         sender: Address,
         payload: &[u8],
@@ -174,14 +174,14 @@ impl<K: KeyStore> Decoder<K> {
         let payload = afl.as_ref().map_or(payload, |afl| afl.rest);
         let tpl = Tpl::parse(payload)?;
         let meter = tpl.header.and_then(|header| header.meter).unwrap_or(sender);
-        let key = self.keys.key(&meter).or_else(|| self.keys.key(&sender));
         if tpl.content == Content::Manufacturer {
-            return self.unknown(sender, payload);
+            return self.unknown_transport(sender, payload);
         }
         let counter = afl.and_then(|afl| afl.counter());
         let counter = counter.or_else(|| tpl.header.and_then(|header| header.counter()));
-        let secrets = Secrets { sender, counter, key };
         let mut records = std::mem::take(&mut self.records);
+        let key = self.key_for(meter, sender);
+        let secrets = Secrets { sender, counter, key };
         let opened = tpl.open(&secrets, &mut records);
         let authenticated = authenticate(afl.as_ref(), counter, meter, key, &opened);
         let encrypted = tpl.header.is_some_and(|header| header.is_encrypted());
@@ -195,12 +195,11 @@ impl<K: KeyStore> Decoder<K> {
         let access = tpl.header.map(|header| header.access).or_else(|| ell.map(|ell| ell.access));
         let outcome = authenticated.and_then(|authenticated| {
             opened?;
-            // The mode's point is that every message is vouched for; without that, who took the
-            // code away may have changed the rest.
+            // Mode 7 requires an authentication code: whoever stripped it could have altered the rest.
             if security == Security::Mode7 && !authenticated {
                 return Err(Error::Forged(meter));
             }
-            let fresh = match (counter, session) {
+            let replay_counter = match (counter, session) {
                 (Some(counter), _) if authenticated => {
                     Counter::Message(u32::from_le_bytes(counter))
                 }
@@ -213,16 +212,22 @@ impl<K: KeyStore> Decoder<K> {
                 security,
                 authenticated,
                 access,
-                counter: fresh.number(),
+                counter: replay_counter.number(),
                 status: tpl.header.map(|header| Status::new(header.status)),
-                records: self.content(meter, tpl.content, &records, trusted, (fresh, access))?,
+                records: self.content(
+                    meter,
+                    tpl.content,
+                    &records,
+                    trusted,
+                    (replay_counter, access),
+                )?,
             })
         });
         self.records = records;
         outcome
     }
 
-    /// The application layer, once its bytes are in the clear.
+    /// The application layer, from its plain bytes.
     fn content(
         &mut self,
         meter: Address,
@@ -258,10 +263,19 @@ impl<K: KeyStore> Decoder<K> {
         Ok(records)
     }
 
-    /// What a maker sends in the place of the standard's transport layer.
-    fn makers_own(&mut self, link: Address, payload: &[u8]) -> Option<Result<Telegram, Error>> {
-        let meter = vendor::sender(link, payload);
-        let records = vendor::transport(link, meter, payload, self.keys.key(&meter))?;
+    /// Finds a message's key: the meter's, otherwise that of the radio adapter that sent the message for it.
+    fn key_for(&self, meter: Address, sender: Address) -> Option<&Key> {
+        self.keys.key(&meter).or_else(|| self.keys.key(&sender))
+    }
+
+    /// Decodes a manufacturer's own layer in place of the standard's transport layer; `None` if it is not a known one.
+    fn decode_vendor_transport(
+        &mut self,
+        sender: Address,
+        payload: &[u8],
+    ) -> Option<Result<Telegram, Error>> {
+        let meter = vendor::sender(sender, payload);
+        let records = vendor::transport(sender, meter, payload, self.keys.key(&meter))?;
         Some(
             records.and_then(|records| {
                 self.unprotected(meter, payload, Security::Manufacturer, records)
@@ -269,8 +283,8 @@ impl<K: KeyStore> Decoder<K> {
         )
     }
 
-    /// A maker's own transport layer of which nothing is known.
-    fn unknown(&mut self, meter: Address, payload: &[u8]) -> Result<Telegram, Error> {
+    /// A manufacturer's own transport layer of which nothing is known: its bytes are kept.
+    fn unknown_transport(&mut self, meter: Address, payload: &[u8]) -> Result<Telegram, Error> {
         let manufacturer = payload.get(1..).unwrap_or_default().to_vec();
         let records = Records { manufacturer, ..Records::default() };
         self.unprotected(meter, payload, Security::None, records)
@@ -298,8 +312,8 @@ impl<K: KeyStore> Decoder<K> {
     }
 }
 
-/// Whether an authentication code vouches for the message. Without a key nobody can say, and what is
-/// in the clear is taken as it is.
+/// Whether the message has a valid authentication code. Without a key this cannot be checked; cleartext is accepted
+/// unauthenticated.
 fn authenticate(
     afl: Option<&Afl<'_>>,
     counter: Option<[u8; 4]>,
@@ -314,7 +328,7 @@ fn authenticate(
     if afl.verify(&cipher::derive(key, Purpose::Authentication, counter, meter.id)) {
         return Ok(true);
     }
-    // A key that decrypts is the right one, so the message was changed; one that does not, is not.
+    // A key that decrypts is the right one, so the message was altered. A key that does not decrypt is the wrong key.
     match opened {
         Err(wrong @ Error::WrongKey(_)) => Err(wrong.clone()),
         _ => Err(Error::Forged(meter)),
