@@ -73,7 +73,7 @@ impl FromStr for Manufacturer {
 
 /// A meter's identification number: eight digits, as printed on it.
 ///
-/// They are decimal by the standard; some makers use hexadecimal ones, which are kept as they are.
+/// They are decimal by the standard; some manufacturers use hexadecimal ones, which are kept as they are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MeterId(u32);
 

@@ -62,7 +62,7 @@ impl Formats {
 
     /// Remembers the format of a full frame, or of a format frame's headers.
     pub(crate) fn learn(&mut self, full: &[u8], trusted: bool) {
-        // A frame with a maker's data at its end has no compact form.
+        // A frame with manufacturer-specific data at its end has no compact form.
         if let Ok(headers) = records::headers(full) {
             self.insert(headers, trusted);
         }

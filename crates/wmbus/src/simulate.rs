@@ -302,12 +302,13 @@ fn digits(key: &[u8]) -> String {
 
 /// A meter in its house: odd ones left of the street, even ones right.
 fn meter(number: u32, houses: f64, rng: &mut Rng) -> Meter {
-    const MAKERS: [(&str, u8); 4] = [("KAM", 0x1B), ("DME", 0x70), ("SEN", 0x68), ("EFE", 0x70)];
+    const MANUFACTURERS: [(&str, u8); 4] =
+        [("KAM", 0x1B), ("DME", 0x70), ("SEN", 0x68), ("EFE", 0x70)];
     let place = f64::from(number);
     let street = (place / (2.0 * houses)).floor();
     let house = ((place - street * 2.0 * houses) / 2.0).floor();
     let side = if number.is_multiple_of(2) { 1.0 } else { -1.0 };
-    let (maker, version) = MAKERS[rng.usize(..MAKERS.len())];
+    let (manufacturer, version) = MANUFACTURERS[rng.usize(..MANUFACTURERS.len())];
     let kind = match rng.u8(0..20) {
         0..=12 => Kind::Mode5,
         13..=16 => Kind::Mode7,
@@ -317,8 +318,8 @@ fn meter(number: u32, houses: f64, rng: &mut Rng) -> Meter {
     let warm = rng.u8(0..4) == 0;
     Meter {
         address: Address {
-            // The makers above are letters; another would show as one nobody has.
-            manufacturer: maker.parse().unwrap_or(crate::Manufacturer::from_code(0)),
+            // Those above are letters; another would show as a manufacturer that does not exist.
+            manufacturer: manufacturer.parse().unwrap_or(crate::Manufacturer::from_code(0)),
             id: MeterId::from_number(10_000_000 + number),
             version,
             medium: Medium(if warm { 0x06 } else { 0x07 }),

@@ -11,7 +11,7 @@ impl Status {
         Self(byte)
     }
 
-    /// The byte itself; its upper three bits mean what their maker says.
+    /// The byte itself; its upper three bits are the manufacturer's.
     #[must_use]
     pub const fn byte(self) -> u8 {
         self.0
@@ -32,7 +32,7 @@ impl Status {
     }
 }
 
-/// `ok`, or words and the maker's bits, such as `alarm, maker 60`.
+/// `ok`, or words and the manufacturer's bits, such as `alarm, maker 60`.
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0 == 0 {
@@ -45,7 +45,7 @@ impl fmt::Display for Status {
         }
         match self.0 & 0xE0 {
             0 => Ok(()),
-            makers => write!(f, "{between}maker {makers:02X}"),
+            manufacturers => write!(f, "{between}maker {manufacturers:02X}"),
         }
     }
 }

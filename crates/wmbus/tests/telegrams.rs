@@ -3,7 +3,7 @@
 //!
 //! Every number and date that is expected must be among the readings in its unit; the main ones, such
 //! as `total_m3`, must be where the meter's owner would look for them. Words that a driver makes of a
-//! maker's own status bits are not expected of us.
+//! manufacturer's own status bits are not expected of us.
 #![allow(clippy::unwrap_used)]
 
 use fulmar_wmbus::{Decoder, Function, InMemoryKeys, Key, Reading, Received, Telegram, Value};

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_and_checksums_are_the_makers() {
+    fn levels_and_checksums_are_the_manufacturers() {
         assert_eq!((dbm(45), dbm(205)), (-100.0, -20.0));
         assert_eq!(x25(b"123456789"), 0x906E, "the catalogue's check value");
     }

@@ -23,7 +23,7 @@ pub(crate) enum Content {
     Compact,
     /// Records' headers alone.
     Format,
-    /// A maker's own bytes.
+    /// A manufacturer's own bytes.
     Manufacturer,
 }
 

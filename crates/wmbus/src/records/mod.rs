@@ -1,7 +1,7 @@
 //! The application layer (EN 13757-3): data records, as readings.
 //!
-//! Bytes are walked once, front to back. A record that cannot be read ends the walk; what was read
-//! before it is kept, because meters put what matters first and makers' oddities last.
+//! Bytes are read once, front to back. At a record that cannot be read, reading ends; the records before it are kept,
+//! because meters send the important records first and manufacturers' peculiarities last.
 
 pub(crate) mod date;
 mod header;
@@ -77,7 +77,7 @@ fn hex<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
 pub struct Records {
     /// What could be read.
     pub readings: Vec<Reading>,
-    /// Data whose form only the maker knows.
+    /// Data whose format only the manufacturer knows.
     pub manufacturer: Vec<u8>,
     /// Whether the meter has more to say in its next message.
     pub more_follows: bool,
@@ -167,7 +167,7 @@ fn record(bytes: &[u8]) -> Result<(Reading, &[u8]), Error> {
 }
 
 /// Walks the records of a full frame and gives each one's header; data are skipped. Fails where
-/// [`Records::parse`] would find a problem or a maker's own data.
+/// [`Records::parse`] would find a problem or manufacturer-specific data.
 pub(crate) fn headers(bytes: &[u8]) -> Result<Vec<u8>, Error> {
     let mut all = Vec::new();
     let mut rest = bytes;

@@ -22,7 +22,7 @@ pub(crate) enum Kind {
     Moment,
     /// Several values in one record, equally spaced in time.
     Profile,
-    /// Bytes that only their maker understands.
+    /// Bytes that only the manufacturer can interpret.
     Opaque,
 }
 
@@ -94,7 +94,7 @@ impl Meaning {
                     main_extension(code & 0x7F)
                 }
             }
-            // Everything behind it is the maker's own.
+            // Everything after it is manufacturer-specific.
             0x7F | 0xFF => return Self::of("manufacturer specific", Kind::Unsigned),
             0x7C | 0xFC => {
                 let text: String = header.text.iter().rev().map(|byte| char::from(*byte)).collect();

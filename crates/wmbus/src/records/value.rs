@@ -29,7 +29,7 @@ pub enum Value {
     Moment(Moment),
     /// Equally spaced values.
     Profile(Profile),
-    /// What is left to its maker to understand.
+    /// Bytes that only the manufacturer can interpret.
     Bytes(Vec<u8>),
     /// Nothing, or marked invalid by the meter.
     Missing,
@@ -160,7 +160,7 @@ impl Data<'_> {
     fn label(&self) -> Value {
         match (self.coding, self.variable) {
             (Coding::Variable, Some(0..TEXT_END)) => Value::Text(text(self.bytes)),
-            // Binary ones are told as hexadecimal digits: makers pack several numbers into them.
+            // Binary values are shown as hexadecimal digits: manufacturers pack several numbers into them.
             (Coding::Bcd(_) | Coding::Binary(_), _) | (Coding::Variable, Some(0xC0..=0xD9)) => {
                 Value::Text(self.bytes.iter().rev().map(|byte| format!("{byte:02X}")).collect())
             }

@@ -1,5 +1,5 @@
-//! Water meters Apator 162 (version 05): fields with a register number each, behind the mark of a maker's
-//! data inside a standard transport layer.
+//! Water meters Apator 162 (version 05): fields with a register number each, after the marker of
+//! manufacturer-specific data in a standard transport layer.
 //!
 //! The registers' lengths are what the wmbusmeters project found out; only the volume's meaning is sure,
 //! so that is what is read.

@@ -1,7 +1,7 @@
-//! Messages whose form is their maker's own instead of the standard's.
+//! Messages in a manufacturer's own format instead of the standard's.
 //!
-//! One module a form. Each says whose messages it takes and on what its knowledge rests; whatever no
-//! module takes goes the standard way.
+//! One module per format. Each states whose messages it decodes and the source of its knowledge; all other messages are
+//! decoded by the standard.
 
 mod apator;
 mod apator162;
@@ -15,12 +15,12 @@ use crate::error::Error;
 use crate::keys::Key;
 use crate::records::Records;
 
-/// Whose frame it is where a maker's link address differs from the standard's.
+/// The frame's sender, if a manufacturer's link address differs from the standard's.
 pub(crate) fn sender(sender: Address, payload: &[u8]) -> Address {
     diehl::address(sender, payload).unwrap_or(sender)
 }
 
-/// Reads what a maker put in the place of the standard's transport layer, or hid in one; `link` is the
+/// Reads what a manufacturer sends in place of the standard's transport layer, or hidden in one; `link` is the
 /// address as it was sent.
 pub(crate) fn transport(
     link: Address,
@@ -34,7 +34,7 @@ pub(crate) fn transport(
     diehl::decode(link, payload, key).or_else(|| packed::transport(meter, payload).map(Ok))
 }
 
-/// Reads a maker's records inside a standard transport layer.
+/// Reads a manufacturer's records inside a standard transport layer.
 pub(crate) fn records(meter: Address, records: &[u8]) -> Option<Records> {
     bfw::decode(meter, records)
         .or_else(|| apator162::decode(meter, records))

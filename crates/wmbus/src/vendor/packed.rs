@@ -1,8 +1,8 @@
-//! Small forms of makers, whose values lie at fixed places: Apator 08 and 172, Techem's radio 3 and 4 meters and
-//! compact heat meters, Zenner's EDC. One line a form.
+//! Manufacturers' small formats with values at fixed offsets: Apator 08 and 172, Techem's radio 3 and 4 meters and
+//! compact heat meters, Zenner's EDC. One line per format.
 //!
-//! The places are what the wmbusmeters project found out. What else such a message holds is kept as a
-//! maker's data.
+//! The wmbusmeters project found out the offsets. Everything else in such a message is kept as manufacturer-specific
+//! data.
 
 use crate::address::Address;
 use crate::records::value::Value;
@@ -10,7 +10,7 @@ use crate::records::{Reading, Records};
 
 /// How a message's values lie.
 struct Form {
-    maker: [char; 3],
+    manufacturer: [char; 3],
     /// Versions and media of the meters that send it.
     models: &'static [(u8, u8)],
     quantity: &'static str,
@@ -26,7 +26,7 @@ struct Form {
 }
 
 const WATER: Form = Form {
-    maker: ['A', 'P', 'T'],
+    manufacturer: ['A', 'P', 'T'],
     models: &[],
     quantity: "volume",
     unit: "m³",
@@ -35,7 +35,8 @@ const WATER: Form = Form {
     since_then: false,
     scale: 0.001,
 };
-const TECHEM_WATER: Form = Form { maker: ['T', 'C', 'H'], since_then: true, scale: 0.1, ..WATER };
+const TECHEM_WATER: Form =
+    Form { manufacturer: ['T', 'C', 'H'], since_then: true, scale: 0.1, ..WATER };
 const TECHEM_HEAT: Form = Form { quantity: "energy", unit: "kWh", scale: 1.0, ..TECHEM_WATER };
 
 /// Forms behind a CI field of A0 to A2.
@@ -65,9 +66,9 @@ const OF_TRANSPORT: [Form; 6] = [
     },
 ];
 
-/// Forms behind the mark of a maker's data inside a standard transport layer.
+/// Formats after the marker of manufacturer-specific data in a standard transport layer.
 const OF_RECORDS: [Form; 1] = [Form {
-    maker: ['Z', 'R', 'I'],
+    manufacturer: ['Z', 'R', 'I'],
     models: &[(0x0B, 0x16)],
     then: Some((4, 4)),
     now: (8, 4),
@@ -89,9 +90,9 @@ pub(super) fn records(meter: Address, records: &[u8]) -> Option<Records> {
 
 fn read(forms: &[Form], meter: Address, body: &[u8]) -> Option<Records> {
     let model = (meter.version, meter.medium.0);
-    let form = forms
-        .iter()
-        .find(|form| form.maker == meter.manufacturer.letters() && form.models.contains(&model))?;
+    let form = forms.iter().find(|form| {
+        form.manufacturer == meter.manufacturer.letters() && form.models.contains(&model)
+    })?;
     let count = |(at, bytes): (usize, usize)| {
         let bytes = body.get(at..at + bytes)?;
         Some(bytes.iter().rev().fold(0_u32, |count, byte| count << 8 | u32::from(*byte)))
@@ -122,9 +123,9 @@ mod tests {
 
     use crate::address::{Manufacturer, Medium, MeterId};
 
-    fn meter(maker: &str, version: u8, medium: u8) -> Address {
+    fn meter(manufacturer: &str, version: u8, medium: u8) -> Address {
         Address {
-            manufacturer: Manufacturer::from_str(maker).unwrap(),
+            manufacturer: Manufacturer::from_str(manufacturer).unwrap(),
             id: MeterId::from_number(1),
             version,
             medium: Medium(medium),
@@ -141,8 +142,9 @@ mod tests {
 
     #[test]
     fn values_lie_where_the_forms_say() {
-        let of = |maker, version, medium, payload: &[u8]| {
-            transport(meter(maker, version, medium), payload).map(|records| numbers(&records))
+        let of = |manufacturer, version, medium, payload: &[u8]| {
+            transport(meter(manufacturer, version, medium), payload)
+                .map(|records| numbers(&records))
         };
         assert_eq!(of("APT", 0x03, 0x03, &[0xA0, 3, 0, 1, 0, 9]), Some(vec![21.846_333]));
         assert_eq!(of("APT", 0x04, 0x11, &[0xA0, 0x1D, 0x54, 0, 0]), Some(vec![7_177.666_667]));
