@@ -8,7 +8,7 @@ use std::hash::Hasher;
 
 use rustc_hash::FxHasher;
 
-/// Most aliases on one stream, whatever the client allows.
+/// Maximum number of aliases on one stream, whatever the client allows.
 pub(crate) const MAX_ALIASES: u16 = 16;
 
 /// Shortest topic, in bytes, that gets one. An alias takes 3, once beside the topic and then instead of it:

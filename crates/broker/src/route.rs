@@ -94,8 +94,8 @@ impl Route {
     }
 }
 
-/// Most subscriptions that a worker's cached routes are merged from. With up to 30 receivers per topic, the number of
-/// topics is the limit that is reached first.
+/// Maximum number of subscriptions that a worker's cached routes are merged from. With up to 30 receivers per topic, the
+/// number of topics is the limit that is reached first.
 const MAX_CACHED_SUBSCRIPTIONS: usize = 500_000;
 
 /// A worker's cache of routes.

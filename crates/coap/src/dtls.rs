@@ -31,7 +31,7 @@ const LARGEST: usize = 2048;
 const MTU: usize = 1232 - 16;
 /// How long a handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(30);
-/// Most plaintexts that wait. The caller takes them after each datagram, which contains few.
+/// Maximum number of plaintexts that wait. The caller takes them after each datagram, which contains few.
 const MAX_RECEIVED: usize = 64;
 
 /// A certificate and its key, DER; the key in PKCS#8. dimpl knows ECDSA with P-256 and P-384.

@@ -23,9 +23,9 @@ pub const CONTENT_TYPE: &str = "application/vnd.fulmar.batch";
 pub const ENCODING: &str = "encoding";
 /// Its value for zlib.
 pub const DEFLATE: &str = "deflate";
-/// Most bytes of an unpacked batch; a larger one is refused before memory is allocated for it.
+/// Maximum size of an unpacked batch in bytes; a larger one is refused before memory is allocated for it.
 pub const MAX_BYTES: usize = 1 << 20;
-/// Most messages of a batch.
+/// Maximum number of messages in a batch.
 pub const MAX_MESSAGES: usize = 4096;
 
 /// Why a batch is invalid.

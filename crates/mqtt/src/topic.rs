@@ -1,6 +1,6 @@
 //! Topic names and filters (section 4.7) and shared subscriptions (section 4.8.2).
 
-/// Most levels a name or filter may have. The specification knows no limit; a bound keeps every
+/// Maximum number of levels of a name or filter. The specification knows no limit; a bound keeps every
 /// walk along the levels bounded too.
 pub const MAX_LEVELS: usize = 128;
 

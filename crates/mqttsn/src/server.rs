@@ -21,8 +21,8 @@ use crate::topics::{Predefined, Topics, short_name};
 
 pub use crate::session::End;
 
-/// Most bytes sent to a device, as a multiple of the bytes received from its address, until the address is validated:
-/// forged datagrams must not flood the address's owner.
+/// Maximum number of bytes sent to a device, as a multiple of the bytes received from its address, until the address is
+/// validated: forged datagrams must not flood the address's owner.
 const AMPLIFICATION: usize = 3;
 /// Bytes of a datagram's headers, IPv4 and UDP. With those of IPv6, more would be allowed.
 const HEADERS: usize = 28;

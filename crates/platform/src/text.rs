@@ -11,7 +11,7 @@ use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 use uuid::Uuid;
 
-/// Most characters of a name.
+/// Maximum length of a name in characters.
 const MAX_NAME: usize = 64;
 const NAME_PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$";
 

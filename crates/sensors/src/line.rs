@@ -19,10 +19,10 @@ use crate::reading::{Reading, is_device, is_quantity};
 /// Longest line that is read, in bytes.
 pub const MAX_BYTES: usize = 16 * 1024;
 
-/// Most readings of one line.
+/// Maximum number of readings in one line.
 pub const MAX_READINGS: usize = 64;
 
-/// Most bytes of a unit.
+/// Maximum length of a unit in bytes.
 const MAX_UNIT_BYTES: usize = 32;
 
 /// Mistakes in a line.

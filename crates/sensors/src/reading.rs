@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 
-/// Most letters of a device's name.
+/// Maximum length of a device's name in letters.
 pub const MAX_DEVICE_LETTERS: usize = 64;
-/// Most letters of a quantity's name.
+/// Maximum length of a quantity's name in letters.
 pub const MAX_QUANTITY_LETTERS: usize = 32;
 
 /// One value that a device measured.

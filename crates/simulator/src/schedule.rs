@@ -232,7 +232,7 @@ pub enum Step {
     },
     /// Storage commits up to `most` batches.
     Commit {
-        /// Most batches.
+        /// Maximum number of batches.
         most: usize,
     },
     /// The disk fills up, or has room again.

@@ -16,7 +16,7 @@ use crate::ws::{
     append_close, append_pong,
 };
 
-/// Most bytes [`Layers::put_kept`] puts before what is read next.
+/// Maximum number of bytes that [`Layers::put_kept`] puts before what is read next.
 pub(crate) const MAX_KEPT_BYTES: usize = MAX_RAW_BYTES;
 
 /// Bytes waiting to be written above which pings stay unanswered; a peer that sends pings without

@@ -19,7 +19,7 @@ const RECORD_BYTES: usize = 16 * 1024;
 /// What a record adds to its plaintext: header, type, tag and, in TLS 1.2, explicit nonce; rounded up.
 const RECORD_OVERHEAD_BYTES: usize = 64;
 
-/// Most incomplete ciphertext kept, in bytes: a handshake message (rustls takes up to 64 KiB) and
+/// Maximum size of incomplete ciphertext kept, in bytes: a handshake message (rustls takes up to 64 KiB) and
 /// a record.
 pub(crate) const MAX_RAW_BYTES: usize = 84 * 1024;
 

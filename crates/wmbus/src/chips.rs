@@ -6,7 +6,7 @@
 
 use crate::frame::{Format, MAX_WIRE_BYTES, strip, wire_bytes};
 
-/// Most chips looked at: the longest frame, twice as long in chips, and a long preamble.
+/// Maximum number of chips that are examined: the longest frame, twice as long in chips, and a long preamble.
 pub const MAX_CHIP_BYTES: usize = 2 * MAX_WIRE_BYTES + 100;
 
 /// A radio mode's line code.

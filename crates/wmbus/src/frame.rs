@@ -8,7 +8,7 @@ use crate::crc::crc;
 
 /// Bytes of a frame before its payload: length, control, address.
 pub const HEADER_BYTES: usize = 10;
-/// Most bytes a frame has on the wire: format A with 16 blocks' checksums.
+/// Maximum length of a frame on the wire in bytes: format A with 16 blocks' checksums.
 pub const MAX_WIRE_BYTES: usize = 256 + 2 * 17;
 const BLOCK_BYTES: usize = 16;
 const CRC_BYTES: usize = 2;

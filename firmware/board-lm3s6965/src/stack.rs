@@ -19,7 +19,7 @@ pub(crate) fn contains(address: u32, len: usize) -> bool {
     (lowest..=top - len).contains(&(address as usize))
 }
 
-/// Most bytes of stack in use at any time since the start.
+/// Maximum number of bytes of stack in use at any time since the start.
 pub(crate) fn peak() -> usize {
     let (lowest, top) = bounds();
     // SAFETY: aligned words of RAM that nobody writes while this function, above them on the

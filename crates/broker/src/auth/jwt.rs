@@ -14,11 +14,11 @@ use crate::time::Timestamp;
 /// Longest token looked at, in bytes.
 const MAX_TOKEN_BYTES: usize = 16 * 1024;
 
-/// Most keys of a set.
+/// Maximum number of keys in a set.
 const MAX_KEYS: usize = 64;
 
-/// The most keys tried for a token that names none: each costs the worker a signature check, also for a client without
-/// a valid token.
+/// Maximum number of keys tried for a token that names none: each costs the worker a signature check, also for a client
+/// without a valid token.
 const MAX_TRIED: usize = 4;
 
 /// How much clocks may differ, in seconds.

@@ -42,7 +42,7 @@ struct RoundRobin<T> {
     order: VecDeque<IpAddr>,
 }
 
-/// The most waiting logins of one address.
+/// Maximum number of waiting logins of one address.
 fn max_per_address(reputation: Reputation) -> usize {
     match reputation {
         // Enough for a fleet behind one NAT.

@@ -12,8 +12,8 @@ use crate::block::{self, Block};
 use crate::message::{self, Kind, code};
 use crate::response::Response;
 
-/// Most bytes sent to a peer that is not validated, as a multiple of its request (RFC 9175 section 2.4 recommends
-/// three).
+/// Maximum number of bytes sent to a peer that is not validated, as a multiple of its request (RFC 9175 section 2.4
+/// recommends three).
 const AMPLIFICATION: usize = 3;
 /// Bytes of a datagram's headers, IPv4 and UDP. With those of IPv6, more would be allowed.
 const HEADERS: usize = 28;

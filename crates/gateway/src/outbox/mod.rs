@@ -43,7 +43,7 @@ pub enum Policy {
 /// The operator's bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Most bytes of messages, including the overhead of each.
+    /// Maximum number of bytes of messages, including the overhead of each.
     pub max_bytes: u64,
     /// Longest time that a message may wait, in milliseconds; `None` for no limit.
     pub max_age_ms: Option<u64>,

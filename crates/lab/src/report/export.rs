@@ -7,7 +7,7 @@ use super::compare::Table;
 use super::goal::Verdicts;
 use super::results::{All, Results};
 
-/// Most sheets whose names are made unique by a number; more parts share the last number.
+/// Maximum number of sheets whose names are made unique by a number; more parts share the last number.
 const NAME_CHARS: usize = 24;
 
 /// A row for each cell and measure; behind the figures a column for each condition.

@@ -29,7 +29,7 @@ const FEW_TIME_STEPS: usize = 10;
 /// Numbers that a step of time should have for its percentiles.
 const STEP_NUMBERS: usize = 8;
 
-/// Most numbers that a distribution shows one by one; of more, evenly chosen ranks stand for all.
+/// Maximum number of values that a distribution shows one by one; of more, evenly chosen ranks stand for all.
 const MAX_NUMBERS: usize = 2_000;
 
 /// A picture.

@@ -50,7 +50,7 @@ static COUNTING: Counting = Counting;
 /// The heap use of a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
-    /// Most bytes it had at once.
+    /// Maximum number of bytes that it had at once.
     pub peak_bytes: usize,
     /// Bytes that it did not free; negative if it freed memory of others.
     pub left_bytes: isize,

@@ -12,7 +12,7 @@ use crate::number::Amount;
 use crate::text::{Name, Text};
 use crate::time::Time;
 
-/// Most letters of a quantity.
+/// Maximum length of a quantity in letters.
 const MAX_QUANTITY: usize = 32;
 
 /// What is measured: a word such as `radon` or `co2`.

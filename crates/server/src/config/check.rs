@@ -9,7 +9,7 @@ use super::convert::set;
 use super::sections::{Challenge, ClientAuth};
 use crate::exit::Usage;
 
-/// Most workers of a broker.
+/// Maximum number of workers of a broker.
 const MAX_WORKERS: usize = 1024;
 
 /// The largest packet that MQTT can express (MQTT 5.0 section 1.5.5), fixed header included.
@@ -110,7 +110,7 @@ fn together(config: &Config) -> Result<(), Usage> {
     Ok(())
 }
 
-/// Most names in one certificate that CAs accept.
+/// Maximum number of names in one certificate that CAs accept.
 const MAX_DOMAINS: usize = 100;
 
 fn acme(config: &Config) -> Result<(), Usage> {

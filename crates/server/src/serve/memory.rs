@@ -87,7 +87,7 @@ fn open(broker: &Weak<Broker>) -> Option<u64> {
 /// Follows the number of connections.
 #[derive(Debug, Default)]
 struct Watch {
-    /// Most since memory was returned.
+    /// Maximum since memory was returned.
     most: u64,
     /// At the last check.
     last: u64,

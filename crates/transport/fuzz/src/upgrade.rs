@@ -4,7 +4,7 @@ use fulmar_mqtt_fuzz::heap;
 
 use crate::ws::{MAX_REQUEST_BYTES, Upgrade, answer};
 
-/// Most heap one answer may take, in bytes: the request's headers as strings, and the response.
+/// Maximum heap that one answer may take, in bytes: the request's headers as strings, and the response.
 const MAX_HEAP_BYTES: usize = 96 * 1024;
 
 /// Places a request is cut at.

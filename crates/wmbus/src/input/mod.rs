@@ -11,7 +11,7 @@ mod lines;
 use crate::chips::ChipError;
 use crate::received::Received;
 
-/// Most characters of a line: the longest frame in hexadecimal, twice as long as chips, and what
+/// Maximum length of a line in characters: the longest frame in hexadecimal, twice as long as chips, and what
 /// receivers write beside it.
 pub const MAX_LINE_BYTES: usize = 2048;
 

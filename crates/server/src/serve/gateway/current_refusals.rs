@@ -8,7 +8,7 @@ use fulmar_mqtt::ReasonCode;
 
 use super::dead_letters::time_of;
 
-/// Most lines of text of each kind.
+/// Maximum number of lines of text of each kind.
 const MAX_SHOWN: usize = 20;
 
 /// A refusal that lasts.

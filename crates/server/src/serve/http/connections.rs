@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::Operated;
 
-/// Most clients on a page.
+/// Maximum number of clients on a page.
 const PAGE: usize = 1000;
 
 #[derive(Serialize)]

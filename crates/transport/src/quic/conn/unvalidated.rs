@@ -22,7 +22,7 @@ const CHALLENGE: u64 = 1200;
 const FACTOR: u64 = 3;
 /// Largest size in bytes of a packet with a PING; the client answers every second one.
 const PING: u64 = 36;
-/// Most PINGs that are sent at once.
+/// Maximum number of PINGs that are sent at once.
 const MAX_PINGS: u64 = 16;
 /// Size in bytes from which a datagram from a new address may be answered by a challenge at once.
 pub(in crate::quic) const MIN_DIRECT_BYTES: usize = (CHALLENGE / FACTOR) as usize;
