@@ -3,7 +3,8 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::net::{SocketAddr, UdpSocket};
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
@@ -92,6 +93,25 @@ fn observers_are_told_what_mqtt_publishes() {
     }
     let output = observer.wait_with_output().unwrap();
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "first\nsecond\nthird\n");
+}
+
+/// The connection to the broker that a user's peers share has nothing to send for as long.
+#[test]
+fn observers_outlast_the_brokers_longest_keep_alive() {
+    let broker = TestBroker::builder().config("[limits]\nmax_keep_alive_s = 1\n").start();
+    let (mqtt, coap) = urls(&broker);
+    let observer = subscribe(&coap, "a", "1");
+    eventually("the observer's subscription", || is_subscribed(&broker));
+    let mut silent = TcpStream::connect(broker.address("mqtt")).unwrap();
+    silent.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    silent.write_all(b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x00").unwrap();
+    // CONNACK, and DISCONNECT with 0x8D.
+    let mut received = Vec::new();
+    silent.read_to_end(&mut received).unwrap();
+    assert!(received.windows(3).any(|bytes| bytes[0] == 0xE0 && bytes[2] == 0x8D), "{received:x?}");
+    assert!(publish(&mqtt, "a", "text", &["-q", "1"]).status.success());
+    let output = observer.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "text\n");
 }
 
 fn is_subscribed(broker: &TestBroker) -> bool {

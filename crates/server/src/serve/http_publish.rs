@@ -21,18 +21,15 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use fulmar_broker::{ListenerPolicy, Peer, TransportKind};
 use fulmar_mqtt::ack::AckKind;
-use fulmar_mqtt::codec::{MAX_PACKET_BYTES, decode, peek_frame};
-use fulmar_mqtt::packet::{Connect, Disconnect, Publish};
+use fulmar_mqtt::packet::{Connect, Publish};
 use fulmar_mqtt::topic::check_name;
-use fulmar_mqtt::{Packet, PacketId, Properties, QoS, ReasonCode, Version};
-use fulmar_transport::{Framing, Handoff};
+use fulmar_mqtt::{Packet, PacketId, Properties, QoS, ReasonCode};
+use fulmar_transport::Handoff;
 use serde::Deserialize;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::UnixStream;
 
+use super::local_client;
 use crate::config::Config;
 
-const VERSION: Version = Version::V5;
 /// Longest wait for the broker, which may be delaying publishers.
 const PATIENCE: Duration = Duration::from_secs(25);
 
@@ -108,10 +105,7 @@ async fn publish(
         identity: None,
         listener: Arc::clone(&publisher.policy),
     };
-    let hand_over = async {
-        let stream = UnixStream::from_std(publisher.handoff.open(peer, Framing::Bytes)?)?;
-        hand_over(stream, &credentials, &topic, wish.retain, &body).await
-    };
+    let hand_over = hand_over(&publisher.handoff, peer, &credentials, &topic, wish.retain, &body);
     match tokio::time::timeout(PATIENCE, hand_over).await {
         Ok(Ok(reason)) => answer(reason, wish.retain),
         Ok(Err(error)) => {
@@ -157,26 +151,20 @@ fn credentials(headers: &HeaderMap) -> Option<Credentials> {
 
 /// Connects, publishes at QoS 1, and returns the broker's answer.
 async fn hand_over(
-    mut stream: UnixStream,
+    handoff: &Handoff,
+    peer: Peer,
     credentials: &Credentials,
     topic: &str,
     retain: bool,
     payload: &[u8],
 ) -> std::io::Result<ReasonCode> {
-    let mut out = Vec::new();
     let connect = Connect {
-        version: VERSION,
-        bridge: false,
-        clean_start: true,
-        keep_alive_s: 0,
-        client_id: "",
-        properties: Properties::NONE,
-        will: None,
         username: credentials.username.as_deref(),
         password: credentials.password.as_deref(),
+        ..local_client::anonymous_session(Properties::NONE)
     };
-    connect.encode(&mut out);
-    let publish = Publish {
+    let (sender, mut receiver) = local_client::open(handoff, peer, &connect)?;
+    sender.publish(&Publish {
         dup: false,
         qos: QoS::AtLeastOnce,
         retain,
@@ -184,40 +172,24 @@ async fn hand_over(
         packet_id: Some(PacketId::FIRST),
         properties: Properties::NONE,
         payload,
-    };
-    publish.encode(VERSION, &mut out);
-    stream.write_all(&out).await?;
-    let mut input = Vec::new();
-    loop {
-        let mut done = 0;
-        while let Some(frame) = peek_frame(&input[done..], MAX_PACKET_BYTES).map_err(wrong)? {
-            done += frame.len;
-            match decode(&frame, VERSION).map_err(wrong)? {
+    });
+    while receiver.fill().await? {
+        while let Some(packet) = receiver.next()? {
+            match packet {
                 Packet::Connack(connack) if connack.reason.is_error() => {
                     return Ok(unknown(connack.reason));
                 }
                 Packet::Disconnect(disconnect) => return Ok(disconnect.reason),
                 Packet::Ack(AckKind::Puback, ack) => {
-                    let mut bye = Vec::new();
-                    let properties = Properties::NONE;
-                    Disconnect { reason: ReasonCode::Success, properties }
-                        .encode(VERSION, &mut bye);
-                    // The publication is done, whether the broker receives DISCONNECT or not.
-                    drop(stream.write_all(&bye).await);
-                    return Ok(ack.reason);
+                    let reason = ack.reason;
+                    sender.disconnect(ReasonCode::Success, Properties::NONE);
+                    return Ok(reason);
                 }
                 _ => {}
             }
         }
-        input.drain(..done);
-        if stream.read_buf(&mut input).await? == 0 {
-            return Err(std::io::ErrorKind::ConnectionAborted.into());
-        }
     }
-}
-
-fn wrong(error: fulmar_mqtt::DecodeError) -> std::io::Error {
-    std::io::Error::new(std::io::ErrorKind::InvalidData, error)
+    Err(std::io::ErrorKind::ConnectionAborted.into())
 }
 
 /// A refusal of CONNECT. Clients without credentials where anonymous ones are not let in are "not

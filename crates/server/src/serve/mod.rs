@@ -16,6 +16,7 @@ mod http_publish;
 mod internal_sessions;
 mod landing_page;
 mod listeners;
+mod local_client;
 mod memory;
 mod mqttsn;
 mod notify;

@@ -6,30 +6,21 @@
 //! the platform has stored it, and only then is it acknowledged here.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::io::ErrorKind;
 use std::time::Duration;
 
-use fulmar_broker::auth::EXTERNAL_USER_PREFIX;
-use fulmar_broker::{ListenerPolicy, Peer, TransportKind};
 use fulmar_gateway::batch;
-use fulmar_mqtt::ack::AckKind;
-use fulmar_mqtt::codec::{MAX_PACKET_BYTES, decode, peek_frame};
-use fulmar_mqtt::packet::{
-    Ack, Connect, FilterList, Publish, RetainHandling, Subscribe, SubscribeOptions,
-};
-use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode, Version};
+use fulmar_mqtt::packet::{Connect, Publish, RetainHandling, SubscribeOptions};
+use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS};
 use fulmar_platform::{Announcement, Platform, SensorMessage};
-use fulmar_transport::{Framing, Handoff};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::UnixStream;
+use fulmar_transport::Handoff;
 use tokio::sync::mpsc;
 
 use super::back_pressure::PUBLISHER;
 use super::internal_sessions::InternalSessions;
+use super::local_client::{self, LocalReceiver, LocalSender};
 use super::webhooks;
 
-const VERSION: Version = Version::V5;
 /// The filters: frames of meters, and measurements of sensors, with one quantity or several, or in a gateway's batch.
 const FILTERS: [&str; 4] =
     ["fulmar/+/receiver/+/frame", "fulmar/+/sensor/+/+", "fulmar/+/sensor/+", "fulmar/+/batch/+"];
@@ -41,8 +32,6 @@ const OPTIONS: SubscribeOptions = SubscribeOptions {
     // The time of a retained measurement is not known any more.
     retain_handling: RetainHandling::Never,
 };
-/// Bytes read at once.
-const READ_BYTES: usize = 64 << 10;
 /// Announcements written at once.
 const MAX_BATCH: usize = 256;
 /// Pause before connecting or storing is tried again.
@@ -92,9 +81,11 @@ async fn sessions(
     handoff: &Handoff,
 ) {
     loop {
-        let Ok(socket) = handoff.open(peer(), Framing::Bytes) else { return };
-        let outcome = match UnixStream::from_std(socket) {
-            Ok(stream) => session(platform, &mut announcements, stream).await,
+        let outcome = match connect(platform, handoff) {
+            Err(error) if error.kind() == ErrorKind::NotConnected => return,
+            Ok((sender, receiver)) => {
+                session(platform, &mut announcements, &sender, receiver).await
+            }
             Err(error) => Err(error),
         };
         match outcome {
@@ -105,80 +96,55 @@ async fn sessions(
     }
 }
 
-fn peer() -> Peer {
-    let listener = ListenerPolicy { name: "platform".into(), allow_anonymous: false };
-    Peer {
-        address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-        transport: TransportKind::Tcp,
-        // The external user without a name is the platform itself.
-        identity: Some(EXTERNAL_USER_PREFIX.into()),
-        listener: Arc::new(listener),
-    }
+/// Sends CONNECT, followed by SUBSCRIBE.
+fn connect(
+    platform: &Platform,
+    handoff: &Handoff,
+) -> std::io::Result<(LocalSender, LocalReceiver)> {
+    let client_id = client_id(platform);
+    let mut durable = PropertyBuf::new();
+    durable.push(Property::SessionExpiryInterval(u32::MAX));
+    let connect = Connect {
+        clean_start: false,
+        client_id: &client_id,
+        ..local_client::anonymous_session(durable.as_properties())
+    };
+    let peer = local_client::internal_peer("platform");
+    let (sender, receiver) = local_client::open(handoff, peer, &connect)?;
+    sender.subscribe(PacketId::FIRST, FILTERS.map(|filter| (filter, OPTIONS)));
+    Ok((sender, receiver))
 }
 
 /// Runs one connection until the broker ends it.
 async fn session(
     platform: &Platform,
     announcements: &mut mpsc::Receiver<Announcement>,
-    mut stream: UnixStream,
+    sender: &LocalSender,
+    mut receiver: LocalReceiver,
 ) -> std::io::Result<()> {
-    stream.write_all(&greeting(platform)).await?;
-    let mut input = Vec::with_capacity(READ_BYTES);
     loop {
-        input.reserve(READ_BYTES);
-        let mut output = Vec::new();
         tokio::select! {
-            read = stream.read_buf(&mut input) => {
-                if read? == 0 {
+            open = receiver.fill() => {
+                if !open? {
                     return Ok(());
                 }
-                let done = take(platform, &input, &mut output).await?;
-                input.drain(..done);
+                take(platform, &mut receiver).await?;
             }
             Some(first) = announcements.recv() => {
-                publish(&first, &mut output);
+                publish(&first, sender);
                 for _ in 1..MAX_BATCH {
                     let Ok(next) = announcements.try_recv() else { break };
-                    publish(&next, &mut output);
+                    publish(&next, sender);
                 }
             }
         }
-        stream.write_all(&output).await?;
+        // Whatever the broker sends meanwhile waits in its session.
+        sender.written().await;
     }
 }
 
-/// CONNECT, followed by SUBSCRIBE.
-fn greeting(platform: &Platform) -> Vec<u8> {
-    let mut out = Vec::new();
-    let client_id = client_id(platform);
-    let mut durable = PropertyBuf::new();
-    durable.push(Property::SessionExpiryInterval(u32::MAX));
-    let connect = Connect {
-        version: VERSION,
-        bridge: false,
-        clean_start: false,
-        keep_alive_s: 0,
-        client_id: &client_id,
-        properties: durable.as_properties(),
-        will: None,
-        username: None,
-        password: None,
-    };
-    connect.encode(&mut out);
-    let mut filters = Vec::new();
-    for filter in FILTERS {
-        FilterList::encode_one(&mut filters, filter, Some(OPTIONS));
-    }
-    if let (Some(packet_id), Ok(filters)) =
-        (PacketId::new(1), FilterList::from_encoded(&filters, true, VERSION))
-    {
-        Subscribe { packet_id, properties: Properties::NONE, filters }.encode(VERSION, &mut out);
-    }
-    out
-}
-
-fn publish(what: &Announcement, out: &mut Vec<u8>) {
-    let publish = Publish {
+fn publish(what: &Announcement, sender: &LocalSender) {
+    sender.publish(&Publish {
         dup: false,
         qos: QoS::AtMostOnce,
         retain: what.retain,
@@ -186,19 +152,15 @@ fn publish(what: &Announcement, out: &mut Vec<u8>) {
         packet_id: None,
         properties: Properties::NONE,
         payload: &what.payload,
-    };
-    publish.encode(VERSION, out);
+    });
 }
 
-/// Handles all complete packets of `input`, and appends their acknowledgements. Returns the packets' bytes.
-async fn take(platform: &Platform, input: &[u8], output: &mut Vec<u8>) -> std::io::Result<usize> {
-    let wrong = |error| std::io::Error::new(std::io::ErrorKind::InvalidData, error);
-    let mut done = 0;
+/// Stores the messages that have arrived, and then acknowledges them.
+async fn take(platform: &Platform, receiver: &mut LocalReceiver) -> std::io::Result<()> {
     let mut frames = BTreeMap::<_, Vec<Vec<u8>>>::new();
     let mut measured = Vec::new();
-    while let Some(frame) = peek_frame(&input[done..], MAX_PACKET_BYTES).map_err(wrong)? {
-        done += frame.len;
-        let packet = decode(&frame, VERSION).map_err(wrong)?;
+    let mut acknowledge = Vec::new();
+    while let Some(packet) = receiver.next()? {
         if let Packet::Suback(suback) = &packet
             && suback.codes.iter().any(|code| *code >= 0x80)
         {
@@ -208,20 +170,18 @@ async fn take(platform: &Platform, input: &[u8], output: &mut Vec<u8>) -> std::i
         let levels: Vec<&str> = publish.topic.split('/').collect();
         match levels[..] {
             [_, twin, "receiver", device, _] => {
-                let publisher = publisher(platform, &publish);
-                let of = frames.entry((twin, device, publisher)).or_default();
+                let publisher = publisher(platform, &publish).map(str::to_owned);
+                let of = frames.entry((twin.to_owned(), device.to_owned(), publisher)).or_default();
                 of.push(publish.payload.to_vec());
             }
             [_, twin, "batch", _] => measured.extend(unpacked(twin, &publish)),
             _ => measured.push(sensor_message(&publish)),
         }
-        if let Some(packet_id) = publish.packet_id {
-            let (reason, properties) = (ReasonCode::Success, Properties::NONE);
-            Ack { packet_id, reason, properties }.encode(AckKind::Puback, VERSION, output);
-        }
+        acknowledge.extend(publish.packet_id);
     }
     for ((twin, device, publisher), payloads) in frames {
-        let take = || platform.take_frames(twin, device, publisher, payloads.clone());
+        let publisher = publisher.as_deref();
+        let take = || platform.take_frames(&twin, &device, publisher, payloads.clone());
         while let Err(error) = take().await {
             tracing::warn!(twin, device, "frames are waiting: {error}");
             tokio::time::sleep(PAUSE).await;
@@ -233,7 +193,8 @@ async fn take(platform: &Platform, input: &[u8], output: &mut Vec<u8>) -> std::i
             tokio::time::sleep(PAUSE).await;
         }
     }
-    Ok(done)
+    acknowledge.into_iter().for_each(|packet_id| receiver.acknowledge(packet_id));
+    Ok(())
 }
 
 /// The platform's user who published it; `None` for others, and for wills.

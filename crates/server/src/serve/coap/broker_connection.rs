@@ -9,18 +9,13 @@ use std::io;
 use bytes::Bytes;
 use fulmar_broker::Peer;
 use fulmar_mqtt::ack::AckKind;
-use fulmar_mqtt::codec::{MAX_PACKET_BYTES, decode, peek_frame};
-use fulmar_mqtt::packet::{
-    Ack, Connect, FilterList, Publish, RetainHandling, Subscribe, SubscribeOptions, Unsubscribe,
-};
-use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode, Version};
-use fulmar_transport::{Framing, Handoff};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use fulmar_mqtt::packet::{Publish, RetainHandling, SubscribeOptions};
+use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode};
+use fulmar_transport::Handoff;
 use tokio::sync::mpsc;
 
-const VERSION: Version = Version::V5;
+use crate::serve::local_client::{self, LocalReceiver, LocalSender};
+
 /// Messages that the broker may have in flight to us.
 const RECEIVE_MAXIMUM: u16 = 256;
 /// Publications that may wait for their acknowledgement; above this, peers are asked to try again later.
@@ -56,7 +51,7 @@ pub(super) struct Publication<'a> {
 
 /// An MQTT connection to the broker in this process. Dropping it ends the connection.
 pub(super) struct BrokerConnection {
-    writer: mpsc::UnboundedSender<Vec<u8>>,
+    sender: LocalSender,
     /// Requests that wait for an answer by packet identifier, with their bytes.
     waiting: BTreeMap<PacketId, (RequestId, usize)>,
     waiting_bytes: usize,
@@ -78,19 +73,22 @@ impl BrokerConnection {
         owner: N,
         events: mpsc::Sender<(N, BrokerEvent)>,
     ) -> io::Result<BrokerConnection> {
-        let stream = UnixStream::from_std(handoff.open(peer, Framing::Bytes)?)?;
-        let (reader, writer) = stream.into_split();
-        let (sender, receiver) = mpsc::unbounded_channel();
-        tokio::spawn(write(writer, receiver));
-        tokio::spawn(read(reader, sender.downgrade(), owner, events));
-        let _ = sender.send(connect_packet());
-        Ok(BrokerConnection {
-            writer: sender,
+        let mut properties = PropertyBuf::new();
+        properties.push(Property::ReceiveMaximum(RECEIVE_MAXIMUM));
+        let connect = local_client::anonymous_session(properties.as_properties());
+        let (sender, receiver) = local_client::open(handoff, peer, &connect)?;
+        tokio::spawn(read(receiver, owner, events));
+        Ok(BrokerConnection::new(sender))
+    }
+
+    fn new(sender: LocalSender) -> BrokerConnection {
+        BrokerConnection {
+            sender,
             waiting: BTreeMap::new(),
             waiting_bytes: 0,
             last_id: 0,
             max_in_flight: MAX_IN_FLIGHT,
-        })
+        }
     }
 
     /// Publishes at QoS 1; the answer belongs to `request_id`.
@@ -104,7 +102,7 @@ impl BrokerConnection {
         if let Some(content_type) = what.content_type {
             properties.push(Property::ContentType(content_type));
         }
-        let publish = Publish {
+        self.sender.publish(&Publish {
             dup: false,
             qos: QoS::AtLeastOnce,
             retain: what.retain,
@@ -112,10 +110,7 @@ impl BrokerConnection {
             packet_id: Some(packet_id),
             properties: properties.as_properties(),
             payload: what.payload,
-        };
-        let mut packet = Vec::with_capacity(what.payload.len() + what.topic.len() + 16);
-        publish.encode(VERSION, &mut packet);
-        self.send(packet);
+        });
         Ok(())
     }
 
@@ -127,14 +122,7 @@ impl BrokerConnection {
             retain_handling: RetainHandling::Never,
             ..SubscribeOptions::default()
         };
-        let mut filter = Vec::new();
-        FilterList::encode_one(&mut filter, topic, Some(options));
-        if let Ok(filters) = FilterList::from_encoded(&filter, true, VERSION) {
-            let mut packet = Vec::new();
-            Subscribe { packet_id, properties: Properties::NONE, filters }
-                .encode(VERSION, &mut packet);
-            self.send(packet);
-        }
+        self.sender.subscribe(packet_id, [(topic, options)]);
         Ok(())
     }
 
@@ -142,14 +130,7 @@ impl BrokerConnection {
     /// publications, because the broker would otherwise continue to send messages that no peer observes.
     pub(super) fn unsubscribe(&mut self, topic: &str) {
         let Ok(packet_id) = self.take_id_below(MAX_WAITING, 0, 0) else { return };
-        let mut filter = Vec::new();
-        FilterList::encode_one(&mut filter, topic, None);
-        if let Ok(filters) = FilterList::from_encoded(&filter, false, VERSION) {
-            let mut packet = Vec::new();
-            Unsubscribe { packet_id, properties: Properties::NONE, filters }
-                .encode(VERSION, &mut packet);
-            self.send(packet);
-        }
+        self.sender.unsubscribe(packet_id, [topic]);
     }
 
     /// Sets how many publications may wait for answers: the broker's receive maximum, within our own limit.
@@ -203,119 +184,87 @@ impl BrokerConnection {
             }
         }
     }
-
-    fn send(&self, packet: Vec<u8>) {
-        // If the writer has ended, the reader ends too, and reports it.
-        let _ = self.writer.send(packet);
-    }
-}
-
-/// CONNECT: a session without a name that ends with the connection.
-fn connect_packet() -> Vec<u8> {
-    let mut properties = PropertyBuf::new();
-    properties.push(Property::ReceiveMaximum(RECEIVE_MAXIMUM));
-    let connect = Connect {
-        version: VERSION,
-        bridge: false,
-        clean_start: true,
-        keep_alive_s: 0,
-        client_id: "",
-        properties: properties.as_properties(),
-        will: None,
-        username: None,
-        password: None,
-    };
-    let mut packet = Vec::new();
-    connect.encode(&mut packet);
-    packet
-}
-
-async fn write(mut writer: OwnedWriteHalf, mut packets: mpsc::UnboundedReceiver<Vec<u8>>) {
-    while let Some(packet) = packets.recv().await {
-        if writer.write_all(&packet).await.is_err() {
-            return;
-        }
-    }
 }
 
 async fn read<N: Clone>(
-    mut reader: OwnedReadHalf,
-    writer: mpsc::WeakUnboundedSender<Vec<u8>>,
+    mut receiver: LocalReceiver,
     owner: N,
     events: mpsc::Sender<(N, BrokerEvent)>,
 ) {
-    let mut input = Vec::new();
     let mut close_reason = None;
-    while matches!(reader.read_buf(&mut input).await, Ok(1..)) {
-        let Ok((packets, done)) = parse(&input) else { break };
-        input.drain(..done);
-        for (what, acknowledge) in packets {
-            if let BrokerEvent::Closed(reason) = what {
-                close_reason = reason;
-                continue;
-            }
+    while let Ok(true) = receiver.fill().await {
+        loop {
+            let (what, acknowledge) = match receiver.next() {
+                Ok(Some(packet)) => (event(&packet), packet_id(&packet)),
+                Ok(None) => break,
+                Err(_) => return ended(owner, close_reason, &events).await,
+            };
+            let what = match what {
+                Some(BrokerEvent::Closed(reason)) => {
+                    close_reason = reason;
+                    continue;
+                }
+                Some(what) => what,
+                None => continue,
+            };
             if events.send((owner.clone(), what)).await.is_err() {
                 return;
             }
             // Only now, so that the broker waits when peers are slow.
-            if let (Some(packet_id), Some(writer)) = (acknowledge, writer.upgrade()) {
-                let mut packet = Vec::new();
-                let (reason, properties) = (ReasonCode::Success, Properties::NONE);
-                Ack { packet_id, reason, properties }.encode(AckKind::Puback, VERSION, &mut packet);
-                let _ = writer.send(packet);
+            if let Some(packet_id) = acknowledge {
+                receiver.acknowledge(packet_id);
             }
         }
     }
+    ended(owner, close_reason, &events).await;
+}
+
+async fn ended<N>(
+    owner: N,
+    close_reason: Option<ReasonCode>,
+    events: &mpsc::Sender<(N, BrokerEvent)>,
+) {
     let _ = events.send((owner, BrokerEvent::Closed(close_reason))).await;
 }
 
-type Parsed = Vec<(BrokerEvent, Option<PacketId>)>;
-
-/// Parses the complete packets of `input`, with the identifiers to acknowledge; also returns their number of bytes.
-fn parse(input: &[u8]) -> Result<(Parsed, usize), fulmar_mqtt::DecodeError> {
-    let (mut packets, mut done) = (Vec::new(), 0);
-    while let Some(frame) = peek_frame(&input[done..], MAX_PACKET_BYTES)? {
-        done += frame.len;
-        let event = match decode(&frame, VERSION)? {
-            // The broker does not accept anonymous peers. In CoAP this is 4.01, as for wrong credentials; 4.03 means
-            // that no credentials would help.
-            Packet::Connack(connack) if connack.reason == ReasonCode::NotAuthorized => {
-                (BrokerEvent::Closed(Some(ReasonCode::BadUserNameOrPassword)), None)
-            }
-            Packet::Connack(connack) if connack.reason.is_error() => {
-                (BrokerEvent::Closed(Some(connack.reason)), None)
-            }
-            Packet::Connack(connack) => (opened_event(connack.properties), None),
-            Packet::Disconnect(disconnect) => (BrokerEvent::Closed(Some(disconnect.reason)), None),
-            Packet::Ack(AckKind::Puback, ack) => {
-                (BrokerEvent::Answer(ack.packet_id, ack.reason), None)
-            }
-            Packet::Suback(suback) => {
-                let code = suback.codes.first().copied().and_then(ReasonCode::from_u8);
-                (
-                    BrokerEvent::Answer(
-                        suback.packet_id,
-                        code.unwrap_or(ReasonCode::UnspecifiedError),
-                    ),
-                    None,
-                )
-            }
-            Packet::Unsuback(unsuback) => {
-                (BrokerEvent::Answer(unsuback.packet_id, ReasonCode::Success), None)
-            }
-            Packet::Publish(publish) => {
-                let content_type = publish.properties.iter().find_map(|property| match property {
-                    Property::ContentType(name) => Some(Box::from(name)),
-                    _ => None,
-                });
-                let (topic, payload) = (publish.topic.into(), publish.payload.to_vec().into());
-                (BrokerEvent::Message { topic, payload, content_type }, publish.packet_id)
-            }
-            _ => continue,
-        };
-        packets.push(event);
+/// The identifier of a message to acknowledge.
+fn packet_id(packet: &Packet<'_>) -> Option<PacketId> {
+    match packet {
+        Packet::Publish(publish) => publish.packet_id,
+        _ => None,
     }
-    Ok((packets, done))
+}
+
+/// What a packet from the broker means for CoAP.
+fn event(packet: &Packet<'_>) -> Option<BrokerEvent> {
+    Some(match packet {
+        // The broker does not accept anonymous peers. In CoAP this is 4.01, as for wrong credentials; 4.03 means
+        // that no credentials would help.
+        Packet::Connack(connack) if connack.reason == ReasonCode::NotAuthorized => {
+            BrokerEvent::Closed(Some(ReasonCode::BadUserNameOrPassword))
+        }
+        Packet::Connack(connack) if connack.reason.is_error() => {
+            BrokerEvent::Closed(Some(connack.reason))
+        }
+        Packet::Connack(connack) => opened_event(connack.properties),
+        Packet::Disconnect(disconnect) => BrokerEvent::Closed(Some(disconnect.reason)),
+        Packet::Ack(AckKind::Puback, ack) => BrokerEvent::Answer(ack.packet_id, ack.reason),
+        Packet::Suback(suback) => {
+            let code = suback.codes.first().copied().and_then(ReasonCode::from_u8);
+            let reason = code.unwrap_or(ReasonCode::UnspecifiedError);
+            BrokerEvent::Answer(suback.packet_id, reason)
+        }
+        Packet::Unsuback(unsuback) => BrokerEvent::Answer(unsuback.packet_id, ReasonCode::Success),
+        Packet::Publish(publish) => {
+            let content_type = publish.properties.iter().find_map(|property| match property {
+                Property::ContentType(name) => Some(Box::from(name)),
+                _ => None,
+            });
+            let (topic, payload) = (publish.topic.into(), publish.payload.to_vec().into());
+            BrokerEvent::Message { topic, payload, content_type }
+        }
+        _ => return None,
+    })
 }
 
 fn opened_event(properties: Properties<'_>) -> BrokerEvent {
@@ -334,37 +283,41 @@ fn opened_event(properties: Properties<'_>) -> BrokerEvent {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use fulmar_mqtt::packet::Connack;
+    use tokio::io::AsyncReadExt as _;
+    use tokio::net::UnixStream;
 
     use super::*;
 
-    #[test]
-    fn a_subscription_ends_while_publications_fill_the_connection() {
-        let (writer, mut sent) = mpsc::unbounded_channel();
-        let mut connection = BrokerConnection {
-            writer,
-            waiting: BTreeMap::new(),
-            waiting_bytes: 0,
-            last_id: 0,
-            max_in_flight: 1,
-        };
+    #[tokio::test]
+    async fn a_subscription_ends_while_publications_fill_the_connection() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let connect = local_client::anonymous_session(Properties::NONE);
+        let (sender, _receiver) = local_client::over(near, &connect);
+        let mut connection = BrokerConnection::new(sender);
+        connection.set_max_in_flight(1);
         let publication =
             Publication { topic: "a", payload: b"1", content_type: None, retain: false };
         assert!(connection.publish(1, &publication).is_ok());
         assert!(connection.publish(2, &publication).is_err());
         connection.unsubscribe("b");
-        assert_eq!(sent.try_recv().unwrap()[0] >> 4, 3, "PUBLISH");
-        assert_eq!(sent.try_recv().unwrap()[0] >> 4, 10, "UNSUBSCRIBE");
+        drop(connection);
+        let mut sent = Vec::new();
+        far.read_to_end(&mut sent).await.unwrap();
+        let mut packets = Vec::new();
+        while !sent.is_empty() {
+            packets.push(sent[0] >> 4);
+            sent.drain(..2 + usize::from(sent[1]));
+        }
+        assert_eq!(packets, [1, 3, 10], "CONNECT, PUBLISH, UNSUBSCRIBE");
     }
 
     #[test]
     fn a_peer_without_a_name_is_unauthorised_and_not_forbidden() {
         let (reason, properties) = (ReasonCode::NotAuthorized, Properties::NONE);
-        let mut connack = Vec::new();
-        Connack { session_present: false, reason, properties }.encode(VERSION, &mut connack);
-        let (events, _) = parse(&connack).unwrap();
+        let connack = Packet::Connack(Connack { session_present: false, reason, properties });
         let wanted = ReasonCode::BadUserNameOrPassword;
         assert!(
-            matches!(events[..], [(BrokerEvent::Closed(Some(reason)), None)] if reason == wanted)
+            matches!(event(&connack), Some(BrokerEvent::Closed(Some(reason))) if reason == wanted)
         );
     }
 }

@@ -5,23 +5,15 @@
 //! broker's. Its session is durable: a message that the broker has acknowledged to a device waits in it until the
 //! outbox has it on disk, and only then is it acknowledged here.
 
-use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::io::ErrorKind;
 use std::time::Duration;
 
-use fulmar_broker::auth::EXTERNAL_USER_PREFIX;
-use fulmar_broker::{ListenerPolicy, Peer, TransportKind};
 use fulmar_gateway::identity::{self, MessageIdentity, Sent};
 use fulmar_gateway::outbox::{Item, Stored};
 use fulmar_mqtt::ack::AckKind;
-use fulmar_mqtt::codec::{MAX_PACKET_BYTES, decode, peek_frame};
-use fulmar_mqtt::packet::{
-    Ack, Connect, FilterList, Publish, RetainHandling, Subscribe, SubscribeOptions, Unsubscribe,
-};
-use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode, Version};
-use fulmar_transport::{Framing, Handoff};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::UnixStream;
+use fulmar_mqtt::packet::{Connect, Publish, RetainHandling, SubscribeOptions};
+use fulmar_mqtt::{Packet, PacketId, Property, PropertyBuf, QoS, ReasonCode};
+use fulmar_transport::Handoff;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
@@ -30,12 +22,10 @@ use super::downlink_scheduler::{Answer, DownlinkMessage, DownlinkScheduler, Refu
 use super::metrics::count;
 use super::outbox_thread::OutboxHandle;
 use super::{Shared, current_refusals, now_ms};
+use crate::serve::local_client::{self, LocalReceiver, LocalSender};
 
-const VERSION: Version = Version::V5;
 /// Pause before connecting or writing to the outbox is tried again.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Bytes of one read: messages that arrive together are made durable together, with one fsync.
-const READ_BYTES: usize = 64 * 1024;
 /// How the session subscribes.
 pub(super) const OPTIONS: SubscribeOptions = SubscribeOptions {
     qos: QoS::AtLeastOnce,
@@ -57,30 +47,16 @@ pub(super) async fn run(
 ) {
     let mut downlink = DownlinkScheduler::default();
     loop {
-        let Ok(socket) = handoff.open(peer(), Framing::Bytes) else { return };
-        let session = async {
-            let stream = UnixStream::from_std(socket)?;
-            Session::new(shared, outbox, &mut downlink).run(stream, &mut down).await
-        };
+        let session = Session::new(shared, outbox, &mut downlink);
         tokio::select! {
-            outcome = session => match outcome {
+            outcome = session.run(handoff, &mut down) => match outcome {
                 Ok(()) => tracing::debug!("the gateway's local session was disconnected"),
+                Err(error) if error.kind() == ErrorKind::NotConnected => return,
                 Err(error) => tracing::warn!("the gateway's local session: {error}"),
             },
             _ = stopped.wait_for(|stop| *stop) => return,
         }
         tokio::time::sleep(PAUSE).await;
-    }
-}
-
-fn peer() -> Peer {
-    let listener = ListenerPolicy { name: "gateway".into(), allow_anonymous: false };
-    Peer {
-        address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-        transport: TransportKind::Tcp,
-        // The external user without a name is the program itself.
-        identity: Some(EXTERNAL_USER_PREFIX.into()),
-        listener: Arc::new(listener),
     }
 }
 
@@ -115,11 +91,11 @@ impl<'a> Session<'a> {
     /// Runs the session until the broker ends the connection.
     async fn run(
         mut self,
-        mut stream: UnixStream,
+        handoff: &Handoff,
         down: &mut mpsc::Receiver<DownlinkMessage>,
     ) -> std::io::Result<()> {
         let mut ended = None;
-        let outcome = self.exchange(&mut stream, down, &mut ended).await;
+        let outcome = self.exchange(handoff, down, &mut ended).await;
         if let Some(message) = self.downlink.lost(ended) {
             self.give_up(message, ended.unwrap_or(ReasonCode::UnspecifiedError));
         }
@@ -130,25 +106,19 @@ impl<'a> Session<'a> {
     /// The same; sets `ended` to the broker's reason, if it sends one.
     async fn exchange(
         &mut self,
-        stream: &mut UnixStream,
+        handoff: &Handoff,
         down: &mut mpsc::Receiver<DownlinkMessage>,
         ended: &mut Option<ReasonCode>,
     ) -> std::io::Result<()> {
-        let greeting = self.greeting().await;
-        stream.write_all(&greeting).await?;
-        let mut input = Vec::new();
+        let (sender, mut receiver) = self.connect(handoff).await?;
         loop {
-            let mut output = Vec::new();
-            input.reserve(READ_BYTES);
             tokio::select! {
-                read = stream.read_buf(&mut input) => {
-                    if read? == 0 {
+                open = receiver.fill() => {
+                    if !open? {
                         return Ok(());
                     }
-                    let mut taken = Taken::default();
-                    let done = self.take(&input, &mut taken, ended)?;
-                    input.drain(..done);
-                    self.keep(taken, &mut output).await;
+                    let taken = self.take(&mut receiver, ended)?;
+                    self.keep(taken, &receiver).await;
                 }
                 Some(message) = down.recv(), if self.downlink.has_room() => {
                     self.downlink.push(message);
@@ -159,55 +129,52 @@ impl<'a> Session<'a> {
                 }
             }
             if self.is_in {
-                self.publish_all(&mut output);
+                self.publish_all(&sender);
             }
-            stream.write_all(&output).await?;
+            sender.written().await;
         }
     }
 
-    /// CONNECT, followed by the packets that make the session's subscriptions match the configuration.
-    async fn greeting(&self) -> Vec<u8> {
-        let mut out = Vec::new();
+    /// Sends CONNECT, followed by the packets that make the session's subscriptions match the configuration. Filters
+    /// that the session did not have before also get their retained messages.
+    async fn connect(&self, handoff: &Handoff) -> std::io::Result<(LocalSender, LocalReceiver)> {
+        let before = self.outbox.meta(FILTERS).await;
+        let before: Vec<&str> = before.split('\n').filter(|filter| !filter.is_empty()).collect();
         let mut properties = PropertyBuf::new();
         properties.push(Property::SessionExpiryInterval(u32::MAX));
         let connect = Connect {
-            version: VERSION,
-            bridge: false,
             clean_start: false,
-            keep_alive_s: 0,
             client_id: &self.shared.client_id,
-            properties: properties.as_properties(),
-            will: None,
-            username: None,
-            password: None,
+            ..local_client::anonymous_session(properties.as_properties())
         };
-        connect.encode(&mut out);
+        let peer = local_client::internal_peer("gateway");
+        let (sender, receiver) = local_client::open(handoff, peer, &connect)?;
         let filters = self.filters();
-        let before = self.outbox.meta(FILTERS).await;
-        let stale: Vec<&str> =
-            before.split('\n').filter(|old| !old.is_empty() && !filters.contains(old)).collect();
-        unsubscribe(&stale, &mut out);
-        let before: Vec<&str> = before.split('\n').collect();
-        subscribe(&filters, &before, &mut out);
-        out
+        let stale = before.iter().copied().filter(|old| !filters.contains(old));
+        sender.unsubscribe(PacketId::FIRST.next(), stale);
+        let with_options = filters.iter().map(|filter| {
+            let known = before.contains(filter);
+            let retain_handling =
+                if known { RetainHandling::Never } else { RetainHandling::Always };
+            (*filter, SubscribeOptions { retain_handling, ..OPTIONS })
+        });
+        sender.subscribe(PacketId::FIRST, with_options);
+        Ok((sender, receiver))
     }
 
     fn filters(&self) -> Vec<&str> {
         self.shared.filters()
     }
 
-    /// Handles all complete packets; returns their bytes.
+    /// Reads all complete packets.
     fn take(
         &mut self,
-        input: &[u8],
-        taken: &mut Taken,
+        receiver: &mut LocalReceiver,
         ended: &mut Option<ReasonCode>,
-    ) -> std::io::Result<usize> {
-        let wrong = |error| std::io::Error::new(std::io::ErrorKind::InvalidData, error);
-        let mut done = 0;
-        while let Some(frame) = peek_frame(&input[done..], MAX_PACKET_BYTES).map_err(wrong)? {
-            done += frame.len;
-            match decode(&frame, VERSION).map_err(wrong)? {
+    ) -> std::io::Result<Taken> {
+        let mut taken = Taken::default();
+        while let Some(packet) = receiver.next()? {
+            match packet {
                 Packet::Publish(publish) => {
                     taken.acknowledge.extend(publish.packet_id);
                     taken.items.extend(self.item(&publish));
@@ -227,7 +194,7 @@ impl<'a> Session<'a> {
                 _ => {}
             }
         }
-        Ok(done)
+        Ok(taken)
     }
 
     /// The message for upstream; `None` if it is not forwarded.
@@ -279,7 +246,7 @@ impl<'a> Session<'a> {
 
     /// Puts messages into the outbox, trying until it succeeds, then acknowledges them. Nothing is read meanwhile:
     /// messages wait in the broker's queue, and if that is too long, their publishers wait.
-    async fn keep(&self, taken: Taken, output: &mut Vec<u8>) {
+    async fn keep(&self, taken: Taken, receiver: &LocalReceiver) {
         let Taken { mut items, acknowledge } = taken;
         let mut most = items.len();
         while !items.is_empty() {
@@ -300,17 +267,14 @@ impl<'a> Session<'a> {
                 }
             }
         }
-        for packet_id in acknowledge {
-            let (reason, properties) = (ReasonCode::Success, Properties::NONE);
-            Ack { packet_id, reason, properties }.encode(AckKind::Puback, VERSION, output);
-        }
+        acknowledge.into_iter().for_each(|packet_id| receiver.acknowledge(packet_id));
     }
 
     /// Publishes the messages that may be published now.
-    fn publish_all(&mut self, output: &mut Vec<u8>) {
+    fn publish_all(&mut self, sender: &LocalSender) {
         while let Some(message) = self.downlink.next() {
             let packet_id = (message.qos != QoS::AtMostOnce).then_some(self.next_id);
-            let publish = Publish {
+            sender.publish(&Publish {
                 dup: false,
                 qos: message.qos,
                 retain: message.retain,
@@ -318,8 +282,7 @@ impl<'a> Session<'a> {
                 packet_id,
                 properties: message.properties.as_properties(),
                 payload: &message.payload,
-            };
-            publish.encode(VERSION, output);
+            });
             match packet_id {
                 Some(id) => {
                     self.next_id = id.next();
@@ -387,29 +350,5 @@ async fn at(time: Option<Instant>) {
     match time {
         Some(time) => tokio::time::sleep_until(time).await,
         None => std::future::pending().await,
-    }
-}
-
-/// Subscribes again, for retained messages of the filters that are not in `before`.
-fn subscribe(filters: &[&str], before: &[&str], out: &mut Vec<u8>) {
-    let mut list = Vec::new();
-    for filter in filters {
-        let known = before.contains(filter);
-        let retain_handling = if known { RetainHandling::Never } else { RetainHandling::Always };
-        let options = SubscribeOptions { retain_handling, ..OPTIONS };
-        FilterList::encode_one(&mut list, filter, Some(options));
-    }
-    if let Ok(filters) = FilterList::from_encoded(&list, true, VERSION) {
-        let packet_id = PacketId::FIRST;
-        Subscribe { packet_id, properties: Properties::NONE, filters }.encode(VERSION, out);
-    }
-}
-
-fn unsubscribe(filters: &[&str], out: &mut Vec<u8>) {
-    let mut list = Vec::new();
-    filters.iter().for_each(|filter| FilterList::encode_one(&mut list, filter, None));
-    if let Ok(filters) = FilterList::from_encoded(&list, false, VERSION) {
-        let packet_id = PacketId::FIRST.next();
-        Unsubscribe { packet_id, properties: Properties::NONE, filters }.encode(VERSION, out);
     }
 }

@@ -4,28 +4,17 @@
 //! Translates between `fulmar_mqttsn`'s requests and events and MQTT's packets; it is independent of datagrams.
 
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use fulmar_broker::Peer;
 use fulmar_mqtt::ack::AckKind;
-use fulmar_mqtt::codec::{MAX_PACKET_BYTES, decode, peek_frame};
-use fulmar_mqtt::packet::{
-    Ack, Connack, Connect, Disconnect, FilterList, LastWill, Publish, Subscribe, SubscribeOptions,
-    Unsubscribe,
-};
-use fulmar_mqtt::{
-    DecodeError, Packet, Properties, Property, PropertyBuf, QoS, ReasonCode, Version,
-};
+use fulmar_mqtt::packet::{Connect, LastWill, Publish, SubscribeOptions};
+use fulmar_mqtt::{Packet, Properties, Property, PropertyBuf, QoS, ReasonCode};
 use fulmar_mqttsn::{Answer, BrokerEvent, Delivery, Open, Publication, Request};
-use fulmar_transport::{Framing, Handoff};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use fulmar_transport::Handoff;
 use tokio::sync::mpsc;
 
-const VERSION: Version = Version::V5;
+use crate::serve::local_client::{self, LocalReceiver, LocalSender};
+
 /// QoS 1 and 2 messages that the broker may have in flight to a device, which receives one at a time.
 const RECEIVE_MAXIMUM: u16 = 8;
 /// Bytes that the broker has not read yet; above this, devices are asked to try again later.
@@ -47,18 +36,8 @@ pub(super) enum ConnectionEvent {
     Ended(ReasonCode),
 }
 
-/// A message to the writing task.
-enum Out {
-    Packet(Vec<u8>),
-    /// The broker requires a packet this often.
-    KeepAlive(Duration),
-}
-
 /// An MQTT connection to the broker in this process. Dropping it ends the connection.
-pub(super) struct BrokerConnection {
-    writer: mpsc::UnboundedSender<Out>,
-    waiting: Arc<AtomicUsize>,
-}
+pub(super) struct BrokerConnection(LocalSender);
 
 impl BrokerConnection {
     /// Opens a connection for `peer`, which receives messages of at most `max_message_bytes`. Events come
@@ -74,24 +53,18 @@ impl BrokerConnection {
         max_message_bytes: usize,
         events: mpsc::Sender<(ConnectionId, ConnectionEvent)>,
     ) -> io::Result<BrokerConnection> {
-        let stream = UnixStream::from_std(handoff.open(peer, Framing::Bytes)?)?;
-        let (reader, writer) = stream.into_split();
-        let (sender, receiver) = mpsc::unbounded_channel();
-        let waiting = Arc::new(AtomicUsize::new(0));
-        tokio::spawn(write(writer, receiver, Arc::clone(&waiting)));
-        tokio::spawn(read(reader, sender.downgrade(), id, events));
-        let connection = BrokerConnection { writer: sender, waiting };
-        connection.send(connect(open, max_message_bytes));
-        Ok(connection)
+        let (sender, receiver) = connect(handoff, peer, open, max_message_bytes)?;
+        tokio::spawn(read(receiver, id, events));
+        Ok(BrokerConnection(sender))
     }
 
     /// Whether the broker reads more slowly than devices send.
     pub(super) fn is_full(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > MAX_WAITING_BYTES
+        self.0.queued_bytes() > MAX_WAITING_BYTES
     }
 
     pub(super) fn publish(&self, message: &Publication) {
-        let publish = Publish {
+        self.0.publish(&Publish {
             dup: message.dup && message.packet_id.is_some(),
             qos: message.qos,
             retain: message.retain,
@@ -99,47 +72,26 @@ impl BrokerConnection {
             packet_id: message.packet_id,
             properties: Properties::NONE,
             payload: &message.payload,
-        };
-        let mut packet = Vec::with_capacity(message.payload.len() + message.topic.len() + 16);
-        publish.encode(VERSION, &mut packet);
-        self.send(packet);
+        });
     }
 
     /// Sends a session's request, except those to open or close a connection or to publish.
     pub(super) fn ask(&self, request: &Request) {
-        let mut out = Vec::new();
         match request {
             Request::Release(packet_id) => {
-                let (reason, properties) = (ReasonCode::Success, Properties::NONE);
-                let ack = Ack { packet_id: *packet_id, reason, properties };
-                ack.encode(AckKind::Pubrel, VERSION, &mut out);
+                self.0.acknowledge(AckKind::Pubrel, *packet_id, ReasonCode::Success);
             }
             Request::Acknowledge(kind, packet_id, reason) => {
-                let properties = Properties::NONE;
-                let ack = Ack { packet_id: *packet_id, reason: *reason, properties };
-                ack.encode(*kind, VERSION, &mut out);
+                self.0.acknowledge(*kind, *packet_id, *reason);
             }
             Request::Subscribe(packet_id, filter, qos) => {
                 let options = SubscribeOptions { qos: *qos, ..SubscribeOptions::default() };
-                let mut list = Vec::new();
-                FilterList::encode_one(&mut list, filter, Some(options));
-                if let Ok(filters) = FilterList::from_encoded(&list, true, VERSION) {
-                    Subscribe { packet_id: *packet_id, properties: Properties::NONE, filters }
-                        .encode(VERSION, &mut out);
-                }
+                self.0.subscribe(*packet_id, [(&**filter, options)]);
             }
-            Request::Unsubscribe(packet_id, filter) => {
-                let mut list = Vec::new();
-                FilterList::encode_one(&mut list, filter, None);
-                if let Ok(filters) = FilterList::from_encoded(&list, false, VERSION) {
-                    Unsubscribe { packet_id: *packet_id, properties: Properties::NONE, filters }
-                        .encode(VERSION, &mut out);
-                }
-            }
-            Request::Probe => Packet::Pingreq.encode(VERSION, &mut out),
-            Request::Open(_) | Request::Publish(_) | Request::Close { .. } => return,
+            Request::Unsubscribe(packet_id, filter) => self.0.unsubscribe(*packet_id, [&**filter]),
+            Request::Probe => self.0.ping(),
+            Request::Open(_) | Request::Publish(_) | Request::Close { .. } => {}
         }
-        self.send(out);
     }
 
     /// Ends the connection in an orderly way, after all earlier requests.
@@ -149,19 +101,16 @@ impl BrokerConnection {
             properties.push(Property::SessionExpiryInterval(0));
         }
         let reason = if will { ReasonCode::DisconnectWithWill } else { ReasonCode::Success };
-        let mut packet = Vec::new();
-        Disconnect { reason, properties: properties.as_properties() }.encode(VERSION, &mut packet);
-        self.send(packet);
-    }
-
-    fn send(&self, packet: Vec<u8>) {
-        self.waiting.fetch_add(packet.len(), Ordering::Relaxed);
-        // If the writer has ended, the reader ends too, and reports it.
-        let _ = self.writer.send(Out::Packet(packet));
+        self.0.disconnect(reason, properties.as_properties());
     }
 }
 
-fn connect(open: &Open, max_message_bytes: usize) -> Vec<u8> {
+fn connect(
+    handoff: &Handoff,
+    peer: Peer,
+    open: &Open,
+    max_message_bytes: usize,
+) -> io::Result<(LocalSender, LocalReceiver)> {
     let mut properties = PropertyBuf::new();
     let expiry = if open.forget { TAKE_OVER_S } else { u32::MAX };
     properties.push(Property::SessionExpiryInterval(expiry));
@@ -176,145 +125,90 @@ fn connect(open: &Open, max_message_bytes: usize) -> Vec<u8> {
         properties: Properties::NONE,
     });
     let connect = Connect {
-        version: VERSION,
-        bridge: false,
         clean_start: open.clean_start,
-        keep_alive_s: 0,
         client_id: &open.client_id,
-        properties: properties.as_properties(),
         will,
-        username: None,
-        password: None,
+        ..local_client::anonymous_session(properties.as_properties())
     };
-    let mut packet = Vec::new();
-    connect.encode(&mut packet);
-    packet
-}
-
-async fn write(
-    mut writer: OwnedWriteHalf,
-    mut packets: mpsc::UnboundedReceiver<Out>,
-    waiting: Arc<AtomicUsize>,
-) {
-    let mut keep_alive = None;
-    loop {
-        let packet = match keep_alive {
-            None => packets.recv().await,
-            // The broker has a longest keep alive; it does not limit how long devices may be silent.
-            Some(every) => match tokio::time::timeout(every, packets.recv()).await {
-                Ok(packet) => packet,
-                Err(_) => Some(Out::Packet(vec![0xC0, 0])),
-            },
-        };
-        match packet {
-            None => return,
-            Some(Out::KeepAlive(every)) => keep_alive = Some(every),
-            Some(Out::Packet(packet)) => {
-                if writer.write_all(&packet).await.is_err() {
-                    return;
-                }
-                let _ = waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |bytes| {
-                    Some(bytes.saturating_sub(packet.len()))
-                });
-            }
-        }
-    }
+    local_client::open(handoff, peer, &connect)
 }
 
 async fn read(
-    mut reader: OwnedReadHalf,
-    writer: mpsc::WeakUnboundedSender<Out>,
+    mut receiver: LocalReceiver,
     id: ConnectionId,
     events: mpsc::Sender<(ConnectionId, ConnectionEvent)>,
 ) {
-    let mut input = Vec::new();
     let mut last = ReasonCode::ServerUnavailable;
-    while matches!(reader.read_buf(&mut input).await, Ok(1..)) {
-        let Ok((packets, done)) = parse(&input) else { break };
-        input.drain(..done);
-        for packet in packets {
-            match packet {
-                Parsed::Event(event) => {
-                    if events.send((id, ConnectionEvent::Broker(event))).await.is_err() {
-                        return;
-                    }
+    while let Ok(true) = receiver.fill().await {
+        loop {
+            let parsed = match receiver.next() {
+                Ok(Some(packet)) => parsed(&packet),
+                Ok(None) => break,
+                Err(_) => return ended(id, last, &events).await,
+            };
+            let event = match parsed {
+                Some(Parsed::Event(event)) => event,
+                Some(Parsed::Closed(reason)) => {
+                    last = reason;
+                    continue;
                 }
-                Parsed::KeepAlive(every) => {
-                    if let Some(writer) = writer.upgrade() {
-                        let _ = writer.send(Out::KeepAlive(every));
-                    }
-                }
-                Parsed::Closed(reason) => last = reason,
+                None => continue,
+            };
+            if events.send((id, ConnectionEvent::Broker(event))).await.is_err() {
+                return;
             }
         }
     }
-    let _ = events.send((id, ConnectionEvent::Ended(last))).await;
+    ended(id, last, &events).await;
+}
+
+async fn ended(
+    id: ConnectionId,
+    reason: ReasonCode,
+    events: &mpsc::Sender<(ConnectionId, ConnectionEvent)>,
+) {
+    let _ = events.send((id, ConnectionEvent::Ended(reason))).await;
 }
 
 /// The meaning of a packet from the broker.
 enum Parsed {
     Event(BrokerEvent),
-    KeepAlive(Duration),
     Closed(ReasonCode),
 }
 
-/// Parses the complete packets of `input`; returns how many bytes they had, too.
-fn parse(input: &[u8]) -> Result<(Vec<Parsed>, usize), DecodeError> {
-    let (mut parsed, mut done) = (Vec::new(), 0);
-    while let Some(frame) = peek_frame(&input[done..], MAX_PACKET_BYTES)? {
-        done += frame.len;
-        let event = match decode(&frame, VERSION)? {
-            Packet::Connack(connack) => {
-                welcome(&connack, &mut parsed);
-                continue;
-            }
-            Packet::Disconnect(disconnect) => {
-                parsed.push(Parsed::Closed(disconnect.reason));
-                continue;
-            }
-            Packet::Ack(AckKind::Pubrel, ack) => BrokerEvent::Release(ack.packet_id),
-            Packet::Ack(AckKind::Puback, ack) => {
-                BrokerEvent::Answer(Answer::Puback, ack.packet_id, ack.reason)
-            }
-            Packet::Ack(AckKind::Pubrec, ack) => {
-                BrokerEvent::Answer(Answer::Pubrec, ack.packet_id, ack.reason)
-            }
-            Packet::Ack(AckKind::Pubcomp, ack) => {
-                BrokerEvent::Answer(Answer::Pubcomp, ack.packet_id, ack.reason)
-            }
-            Packet::Suback(suback) => {
-                let code = suback.codes.first().copied().and_then(ReasonCode::from_u8);
-                BrokerEvent::Subscribed(
-                    suback.packet_id,
-                    code.unwrap_or(ReasonCode::UnspecifiedError),
-                )
-            }
-            Packet::Unsuback(unsuback) => BrokerEvent::Unsubscribed(unsuback.packet_id),
-            Packet::Publish(publish) => BrokerEvent::Message(delivery(&publish)),
-            Packet::Pingresp => BrokerEvent::Probed,
-            _ => continue,
-        };
-        parsed.push(Parsed::Event(event));
-    }
-    Ok((parsed, done))
-}
-
-fn welcome(connack: &Connack<'_>, parsed: &mut Vec<Parsed>) {
-    if connack.reason.is_error() {
-        parsed.push(Parsed::Closed(connack.reason));
-        return;
-    }
-    let mut in_flight = u16::MAX;
-    for property in connack.properties.iter() {
-        match property {
-            Property::ReceiveMaximum(most) => in_flight = most,
-            Property::ServerKeepAlive(seconds) if seconds > 0 => {
-                parsed.push(Parsed::KeepAlive(Duration::from_millis(u64::from(seconds) * 500)));
-            }
-            _ => {}
+fn parsed(packet: &Packet<'_>) -> Option<Parsed> {
+    Some(Parsed::Event(match packet {
+        Packet::Connack(connack) if connack.reason.is_error() => {
+            return Some(Parsed::Closed(connack.reason));
         }
-    }
-    parsed.push(Parsed::Event(BrokerEvent::Opened { in_flight }));
+        Packet::Disconnect(disconnect) => return Some(Parsed::Closed(disconnect.reason)),
+        Packet::Connack(connack) => {
+            let in_flight = connack.properties.iter().find_map(|property| match property {
+                Property::ReceiveMaximum(maximum) => Some(maximum),
+                _ => None,
+            });
+            BrokerEvent::Opened { in_flight: in_flight.unwrap_or(u16::MAX) }
+        }
+        Packet::Ack(AckKind::Pubrel, ack) => BrokerEvent::Release(ack.packet_id),
+        Packet::Ack(AckKind::Puback, ack) => {
+            BrokerEvent::Answer(Answer::Puback, ack.packet_id, ack.reason)
+        }
+        Packet::Ack(AckKind::Pubrec, ack) => {
+            BrokerEvent::Answer(Answer::Pubrec, ack.packet_id, ack.reason)
+        }
+        Packet::Ack(AckKind::Pubcomp, ack) => {
+            BrokerEvent::Answer(Answer::Pubcomp, ack.packet_id, ack.reason)
+        }
+        Packet::Suback(suback) => {
+            let code = suback.codes.first().copied().and_then(ReasonCode::from_u8);
+            let reason = code.unwrap_or(ReasonCode::UnspecifiedError);
+            BrokerEvent::Subscribed(suback.packet_id, reason)
+        }
+        Packet::Unsuback(unsuback) => BrokerEvent::Unsubscribed(unsuback.packet_id),
+        Packet::Publish(publish) => BrokerEvent::Message(delivery(publish)),
+        Packet::Pingresp => BrokerEvent::Probed,
+        _ => return None,
+    }))
 }
 
 fn delivery(publish: &Publish<'_>) -> Delivery {
