@@ -119,7 +119,7 @@ pub(super) struct SentObject<S> {
     pub(super) info_due: bool,
     pub(super) withdrawn: bool,
     source: S,
-    /// Whole blocks, padded with zeros, the latest first.
+    /// Whole blocks, padded with zeros, the most recently used first; the last one makes room.
     cache: VecDeque<(u32, Vec<u8>)>,
 }
 
@@ -137,8 +137,9 @@ impl<S: Source> SentObject<S> {
     }
 
     fn block(&mut self, block: u32) -> io::Result<&[u8]> {
-        if let Some(at) = self.cache.iter().position(|(cached, _)| *cached == block) {
-            self.cache.swap(0, at);
+        let at = self.cache.iter().position(|(cached, _)| *cached == block);
+        if let Some(used) = at.and_then(|at| self.cache.remove(at)) {
+            self.cache.push_front(used);
         } else {
             let symbols = usize::from(self.partition.symbols(block));
             let mut bytes = vec![0; symbols * usize::from(self.partition.symbol_bytes())];
@@ -190,6 +191,36 @@ mod tests {
         block.owe(2, 4, 2, &[5]);
         assert_eq!(block.next(4), Some((5, true)), "there is no fresh parity any more");
         assert_eq!(block.next(4), None);
+    }
+
+    /// A source that counts how often it is read.
+    struct Counted {
+        reads: usize,
+    }
+
+    impl Source for Counted {
+        fn read(&mut self, _: u64, _: &mut [u8]) -> io::Result<()> {
+            self.reads += 1;
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_least_recently_used_block_makes_room() {
+        let parts = Partition::new(64, 1, 2).unwrap();
+        let blocks = u32::try_from(CACHED_BLOCKS).unwrap();
+        assert!(parts.blocks() > blocks);
+        let mut object = SentObject::new(parts, vec![], 0, Counted { reads: 0 });
+        for block in (0..blocks).chain([0, blocks]) {
+            object.block(block).unwrap();
+        }
+        assert_eq!(object.source.reads, CACHED_BLOCKS + 1);
+        for block in [0].into_iter().chain(2..=blocks) {
+            object.block(block).unwrap();
+        }
+        assert_eq!(object.source.reads, CACHED_BLOCKS + 1, "all but block 1 are cached");
+        object.block(1).unwrap();
+        assert_eq!(object.source.reads, CACHED_BLOCKS + 2);
     }
 
     #[test]
