@@ -22,7 +22,7 @@ pub enum Error {
         detail: String,
     },
     /// The disk, or what the operator allows of it, is full.
-    #[error("no room for {}: make room on the disk, or raise [upstream.outbox] max_bytes; devices are not acknowledged until then", .0.display())]
+    #[error("no room for {}: make room on the disk, or raise [upstream.outbox] max_bytes; messages wait in the broker until then, and devices when its queue is half full", .0.display())]
     Full(PathBuf),
     /// Any other failure of SQLite.
     #[error("cannot write {}: {source}; check the disk and the folder's rights", path.display())]

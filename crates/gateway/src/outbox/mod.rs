@@ -36,7 +36,7 @@ pub enum Policy {
     DropOldest,
     /// Drop new messages.
     DropNewest,
-    /// Drop nothing: nothing is read from devices until there is room.
+    /// Drop nothing: [`Outbox::put`] fails until there is room. Meanwhile the caller keeps the messages.
     Refuse,
 }
 
