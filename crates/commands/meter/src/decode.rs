@@ -22,7 +22,7 @@ Examples:
 The keys file is TOML and readable by you alone (chmod 600):
   [keys]
   78152801 = \"000102030405060708090A0B0C0D0E0F\"
-  KAM-79806477 = \"...\"      if two manufacturers have meters with the same number
+  KAM-79806477 = \"...\"      if two manufacturers share a number
 
 Without --input the kind of stream is detected: frames of a stick, or lines of rtl_wmbus, CUL
 or hexadecimal digits (with or without checksums; # begins a comment). A serial port needs --input.
