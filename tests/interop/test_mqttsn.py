@@ -6,9 +6,11 @@ import contextlib
 import io
 import logging
 import os
+import pathlib
 import select
 import socket
 import struct
+import sys
 import time
 import unittest
 import urllib.request
@@ -21,6 +23,7 @@ from mqttsn12.client.MqttSnClientException import MqttSnClientException
 from mqttsn12.packets import PingReqPacket, PublishPacket
 
 from broker import Broker, eventually
+from pages import Typist, lines
 from relay import Relay
 
 READINGS = int(os.environ.get("FULMAR_MQTTSN_READINGS", "40"))
@@ -254,6 +257,20 @@ class Rsmb(Site):
             mqtt.publish("down", b"at %d" % qos, qos=qos)
         eventually("commands", lambda: callback.payloads == [(1, b"at 1"), (2, b"at 2")])
         # Its DISCONNECT and PINGREQ cannot be written: they are too short for it.
+
+
+class Page(Typist):
+    def test_a_publication_as_the_page_types_it(self):
+        self.words |= {"mqtt_sn_pub": pathlib.Path(sys.executable).with_name("mqtt_sn_pub"),
+                       "-p 1884": f"-p {self.ports['mqtt_sn']}"}
+        subscriber = self.leave("fulmar sub mqtt://localhost -t 'plant/#' -v")
+        [publish] = lines("docs/mqtt-sn.md", "mqtt_sn_pub ")
+
+        def arrived():
+            self.type(publish)
+            return "plant/temp 21.5" in subscriber.text()
+
+        eventually("the message", arrived)
 
 
 class ByHand(Site):

@@ -12,7 +12,7 @@ import unittest
 
 import pages
 import ports
-from broker import PATIENCE_S, binary, eventually
+from broker import PATIENCE_S, Broker, binary, eventually
 from pages import ROOT, Typist, lines
 
 sys.path.insert(0, str(ROOT / "firmware/tools"))
@@ -117,6 +117,12 @@ class Guide(Typist):
             return "21.5" in subscriber.text()
 
         eventually("the message", arrived)
+
+    def test_another_machine(self):
+        self.words |= {"scp root@broker.example.org:/var/lib/fulmar/ca/ca.pem": f"cp {self.broker.ca}",
+                       "quic://broker.example.org": f"quic://localhost:{self.ports['quic']}"}
+        self.type(line("docs/guide.md", "scp root@broker.example.org"))
+        self.type(line("docs/guide.md", "fulmar pub quic://broker.example.org"), "secret\n")
 
     def test_a_bad_link(self):
         self.needs_namespaces()
@@ -248,6 +254,36 @@ class Sensors(Typist):
             eventually(typed, lambda where=where: "radon" in where.text())
 
 
+class Receiver(Typist):
+    def settings(self):
+        return "[platform]\nenabled = true\n"
+
+    def test_frames_come_through_a_gateway(self):
+        at = f"--data {self.broker.data}"
+        self.type(f"fulmar twin add town --name Town {at}")
+        self.type(f"fulmar user token gw-1 --twin town --role device --file gw-1.token {at}")
+        self.type(f"fulmar user add ann --twin town --role admin {at}", "correct horse")
+        api, login = line("docs/platform.md", "api()"), line("docs/platform.md", "TOKEN=")
+        # The server knows new users half a second later, the gateway's too.
+        eventually("the user", lambda: len(self.type(f"{api}\n{login}\necho $TOKEN").strip()) > 20)
+        begin = f"{api}\n{login}\n"
+        self.type(begin + """api /town/meter -d '{"address":"SEN-33225544","medium":"water"}'""")
+        rule = re.search(r"(?s)## Through a gateway.*?```toml\n(.*?)```", pages.page("docs/meters.md"))[1]
+        gateway = Broker(f"""
+[upstream]
+url = "quic://localhost:{self.ports["quic"]}"
+fallback_port = {self.ports["mqtts"]}
+ca_file = "{self.broker.ca}"
+name = "gw-1"
+user = "gw-1"
+token_file = "{self.folder}/gw-1.token"
+{rule}""")
+        self.addCleanup(gateway.close)
+        self.words["mqtt://localhost"] = f"mqtt://localhost:{gateway.ports['mqtt']}"
+        self.type(line("docs/meters.md", "fulmar pub mqtt://localhost -t receiver"))
+        eventually("the reading", lambda: '"value":123.529' in self.type(f"{begin} api /town/reading"))
+
+
 class Demonstrations(Typist):
     def start(self, typed, more):
         """Starts one, smaller; asks the address that it prints."""
@@ -284,7 +320,7 @@ class Firmware(Typist):
         write = line("docs/firmware.md", "python3 firmware/tools/device.py")
         same = {"server_name": "broker.lan", "host": "192.0.2.7", "client_id": "sensor-17", "mac": "02:00:00:00:00:11"}
         for more, settings in [
-            ("", {"network": None, "interval_s": 60}),
+            ("", {"network": ("192.0.2.11", 24, "192.0.2.1"), "interval_s": 60}),
             ("--address 192.0.2.17/24 --gateway 192.0.2.1 --user pump --password-file secret --every 5 --no-resume",
              {"network": ("192.0.2.17", 24, "192.0.2.1"), "user": "pump", "password": b"pw", "interval_s": 5,
               "resume": False}),
@@ -293,6 +329,15 @@ class Firmware(Typist):
             self.type(f"{write} {more}")
             made = device.Settings(14567, bytes.fromhex(key), **same, **settings)
             self.assertEqual((self.folder / "settings.bin").read_bytes(), made.page())
+
+    def test_its_readings_are_shown(self):
+        subscriber = self.leave(line("docs/firmware.md", "fulmar sub mqtt://localhost -t 'sensors"))
+
+        def arrived():
+            self.type("fulmar pub mqtt://localhost -t sensors/sensor-17/reading -m 21.5")
+            return "sensors/sensor-17/reading 21.5" in subscriber.text()
+
+        eventually("the reading", arrived)
 
 
 class Lab(Typist):

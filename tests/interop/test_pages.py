@@ -8,7 +8,7 @@ import sys
 import unittest
 
 from broker import eventually
-from pages import Typist, lines, page
+from pages import Typist, begins_with, commands, lines, page
 
 
 class Pages(Typist):
@@ -53,30 +53,52 @@ class Pages(Typist):
 
         eventually("the observed value", arrived)
 
-    def test_the_platforms_api(self):
-        for line in lines("docs/platform.md", "fulmar "):
-            self.type(f"{line.split(' #')[0]} --data {self.broker.data}", "correct horse")
-        typed = lines("docs/platform.md", "api") + lines("docs/platform.md", "TOKEN=")
-        api = next(line for line in typed if line.startswith("api()")).replace("curl -sS", "curl -sS --fail-with-body")
-        token = next(line for line in typed if line.startswith("TOKEN"))
+    def log_in(self):
+        """What the page on the platform types before its requests: `api`, and a token."""
+        [api] = lines("docs/platform.md", "api()")
+        [token] = lines("docs/platform.md", "TOKEN=")
+        api = api.replace("curl -sS", "curl -sS --fail-with-body")
         begin = f"{api}\n{token}\n"
         # The server knows a new user half a second later.
         eventually("the user", lambda: len(self.type(f"{begin} echo $TOKEN").strip()) > 20)
-        begin = f"{api}\nTOKEN={self.type(f'{begin} echo $TOKEN').strip()}\n"
-        work_list = reading = None
-        for line in typed:
-            if line.startswith(("api()", "TOKEN")):
-                continue
-            if '"items"' in line:
+        return f"{api}\nTOKEN={self.type(f'{begin} echo $TOKEN').strip()}\n"
+
+    def test_the_platforms_api(self):
+        for line in lines("docs/platform.md", "fulmar "):
+            self.type(f"{line.split(' #')[0]} --data {self.broker.data}", "correct horse")
+        begin, reading = self.log_in(), None
+        for _, line in commands("docs/platform.md"):
+            if begins_with(line, "LIST="):
+                made = self.type(f"{begin}{line}\necho $LIST").strip()
+                self.assertRegex(made, r"^[0-9a-f-]{36}$")
+                begin += f"LIST={made}\n"
+            elif '"items"' in line:
                 reading = re.search(r'"id":"([0-9a-f-]{36})"', line).group(1)
                 self.assertIn("stored", self.type(begin + line))
-                continue
-            line = line.replace("/reading/ID", f"/reading/{reading}")
-            line = re.sub(r"work_list=[0-9a-f-]{36}", f"work_list={work_list}", line)
-            printed = self.type(begin + line)
-            if "Monday" in line:
-                work_list = json.loads(printed)["id"]
+            elif begins_with(line, "api") and not begins_with(line, "api()"):
+                printed = self.type(begin + line.replace("/reading/ID", f"/reading/{reading}"))
+                if line == "api /hamburg/work_list":
+                    # The reading has completed the list.
+                    [monday] = json.loads(printed)["items"]
+                    self.assertEqual((monday["name"], monday["done"], monday["total"]), ("Monday", 1, 1))
         self.assertGreater(len((self.folder / "readings.csv").read_text().splitlines()), 1)
+
+    def test_a_utilitys_own_server(self):
+        self.words["/var/lib/fulmar"] = self.broker.data
+        for line in lines("docs/meters-app.md", "fulmar "):
+            self.type(line, "correct horse")
+        begin = self.log_in()
+        (self.folder / "meters.csv").write_text(
+            "id,street,serial,lat,lon\na1,Hafenstr. 2,4711,53.54,9.98\na2,Hafenstr. 4,4712,53.55,9.99\n")
+        [imports] = lines("docs/meters-app.md", "tail ")
+        made = json.loads(self.type(begin + imports))["results"]
+        self.assertEqual([one["status"] for one in made], ["created", "created"])
+        for line in lines("docs/meters-app.md", "api "):
+            self.type(begin + line)
+        [tuesday] = json.loads(self.type(f"{begin} api /hamburg/work_list"))["items"]
+        self.assertEqual((tuesday["assignee"], tuesday["total"]), ("bob", 2))
+        meter = json.loads(self.type(f"{begin} api /hamburg/meter/a3"))
+        self.assertEqual((meter["address"], meter["has_key"]), ("SEN-33225544", True))
 
 
 if __name__ == "__main__":

@@ -113,7 +113,9 @@ fn the_guides_first_hour_works_as_it_is_typed() {
         }
     }
     let server = server.unwrap();
-    for (name, port) in [("mqtts://localhost", "mqtts"), ("quic://localhost", "quic")] {
+    for (name, port) in
+        [("mqtt://localhost", "mqtt"), ("mqtts://localhost", "mqtts"), ("quic://localhost", "quic")]
+    {
         host.says(name, &format!("{name}:{}", server.address(port).port()));
     }
     host.says("127.0.0.1:14568", &server.address("http").to_string());
