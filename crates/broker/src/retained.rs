@@ -88,7 +88,7 @@ impl RetainedStore {
         self.by_topic.len()
     }
 
-    /// Bytes they count for.
+    /// Their size in the limit, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }

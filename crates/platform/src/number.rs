@@ -66,7 +66,7 @@ impl<const MIN: i64, const MAX: i64> FromSql for Bounded<MIN, MAX> {
     }
 }
 
-/// A place on earth, in degrees (WGS 84).
+/// A position in degrees (WGS 84).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Place {
     /// Degrees north.

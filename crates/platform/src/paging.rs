@@ -26,10 +26,10 @@ pub(crate) enum Order {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct PageQuery {
-    /// How many at most.
+    /// Maximum number of items.
     #[param(minimum = 1, maximum = 1000, default = 100)]
     pub(crate) limit: Option<usize>,
-    /// What `next` of the page before said.
+    /// `next` of the previous page.
     pub(crate) cursor: Option<String>,
 }
 

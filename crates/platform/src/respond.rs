@@ -118,7 +118,7 @@ pub(crate) fn done() -> Answer {
 pub(crate) struct Page<T: ToSchema> {
     /// The items.
     pub(crate) items: Vec<T>,
-    /// What to give as `cursor` for the next page; null at the end.
+    /// The `cursor` of the next page; null at the end.
     pub(crate) next: Option<String>,
 }
 
@@ -143,7 +143,7 @@ impl<T: ToSchema> Page<T> {
     }
 }
 
-/// What became of one thing of an import.
+/// The result for one item of an import.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Imported {
     id: Option<String>,
@@ -174,7 +174,7 @@ impl Imported {
     }
 }
 
-/// What became of an import.
+/// The results of an import.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ImportResults {
     pub(crate) results: Vec<Imported>,

@@ -31,7 +31,7 @@ pub(crate) struct TwinUser {
     role: Role,
 }
 
-/// A member to be added.
+/// A new member.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewUser {
@@ -63,7 +63,7 @@ pub(crate) async fn list(State(app): State<App>, member: Member, conditions: Con
     conditions.json(&Page { items: items.collect(), next: None })
 }
 
-/// Make an account that is a member of this twin
+/// Create an account as a member of the twin
 #[utoipa::path(post, path = "/{twin}/user", tag = "users", params(("twin" = Name, Path)),
     request_body = NewUser, responses((status = 201, body = TwinUser)))]
 pub(crate) async fn add(
@@ -91,7 +91,7 @@ pub(crate) async fn add(
     json(StatusCode::CREATED, &user)
 }
 
-/// Give a user another role
+/// Change a user's role
 #[utoipa::path(patch, path = "/{twin}/user/{name}", tag = "users",
     params(("twin" = Name, Path), ("name" = Name, Path)), request_body = UserChange,
     responses((status = 200, body = TwinUser)))]
@@ -112,7 +112,7 @@ pub(crate) async fn change(
     json(StatusCode::OK, &TwinUser { name, display_name, role })
 }
 
-/// Take a user out of the twin
+/// Remove a user from the twin
 #[utoipa::path(delete, path = "/{twin}/user/{name}", tag = "users",
     params(("twin" = Name, Path), ("name" = Name, Path)), responses((status = 204)))]
 pub(crate) async fn remove(State(app): State<App>, member: Member, Ids([name]): Ids<1>) -> Answer {

@@ -36,7 +36,7 @@ pub(crate) struct AlertQuery {
     cursor: Option<String>,
 }
 
-/// Alerts, those known last first
+/// Alerts, the latest first
 #[utoipa::path(get, path = "/{twin}/alert", tag = "alerts", params(("twin" = Name, Path), AlertQuery),
     responses((status = 200, body = Page<Alert>)))]
 pub(crate) async fn list(

@@ -67,7 +67,7 @@ fn check(db: &Db, twin: &Name, rule: &Rule) -> Result<(), Problem> {
     }
 }
 
-/// Make a rule
+/// Create an alert rule
 ///
 /// Exactly one of `above`, `below` and `silent_s` is set.
 #[utoipa::path(post, path = "/{twin}/alert_rule", tag = "alerts", params(("twin" = Name, Path)),

@@ -110,7 +110,7 @@ pub(crate) struct CommandArgs {
     args: serde_json::Map<String, serde_json::Value>,
 }
 
-/// Give a command to a device
+/// Send a command to a device
 ///
 /// The device sees it over MQTT or in its list of commands.
 #[utoipa::path(post, path = "/{twin}/instance/{device}/command/{command}", tag = "devices",
@@ -165,7 +165,7 @@ pub(crate) async fn commands(
     conditions.json(&Page { items: items.await?, next: None })
 }
 
-/// How far a command is.
+/// Progress of a command.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CommandChange {
@@ -173,7 +173,7 @@ pub(crate) struct CommandChange {
     detail: Option<Line>,
 }
 
-/// Say how far a command is
+/// Report a command's progress
 #[utoipa::path(patch, path = "/{twin}/instance/{device}/command/{command}", tag = "devices",
     params(("twin" = Name, Path), ("device" = Name, Path), ("command" = Uuid, Path, description = "Its id")),
     request_body = CommandChange, responses((status = 204)))]
@@ -208,13 +208,13 @@ pub(crate) struct TelemetryUpload {
     items: Vec<Telemetry>,
 }
 
-/// What became of each item.
+/// The result for each item.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct TelemetryResults {
     results: Vec<TelemetryResult>,
 }
 
-/// What became of an item.
+/// The result for an item.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct TelemetryResult {
     id: Uuid,
@@ -232,7 +232,7 @@ struct Position {
 
 /// Send telemetry
 ///
-/// What is sent twice is stored once.
+/// Items sent twice are stored once.
 #[utoipa::path(post, path = "/{twin}/instance/{device}/telemetry", tag = "devices",
     params(("twin" = Name, Path), ("device" = Name, Path)), request_body = TelemetryUpload,
     responses((status = 200, body = TelemetryResults)))]
@@ -281,7 +281,7 @@ pub(crate) async fn add_telemetry(
 pub(crate) struct TelemetryQuery {
     /// Then or later.
     since: Option<Time>,
-    /// How many at most.
+    /// Maximum number of items.
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<usize>,
 }

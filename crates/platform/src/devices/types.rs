@@ -55,7 +55,7 @@ pub(crate) struct Telemetry {
 }
 
 words! {
-    /// How far a command is.
+    /// Progress of a command.
     CommandState {
         /// The device has not taken it yet.
         Pending = "pending",

@@ -31,7 +31,7 @@ pub(crate) struct FrameUpload {
     frames: Vec<Each<NewFrame>>,
 }
 
-/// What became of each, in their order.
+/// Results, in the order of the request.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct FrameResults {
     results: Vec<FrameResult>,

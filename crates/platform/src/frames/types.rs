@@ -22,7 +22,7 @@ pub(crate) struct NewFrame {
     pub(crate) place: Option<Place>,
 }
 
-/// What became of a frame.
+/// The result for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum FrameStatus {
@@ -42,7 +42,7 @@ pub(crate) enum FrameStatus {
     Malformed,
 }
 
-/// What became of a frame.
+/// The result for a frame.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct FrameResult {
     pub(crate) status: FrameStatus,

@@ -36,10 +36,10 @@ pub(crate) struct HomeQuery {
     /// A part of identifier, name or street.
     #[param(value_type = Option<String>, max_length = 200)]
     q: Option<Line>,
-    /// How many at most.
+    /// Maximum number of items.
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<usize>,
-    /// What `next` of the page before said.
+    /// `next` of the previous page.
     cursor: Option<String>,
 }
 
@@ -97,7 +97,7 @@ pub(crate) enum HomeImport {
 
 /// Add a home, or import many
 ///
-/// An import makes homes that are there already as given.
+/// An import updates existing homes.
 #[utoipa::path(post, path = "/{twin}/home", tag = "homes", params(("twin" = Name, Path)),
     request_body = HomeImport,
     responses((status = 200, body = ImportResults), (status = 201, body = Home)))]
@@ -143,7 +143,7 @@ fn import_one(db: &Db, twin: &Name, each: Each<NewHome>) -> Result<Imported, Pro
     Ok(Imported::stored(&id, was_known))
 }
 
-/// What is to change; what is not given stays, null clears.
+/// Changes: omitted fields stay as they are, null clears.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HomeChange {

@@ -85,7 +85,7 @@ pub(crate) struct Home {
     pub(crate) etag: String,
 }
 
-/// A home to be made.
+/// A new home.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewHome {

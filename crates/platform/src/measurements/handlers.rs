@@ -31,7 +31,7 @@ pub(crate) struct MeasurementUpload {
     items: Vec<Each<NewMeasurement>>,
 }
 
-/// What became of each, in their order.
+/// Results, in the order of the request.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct MeasurementResults {
     results: Vec<MeasurementResult>,

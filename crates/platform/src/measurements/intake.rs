@@ -23,7 +23,7 @@ const MAX_AHEAD_MS: i64 = DAY_MS;
 /// What came of measurements.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
-    /// What became of each, in their order.
+    /// Results, in the order of the request.
     pub(crate) results: Vec<MeasurementResult>,
     /// New last values, one a series.
     pub(crate) values: Vec<LiveValue>,

@@ -90,7 +90,7 @@ pub(crate) struct NewMeasurement {
     pub(crate) id: Option<Text<1, 160>>,
 }
 
-/// What became of a measurement.
+/// The result for a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum MeasurementStatus {
@@ -102,7 +102,7 @@ pub(crate) enum MeasurementStatus {
     Rejected,
 }
 
-/// What became of a measurement.
+/// The result for a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct MeasurementResult {
     pub(crate) status: MeasurementStatus,

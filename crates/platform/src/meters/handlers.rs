@@ -37,10 +37,10 @@ pub(crate) struct MeterQuery {
     q: Option<Line>,
     /// Only those of which anything changed after this.
     changed_since: Option<Time>,
-    /// How many at most.
+    /// Maximum number of items.
     #[param(minimum = 1, maximum = 5000, default = 100)]
     limit: Option<usize>,
-    /// What `next` of the page before said.
+    /// `next` of the previous page.
     cursor: Option<String>,
 }
 
@@ -127,7 +127,7 @@ pub(crate) enum MeterImport {
 
 /// Add a meter, or import many
 ///
-/// An import makes meters that are there already as given.
+/// An import updates existing meters.
 #[utoipa::path(post, path = "/{twin}/meter", tag = "meters", params(("twin" = Name, Path)),
     request_body = MeterImport,
     responses((status = 200, body = ImportResults), (status = 201, body = Meter)))]
@@ -201,7 +201,7 @@ fn import_one(
     })
 }
 
-/// What is to change; what is not given stays, null clears.
+/// Changes: omitted fields stay as they are, null clears.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MeterChange {

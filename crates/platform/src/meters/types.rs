@@ -249,7 +249,7 @@ impl Meter {
     }
 }
 
-/// A meter to be added.
+/// A new meter.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewMeter {

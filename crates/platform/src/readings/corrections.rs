@@ -39,7 +39,7 @@ pub(crate) struct Correction {
 
 /// Correct a reading, or withdraw it
 ///
-/// It takes an admin or the office. The reading keeps its id and shows the new value; what was sent is in
+/// This requires an admin or the office. The reading keeps its id and shows the new value; what was sent is in
 /// `original`. A withdrawn reading stays stored and no longer counts: not for consumption, not for its meter's
 /// last reading, not for its work list. Each change is an entry of the audit trail (`/reading_change`).
 #[utoipa::path(patch, path = "/{twin}/reading/{id}", tag = "readings",
@@ -164,10 +164,10 @@ pub(crate) struct TrailQuery {
     meter: Option<Name>,
     /// Only of this reading.
     reading: Option<Uuid>,
-    /// How many at most.
+    /// Maximum number of items.
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<usize>,
-    /// What `next` of the page before said.
+    /// `next` of the previous page.
     cursor: Option<String>,
 }
 

@@ -31,19 +31,19 @@ pub(crate) const MAX_READINGS: usize = 1000;
 pub(crate) struct ReadingQuery {
     meter: Option<Name>,
     work_list: Option<Uuid>,
-    /// Taken then or later.
+    /// Taken at this time or later.
     since: Option<Time>,
-    /// Taken earlier.
+    /// Taken before this time.
     until: Option<Time>,
     method: Option<Method>,
-    /// Only those in a conflict that nobody has decided (true), or only the others (false).
+    /// Only readings in an unresolved conflict (true), or only the others (false).
     conflict: Option<bool>,
     /// Which end comes first: `asc`, the oldest, unless given; `desc`, the newest.
     order: Option<Order>,
-    /// How many at most.
+    /// Maximum number of items.
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<usize>,
-    /// What `next` of the page before said.
+    /// `next` of the previous page.
     cursor: Option<String>,
 }
 
@@ -105,7 +105,7 @@ pub(crate) struct Upload {
     items: Vec<Each<NewReading>>,
 }
 
-/// What became of each, in their order.
+/// Results, in the order of the request.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct UploadResults {
     results: Vec<ReadingResult>,

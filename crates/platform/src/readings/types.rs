@@ -152,7 +152,7 @@ pub(crate) enum Status {
     Rejected,
 }
 
-/// What became of a reading that was sent.
+/// The result for a reading that was sent.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct ReadingResult {
     pub(crate) id: Option<String>,

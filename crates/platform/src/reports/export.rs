@@ -60,12 +60,12 @@ const COLUMNS: [&str; 26] = [
 pub(crate) struct ExportQuery {
     meter: Option<Name>,
     work_list: Option<Uuid>,
-    /// Taken then or later.
+    /// Taken at this time or later.
     since: Option<Time>,
-    /// Taken earlier.
+    /// Taken before this time.
     until: Option<Time>,
     method: Option<Method>,
-    /// Only those in a conflict that nobody has decided (true), or only the others (false).
+    /// Only readings in an unresolved conflict (true), or only the others (false).
     conflict: Option<bool>,
 }
 

@@ -33,18 +33,18 @@ pub(crate) struct ConsumptionQuery {
     step: Option<Step>,
 }
 
-/// What a meter's customers used over time.
+/// A meter's consumption over time.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Consumption {
     meter: Name,
-    /// What the meter counts in.
+    /// The meter's unit.
     unit: String,
     step: Step,
     /// One a step; none if no reading is near.
     points: Vec<Point>,
 }
 
-/// Use over time
+/// Consumption over time
 ///
 /// In full hours, days or months of UTC. What the register showed when a step began is interpolated on a
 /// straight line between the readings before and after, if they are at most three steps apart and
@@ -92,22 +92,22 @@ fn used(
     Ok(Consumption { meter: meter.id, unit: meter.unit, step, points: points(&shown) })
 }
 
-/// How far a work list is.
+/// Progress of a work list.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Progress {
     #[serde(flatten)]
     list: WorkList,
-    /// How many of its meters nobody has come to.
+    /// Number of its meters that have not been visited.
     open: u64,
-    /// How many were missed: the list is over, and there is no reading since it was made.
+    /// Number of its meters that were missed: the list is closed, and there is no reading since it was created.
     missed: u64,
-    /// Of how many of its meters the readings contradict each other.
+    /// Number of its meters whose readings contradict each other.
     conflicts: u64,
     /// When the newest of its readings was taken.
     last_reading_at: Option<Time>,
 }
 
-/// How far all work lists are together.
+/// Overall progress of all work lists.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Overall {
     work_lists: u64,
@@ -119,16 +119,16 @@ pub(crate) struct Overall {
     open: u64,
 }
 
-/// How far the work is.
+/// Progress of work lists.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ProgressReport {
     all: Overall,
     items: Vec<Progress>,
-    /// What to give as `cursor` for the next page; null at the end.
+    /// The `cursor` of the next page; null at the end.
     next: Option<String>,
 }
 
-/// How far the work lists are, oldest first
+/// Progress of work lists, oldest first
 #[utoipa::path(get, path = "/{twin}/report/progress", tag = "reports",
     params(("twin" = Name, Path), PageQuery), responses((status = 200, body = ProgressReport)))]
 pub(crate) async fn progress(
@@ -170,10 +170,10 @@ pub(crate) async fn progress(
 pub(crate) struct MissedQuery {
     /// Only those of this list.
     work_list: Option<Uuid>,
-    /// How many at most.
+    /// Maximum number of items.
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<usize>,
-    /// What `next` of the page before said.
+    /// `next` of the previous page.
     cursor: Option<String>,
 }
 
@@ -192,7 +192,7 @@ pub(crate) struct MissedBy {
 pub(crate) struct Missed {
     meter: Meter,
     work_list: MissedBy,
-    /// What became of it: nothing, or that nobody could get to it.
+    /// Its state on the work list: open, or unreachable.
     state: TaskState,
     note: Option<String>,
 }

@@ -28,10 +28,10 @@ const MAX_EVERY_S: u32 = 30 * 24 * 3600;
 pub(crate) struct SensorQuery {
     /// Only those of this home.
     home: Option<Name>,
-    /// How many at most.
+    /// Maximum number of items.
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<usize>,
-    /// What `next` of the page before said.
+    /// `next` of the previous page.
     cursor: Option<String>,
 }
 
@@ -74,7 +74,7 @@ pub(crate) async fn show(
     conditions.json(&sensor.await?)
 }
 
-/// Register a sensor, or say anew what it is
+/// Register a sensor, or update it
 ///
 /// What is raised about a sensor that moves is cleared; what is wrong where it is now is raised with its next
 /// measurement.

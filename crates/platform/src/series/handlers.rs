@@ -69,7 +69,7 @@ pub(crate) struct Point {
     pub(crate) value: Option<f64>,
     pub(crate) min: Option<f64>,
     pub(crate) max: Option<f64>,
-    /// How many measurements it is made of.
+    /// Number of measurements in it.
     pub(crate) count: u64,
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn range(from: Option<Time>, to: Option<Time>) -> Result<(Time, Time)
     Ok((from, until))
 }
 
-/// What a device measured over time
+/// A device's measurements over time
 ///
 /// Raw, or summed up in steps that begin at multiples of the step since 1970; at most 2000 points. Steps
 /// grow to an hour, then a day, where measurements are no longer kept singly.

@@ -54,7 +54,7 @@ pub(crate) fn list(
     rows.query_map(params![twin, home, after, limit], |row| sensor(row, now))?.collect()
 }
 
-/// Registers a sensor, or says anew what it is.
+/// Registers a sensor, or updates it.
 pub(crate) fn put(db: &Db, twin: &str, device: &Name, new: &NewSensor) -> Result<()> {
     let mut insert = db.prepare_cached(
         "INSERT INTO sensor (twin, device, home, room, model, expected_every_s, revision)

@@ -21,9 +21,9 @@ pub(crate) async fn list(State(app): State<App>, caller: Caller, conditions: Con
     conditions.json(&Page { items, next: None })
 }
 
-/// Make a twin
+/// Create a twin
 ///
-/// Takes an admin of the server.
+/// Requires an admin of the server.
 #[utoipa::path(post, path = "/twin", tag = "twins", request_body = NewTwin,
     responses((status = 201, body = Twin)))]
 pub(crate) async fn add(

@@ -55,7 +55,7 @@ pub(crate) struct Twin {
     pub(crate) homes: u64,
 }
 
-/// A twin to be made.
+/// A new twin.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewTwin {

@@ -32,10 +32,10 @@ const MAX_TASKS: usize = 5000;
 pub(crate) struct ListQuery {
     assignee: Option<Name>,
     state: Option<ListState>,
-    /// How many at most.
+    /// Maximum number of items.
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: Option<usize>,
-    /// What `next` of the page before said.
+    /// `next` of the previous page.
     cursor: Option<String>,
 }
 
@@ -97,7 +97,7 @@ pub(crate) async fn show(
     conditions.json(&full.await?)
 }
 
-/// A list to be made.
+/// A new work list.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewWorkList {
@@ -108,7 +108,7 @@ pub(crate) struct NewWorkList {
     meters: Vec<Name>,
 }
 
-/// Make a work list
+/// Create a work list
 #[utoipa::path(post, path = "/{twin}/work_list", tag = "work lists", params(("twin" = Name, Path)),
     request_body = NewWorkList, responses((status = 201, body = WorkList)))]
 pub(crate) async fn add(
@@ -186,7 +186,7 @@ pub(crate) struct TaskChange {
     note: Option<Option<Note>>,
 }
 
-/// How the list is now, and what became of each reading.
+/// The list now, and the result for each reading.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct WorkListResults {
     work_list: WorkList,
@@ -263,7 +263,7 @@ fn apply(
     Ok((WorkListResults { work_list, results }, stored_readings(db, twin, stored)?))
 }
 
-/// How far a list is.
+/// Progress of a list.
 #[derive(Serialize)]
 struct Progress<'a> {
     id: Uuid,

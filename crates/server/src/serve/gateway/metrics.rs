@@ -122,7 +122,12 @@ impl GatewayMetrics {
         });
         let mut all = vec![
             metric("queued", "gauge", "Messages in the outbox", one(totals.messages as f64)),
-            metric("queued_bytes", "gauge", "Bytes they count for", one(totals.bytes as f64)),
+            metric(
+                "queued_bytes",
+                "gauge",
+                "Their size in the outbox limit",
+                one(totals.bytes as f64),
+            ),
             metric(
                 "oldest_seconds",
                 "gauge",
@@ -188,7 +193,7 @@ impl GatewayMetrics {
                 "Unix time since which the oldest of these refusals has lasted; 0: none",
                 one(refusals.since_ms().unwrap_or(0) as f64 / 1000.0),
             ),
-            metric("repeated_total", "counter", "Messages known already", counter(&self.repeated)),
+            metric("repeated_total", "counter", "Duplicates discarded", counter(&self.repeated)),
             metric("connections_total", "counter", "Connections made", counter(&self.connections)),
             metric(
                 "early_data_total",
