@@ -214,6 +214,10 @@ fn over_dtls_users_have_names_and_the_server_a_certificate() {
     let refused = publish(&url, "keyed/a", "x", &ca);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("4.03"), "{refused:?}");
     assert!(publish(&url, "open", "x", &ca).status.success());
+    let short = publish(&url, "keyed/a", "x", &["-u", "meter-7", "-P", "short"]);
+    let said = String::from_utf8_lossy(&short.stderr).into_owned();
+    assert!(said.contains("at least 16 bytes") && said.contains("psk_file"), "{said}");
+    assert_eq!(short.status.code(), Some(2), "{said}");
     // Without the authority's certificate the server is nobody.
     let stranger = publish(&url, "open", "x", &["--cafile", "/etc/ssl/certs/ca-certificates.crt"]);
     let stranger = String::from_utf8_lossy(&stranger.stderr).into_owned();

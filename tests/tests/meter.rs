@@ -82,7 +82,12 @@ fn keys_are_guarded() {
         assert!(!said.contains("DEADBEEF"), "{said}");
         assert_eq!(output.status.code(), Some(code));
     };
-    refused(&format!("[keys]\n22917370 = \"{key}\"\n"), 0o644, "chmod 600", 1);
+    refused(
+        &format!("[keys]\n22917370 = \"{key}\"\n"),
+        0o644,
+        "keys file is readable by others; run `chmod 600",
+        1,
+    );
     refused(&format!("[keys]\n22917370 = {key}\n"), 0o600, "line 2", 2);
     refused(&format!("[keys]\n2291737 = \"{key}\"\n"), 0o600, "eight digits", 2);
     keys(folder.path(), &format!("[keys]\n22917370 = \"{key}\"\n"), 0o600);

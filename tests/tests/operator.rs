@@ -270,7 +270,9 @@ fn a_denied_topic_is_named() {
     let output = run(fulmar().args(["pub", &url, "-t", "secret/a", "-m", "x", "-q", "1"]));
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("secret/a") && said.contains("Not authorized"), "{said}");
+    let wanted = "topic \"secret/a\": the broker refused the publication: Not authorized (0x87); an access rule \
+                  denies it";
+    assert!(said.contains(wanted), "{said}");
 }
 
 #[test]
@@ -286,6 +288,8 @@ fn a_file_that_is_missing_is_wrong_configuration() {
         let said = stderr(&output);
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains(key) && said.contains("/none/here"), "{said}");
+        let can_be_created = said.contains("create it with `fulmar passwd USER --file /none/here`");
+        assert_eq!(can_be_created, key == "password_file", "{said}");
     }
 }
 

@@ -151,7 +151,8 @@ fn passwords_come_from_standard_input_or_the_environment() {
     let file = folder.path().join("passwords");
     let made = with_input(&mut fulmar(), "passwd ann", b"secret\n");
     std::fs::write(&file, made.stdout).unwrap();
-    let config = format!("[auth]\npassword_file = {:?}\n", file.display().to_string());
+    let file = file.display().to_string();
+    let config = format!("[auth]\nallow_anonymous = \"never\"\npassword_file = {file:?}\n");
     let broker = TestBroker::builder().config(&config).start();
     let publish = || at(&broker, "pub", "mqtt");
     let line = "-u ann -P - -q 1 -t t -m x";
@@ -164,6 +165,20 @@ fn passwords_come_from_standard_input_or_the_environment() {
         text(&wrong.stderr)
     );
     good(publish().env("FULMAR_PASSWORD", "secret"), "-u ann -q 1 -t t -m x");
+    let nobody = words(&mut publish(), "-q 1 -t t -m x");
+    assert!(text(&nobody.stderr).contains("-u and -P"), "{}", text(&nobody.stderr));
+}
+
+#[test]
+fn an_unknown_scheme_is_answered_with_all_known_ones() {
+    for (command, more) in [("pub", "-n"), ("sub", "-v")] {
+        let output = run(fulmar().args([command, "http://localhost", "-t", "t", more]));
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        for scheme in ["mqtt", "mqtts", "quic", "ws", "wss", "coap", "coaps"] {
+            assert!(said.split([' ', ',']).any(|word| word.trim() == scheme), "{scheme}: {said}");
+        }
+    }
 }
 
 #[test]

@@ -72,6 +72,17 @@ pub fn read_secret(path: &Path) -> Result<Vec<u8>, CertError> {
     Ok(bytes)
 }
 
+/// Reads a file of several keys as [`read_secret`] does; the error for one that is open to others says so.
+///
+/// # Errors
+/// As [`read_secret`].
+pub fn read_keys(path: &Path) -> Result<Vec<u8>, CertError> {
+    read_secret(path).map_err(|error| match error {
+        CertError::KeyExposed(path) => CertError::KeysExposed(path),
+        error => error,
+    })
+}
+
 /// Writes a file whole or not at all, readable by its owner only if `secret`.
 ///
 /// # Errors

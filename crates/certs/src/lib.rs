@@ -37,6 +37,9 @@ pub enum CertError {
     /// A private key that others can read.
     #[error("{0}: private key is readable by others; run `chmod 600 {0}`")]
     KeyExposed(PathBuf),
+    /// A file of keys that others can read.
+    #[error("{0}: keys file is readable by others; run `chmod 600 {0}`")]
+    KeysExposed(PathBuf),
     /// A private key under a password.
     #[error("{0}: private key is encrypted; decrypt it with `openssl pkey -in {0} -out FILE`")]
     Encrypted(PathBuf),

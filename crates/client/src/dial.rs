@@ -321,8 +321,9 @@ fn hint(url: &BrokerUrl, reason: &str) -> &'static str {
     let about = |words: &[&str]| words.iter().any(|word| reason.contains(word));
     if about(&["UnknownIssuer", "UnknownCA", "unknown CA", "BadSignature"]) {
         "; give the server's CA with --cafile"
-    } else if about(&["NotValidForName"]) {
-        "; use a host name the server's certificate is for"
+    } else if about(&["NotValidForName", "not valid for name"]) {
+        "; use a name in the broker's certificate; if this one is missing there, add it to [tls] names on the \
+         broker"
     } else if about(&["refused"]) {
         "; is a broker listening there?"
     } else if about(&["InvalidContentType"]) {
@@ -330,16 +331,34 @@ fn hint(url: &BrokerUrl, reason: &str) -> &'static str {
     } else if about(&["Handshake not finished"]) {
         "; is that a port for WebSocket?"
     } else if url.transport == Transport::Quic && about(&["timed out"]) {
-        "; if UDP is blocked try --fallback or mqtts://"
+        "; if UDP is blocked, try --fallback or mqtts://; or the link is slow or loses packets"
     } else {
         ""
     }
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use std::future::{pending, ready};
+
+    use rustls::CertificateError;
+    use rustls::pki_types::ServerName;
+
+    #[test]
+    fn a_certificate_for_another_name_says_where_names_are_set() {
+        let url: BrokerUrl = "mqtts://broker.lan".parse().unwrap();
+        let error = CertificateError::NotValidForNameContext {
+            expected: ServerName::try_from("broker.lan").unwrap(),
+            presented: vec!["DnsName(\"localhost\")".to_owned()],
+        };
+        for error in [error, CertificateError::NotValidForName] {
+            let error = rustls::Error::InvalidCertificate(error).to_string();
+            let hint = hint(&url, &error);
+            assert!(hint.ends_with("add it to [tls] names on the broker"), "{error}{hint}");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn the_preferred_way_has_a_head_start_and_the_other_a_chance() {

@@ -239,7 +239,8 @@ impl Driver {
     fn no_answer(&self) -> Error {
         let next = match self.options.url.transport {
             Transport::Quic => {
-                "is a broker listening there? If UDP is blocked, try --fallback or mqtts://"
+                "is a broker listening there? If UDP is blocked, try --fallback or mqtts://; or the \
+                 link is slow or loses packets"
             }
             _ => "check host, port and scheme",
         };

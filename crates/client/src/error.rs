@@ -48,7 +48,7 @@ pub enum Error {
     #[error("the server no longer answers")]
     KeepAlive,
     /// The server, or what it announced about itself, rules the request out.
-    #[error("not supported by this server: {0}")]
+    #[error("{}", rejection(*.0))]
     Rejected(ReasonCode),
     /// Not a topic name or filter.
     #[error("{topic:?}: {source}")]
@@ -61,6 +61,20 @@ pub enum Error {
     /// The client has been disconnected.
     #[error("the client is closed")]
     Closed,
+}
+
+/// Limits that the server announces are known before anything is sent; with other reasons it has refused a publication.
+fn rejection(reason: ReasonCode) -> String {
+    use ReasonCode as R;
+    match reason {
+        R::PacketTooLarge | R::QosNotSupported | R::RetainNotSupported => {
+            format!("not supported by the broker: {reason}")
+        }
+        R::NotAuthorized => {
+            format!("the broker refused the publication: {reason}; an access rule denies it")
+        }
+        _ => format!("the broker refused the publication: {reason}"),
+    }
 }
 
 impl Error {

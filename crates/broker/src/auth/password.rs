@@ -38,7 +38,7 @@ const REMEMBERED_WRONG: usize = 4096;
 #[derive(Debug, thiserror::Error)]
 pub enum PasswordError {
     /// It cannot be read.
-    #[error("cannot read password file {path}: {source}")]
+    #[error("cannot read password file {path}: {source}{}", creation(.source, .path))]
     Read {
         /// Which file.
         path: String,
@@ -59,6 +59,15 @@ pub enum PasswordError {
     /// A password cannot be hashed.
     #[error("cannot hash the password: {0}")]
     Hash(String),
+}
+
+/// How to create the file, if it is missing.
+fn creation(error: &std::io::Error, path: &str) -> String {
+    if error.kind() == std::io::ErrorKind::NotFound {
+        format!("; create it with `fulmar passwd USER --file {path}`")
+    } else {
+        String::new()
+    }
 }
 
 /// Hashes a password for a line of the file.

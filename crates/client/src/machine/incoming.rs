@@ -145,6 +145,11 @@ impl<P, R> Machine<P, R> {
             _ => None,
         });
         let hint = match connack.reason {
+            ReasonCode::BadUserNameOrPassword | ReasonCode::NotAuthorized
+                if self.options.username.is_none() && self.options.password.is_none() =>
+            {
+                "; give a user name and password (-u and -P)"
+            }
             ReasonCode::BadUserNameOrPassword | ReasonCode::NotAuthorized => {
                 "; check user name and password"
             }

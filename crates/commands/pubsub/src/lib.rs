@@ -44,7 +44,12 @@ pub fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Resul
 /// Distinguishes a mistake of the command line from a failure of the network.
 pub fn explain(error: Error) -> anyhow::Error {
     match error {
-        Error::Url { .. } | Error::Options(_) | Error::Topic { .. } => {
+        // The library's own error lacks the schemes that are not MQTT's.
+        Error::Url { url, reason } => Usage(format!(
+            "{url:?}: {reason}; write SCHEME://HOST[:PORT] with mqtt, mqtts, quic, ws, wss, coap or coaps"
+        ))
+        .into(),
+        Error::Options(_) | Error::Topic { .. } => {
             Usage(error.to_string()).into()
         }
         // An answer that is not MQTT's is mostly of a server that wants TLS first.

@@ -287,7 +287,16 @@ impl Config {
         for (key, path) in files {
             if let Some(path) = set(path) {
                 let opened = std::fs::File::open(path);
-                opened.map_err(|error| Usage(format!("{key} {}: {error}", path.display())))?;
+                opened.map_err(|error| {
+                    let path = path.display();
+                    let missing = error.kind() == std::io::ErrorKind::NotFound;
+                    let hint = if missing && key == "[auth] password_file" {
+                        format!("; create it with `fulmar passwd USER --file {path}`")
+                    } else {
+                        String::new()
+                    };
+                    Usage(format!("{key} {path}: {error}{hint}"))
+                })?;
             }
         }
         Ok(())

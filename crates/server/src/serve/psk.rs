@@ -7,10 +7,8 @@ use std::sync::Arc;
 use anyhow::bail;
 use fulmar_certs::files;
 use fulmar_coap::dtls::Keys;
-use fulmar_command::psk::parse;
+use fulmar_command::psk::{MIN_KEY_BYTES, parse};
 
-/// Shortest key: shorter ones can be guessed from one recorded handshake.
-const MIN_KEY_BYTES: usize = 16;
 /// Longest user name, as for MQTT.
 const MAX_USER_BYTES: usize = 256;
 
@@ -20,7 +18,7 @@ const MAX_USER_BYTES: usize = 256;
 /// The file cannot be read, or other users can read it, or a line is wrong; the error has the line's number, never its
 /// content.
 pub(super) fn read(path: &Path) -> anyhow::Result<Keys> {
-    let text = String::from_utf8_lossy(&files::read_secret(path)?).into_owned();
+    let text = String::from_utf8_lossy(&files::read_keys(path)?).into_owned();
     let mut keys = HashMap::new();
     for (number, line) in text.lines().enumerate() {
         let line = line.trim_end_matches('\r');

@@ -8,6 +8,7 @@ use anyhow::{Context as _, bail};
 use fulmar_certs::files;
 use fulmar_client::Trust;
 use fulmar_coap::dtls::{Certificate, Credentials, DtlsSession};
+use fulmar_command::psk::{self, MIN_KEY_BYTES};
 use rustls::RootCertStore;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier as _;
@@ -32,9 +33,17 @@ impl Given {
     pub(super) fn credentials(&self) -> anyhow::Result<Credentials> {
         match (&self.username, &self.key) {
             (Some(name), Some(key)) => {
-                let key = fulmar_command::psk::parse(key);
+                let key = psk::parse(key);
                 let key =
                     key.ok_or_else(|| Usage("-P: only hexadecimal digits may follow 0x".into()))?;
+                if key.len() < MIN_KEY_BYTES {
+                    return Err(Usage(format!(
+                        "-P: a key for coaps:// must have at least {MIN_KEY_BYTES} bytes, as text or as 0x and \
+                         {} hexadecimal digits; give the user a longer one in the broker's [coap] psk_file",
+                        2 * MIN_KEY_BYTES
+                    ))
+                    .into());
+                }
                 return Ok(Credentials::Psk { identity: name.clone().into_bytes(), key });
             }
             (None, None) => {}
