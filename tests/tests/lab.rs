@@ -165,6 +165,24 @@ field = "lost"
 "#;
 
 #[test]
+fn a_failed_sample_names_the_folder_of_its_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = LOSSY.find("run = [\"{fulmar}\", \"lab\", \"udp\", \"send\"").unwrap();
+    let end = start + LOSSY[start..].find('\n').unwrap();
+    let failing = LOSSY.replace(&LOSSY[start..end], "run = [\"false\"]");
+    fs::write(folder.path().join("failing.toml"), failing).unwrap();
+    let output = lab(folder.path(), &["run", "failing.toml", "--no-report"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if said.contains("namespaces") {
+        eprintln!("not tested: {said}");
+        return;
+    }
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let kept = said.lines().find_map(|line| line.strip_prefix("  its files are in "));
+    assert!(kept.is_some_and(|kept| Path::new(kept).is_dir()), "{said}");
+}
+
+#[test]
 fn the_same_experiment_decides_the_same_losses_in_every_run() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("lossy.toml"), LOSSY).unwrap();
@@ -466,10 +484,11 @@ fn results_that_miss(count: usize) -> tempfile::TempDir {
 
 #[test]
 fn what_a_report_says_of_goals_is_a_sentence_for_none_one_and_two() {
+    let [tcp, quic] = ["tcp", "quic"].map(|way| format!("  Fast, way={way}: 2; goal: ≤ 1 ms"));
     for (count, said) in [
-        (0, ""),
-        (1, "1 figure misses its goal; the report marks what was missed"),
-        (2, "2 figures miss their goal; the report marks what was missed"),
+        (0, String::new()),
+        (1, format!("1 figure misses its goal; the report marks what was missed\n{tcp}")),
+        (2, format!("2 figures miss their goal; the report marks what was missed\n{tcp}\n{quic}")),
     ] {
         let folder = results_that_miss(count);
         let output = lab(folder.path(), &["report", "."]);

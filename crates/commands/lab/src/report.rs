@@ -8,6 +8,9 @@ const EXAMPLES: &str = "\
 Examples:
   fulmar lab report results/mqtt-quic    write report.html, report.csv and report.xlsx there";
 
+/// Missed goals that are printed; the report has all.
+const MAX_MISSED: usize = 20;
+
 /// Write the report on a folder of results
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
@@ -25,9 +28,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 pub(super) fn write(folder: &Path) -> anyhow::Result<()> {
     let written = fulmar_lab::report::write(folder).context("no report")?;
     println!("{}", written.html.display());
-    if written.missed > 0 {
-        let figures = if written.missed == 1 { "figure misses its" } else { "figures miss their" };
-        eprintln!("{} {figures} goal; the report marks what was missed", written.missed);
+    let count = written.missed.len();
+    if count > 0 {
+        let figures = if count == 1 { "figure misses its" } else { "figures miss their" };
+        eprintln!("{count} {figures} goal; the report marks what was missed");
+    }
+    for missed in written.missed.iter().take(MAX_MISSED) {
+        eprintln!("  {missed}");
+    }
+    if count > MAX_MISSED {
+        eprintln!("  and {} more", count - MAX_MISSED);
     }
     Ok(())
 }

@@ -307,7 +307,12 @@ impl Progress {
                 sample.cell.iter().map(|(name, value)| format!("{name}={value}")).collect();
             let (cell, reason) = (cell.join(" "), &sample.reason);
             let line = format!("{} #{}: {reason}", cell, sample.repetition);
-            self.bar.suspend(|| eprintln!("{:?}: {line}", sample.outcome));
+            self.bar.suspend(|| {
+                eprintln!("{:?}: {line}", sample.outcome);
+                if let Some(folder) = &sample.kept {
+                    eprintln!("  its files are in {}", folder.display());
+                }
+            });
         }
         if !self.terminal && self.told.elapsed() >= TELL_EVERY {
             self.told = Instant::now();

@@ -37,9 +37,17 @@ pub fn acquire() -> Result<Privilege, Error> {
         Ok(_) => Ok(privilege),
         Err(error) => Err(Error::Missing {
             what: format!("/dev/net/tun cannot be opened ({error})"),
-            remedy: "load the kernel module `tun`; in a container add `--device /dev/net/tun`"
-                .to_owned(),
+            remedy: tun_remedy(&error).to_owned(),
         }),
+    }
+}
+
+/// Most distributions let everyone open the device; what may be done with it depends on the namespace.
+fn tun_remedy(error: &std::io::Error) -> &'static str {
+    if error.kind() == std::io::ErrorKind::PermissionDenied {
+        "run as root, or allow all users to open it with `chmod 666 /dev/net/tun`"
+    } else {
+        "load the kernel module `tun`; in a container add `--device /dev/net/tun`"
     }
 }
 
@@ -86,5 +94,19 @@ fn why_no_user_namespace() -> String {
         "not root, and sysctl kernel.unprivileged_userns_clone is 0".to_owned()
     } else {
         "not root, and user namespaces are not allowed here".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::ErrorKind;
+
+    #[test]
+    fn a_forbidden_device_is_no_missing_module() {
+        let forbidden = tun_remedy(&ErrorKind::PermissionDenied.into());
+        assert!(forbidden.contains("chmod 666") && !forbidden.contains("module"), "{forbidden}");
+        let missing = tun_remedy(&ErrorKind::NotFound.into());
+        assert!(missing.contains("module `tun`"), "{missing}");
     }
 }

@@ -1,6 +1,7 @@
 //! Compares published results with ours: rows of a paper's CSV file, matched with cells.
 
 use super::ReportError;
+use super::number::short;
 use super::results::{CellResults, Results};
 use crate::experiment::{Compare, Where};
 use crate::stats::Estimate;
@@ -39,6 +40,15 @@ impl Table<'_> {
     pub(super) fn meets(&self, row: &Row) -> Option<bool> {
         let (goal, ours) = (self.compare.goal?, row.ours?.value);
         Some(if self.compare.against.is_some() { ours >= goal } else { ours <= goal })
+    }
+
+    /// The rows that miss the goal, as text.
+    pub(super) fn missed(&self) -> impl Iterator<Item = String> {
+        let rows = self.rows.iter().filter(|row| self.meets(row) == Some(false));
+        rows.map(|row| {
+            let ours = row.ours.map_or("no figure".to_owned(), |ours| short(ours.value));
+            format!("{}, {}: {ours}", self.compare.title, row.key.join(" "))
+        })
     }
 }
 

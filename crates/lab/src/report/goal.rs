@@ -4,7 +4,7 @@
 //! judges by how many percent a cell's result is lower than another cell's.
 
 use super::compare::{base, lower_than};
-use super::number::short;
+use super::number::{short, tick};
 use super::results::{CellResults, Results};
 use crate::experiment::{Cell, Goal};
 use crate::stats::Estimate;
@@ -80,6 +80,15 @@ fn related<'a>(goal: &Goal, cell: &'a CellResults, base: Option<&CellResults>) -
     Verdict { cell: &cell.cell, figure, worst: None, lost, met }
 }
 
+/// The goal's bounds as text, without the unit.
+pub(super) fn bound(goal: &Goal) -> String {
+    match (goal.at_least, goal.at_most) {
+        (Some(least), Some(most)) => format!("{} to {}", tick(least), tick(most)),
+        (Some(least), None) => format!("≥ {}", tick(least)),
+        (None, most) => format!("≤ {}", most.map_or_else(String::new, tick)),
+    }
+}
+
 /// How far a value is beyond the nearer of its bounds; negative if it is within both.
 fn excess(goal: &Goal, value: f64) -> f64 {
     let above = goal.at_most.map(|most| value - most);
@@ -94,6 +103,15 @@ impl Verdicts<'_> {
             self.rows.iter().filter(|row| row.met.is_some_and(|is| met.contains(&is))).count()
         };
         (count(&[true]), count(&[true, false]))
+    }
+
+    /// The cells that miss the goal, as text.
+    pub(super) fn missed(&self) -> impl Iterator<Item = String> {
+        let rows = self.rows.iter().filter(|row| row.met == Some(false));
+        rows.map(|row| {
+            let (title, cell, told) = (&self.goal.title, row.cell.label(), self.told(row));
+            format!("{title}, {cell}: {told}; goal: {} {}", bound(self.goal), self.unit)
+        })
     }
 
     /// The number that is judged of a cell.

@@ -27,8 +27,8 @@ pub struct Written {
     pub csv: PathBuf,
     /// The same and every sample as a workbook.
     pub xlsx: PathBuf,
-    /// Cells and comparisons that miss their goal.
-    pub missed: usize,
+    /// Cells and comparisons that miss their goal, a line of text each.
+    pub missed: Vec<String>,
 }
 
 /// Writes `report.html`, `report.csv` and `report.xlsx` into a folder of results.
@@ -44,11 +44,10 @@ pub fn write(folder: &Path) -> Result<Written, ReportError> {
             compared.map(|compare| compare::table(part, compare)).collect::<Result<Vec<_>, _>>()?,
         );
     }
-    let judged =
-        tables.iter().flatten().flat_map(|table| table.rows.iter().map(|row| table.meets(row)));
     let verdicts: Vec<_> = all.parts.iter().map(goal::judge).collect();
-    let rows = verdicts.iter().flatten().flat_map(|verdicts| &verdicts.rows);
-    let missed = judged.chain(rows.map(|row| row.met)).filter(|met| *met == Some(false)).count();
+    let compared = tables.iter().flatten().flat_map(|table| table.missed());
+    let judged = verdicts.iter().flatten().flat_map(|verdicts| verdicts.missed());
+    let missed = judged.chain(compared).collect();
     let [html, csv, xlsx] =
         ["report.html", "report.csv", "report.xlsx"].map(|name| folder.join(name));
     std::fs::write(&html, page::page(&all, &tables, &verdicts)).map_err(ReportError::io(&html))?;

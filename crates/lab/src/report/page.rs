@@ -6,10 +6,10 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::compare::{Row, Table};
 use super::figure::{Drawn, draw};
-use super::goal::Verdicts;
-use super::number::{short, tick, with_interval};
+use super::goal::{Verdicts, bound};
+use super::number::{short, with_interval};
 use super::results::{All, CellResults, Disturbance, Results};
-use crate::experiment::{Better, Cell, Goal, Measure};
+use crate::experiment::{Better, Cell, Measure};
 use crate::run::{Outcome, Sample};
 use crate::stats::{Centre, Estimate, median, quantile, share, sorted};
 
@@ -207,14 +207,6 @@ fn goal(part: &Results, verdicts: &Verdicts<'_>) -> Markup {
                 @else { strong.bad { "missed" } @if of > 1 { " by " (of - met) " of " (of) } }
             }
         }
-    }
-}
-
-fn bound(goal: &Goal) -> String {
-    match (goal.at_least, goal.at_most) {
-        (Some(least), Some(most)) => format!("{} to {}", tick(least), tick(most)),
-        (Some(least), None) => format!("≥ {}", tick(least)),
-        (None, most) => format!("≤ {}", most.map_or_else(String::new, tick)),
     }
 }
 

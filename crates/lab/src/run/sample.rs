@@ -63,6 +63,9 @@ pub struct Sample {
     pub lateness: Option<Lateness>,
     /// Where it was measured.
     pub environment: Environment,
+    /// Its working folder, if that was kept.
+    #[serde(skip)]
+    pub kept: Option<PathBuf>,
 }
 
 impl Sample {

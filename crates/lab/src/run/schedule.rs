@@ -183,11 +183,13 @@ impl Shop<'_> {
                 return None;
             }
         };
-        if outcome == Outcome::Ok && !plan.keep {
+        let kept = if outcome == Outcome::Ok && !plan.keep {
             remove(&folder);
+            None
         } else {
             tracing::info!(folder = %folder.display(), "kept the working folder");
-        }
+            Some(folder)
+        };
         Some(Sample {
             experiment: plan.experiment.name.clone(),
             cell: job.cell.to_map(),
@@ -203,6 +205,7 @@ impl Shop<'_> {
             counters: taken.observed.counters,
             lateness: taken.observed.lateness,
             environment,
+            kept,
         })
     }
 }
