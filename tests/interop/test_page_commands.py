@@ -294,7 +294,7 @@ class Demonstrations(Typist):
             return "\nready " in out.text()
 
         eventually(typed, ready)
-        address = re.search(r"Open (https://\S+/) ", out.text())[1]
+        address = re.search(r"https://localhost:\d+/", out.text())[0]
         self.assertIn('"demo"', self.type(f"curl -sS -k {address}api/v1/config"))
 
     def test_meters(self):

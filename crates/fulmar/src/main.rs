@@ -82,6 +82,9 @@ fn main() -> ExitCode {
         Command::Lab(args) => with_log(&log, || lab::run(args)),
         Command::Meter(args) => with_log(&log, || meter::run(&args)),
         Command::Sensor(args) => with_log(&log, || sensor::run(args)),
+        #[cfg(feature = "demo")]
+        Command::Demo(args) => with_log(&log, || demo::run(&args, serve::has_web_app())),
+        #[cfg(not(feature = "demo"))]
         Command::Demo(args) => with_log(&log, || demo::run(&args)),
         Command::Passwd(args) => with_log(&log, || passwd::run(&args)),
         Command::User(args) => with_log(&log, || accounts::user(&args)),

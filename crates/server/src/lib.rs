@@ -9,6 +9,6 @@ mod config;
 pub mod passwd;
 mod serve;
 
-pub use serve::{Args, run};
+pub use serve::{Args, has_web_app, run};
 
 use fulmar_command::{exit, logging};

@@ -8,6 +8,7 @@
 mod api;
 mod data_folder;
 mod homes;
+mod login;
 mod process;
 mod seed;
 mod server;
@@ -16,7 +17,7 @@ mod town;
 mod van;
 
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Subcommand;
@@ -25,8 +26,8 @@ use fulmar_command::exit;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use data_folder::{data_folder, new_password};
-use seed::Seeded;
+use data_folder::data_folder;
+use login::Login;
 use server::{Server, wait};
 use town::Town;
 use van::Van;
@@ -82,16 +83,19 @@ struct Meters {
     loss: String,
 }
 
-/// Runs the demonstration.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+/// Runs the demonstration. `has_web_app`: whether this program, which also runs as the server, contains the web app.
+///
+/// # Errors
+/// A part of it cannot be started, or has failed.
+pub fn run(args: &Args, has_web_app: bool) -> anyhow::Result<()> {
     let signals = Signals::new([SIGTERM, SIGINT]).context("cannot handle signals")?;
     match &args.which {
-        Which::Meters(args) => meters(args, signals),
-        Which::Homes(args) => homes::run(args, signals),
+        Which::Meters(args) => meters(args, has_web_app, signals),
+        Which::Homes(args) => homes::run(args, has_web_app, signals),
     }
 }
 
-fn meters(args: &Meters, signals: Signals) -> anyhow::Result<()> {
+fn meters(args: &Meters, has_web_app: bool, signals: Signals) -> anyhow::Result<()> {
     let folder = data_folder(args.data.as_deref())?;
     let data = folder.path();
     files::make_private_dir(data)?;
@@ -101,7 +105,8 @@ fn meters(args: &Meters, signals: Signals) -> anyhow::Result<()> {
     let seeded = seed::seed(data, &town)?;
     let mut server = Server::start(data, args.port)?;
     let van = Van::start(&town, &server.quic, data, &seeded.van_token, (&args.link, &args.loss))?;
-    announce(&server, &seeded, &van, meters, data)?;
+    let login = Login { has_web_app, port: server.port, users: &seeded.users, data };
+    announce(&server, &login, &van, meters)?;
     let outcome = wait(signals, &mut server, || {});
     // The van first: it would go on dialling.
     van.stop();
@@ -110,30 +115,18 @@ fn meters(args: &Meters, signals: Signals) -> anyhow::Result<()> {
 }
 
 /// What to do now, on standard output; the ready line last, for scripts that wait for it.
-fn announce(
-    server: &Server,
-    seeded: &Seeded,
-    van: &Van,
-    meters: u32,
-    data: &Path,
-) -> anyhow::Result<()> {
+fn announce(server: &Server, login: &Login<'_>, van: &Van, meters: u32) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
+    write!(out, "{}", login.warning())?;
     writeln!(out, "{}: {meters} meters. {}", town::NAME, van.about)?;
-    writeln!(out, "\nOpen https://localhost:{}/ and log in as one of", server.port)?;
-    for user in &seeded.users {
-        let password = user.password.as_deref().unwrap_or("(set before)");
-        writeln!(out, "  {:8} {password:16} {}", user.name, user.about)?;
-    }
-    if seeded.users.iter().any(|user| user.password.is_none()) {
-        writeln!(out, "{}", new_password(data))?;
-    }
+    write!(out, "\n{}", login.text())?;
     writeln!(
         out,
         "\nThe browser does not know the certificate's CA: continue despite its warning, or \
          install\n{}\n\
          `Radio`, `Drive-by` shows what the van receives; `office` sees it decoded under \
          `Readings`. Ctrl-C ends it.\n",
-        data.join("ca").join("ca.pem").display()
+        login.data.join("ca").join("ca.pem").display()
     )?;
     writeln!(out, "{}", server.ready)?;
     Ok(out.flush()?)

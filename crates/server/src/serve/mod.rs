@@ -37,6 +37,8 @@ mod users;
 mod webhooks;
 mod webtransport_certificate;
 
+pub use pages::has_web_app;
+
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};

@@ -39,11 +39,17 @@ const HASHED: &str = "/assets/";
 const FOR_EVER: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
 const ASK_AGAIN: HeaderValue = HeaderValue::from_static("no-cache");
 
+/// Whether the program was built with the web app.
+#[must_use]
+pub fn has_web_app() -> bool {
+    !files::FILES.is_empty()
+}
+
 /// Answers requests for which the API has no route.
 pub(super) async fn answer(landing: LandingPage, request: Request<Body>) -> Response<Body> {
     let path = request.uri().path();
     let file = find(files::FILES, path, request.headers());
-    let reason = landing.reason(!files::FILES.is_empty()).filter(|_| path == "/");
+    let reason = landing.reason(has_web_app()).filter(|_| path == "/");
     let style = path == landing_page::STYLE_PATH;
     if file.is_none() && reason.is_none() && !style {
         return not_found();

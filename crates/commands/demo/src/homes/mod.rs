@@ -9,17 +9,17 @@ mod uplink;
 mod village;
 
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use fulmar_certs::files;
 use signal_hook::iterator::Signals;
 
-use super::data_folder::{data_folder, new_password};
+use super::data_folder::data_folder;
+use super::login::Login;
 use super::server::{Server, wait};
 use edge::{Gateway, Simulation};
 use uplink::{Outage, Uplink};
-use village::Settled;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -72,7 +72,7 @@ pub(super) struct Args {
 }
 
 /// Runs the demonstration.
-pub(super) fn run(args: &Args, signals: Signals) -> anyhow::Result<()> {
+pub(super) fn run(args: &Args, has_web_app: bool, signals: Signals) -> anyhow::Result<()> {
     let outage = Outage { after_s: args.outage_after, for_s: args.outage };
     let link = uplink::settings(&args.link, &args.loss, outage)?;
     let folder = data_folder(args.data.as_deref())?;
@@ -86,7 +86,8 @@ pub(super) fn run(args: &Args, signals: Signals) -> anyhow::Result<()> {
     let uplink = Uplink::start(link, &server.quic, plan.seed)?;
     let gateway = Gateway::start(data, uplink.address(), &settled.gateway_token)?;
     let homes = Simulation::start(data, &plan, &gateway.mqtt)?;
-    announce(&server, &settled, args, data)?;
+    let login = Login { has_web_app, port: server.port, users: &settled.users, data };
+    announce(&server, &login, settled.homes, args)?;
     let outcome = wait(signals, &mut server, teller(started, outage));
     // Stops the sensors first: acknowledged readings are still forwarded and stored.
     homes.stop();
@@ -97,13 +98,14 @@ pub(super) fn run(args: &Args, signals: Signals) -> anyhow::Result<()> {
 }
 
 /// What to do now, on standard output; the ready line last, for scripts that wait for it.
-fn announce(server: &Server, settled: &Settled, args: &Args, data: &Path) -> anyhow::Result<()> {
+fn announce(server: &Server, login: &Login<'_>, homes: usize, args: &Args) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
+    write!(out, "{}", login.warning())?;
     writeln!(
         out,
         "{}: {} homes behind a gateway whose link is {} and loses {}.",
         village::NAME,
-        settled.homes,
+        homes,
         args.link,
         args.loss
     )?;
@@ -114,21 +116,14 @@ fn announce(server: &Server, settled: &Settled, args: &Args, data: &Path) -> any
             args.outage_after, args.outage
         )?;
     }
-    writeln!(out, "\nOpen https://localhost:{}/ and log in as one of", server.port)?;
-    for user in &settled.users {
-        let password = user.password.as_deref().unwrap_or("(set before)");
-        writeln!(out, "  {:8} {password:16} {}", user.name, user.about)?;
-    }
-    if settled.users.iter().any(|user| user.password.is_none()) {
-        writeln!(out, "{}", new_password(data))?;
-    }
+    write!(out, "\n{}", login.text())?;
     writeln!(
         out,
         "\nThe browser does not know the certificate's CA: continue despite its warning, or \
          install\n{}\n\
          Readings that the gateway accepted from sensors are in {}. Ctrl-C ends it.\n",
-        data.join("ca").join("ca.pem").display(),
-        data.join(edge::RECORD).display()
+        login.data.join("ca").join("ca.pem").display(),
+        login.data.join(edge::RECORD).display()
     )?;
     writeln!(out, "{}", server.ready)?;
     Ok(out.flush()?)

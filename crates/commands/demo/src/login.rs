@@ -1,0 +1,70 @@
+//! What a demonstration prints about logging in: the address, the users and their passwords.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::data_folder::new_password;
+use super::seed::User;
+
+/// The users of a demonstration, and the server that they log in to.
+pub(super) struct Login<'a> {
+    pub(super) has_web_app: bool,
+    pub(super) port: u16,
+    pub(super) users: &'a [User],
+    pub(super) data: &'a Path,
+}
+
+impl Login<'_> {
+    /// What to say before everything else.
+    pub(super) fn warning(&self) -> &'static str {
+        if self.has_web_app {
+            ""
+        } else {
+            "This program was built without the web app: run `make web`, build again, then repeat \
+             this command.\n"
+        }
+    }
+
+    /// Address, users and passwords.
+    pub(super) fn text(&self) -> String {
+        let port = self.port;
+        let mut text = if self.has_web_app {
+            format!("Open https://localhost:{port}/ and log in as one of\n")
+        } else {
+            format!("The API at https://localhost:{port}/api/v1 accepts these users:\n")
+        };
+        for user in self.users {
+            let password = user.password.as_deref().unwrap_or("(set before)");
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "  {:8} {password:16} {}", user.name, user.about);
+        }
+        if self.users.iter().any(|user| user.password.is_none()) {
+            let _ = writeln!(text, "{}", new_password(self.data));
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fulmar_platform::Role;
+
+    use super::*;
+
+    #[test]
+    fn only_a_program_with_the_web_app_tells_its_user_to_open_it() {
+        let (password, role) = (Some("secret".to_owned()), Role::Admin);
+        let user = User { name: "office", password, about: "readings", role };
+        let login = |has_web_app| {
+            let users = std::slice::from_ref(&user);
+            let login = Login { has_web_app, port: 8443, users, data: Path::new("town") };
+            (login.warning(), login.text())
+        };
+        let (warning, text) = login(true);
+        assert_eq!(warning, "");
+        assert!(text.starts_with("Open https://localhost:8443/ and log in"), "{text}");
+        let (warning, text) = login(false);
+        assert!(warning.starts_with("This program was built without the web app: run `make web`"));
+        assert!(!text.contains("Open") && text.contains("secret"), "{text}");
+    }
+}
