@@ -112,6 +112,16 @@ fn the_guide_installs_the_configuration_for_the_broker_alone() {
     assert!(user < guide.find(line).unwrap(), "the group has to be there before");
 }
 
+/// What the guide's steps do not install, the unit must not name.
+#[test]
+fn the_unit_names_no_documentation_that_is_not_installed() {
+    let files = UNIT.lines().filter_map(|line| line.strip_prefix("Documentation=file:"));
+    let guide = include_str!("../../docs/guide.md");
+    for file in files {
+        assert!(guide.contains(file), "{file}");
+    }
+}
+
 #[test]
 fn systemd_finds_nothing_to_complain_of() {
     let folder = tempfile::tempdir().unwrap();
