@@ -162,6 +162,36 @@ fn access_rules_hold() {
 }
 
 #[test]
+fn rejected_datagrams_are_counted_and_logged_by_reason() {
+    let broker = TestBroker::builder()
+        .config("[coap]\nmax_peers = 1\n")
+        .log_level("info,fulmar_server=debug")
+        .start();
+    let rejected = || {
+        ["coap_malformed_total", "coap_peers_refused_total"].map(|name| broker.metric(name) as u64)
+    };
+    assert_eq!(rejected(), [0, 0]);
+    let mut observer = subscribe(&urls(&broker).1, "a", "1");
+    eventually("the observer's subscription", || is_subscribed(&broker));
+    let send = |datagram: &[u8]| {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.send_to(datagram, broker.address("coap")).unwrap();
+    };
+    send(b"not CoAP");
+    eventually("a malformed datagram", || rejected() == [1, 0]);
+    let line = "a datagram that is not CoAP";
+    assert_eq!(broker.log().matches(line).count(), 1, "{}", broker.log());
+    for times in 1..=3 {
+        send(&[0x40, 0, 0, 9]);
+        eventually("a refused peer", || rejected() == [1, times]);
+    }
+    let line = "[coap] max_peers is reached";
+    assert_eq!(broker.log().matches(line).count(), 1, "logged at intervals: {}", broker.log());
+    observer.kill().unwrap();
+    observer.wait().unwrap();
+}
+
+#[test]
 fn without_anonymous_clients_there_is_no_coap() {
     let settings = "[auth]\nallow_anonymous = \"never\"\npassword_file = \"passwords\"\n";
     let folder = tempfile::tempdir().unwrap();

@@ -17,4 +17,6 @@ pub use channel::Timing;
 pub use client::{Call, CallId, Client, ClientEvent, ClientLimits, Failure};
 pub use message::{Code, Method, code};
 pub use response::Response;
-pub use server::{Event, Exchange, Limits, ObservationId, Observe, Peer, Request, Server, Trust};
+pub use server::{
+    Event, Exchange, Limits, ObservationId, Observe, Peer, Rejected, Request, Server, Trust,
+};

@@ -8,7 +8,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use fulmar_coap::{
-    ClientEvent, ClientLimits, Event, Failure, Limits, Response, Server, Timing, Trust, code,
+    ClientEvent, ClientLimits, Event, Failure, Limits, Rejected, Response, Server, Timing, Trust,
+    code,
 };
 use proptest::prelude::*;
 use site::{Link, Site};
@@ -213,7 +214,7 @@ impl Forged {
     /// A datagram comes; each request is answered with this, so much later.
     fn say(&mut self, datagram: &[u8], payload: &[u8], slow: Duration) {
         self.came += datagram.len() + HEADERS;
-        self.server.receive(self.now, site::peer(), Trust::Claimed, datagram);
+        self.server.receive(self.now, site::peer(), Trust::Claimed, datagram).unwrap();
         self.pass(slow);
         while let Some(event) = self.server.poll_event() {
             let Event::Request(request) = event else { panic!("{event:?}") };
@@ -258,12 +259,9 @@ fn a_forged_address_is_sent_three_times_what_came_at_most() {
                 // Somebody tries all message ids: that proves nothing.
                 for id in (0..=u16::MAX).filter(|_| length == 0) {
                     let [high, low] = id.to_be_bytes();
-                    forged.server.receive(
-                        forged.now,
-                        site::peer(),
-                        Trust::Claimed,
-                        &[0x60, 0, high, low],
-                    );
+                    let ack = [0x60, 0, high, low];
+                    let (server, now) = (&mut forged.server, forged.now);
+                    server.receive(now, site::peer(), Trust::Claimed, &ack).unwrap();
                 }
                 forged.say(&observe, &body(length), Duration::ZERO);
                 assert_eq!(forged.server.observations(), 0);
@@ -303,13 +301,13 @@ fn half_bodies_of_strangers_keep_nobody_from_sending_a_whole_one() {
     let flood = |server: &mut Server<SocketAddr>, network: u8| {
         for host in 0..100 {
             let stranger = ([198, 51, network, host], 5683).into();
-            server.receive(now, stranger, Trust::Claimed, &block(0, true));
+            server.receive(now, stranger, Trust::Claimed, &block(0, true)).unwrap();
             assert!(server.buffered_bytes() <= MOST);
         }
     };
     flood(&mut server, 0);
     for number in 0..3 {
-        server.receive(now, site::peer(), Trust::Proven, &block(number, number < 2));
+        server.receive(now, site::peer(), Trust::Proven, &block(number, number < 2)).unwrap();
         if number < 2 {
             flood(&mut server, number + 1);
         }
@@ -325,11 +323,29 @@ fn peers_make_room_for_others() {
     let ping = [0x40, 0, 0, 1];
     for port in 1..100 {
         let peer = ([192, 0, 2, 7], port).into();
-        assert!(site.server.receive(site.now, peer, Trust::Claimed, &ping));
+        site.server.receive(site.now, peer, Trust::Claimed, &ping).unwrap();
         assert!(site.server.peers() <= 10);
     }
     let resets = std::iter::from_fn(|| site.server.poll_transmit()).count();
     assert_eq!(resets, 99, "a ping is answered by a reset");
+}
+
+#[test]
+fn a_rejected_datagram_is_malformed_or_has_no_room() {
+    let limits = Limits { max_peers: 1, ..Limits::default() };
+    let now = Instant::now();
+    let mut server: Server<SocketAddr> = Server::new(limits, &[7; 32], now);
+    let other = ([192, 0, 2, 7], 1).into();
+    let request = [0x40, 1, 0, 1];
+    server.receive(now, site::peer(), Trust::Claimed, &request).unwrap();
+    let mut receive = |datagram: &[u8]| server.receive(now, other, Trust::Claimed, datagram);
+    assert_eq!(receive(b"not CoAP"), Err(Rejected::Malformed));
+    assert_eq!(
+        receive(&request),
+        Err(Rejected::NoRoom),
+        "the other peer's request has no response yet"
+    );
+    assert_eq!(server.peers(), 1);
 }
 
 proptest! {

@@ -67,7 +67,8 @@ fn the_page_of_metrics_is_what_a_broker_shows() {
     assert!(families.len() > 80, "{} families", families.len());
     let mut text = "At `/metrics` of the `http` listener, in Prometheus' text format. Those that begin with \
                     `fulmar_gateway_` exist with [`[upstream]`](../gateway.md), those with `fulmar_mqtt_sn_` with an \
-                    [`mqtt_sn`](../mqtt-sn.md) listener, and `fulmar_gateway_quic_…` only while the link uses QUIC. \
+                    [`mqtt_sn`](../mqtt-sn.md) listener, those with `fulmar_coap_` with a [`coap`](../coap.md) or `coaps` \
+                    listener, and `fulmar_gateway_quic_…` only while the link uses QUIC. \
                     `fulmar_gateway_refused` has samples, with the labels `what` and `reason`, only while \
                     [something is refused](../gateway.md#what-the-upstream-broker-refuses). A \
                     histogram `NAME` consists of `NAME_bucket{le=…}`, `NAME_sum` and `NAME_count`. The counters of the \

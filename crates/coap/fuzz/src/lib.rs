@@ -107,7 +107,10 @@ pub fn server(mut data: &[u8]) {
                 let peer = ([192, 0, 2, 1], 1000 + u16::from(choice / 16)).into();
                 let trust = if choice & 8 == 0 { Trust::Proven } else { Trust::Claimed };
                 served.sent(usize::MAX);
-                served.server.receive(served.now, peer, trust, datagram);
+                let peers = served.server.peers();
+                if served.server.receive(served.now, peer, trust, datagram).is_err() {
+                    assert_eq!(served.server.peers(), peers, "a rejected datagram has no effect");
+                }
             }
         }
         served.answer();
@@ -135,7 +138,8 @@ fn stranger(datagram: &[u8]) {
     let server = Server::new(LIMITS, &[7; 32], now);
     let mut served = Served { server, observers: Vec::new(), now };
     let peer = ([192, 0, 2, 1], 1000).into();
-    served.server.receive(now, peer, Trust::Claimed, datagram);
+    // What is not CoAP has no effect.
+    let _ = served.server.receive(now, peer, Trust::Claimed, datagram);
     served.answer();
     served.sent(136.max(3 * datagram.len()));
 }

@@ -130,6 +130,17 @@ pub enum Event<P> {
     Ended(ObservationId),
 }
 
+/// Why a datagram had no effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Rejected {
+    /// It is not a CoAP message.
+    #[error("not a CoAP message")]
+    Malformed,
+    /// There are [`Limits::max_peers`] peers, and all of them have observations or requests that wait for a response.
+    #[error("no room for another peer")]
+    NoRoom,
+}
+
 /// Serves any number of peers, up to [`Limits::max_peers`].
 #[derive(Debug)]
 pub struct Server<P> {
@@ -192,18 +203,27 @@ impl<P: Peer> Server<P> {
         }
     }
 
-    /// Handles a datagram. `false` if it is not CoAP, or there is no room for another peer.
-    pub fn receive(&mut self, now: Instant, peer: P, trust: Trust, datagram: &[u8]) -> bool {
-        let Some(packet) = message::read(datagram) else { return false };
+    /// Handles a datagram.
+    ///
+    /// # Errors
+    /// It is not CoAP, or there is no room for another peer; nothing has changed.
+    pub fn receive(
+        &mut self,
+        now: Instant,
+        peer: P,
+        trust: Trust,
+        datagram: &[u8],
+    ) -> Result<(), Rejected> {
+        let packet = message::read(datagram).ok_or(Rejected::Malformed)?;
         if !self.peers.contains_key(&peer) && !self.make_room() {
-            return false;
+            return Err(Rejected::NoRoom);
         }
         let (timing, seed) = (self.limits.timing, self.random.u64(..));
         let state = self.peers.entry(peer).or_insert_with(|| PeerState::new(timing, seed, now));
         state.trust(trust);
         self.free(now, peer, datagram.len());
         self.with(now, peer, |state, context| state.receive(context, &packet, datagram.len()));
-        true
+        Ok(())
     }
 
     /// Answers a request. Ignored if the request was answered before, or its peer was removed.

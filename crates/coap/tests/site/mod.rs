@@ -217,7 +217,8 @@ impl Site {
         while self.way.peek().is_some_and(|packet| packet.at <= self.now) {
             let packet = self.way.pop().unwrap();
             if packet.up {
-                self.server.receive(self.now, peer(), self.trust, &packet.datagram);
+                let (now, datagram) = (self.now, &packet.datagram);
+                self.server.receive(now, peer(), self.trust, datagram).unwrap();
             } else {
                 self.client.receive(self.now, &packet.datagram);
             }

@@ -17,6 +17,7 @@ use fulmar_store::SqliteStorage;
 use fulmar_transport::tickets::Tickets;
 use parking_lot::Mutex;
 
+use super::coap;
 use super::gateway::GatewayMetrics;
 use super::http_publish::HttpPublisher;
 use super::listeners::where_to_change;
@@ -54,6 +55,8 @@ pub(super) struct Operated {
     pub(super) web: Arc<fulmar_http::Metrics>,
     /// `None` where there is no `[upstream]`.
     pub(super) gateway: Option<Arc<GatewayMetrics>>,
+    /// `None` where there is no `coap` or `coaps` listener.
+    pub(super) coap: Option<Arc<coap::Statistics>>,
     /// `None` where there is no `mqtt_sn` listener.
     pub(super) mqtt_sn: Option<Arc<Mutex<mqttsn::Statistics>>>,
     pub(super) publisher: HttpPublisher,

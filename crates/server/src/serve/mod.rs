@@ -175,6 +175,7 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
         tickets: Arc::clone(&certificates.tickets),
         web: Arc::clone(web.metrics()),
         gateway: gateway.as_ref().map(Gateway::metrics),
+        coap: coap.statistics(),
         mqtt_sn: mqtt_sn.statistics(),
         publisher: http_publish::HttpPublisher::new(
             server.handoff(),

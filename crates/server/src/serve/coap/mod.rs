@@ -7,6 +7,7 @@
 mod broker_connection;
 mod coap_to_mqtt;
 mod listing;
+mod rejections;
 mod secure;
 mod share;
 
@@ -28,6 +29,8 @@ use tokio::sync::{mpsc, watch};
 
 use self::broker_connection::BrokerEvent;
 use self::coap_to_mqtt::{CoapToMqtt, UserId};
+use self::rejections::Rejections;
+pub(in crate::serve) use self::rejections::Statistics;
 pub(in crate::serve) use self::secure::Settings;
 use self::secure::{Outcome, Secure};
 use super::certificates::Certificates;
@@ -46,6 +49,7 @@ impl Peer for Address {
 /// The running listeners.
 pub(super) struct Coap {
     bound: Vec<(&'static str, SocketAddr)>,
+    statistics: Arc<Statistics>,
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -68,11 +72,12 @@ impl Coap {
     /// An address cannot be bound; the error names its key.
     pub(super) fn start(config: &Config, wiring: Wiring<'_>) -> anyhow::Result<Coap> {
         let (stop, stopped) = watch::channel(false);
+        let statistics = Arc::<Statistics>::default();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let sockets = runtime.block_on(async { bind(config, &wiring) })?;
         let bound = sockets.iter().map(|socket| (socket.name, socket.bound)).collect();
         if sockets.is_empty() {
-            return Ok(Coap { bound, stop, thread: None });
+            return Ok(Coap { bound, statistics, stop, thread: None });
         }
         let mut secret = [0; 32];
         SystemRandom::new()
@@ -83,16 +88,22 @@ impl Coap {
         let (sender, events) = mpsc::channel(MAX_WAITING_EVENTS);
         let broker = Arc::clone(wiring.broker);
         let coap_to_mqtt = CoapToMqtt::new(server, broker, wiring.handoff, wiring.clock, sender);
-        let service = Service::new(coap_to_mqtt, sockets);
+        let rejections = Rejections::new(wiring.clock, Arc::clone(&statistics));
+        let service = Service::new(coap_to_mqtt, sockets, rejections);
         let thread = std::thread::Builder::new()
             .name("fulmar-coap".into())
             .spawn(move || runtime.block_on(service.run(events, stopped)))?;
-        Ok(Coap { bound, stop, thread: Some(thread) })
+        Ok(Coap { bound, statistics, stop, thread: Some(thread) })
     }
 
     /// The listeners' addresses, by name.
     pub(super) fn bound(&self) -> &[(&'static str, SocketAddr)] {
         &self.bound
+    }
+
+    /// The counters; `None` without a listener.
+    pub(super) fn statistics(&self) -> Option<Arc<Statistics>> {
+        self.thread.as_ref().map(|_| Arc::clone(&self.statistics))
     }
 
     /// Ends the listeners. Requests that the broker has not answered are lost; peers repeat them.
@@ -173,12 +184,13 @@ struct Service {
     users: BTreeMap<Name, (UserId, usize)>,
     /// The user of each session.
     sessions: BTreeMap<Address, Name>,
+    rejections: Rejections,
 }
 
 impl Service {
-    fn new(coap_to_mqtt: CoapToMqtt, sockets: Vec<Socket>) -> Service {
+    fn new(coap_to_mqtt: CoapToMqtt, sockets: Vec<Socket>, rejections: Rejections) -> Service {
         let (users, sessions) = (BTreeMap::new(), BTreeMap::new());
-        let mut service = Service { coap_to_mqtt, sockets, users, sessions };
+        let mut service = Service { coap_to_mqtt, sockets, users, sessions, rejections };
         for listener in 0..service.sockets.len() {
             // Never counted down: these users stay.
             service.enter((listener, None));
@@ -239,8 +251,9 @@ impl Service {
     }
 
     fn hand_over(&mut self, address: Address, trust: Trust, datagram: &[u8]) {
-        if !self.coap_to_mqtt.server.receive(Instant::now(), address, trust, datagram) {
-            tracing::debug!(peer = %address, bytes = datagram.len(), "a datagram that is not CoAP");
+        if let Err(why) = self.coap_to_mqtt.server.receive(Instant::now(), address, trust, datagram)
+        {
+            self.rejections.add(address, datagram.len(), why);
         }
     }
 

@@ -13,6 +13,7 @@ use fulmar_store::{COMMIT_BUCKETS_US, Stats};
 use fulmar_transport::tickets::TicketCounts;
 
 use super::Operated;
+use crate::serve::coap;
 use crate::serve::gateway::GatewayMetrics;
 use crate::serve::mqttsn;
 use crate::serve::platform::PlatformCounts;
@@ -50,6 +51,9 @@ pub(super) fn render(state: &Operated) -> String {
     page.web(&state.web.counts());
     if let Some(gateway) = &state.gateway {
         page.gateway(gateway);
+    }
+    if let Some(statistics) = &state.coap {
+        page.coap(statistics);
     }
     if let Some(statistics) = &state.mqtt_sn {
         page.mqtt_sn(&statistics.lock());
@@ -204,6 +208,19 @@ impl Page {
             for (labels, value) in metric.values {
                 self.sample(&name, &labels, value);
             }
+        }
+    }
+
+    fn coap(&mut self, statistics: &coap::Statistics) {
+        for (name, help, value) in [
+            ("coap_malformed_total", "Datagrams that were not CoAP", statistics.malformed()),
+            (
+                "coap_peers_refused_total",
+                "Datagrams of new CoAP peers, ignored because max_peers was reached",
+                statistics.peers_refused(),
+            ),
+        ] {
+            self.one(name, "counter", help, value);
         }
     }
 
