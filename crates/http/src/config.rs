@@ -18,6 +18,9 @@ use crate::bodies::BodyBudget;
 /// The protocol by which an ACME server validates a name (RFC 8737 section 4).
 pub const ACME_ALPN: &[u8] = b"acme-tls/1";
 
+/// The smallest buffer for an HTTP/1.1 request's headers that hyper accepts, in bytes.
+pub const MIN_HEADER_BYTES: u32 = 8 * 1024;
+
 /// One address; TCP and UDP where pages are served, UDP where only WebTransport is.
 #[derive(Clone, Debug)]
 pub struct Address {
@@ -91,7 +94,7 @@ pub struct Limits {
     pub handshake_timeout: Duration,
     /// Time from the first to the last byte of a request's headers.
     pub header_timeout: Duration,
-    /// Size of a request's headers, in bytes.
+    /// Size of a request's headers, in bytes; HTTP/1.1 uses at least [`MIN_HEADER_BYTES`].
     pub max_header_bytes: u32,
     /// Size of a request's body, in bytes (413).
     pub max_body_bytes: usize,
@@ -103,6 +106,13 @@ pub struct Limits {
     pub max_concurrent_requests: u32,
     /// Time for one direction of a connection, MQTT's or TCP's, to end after the other.
     pub linger: Duration,
+}
+
+impl Limits {
+    /// The buffer for an HTTP/1.1 request's headers, in bytes.
+    pub(crate) fn http1_buffer_bytes(&self) -> usize {
+        self.max_header_bytes.max(MIN_HEADER_BYTES) as usize
+    }
 }
 
 impl Default for Limits {

@@ -40,7 +40,7 @@ mod websocket;
 use network::network;
 
 pub use bodies::BodyBudget;
-pub use config::{ACME_ALPN, Address, EndpointConfig, Knows, Limits};
+pub use config::{ACME_ALPN, Address, EndpointConfig, Knows, Limits, MIN_HEADER_BYTES};
 pub use endpoint::{Bound, Endpoint, StartError};
 pub use metrics::{Counts, Metrics};
 pub use plain::Plain;

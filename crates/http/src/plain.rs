@@ -33,7 +33,7 @@ use crate::limited_router::LimitedRouter;
 use crate::metrics::Metrics;
 use crate::request_smuggling::SmugglingFilter;
 use crate::stop_signal::stopped;
-use crate::tcp::{ACCEPT_PAUSE, MIN_BUFFER_BYTES, ROOM_PAUSE};
+use crate::tcp::{ACCEPT_PAUSE, ROOM_PAUSE};
 
 /// The longest life of a connection, even with keep-alive; Prometheus connects again.
 const LIFE: Duration = Duration::from_secs(60);
@@ -174,7 +174,7 @@ async fn connection(
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_timeout)
-        .max_buf_size((limits.max_header_bytes as usize).max(MIN_BUFFER_BYTES))
+        .max_buf_size(limits.http1_buffer_bytes())
         .serve_connection(TokioIo::new(stream), service);
     let (mut serving, life) = (std::pin::pin!(serving), tokio::time::sleep(LIFE));
     let ended = tokio::select! {

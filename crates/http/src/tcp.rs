@@ -35,9 +35,6 @@ pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// The same if a connection was closed to make room.
 pub(crate) const ROOM_PAUSE: Duration = Duration::from_millis(5);
 
-/// The smallest buffer for an HTTP/1.1 request's headers that hyper accepts, in bytes.
-pub(crate) const MIN_BUFFER_BYTES: usize = 8 * 1024;
-
 /// Accepts until `stopping`; connections then end by themselves.
 pub(crate) async fn serve(
     handler: Arc<RequestHandler>,
@@ -137,7 +134,7 @@ fn builder(handler: &RequestHandler) -> auto::Builder<TokioExecutor> {
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_timeout)
-        .max_buf_size((limits.max_header_bytes as usize).max(MIN_BUFFER_BYTES));
+        .max_buf_size(limits.http1_buffer_bytes());
     builder
         .http2()
         .timer(TokioTimer::new())

@@ -4,6 +4,8 @@ use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::Path;
 
+use fulmar_http::MIN_HEADER_BYTES;
+
 use super::Config;
 use super::convert::set;
 use super::sections::{Challenge, ClientAuth};
@@ -20,6 +22,9 @@ const MAX_KEPT_DAYS: u32 = 36_525;
 
 /// Bodies are in memory as a whole.
 const MAX_BODY_BYTES: usize = 1024 * 1024 * 1024;
+
+/// Requests without a token have a quarter of it, and a login has 16 KiB.
+const MIN_BUFFERED_BODY_BYTES: usize = 128 * 1024;
 
 pub(super) fn check(config: &Config) -> anyhow::Result<()> {
     together(config)?;
@@ -192,9 +197,14 @@ fn ranges(config: &Config) -> Result<(), Usage> {
     within("server.coalesce_us", config.server.coalesce_us, 0, 10_000)?;
     within("quic.idle_timeout_s", config.quic.idle_timeout_s, 1, 24 * 3600)?;
     within("quic.max_streams", config.quic.max_streams, 1, 65_535)?;
+    // Without a window no client could send anything.
+    within("quic.stream_window_bytes", config.quic.stream_window_bytes, 1024, u32::MAX)?;
+    within("quic.connection_window_bytes", config.quic.connection_window_bytes, 1024, u32::MAX)?;
     let http = &config.http;
     within("http.max_body_bytes", http.max_body_bytes, 1024, MAX_BODY_BYTES)?;
-    within("http.max_header_bytes", http.max_header_bytes, 1024, 1024 * 1024)?;
+    within("http.max_header_bytes", http.max_header_bytes, MIN_HEADER_BYTES, 1024 * 1024)?;
+    let buffered = http.max_buffered_body_bytes;
+    within("http.max_buffered_body_bytes", buffered, MIN_BUFFERED_BODY_BYTES, usize::MAX)?;
     within("http.max_concurrent_requests", http.max_concurrent_requests, 1, 1024)?;
     within("http.request_timeout_s", http.request_timeout_s, 1, 3600)?;
     within("http.idle_timeout_s", http.idle_timeout_s, 1, 24 * 3600)?;
@@ -213,6 +223,12 @@ fn ranges(config: &Config) -> Result<(), Usage> {
     within("limits.max_outbox_bytes", limits.max_outbox_bytes, 4096, usize::MAX)?;
     let over_all_streams = limits.max_connection_outbox_bytes;
     within("limits.max_connection_outbox_bytes", over_all_streams, 65_536, usize::MAX)?;
+    // A packet that is received in parts would close its connection.
+    let partial = limits.max_partial_bytes_per_worker;
+    within("limits.max_partial_bytes_per_worker", partial, 65_536, usize::MAX)?;
+    let storage = &config.storage;
+    within("storage.commit_interval_ms", storage.commit_interval_ms, 0, 60_000)?;
+    within("storage.commit_max_ops", storage.commit_max_ops, 1, usize::MAX)?;
     within("platform.token_lifetime_s", config.platform.token_lifetime_s, 60, 366 * 24 * 3600)?;
     within("platform.max_requests_per_s", config.platform.max_requests_per_s, 1, u32::MAX)?;
     within("platform.raw_days", config.platform.raw_days, 1, MAX_KEPT_DAYS)?;
@@ -228,7 +244,8 @@ fn ranges(config: &Config) -> Result<(), Usage> {
         config.platform.hour_days,
         MAX_KEPT_DAYS,
     )?;
-    within("limits.connect_timeout_s", limits.connect_timeout_s, 1, 3600)
+    within("limits.connect_timeout_s", limits.connect_timeout_s, 1, 3600)?;
+    within("limits.handshake_timeout_s", limits.handshake_timeout_s, 1, 3600)
 }
 
 pub(super) fn within<T: PartialOrd + Display>(
@@ -339,6 +356,30 @@ mod tests {
     fn ranges_name_key_value_and_bounds() {
         let error = with(|c| c.quic.idle_timeout_s = 0).unwrap_err();
         assert_eq!(error, "[quic] idle_timeout_s = 0: must be from 1 to 86400");
+    }
+
+    #[test]
+    fn values_that_would_stop_all_clients_are_refused() {
+        let refused = |key: &str, change: &dyn Fn(&mut Config)| {
+            let error = with(change).expect_err(key);
+            assert!(error.contains(key) && error.contains("must be from"), "{error}");
+        };
+        refused("[limits] handshake_timeout_s", &|c| c.limits.handshake_timeout_s = 0);
+        refused("[limits] max_partial_bytes_per_worker", &|c| {
+            c.limits.max_partial_bytes_per_worker = 0;
+        });
+        refused("[quic] stream_window_bytes", &|c| c.quic.stream_window_bytes = 0);
+        refused("[quic] connection_window_bytes", &|c| c.quic.connection_window_bytes = 0);
+        refused("[http] max_buffered_body_bytes", &|c| c.http.max_buffered_body_bytes = 0);
+        refused("[storage] commit_interval_ms", &|c| c.storage.commit_interval_ms = u32::MAX);
+        refused("[storage] commit_max_ops", &|c| c.storage.commit_max_ops = 0);
+    }
+
+    #[test]
+    fn headers_are_not_limited_below_what_http_1_1_can_keep() {
+        let error = with(|c| c.http.max_header_bytes = 8191).unwrap_err();
+        assert_eq!(error, "[http] max_header_bytes = 8191: must be from 8192 to 1048576");
+        with(|c| c.http.max_header_bytes = 8192).unwrap();
     }
 
     #[test]

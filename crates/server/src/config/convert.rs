@@ -27,6 +27,8 @@ fn seconds(seconds: u32) -> Duration {
 impl LimitsConfig {
     /// Bounds of the broker.
     pub(crate) fn broker(&self) -> Limits {
+        let Limits { max_cached_routes, .. } = Limits::default();
+        // Without `..`, here and below: a new field does not compile until it has its key or stands in the line above.
         Limits {
             max_packet_bytes: self.max_packet_bytes,
             max_connections: self.max_connections,
@@ -53,16 +55,24 @@ impl LimitsConfig {
             rate_policy: self.rate_policy,
             max_connects_per_s_per_address: self.max_connects_per_s_per_address,
             connect_timeout: seconds(self.connect_timeout_s),
-            ..Limits::default()
+            max_cached_routes,
         }
     }
 
     /// Bounds of the stream transports.
     pub(crate) fn transport(&self) -> TransportLimits {
+        let TransportLimits {
+            linger,
+            max_partial_bytes_per_connection,
+            max_read_bytes_per_turn,
+            ..
+        } = TransportLimits::default();
         TransportLimits {
             handshake_timeout: seconds(self.handshake_timeout_s),
             max_partial_bytes_per_worker: self.max_partial_bytes_per_worker,
-            ..TransportLimits::default()
+            linger,
+            max_partial_bytes_per_connection,
+            max_read_bytes_per_turn,
         }
     }
 }
@@ -70,6 +80,7 @@ impl LimitsConfig {
 impl Http {
     /// Bounds of the HTTP endpoint; `limits` has those that all listeners share.
     pub(crate) fn limits(&self, limits: &LimitsConfig) -> fulmar_http::Limits {
+        let fulmar_http::Limits { linger, .. } = fulmar_http::Limits::default();
         fulmar_http::Limits {
             max_connections: limits.max_connections,
             handshake_timeout: seconds(limits.handshake_timeout_s),
@@ -79,7 +90,7 @@ impl Http {
             request_timeout: seconds(self.request_timeout_s),
             idle_timeout: seconds(self.idle_timeout_s),
             max_concurrent_requests: self.max_concurrent_requests,
-            ..fulmar_http::Limits::default()
+            linger,
         }
     }
 }
@@ -87,12 +98,22 @@ impl Http {
 impl Coap {
     /// Bounds of the CoAP server.
     pub(crate) fn limits(&self) -> fulmar_coap::Limits {
+        let fulmar_coap::Limits {
+            timing,
+            max_requests_per_peer,
+            max_waiting_notifications,
+            max_szx,
+            ..
+        } = fulmar_coap::Limits::default();
         fulmar_coap::Limits {
             max_peers: self.max_peers,
             max_body_bytes: self.max_body_bytes,
             max_buffered_bytes: self.max_buffered_bytes,
             max_observations_per_peer: self.max_observations_per_peer,
-            ..fulmar_coap::Limits::default()
+            timing,
+            max_requests_per_peer,
+            max_waiting_notifications,
+            max_szx,
         }
     }
 }
@@ -121,6 +142,8 @@ impl Quic {
 
     /// Settings of the QUIC listeners.
     pub(crate) fn settings(&self, keys: QuicKeys, limits: &LimitsConfig) -> QuicSettings {
+        let QuicSettings { retry_above, max_handshakes, losses, keys, .. } =
+            QuicSettings::new(keys);
         QuicSettings {
             idle_timeout: seconds(self.idle_timeout_s),
             handshake_timeout: seconds(limits.handshake_timeout_s),
@@ -138,7 +161,10 @@ impl Quic {
             copies: self.copies,
             mtu_discovery: self.mtu_discovery,
             qlog_dir: set(&self.qlog_dir).map(Path::to_owned),
-            ..QuicSettings::new(keys)
+            retry_above,
+            max_handshakes,
+            losses,
+            keys,
         }
     }
 }
@@ -157,11 +183,16 @@ impl ClientAuth {
 impl Storage {
     /// Options of the store.
     pub(crate) fn options(&self) -> fulmar_store::Options {
+        let fulmar_store::Options { cache_bytes, log_pages, retry_first, retry_last, .. } =
+            fulmar_store::Options::default();
         fulmar_store::Options {
             commit_interval: Duration::from_millis(u64::from(self.commit_interval_ms)),
-            commit_max_ops: self.commit_max_ops.max(1),
+            commit_max_ops: self.commit_max_ops,
             max_bytes: (self.max_bytes > 0).then_some(self.max_bytes),
-            ..fulmar_store::Options::default()
+            cache_bytes,
+            log_pages,
+            retry_first,
+            retry_last,
         }
     }
 }
