@@ -96,7 +96,7 @@ pub(crate) struct Channel {
     waiting: VecDeque<(Tag, Packet)>,
     seen: VecDeque<Seen>,
     /// Message IDs of non-confirmable messages that a reset may still refuse.
-    loose: VecDeque<(u16, Tag)>,
+    non_confirmable: VecDeque<(u16, Tag)>,
 }
 
 impl Channel {
@@ -111,7 +111,7 @@ impl Channel {
             flight: None,
             waiting: VecDeque::new(),
             seen: VecDeque::new(),
-            loose: VecDeque::new(),
+            non_confirmable: VecDeque::new(),
         }
     }
 
@@ -132,9 +132,9 @@ impl Channel {
             Kind::Reset => match self.land(|flight| flight.id == id) {
                 Some(tag) => Received::Refused(tag),
                 None => {
-                    let found = self.loose.iter().position(|(loose, _)| *loose == id);
-                    let loose = found.and_then(|at| self.loose.remove(at));
-                    loose.map_or(Received::Nothing, |(_, tag)| Received::Refused(tag))
+                    let found = self.non_confirmable.iter().position(|(sent, _)| *sent == id);
+                    let non_confirmable = found.and_then(|at| self.non_confirmable.remove(at));
+                    non_confirmable.map_or(Received::Nothing, |(_, tag)| Received::Refused(tag))
                 }
             },
             Kind::Confirmable | Kind::NonConfirmable => self.receive_new(now, id),
@@ -182,13 +182,13 @@ impl Channel {
     }
 
     /// Sends a non-confirmable message.
-    pub(crate) fn loose(&mut self, tag: Tag, mut packet: Packet, out: &mut Vec<Vec<u8>>) {
+    pub(crate) fn non_confirmable(&mut self, tag: Tag, mut packet: Packet, out: &mut Vec<Vec<u8>>) {
         packet.header.set_type(Kind::NonConfirmable);
         packet.header.message_id = self.take_id();
-        if self.loose.len() >= MAX_SEEN {
-            self.loose.pop_front();
+        if self.non_confirmable.len() >= MAX_SEEN {
+            self.non_confirmable.pop_front();
         }
-        self.loose.push_back((packet.header.message_id, tag));
+        self.non_confirmable.push_back((packet.header.message_id, tag));
         out.push(message::write(&packet));
     }
 

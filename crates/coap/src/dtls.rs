@@ -1,4 +1,4 @@
-//! A DTLS session (RFC 6347, and RFC 9147 where the client asks for it) as datagrams in and out, over the
+//! A DTLS session (RFC 6347, and RFC 9147 where the client offers it) as datagrams in and out, over the
 //! crate dimpl, which has neither sockets nor clock: with a pre-shared key or with certificates (RFC 7252
 //! section 9.1).
 //!
@@ -34,7 +34,7 @@ const HANDSHAKE: Duration = Duration::from_secs(30);
 /// Maximum number of plaintexts that wait. The caller takes them after each datagram, which contains few.
 const MAX_RECEIVED: usize = 64;
 
-/// A certificate and its key, DER; the key in PKCS#8. dimpl knows ECDSA with P-256 and P-384.
+/// A certificate and its key, DER; the key in PKCS#8. dimpl supports ECDSA with P-256 and P-384.
 #[derive(Clone)]
 pub struct Certificate {
     /// The certificate; intermediate certificates cannot be sent.
@@ -78,13 +78,13 @@ pub struct DtlsSession {
     identity: Arc<Mutex<Option<Vec<u8>>>>,
     certificate: Option<Vec<u8>>,
     /// A server whose client requests a connection ID.
-    grants: bool,
+    uses_connection_id: bool,
     granted: Option<ConnectionId>,
     /// Its ClientHello, if [`CookieExchange`] has accepted the client; the hello is still to be received.
     proven: bool,
     was_proven: bool,
     /// The hello's random.
-    begun: Option<[u8; 32]>,
+    hello_random: Option<[u8; 32]>,
     /// Added to the numbers of its records before they are encrypted: the first has the number of the hello that it
     /// answers (RFC 6347 section 4.2.1).
     shift: u64,
@@ -106,7 +106,7 @@ impl fmt::Debug for DtlsSession {
 /// Remembers the identity whose key was requested: the handshake succeeds only if the peer has the key.
 struct Resolver {
     keys: Keys,
-    asked: Arc<Mutex<Option<Vec<u8>>>>,
+    requested_identity: Arc<Mutex<Option<Vec<u8>>>>,
 }
 
 impl std::panic::UnwindSafe for Resolver {}
@@ -114,7 +114,8 @@ impl std::panic::RefUnwindSafe for Resolver {}
 
 impl PskResolver for Resolver {
     fn resolve(&self, identity: &[u8]) -> Option<Vec<u8>> {
-        *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(identity.to_vec());
+        *self.requested_identity.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(identity.to_vec());
         (self.keys)(identity)
     }
 }
@@ -122,43 +123,44 @@ impl PskResolver for Resolver {
 impl DtlsSession {
     /// The server's end, for one peer, which begins with the datagram `hello`; pass that to [`DtlsSession::receive`]
     /// next. `proven` is true if [`CookieExchange`] has validated the peer's address: no cookie is requested again
-    /// then. Clients choose between a key, if there are any, and `certificate`; with `demand`, clients that choose the
-    /// latter must have a certificate.
+    /// then. Clients choose between a key, if there are any, and `certificate`; with `require_certificate`, clients
+    /// that choose the latter must have a certificate.
     ///
     /// # Errors
     /// dimpl cannot use these settings.
     pub fn server(
         certificate: &Certificate,
         keys: Option<&Keys>,
-        demand: bool,
+        require_certificate: bool,
         hello: &[u8],
         proven: bool,
         now: Instant,
     ) -> Result<DtlsSession, Error> {
         static PROVEN: Changed = Changed(cookie::on_the_wire);
         let identity = Arc::new(Mutex::new(None));
-        let grants = connection_id::is_wanted(hello);
+        let uses_connection_id = connection_id::is_wanted(hello);
         let mut config = Config::builder()
             .mtu(MTU)
             .handshake_timeout(HANDSHAKE)
-            .require_client_certificate(demand);
-        if grants {
+            .require_client_certificate(require_certificate);
+        if uses_connection_id {
             config = config.with_crypto_provider(connection_id::provider());
         } else if proven {
             config = config.with_crypto_provider(PROVEN.server());
         }
         if let Some(keys) = keys {
-            let resolver = Resolver { keys: Arc::clone(keys), asked: Arc::clone(&identity) };
+            let resolver =
+                Resolver { keys: Arc::clone(keys), requested_identity: Arc::clone(&identity) };
             config = config.with_psk_server(None, Arc::new(resolver));
         }
-        let own = DtlsCertificate {
+        let certificate = DtlsCertificate {
             certificate: certificate.certificate.clone(),
             private_key: certificate.key.clone(),
         };
-        let dtls = Dtls::new_auto(Arc::new(config.build()?), own, now);
-        let mut session = DtlsSession::start(dtls, identity, false, grants, now)?;
+        let dtls = Dtls::new_auto(Arc::new(config.build()?), certificate, now);
+        let mut session = DtlsSession::start(dtls, identity, false, uses_connection_id, now)?;
         (session.proven, session.was_proven) = (proven, proven);
-        session.begun = hello::random_of(hello);
+        session.hello_random = hello::random_of(hello);
         Ok(session)
     }
 
@@ -176,16 +178,16 @@ impl DtlsSession {
             Credentials::Psk { identity: name, key } => {
                 let key = key.clone();
                 let keys: Keys = Arc::new(move |_| Some(key.clone()));
-                let resolver = Resolver { keys, asked: Arc::clone(&identity) };
+                let resolver = Resolver { keys, requested_identity: Arc::clone(&identity) };
                 let config = config.with_psk_client(name.clone(), Arc::new(resolver)).build()?;
                 Dtls::new_12_psk(Arc::new(config), now)
             }
             Credentials::Certificate(own) => {
-                let own = DtlsCertificate {
+                let certificate = DtlsCertificate {
                     certificate: own.certificate.clone(),
                     private_key: own.key.clone(),
                 };
-                Dtls::new_12(Arc::new(config.build()?), own, now)
+                Dtls::new_12(Arc::new(config.build()?), certificate, now)
             }
         };
         DtlsSession::start(dtls, identity, true, false, now)
@@ -195,7 +197,7 @@ impl DtlsSession {
         mut dtls: Dtls,
         identity: Arc<Mutex<Option<Vec<u8>>>>,
         client: bool,
-        grants: bool,
+        uses_connection_id: bool,
         now: Instant,
     ) -> Result<DtlsSession, Error> {
         dtls.set_active(client);
@@ -203,11 +205,11 @@ impl DtlsSession {
             dtls,
             identity,
             certificate: None,
-            grants,
+            uses_connection_id,
             granted: None,
             proven: false,
             was_proven: false,
-            begun: None,
+            hello_random: None,
             shift: 0,
             newest: 0,
             open: false,
@@ -261,10 +263,10 @@ impl DtlsSession {
         self.dtls.handle_timeout(now)?;
         self.dtls.handle_packet(&first)?;
         self.drain();
-        let asked = self.outgoing.drain(..).find_map(|packet| {
-            hello::asked_cookie(&packet).and_then(|asked| cookie::answering(datagram, asked))
+        let answering = self.outgoing.drain(..).find_map(|packet| {
+            hello::requested_cookie(&packet).and_then(|cookie| cookie::answering(datagram, cookie))
         });
-        Ok(asked)
+        Ok(answering)
     }
 
     /// Whether the client's address was validated before the session was created.
@@ -276,7 +278,7 @@ impl DtlsSession {
     /// Whether a ClientHello is the one with which this session began.
     #[must_use]
     pub fn is_begun_by(&self, datagram: &[u8]) -> bool {
-        self.begun.is_some() && self.begun == hello::random_of(datagram)
+        self.hello_random.is_some() && self.hello_random == hello::random_of(datagram)
     }
 
     /// Handles the deadlines at `now`.
@@ -357,13 +359,13 @@ impl DtlsSession {
     fn completed(&mut self, packet: &[u8]) -> Vec<u8> {
         let mut packet = self.rewrite(packet);
         if self.shift > 0 {
-            hello::shift(&mut packet, self.shift);
+            hello::add_to_record_numbers(&mut packet, self.shift);
         }
         packet
     }
 
     fn rewrite(&mut self, packet: &[u8]) -> Vec<u8> {
-        if self.grants
+        if self.uses_connection_id
             && let Some((packet, id)) = connection_id::granted(packet)
         {
             self.granted = Some(id);
@@ -474,7 +476,7 @@ mod tests {
     /// Both ends with a cookie exchange between them.
     fn meet_with_cookies(
         client: &mut DtlsSession,
-        demand: bool,
+        require_certificate: bool,
         shift: bool,
     ) -> Option<DtlsSession> {
         let now = Instant::now();
@@ -492,7 +494,7 @@ mod tests {
         }
         assert_eq!(cookies.check(now, b"here", &hello), Verdict::Proven);
         let (own, keys) = (certificate(), keys());
-        let server = DtlsSession::server(&own, Some(&keys), demand, &hello, true, now);
+        let server = DtlsSession::server(&own, Some(&keys), require_certificate, &hello, true, now);
         let mut server = server.unwrap();
         server.receive(now, &hello).unwrap();
         if shift {

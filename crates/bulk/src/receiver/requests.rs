@@ -38,9 +38,9 @@ pub(super) fn missing(object: u16, incoming: &Incoming, end: u32, writer: &mut W
             continue;
         }
         let Some(partial) = incoming.partial.get(&block) else {
-            let untouched =
+            let nothing_received =
                 |block: &u32| !incoming.is_done(*block) && !incoming.partial.contains_key(block);
-            let last = (block + 1..end).take_while(untouched).last().unwrap_or(block);
+            let last = (block + 1..end).take_while(nothing_received).last().unwrap_or(block);
             if !writer.push(BLOCK, (object, at(block, 0, parts)), (object, at(last, 0, parts))) {
                 return false;
             }
@@ -58,7 +58,7 @@ pub(super) fn missing(object: u16, incoming: &Incoming, end: u32, writer: &mut W
     true
 }
 
-/// Ranges of as many symbols as the block needs: parity after the last that was received, because the sender
+/// Ranges with the number of symbols the block needs: parity after the last that was received, because the sender
 /// continues there; then lost parity, then source symbols.
 fn ranges(partial: &Partial, symbols: u16, parity: u16) -> Vec<(u16, u16)> {
     let parities = if partial.no_room { 0 } else { parity };
@@ -68,14 +68,15 @@ fn ranges(partial: &Partial, symbols: u16, parity: u16) -> Vec<(u16, u16)> {
 /// The same for a block of which `count` symbols were received, and of whose parity the first `parity` symbols are
 /// useful.
 pub(crate) fn ranges_of(set: &Symbols, count: u16, symbols: u16, parity: u16) -> Vec<(u16, u16)> {
-    let have = |symbol: u16| u8::try_from(symbol).is_ok_and(|symbol| set.contains(symbol));
+    let is_received = |symbol: u16| u8::try_from(symbol).is_ok_and(|symbol| set.contains(symbol));
     let end = (symbols + parity).min(256);
-    let after = (symbols..end).rev().find(|&symbol| have(symbol)).map_or(symbols, |last| last + 1);
+    let after =
+        (symbols..end).rev().find(|&symbol| is_received(symbol)).map_or(symbols, |last| last + 1);
     let (parities, lost) = if parity == 0 { (0..0, 0..0) } else { (after..end, symbols..after) };
     let order = parities.chain(lost).chain(0..symbols);
     let mut ranges: Vec<(u16, u16)> = Vec::new();
     let needed = symbols.saturating_sub(count);
-    for symbol in order.filter(|&symbol| !have(symbol)).take(needed.into()) {
+    for symbol in order.filter(|&symbol| !is_received(symbol)).take(needed.into()) {
         match ranges.last_mut() {
             Some((_, last)) if *last + 1 == symbol => *last = symbol,
             _ => ranges.push((symbol, symbol)),

@@ -34,9 +34,9 @@ pub(crate) struct Symbols([u64; 4]);
 impl Symbols {
     pub(crate) fn insert(&mut self, symbol: u8) -> bool {
         let (word, bit) = (&mut self.0[usize::from(symbol / 64)], 1 << (symbol % 64));
-        let fresh = *word & bit == 0;
+        let is_new = *word & bit == 0;
         *word |= bit;
-        fresh
+        is_new
     }
 
     pub(crate) fn contains(&self, symbol: u8) -> bool {
@@ -66,8 +66,8 @@ pub(crate) struct Block {
     pub(crate) explicit: Symbols,
     /// Whether it is in the queue of repairs.
     pub(crate) queued: bool,
-    /// Whether a receiver has requested some of it.
-    pub(crate) asked: bool,
+    /// Whether a receiver has requested any symbol of it.
+    pub(crate) requested: bool,
 }
 
 impl Block {
@@ -77,11 +77,11 @@ impl Block {
 
     /// Adds `count` symbols to the repairs: first requested source symbols, because a receiver that requests them
     /// cannot use parity; then fresh parity while there is some; then requested parity again.
-    pub(crate) fn owe(&mut self, count: u16, symbols: u16, parity: u16, named: &[u8]) {
+    pub(crate) fn schedule_repairs(&mut self, count: u16, symbols: u16, parity: u16, named: &[u8]) {
         let (sources, others): (Vec<u8>, Vec<u8>) =
             named.iter().partition(|&&symbol| u16::from(symbol) < symbols);
         let mut left = count;
-        let mut name = |this: &mut Self, symbols: &[u8]| {
+        let mut add = |this: &mut Self, symbols: &[u8]| {
             for &symbol in symbols {
                 if left > 0 && this.explicit.insert(symbol) {
                     left -= 1;
@@ -89,12 +89,12 @@ impl Block {
             }
             left
         };
-        let left = name(self, &sources);
+        let left = add(self, &sources);
         let fresh = left.min(parity - (self.parity_sent + self.parity_due).min(parity));
         self.parity_due += fresh;
         if left > fresh {
             let repeated: Vec<u8> = others.into_iter().take(usize::from(left - fresh)).collect();
-            name(self, &repeated);
+            add(self, &repeated);
         }
     }
 
@@ -131,7 +131,7 @@ impl<S: Source> SentObject<S> {
     }
 
     /// The object's last symbol.
-    pub(super) fn end(&self) -> (u32, u16) {
+    pub(super) fn last_symbol(&self) -> (u32, u16) {
         let block = self.partition.blocks().saturating_sub(1);
         (block, self.partition.symbols(block).saturating_sub(1))
     }
@@ -184,11 +184,11 @@ mod tests {
     #[test]
     fn a_block_owes_fresh_parity_before_it_repeats_symbols() {
         let mut block = Block::default();
-        block.owe(4, 4, 2, &[1, 5, 4]);
+        block.schedule_repairs(4, 4, 2, &[1, 5, 4]);
         assert_eq!((block.parity_due, block.due()), (2, 4));
         let sent: Vec<_> = std::iter::from_fn(|| block.next(4)).collect();
         assert_eq!(sent, [(1, true), (5, true), (4, false), (5, false)]);
-        block.owe(2, 4, 2, &[5]);
+        block.schedule_repairs(2, 4, 2, &[5]);
         assert_eq!(block.next(4), Some((5, true)), "there is no fresh parity any more");
         assert_eq!(block.next(4), None);
     }

@@ -66,8 +66,8 @@ impl<S: Source> Sender<S> {
             let block = &mut outgoing.blocks[number as usize];
             let under_way = flying.get(&(object, number)).copied().unwrap_or(0) + block.due();
             let missing = symbols_for(wanted.count, loss, margin).max(1).saturating_sub(under_way);
-            block.asked = true;
-            block.owe(missing, symbols, parity, &wanted.named);
+            block.requested = true;
+            block.schedule_repairs(missing, symbols, parity, &wanted.named);
             if block.due() > 0 && !std::mem::replace(&mut block.queued, true) {
                 self.repairs.push_back((object, number));
                 fresh = true;
@@ -159,7 +159,7 @@ impl<S: Source> Sender<S> {
         for (&(object, number), wanted) in wanted {
             let object = &self.objects[usize::from(object)];
             let block = object.blocks[number as usize];
-            if !block.asked {
+            if !block.requested {
                 missing += u32::from(wanted.count);
                 sent += u32::from(object.partition.symbols(number));
             }

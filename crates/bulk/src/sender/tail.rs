@@ -37,7 +37,7 @@ impl<S: Source> Sender<S> {
 
     pub(super) fn flush_target(&self) -> (u16, SymbolId) {
         let object = self.objects.len().saturating_sub(1);
-        let (block, symbol) = self.objects.get(object).map_or((0, 0), SentObject::end);
+        let (block, symbol) = self.objects.get(object).map_or((0, 0), SentObject::last_symbol);
         (object as u16, SymbolId { block, symbol, block_len: symbol + 1 })
     }
 

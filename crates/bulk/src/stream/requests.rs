@@ -48,7 +48,7 @@ impl StreamSender {
                 let count = (named.len() as u16).min(symbols);
                 let needed = symbols_for(count, loss, margin).max(1);
                 let missing = needed.saturating_sub(under_way + block.repair.due());
-                block.repair.owe(missing, symbols, parity, &named);
+                block.repair.schedule_repairs(missing, symbols, parity, &named);
             }
             if block.repair.due() > 0 && !std::mem::replace(&mut block.repair.queued, true) {
                 self.repairs.push_back(number);

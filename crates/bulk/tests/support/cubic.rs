@@ -13,13 +13,13 @@ const BETA: f64 = 0.7;
 pub struct Cubic {
     window: f64,
     threshold: f64,
-    flying: f64,
+    in_flight: f64,
     /// The window at the last loss, and when it began to grow again.
-    most: f64,
+    w_max: f64,
     epoch: Option<Duration>,
     /// Losses until then belong to the same congestion event.
-    recovers_until: Duration,
-    least_rtt: Duration,
+    recovery_end: Duration,
+    min_rtt: Duration,
     pub delivered_bytes: u64,
 }
 
@@ -28,11 +28,11 @@ impl Default for Cubic {
         Cubic {
             window: 10.0,
             threshold: f64::INFINITY,
-            flying: 0.0,
-            most: 0.0,
+            in_flight: 0.0,
+            w_max: 0.0,
             epoch: None,
-            recovers_until: Duration::ZERO,
-            least_rtt: Duration::MAX,
+            recovery_end: Duration::ZERO,
+            min_rtt: Duration::MAX,
             delivered_bytes: 0,
         }
     }
@@ -41,45 +41,45 @@ impl Default for Cubic {
 impl Cubic {
     /// Whether a packet may be sent.
     pub fn may_send(&self) -> bool {
-        self.flying < self.window
+        self.in_flight < self.window
     }
 
     pub fn sent(&mut self) {
-        self.flying += 1.0;
+        self.in_flight += 1.0;
     }
 
     pub fn acknowledged(&mut self, now: Duration, rtt: Duration) {
-        self.flying -= 1.0;
+        self.in_flight -= 1.0;
         self.delivered_bytes += PACKET_BYTES as u64;
-        self.least_rtt = self.least_rtt.min(rtt);
+        self.min_rtt = self.min_rtt.min(rtt);
         if self.window < self.threshold {
             self.window += 1.0;
             let late =
-                (self.least_rtt / 8).clamp(Duration::from_millis(4), Duration::from_millis(16));
-            if self.window > 16.0 && rtt > self.least_rtt + late {
+                (self.min_rtt / 8).clamp(Duration::from_millis(4), Duration::from_millis(16));
+            if self.window > 16.0 && rtt > self.min_rtt + late {
                 self.threshold = self.window;
             }
             return;
         }
         let epoch = *self.epoch.get_or_insert(now);
         let elapsed = now.saturating_sub(epoch).as_secs_f64();
-        let begun = if self.most > 0.0 { BETA * self.most } else { self.window };
-        let turn = ((self.most.max(begun) - begun) / C).cbrt();
-        let target = C * (elapsed + rtt.as_secs_f64() - turn).powi(3) + self.most.max(begun);
-        let friendly = begun + 3.0 * (1.0 - BETA) / (1.0 + BETA) * elapsed / rtt.as_secs_f64();
+        let cwnd_epoch = if self.w_max > 0.0 { BETA * self.w_max } else { self.window };
+        let k = ((self.w_max.max(cwnd_epoch) - cwnd_epoch) / C).cbrt();
+        let target = C * (elapsed + rtt.as_secs_f64() - k).powi(3) + self.w_max.max(cwnd_epoch);
+        let friendly = cwnd_epoch + 3.0 * (1.0 - BETA) / (1.0 + BETA) * elapsed / rtt.as_secs_f64();
         let target = target.max(friendly).min(1.5 * self.window);
         self.window += ((target - self.window) / self.window).max(0.01 / self.window);
     }
 
     pub fn lost(&mut self, now: Duration, rtt: Duration) {
-        self.flying -= 1.0;
-        if now < self.recovers_until {
+        self.in_flight -= 1.0;
+        if now < self.recovery_end {
             return;
         }
-        self.recovers_until = now + rtt;
+        self.recovery_end = now + rtt;
         // Fast convergence: a window below the last one leaves room for other flows.
-        let fast = self.window < self.most;
-        self.most = if fast { self.window * (1.0 + BETA) / 2.0 } else { self.window };
+        let fast = self.window < self.w_max;
+        self.w_max = if fast { self.window * (1.0 + BETA) / 2.0 } else { self.window };
         self.window = (self.window * BETA).max(2.0);
         self.threshold = self.window;
         self.epoch = None;

@@ -162,7 +162,7 @@ impl Client {
         let Some(work) = self.works.remove(&id.0) else { return };
         self.channel.forget(id.0);
         if work.is_observing() {
-            self.channel.loose(id.0, work.deregistration(), &mut self.out);
+            self.channel.non_confirmable(id.0, work.deregistration(), &mut self.out);
         }
     }
 
@@ -266,7 +266,7 @@ impl Client {
                     self.channel.confirmable(now, id, packet, &mut self.out);
                 } else {
                     work.answer_by = Some(now + self.limits.response_timeout);
-                    self.channel.loose(id, packet, &mut self.out);
+                    self.channel.non_confirmable(id, packet, &mut self.out);
                 }
             }
             Next::Done { response, observing, first } => {

@@ -37,13 +37,15 @@ pub fn connection_id(datagram: &[u8]) -> Option<ConnectionId> {
 
 /// Whether a datagram is the ClientHello of a client that requests an ID in its own records only.
 pub(super) fn is_wanted(datagram: &[u8]) -> bool {
-    hello::messages(datagram)
+    hello::handshake_messages(datagram)
         .and_then(|messages| hello::first(messages, hello::CLIENT_HELLO))
         .is_some_and(|(hello, _)| wants(hello))
 }
 
 fn wants(hello: &[u8]) -> bool {
-    let Some(offered) = hello::offered(hello).map(|range| &hello[range]) else { return false };
+    let Some(offered) = hello::client_extensions(hello).map(|range| &hello[range]) else {
+        return false;
+    };
     hello::extension(offered, EXTENSION) == Some(&[0])
         && hello::extension(offered, SUPPORTED_VERSIONS).is_none()
 }
@@ -59,7 +61,7 @@ pub(super) fn provider() -> CryptoProvider {
 
 /// A datagram that begins with a ServerHello, with the ID it grants.
 pub(super) fn granted(datagram: &[u8]) -> Option<(Vec<u8>, ConnectionId)> {
-    let (messages, id) = with_id(hello::messages(datagram)?)?;
+    let (messages, id) = with_id(hello::handshake_messages(datagram)?)?;
     Some((hello::with_messages(datagram, &messages)?, id))
 }
 
@@ -80,7 +82,7 @@ fn with_id(messages: &[u8]) -> Option<(Vec<u8>, ConnectionId)> {
     let [high, low] = EXTENSION.to_be_bytes();
     // The lengths of the extension's data and of the ID.
     let extension = [&[high, low, 0, LENGTH as u8 + 1, LENGTH as u8], &id[..]].concat();
-    let hello = hello::with_more(hello, &hello::answered(hello)?, &extension);
+    let hello = hello::with_more(hello, &hello::server_extensions(hello)?, &extension);
     Some(([&hello, after].concat(), id))
 }
 
@@ -196,18 +198,18 @@ mod tests {
         let plain = answer();
         let (datagram, id) = granted(&plain).unwrap();
         assert_eq!(id, ID);
-        let sent = hello::messages(&datagram).unwrap();
+        let sent = hello::handshake_messages(&datagram).unwrap();
         let (answer, after) = hello::first(sent, hello::SERVER_HELLO).unwrap();
-        let list = &answer[hello::answered(answer).unwrap()];
+        let list = &answer[hello::server_extensions(answer).unwrap()];
         assert_eq!(hello::extension(list, EXTENSION), Some(&[&[8], &ID[..]].concat()[..]));
         assert_eq!(hello::extension(list, 23), Some(&[][..]));
         assert_eq!(after[0], 14);
         let asked = client_hello(&[0, 54, 0, 1, 0]);
-        let asked = hello::messages(&asked).unwrap();
-        let handshake = [asked, hello::messages(&plain).unwrap()].concat();
+        let asked = hello::handshake_messages(&asked).unwrap();
+        let handshake = [asked, hello::handshake_messages(&plain).unwrap()].concat();
         assert_eq!(transcript(&handshake), Some([asked, sent].concat()));
         let asked = client_hello(&[]);
-        let handshake = [hello::messages(&asked).unwrap(), sent].concat();
+        let handshake = [hello::handshake_messages(&asked).unwrap(), sent].concat();
         assert_eq!(transcript(&handshake), None, "it was not asked for");
     }
 

@@ -67,7 +67,7 @@ impl CookieExchange {
     /// Checks a datagram that begins with a ClientHello; `peer` is the source address as bytes.
     pub fn check(&mut self, now: Instant, peer: &[u8], datagram: &[u8]) -> Verdict {
         self.turn(now);
-        let hello = hello::messages(datagram)
+        let hello = hello::handshake_messages(datagram)
             .and_then(|messages| hello::first(messages, hello::CLIENT_HELLO))
             .and_then(|(hello, _)| hello::parts(hello));
         let Some(parts) = hello else { return self.accept_unproven(now).unwrap_or(Verdict::Drop) };
@@ -114,7 +114,7 @@ impl CookieExchange {
 /// The input of a cookie: the address, and the fields that a client repeats (RFC 6347 section 4.2.1).
 fn cookie_input(peer: &[u8], parts: &Parts<'_>) -> Vec<u8> {
     let length = (peer.len() as u64).to_be_bytes();
-    [&length, peer, parts.head, parts.offer].concat()
+    [&length, peer, parts.version_random_session, parts.suites_and_compression].concat()
 }
 
 /// A HelloVerifyRequest, in answer to a ClientHello.
@@ -130,7 +130,7 @@ fn request(datagram: &[u8], cookie: &[u8]) -> Option<Vec<u8>> {
 /// A datagram with the ClientHello of a validated client, as if it had no cookie, and as if the client had only DTLS
 /// 1.2, because the exchange was that of DTLS 1.2.
 pub(super) fn unasked(datagram: &[u8]) -> Option<Vec<u8>> {
-    let (hello, _) = hello::first(hello::messages(datagram)?, hello::CLIENT_HELLO)?;
+    let (hello, _) = hello::first(hello::handshake_messages(datagram)?, hello::CLIENT_HELLO)?;
     let parts = hello::parts(hello)?;
     let extensions = parts.extensions.map(|list| {
         let mut list = list.to_vec();
@@ -149,7 +149,7 @@ pub(super) fn unasked(datagram: &[u8]) -> Option<Vec<u8>> {
 
 /// The same datagram with the cookie that dimpl has requested, and the client's in an extension.
 pub(super) fn answering(datagram: &[u8], asked: &[u8]) -> Option<Vec<u8>> {
-    let (hello, after) = hello::first(hello::messages(datagram)?, hello::CLIENT_HELLO)?;
+    let (hello, after) = hello::first(hello::handshake_messages(datagram)?, hello::CLIENT_HELLO)?;
     let parts = hello::parts(hello)?;
     let kind = if parts.extensions.is_some() { AFTER_OTHERS } else { ALONE };
     let length = u16::try_from(parts.cookie.len()).ok()?.to_be_bytes();
@@ -190,7 +190,8 @@ mod tests {
     /// The same datagram with this cookie, as a client repeats it.
     fn with_cookie(datagram: &[u8], cookie: &[u8]) -> Vec<u8> {
         let (hello, _) =
-            hello::first(hello::messages(datagram).unwrap(), hello::CLIENT_HELLO).unwrap();
+            hello::first(hello::handshake_messages(datagram).unwrap(), hello::CLIENT_HELLO)
+                .unwrap();
         let parts = Parts { cookie, ..hello::parts(hello).unwrap() };
         let hello = hello::client_hello(&parts, 1).unwrap();
         hello::with_messages(datagram, &hello).unwrap()
@@ -198,7 +199,7 @@ mod tests {
 
     fn asked(verdict: &Verdict) -> Vec<u8> {
         let Verdict::Ask(request) = verdict else { panic!("not asked: {verdict:?}") };
-        hello::asked_cookie(request).unwrap().to_vec()
+        hello::requested_cookie(request).unwrap().to_vec()
     }
 
     #[test]
@@ -255,15 +256,17 @@ mod tests {
         for datagram in [client_hello(&[]), client_hello(&[0, 54, 0, 1, 0]), bare] {
             let inner = answering(&datagram, &[5; 32]).unwrap();
             let (hello, _) =
-                hello::first(hello::messages(&inner).unwrap(), hello::CLIENT_HELLO).unwrap();
+                hello::first(hello::handshake_messages(&inner).unwrap(), hello::CLIENT_HELLO)
+                    .unwrap();
             assert_eq!(hello::parts(hello).unwrap().cookie, [5; 32]);
             let handshake = [hello, b"and the rest"].concat();
-            let sent = hello::messages(&datagram).unwrap();
+            let sent = hello::handshake_messages(&datagram).unwrap();
             let expected = [sent, b"and the rest"].concat();
             assert_eq!(on_the_wire(&handshake), Some(expected));
             let plain = unasked(&datagram).unwrap();
             let (hello, _) =
-                hello::first(hello::messages(&plain).unwrap(), hello::CLIENT_HELLO).unwrap();
+                hello::first(hello::handshake_messages(&plain).unwrap(), hello::CLIENT_HELLO)
+                    .unwrap();
             assert!(hello::parts(hello).unwrap().cookie.is_empty());
         }
     }
@@ -283,9 +286,9 @@ mod tests {
                 unasked(bytes);
                 answering(bytes, &[1; 32]);
                 on_the_wire(bytes);
-                hello::asked_cookie(bytes);
+                hello::requested_cookie(bytes);
             }
-            hello::shift(&mut datagram, u64::MAX);
+            hello::add_to_record_numbers(&mut datagram, u64::MAX);
         }
     }
 }

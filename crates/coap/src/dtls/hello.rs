@@ -19,7 +19,7 @@ const RANDOM: usize = HEADER + 2;
 const RANDOM_LENGTH: usize = 32;
 
 /// The messages in a datagram's first record, if it has any that are not encrypted.
-pub(super) fn messages(datagram: &[u8]) -> Option<&[u8]> {
+pub(super) fn handshake_messages(datagram: &[u8]) -> Option<&[u8]> {
     let header = datagram.get(..RECORD_HEADER)?;
     let plain = header[0] == HANDSHAKE && header[3..5] == [0; 2];
     vector(datagram, RECORD_HEADER - 2, 2).filter(|_| plain).map(|range| &datagram[range])
@@ -47,7 +47,7 @@ pub(super) fn random(hello: &[u8]) -> Option<&[u8; RANDOM_LENGTH]> {
 
 /// The random of a datagram that begins with a complete ClientHello.
 pub(super) fn random_of(datagram: &[u8]) -> Option<[u8; RANDOM_LENGTH]> {
-    random(first(messages(datagram)?, CLIENT_HELLO)?.0).copied()
+    random(first(handshake_messages(datagram)?, CLIENT_HELLO)?.0).copied()
 }
 
 /// The number of a datagram's first record, without its epoch.
@@ -64,7 +64,7 @@ pub(super) fn renumber(datagram: &mut [u8], number: u64) {
 }
 
 /// Adds to the numbers of all records of a datagram that are not encrypted.
-pub(super) fn shift(mut datagram: &mut [u8], by: u64) {
+pub(super) fn add_to_record_numbers(mut datagram: &mut [u8], by: u64) {
     while let Some(range) = vector(datagram, RECORD_HEADER - 2, 2) {
         if datagram[3..5] == [0; 2]
             && let Some(number) = record_number(datagram)
@@ -77,11 +77,9 @@ pub(super) fn shift(mut datagram: &mut [u8], by: u64) {
 
 /// The parts of a ClientHello.
 pub(super) struct Parts<'a> {
-    /// Version, random and session.
-    pub(super) head: &'a [u8],
+    pub(super) version_random_session: &'a [u8],
     pub(super) cookie: &'a [u8],
-    /// Suites and compression.
-    pub(super) offer: &'a [u8],
+    pub(super) suites_and_compression: &'a [u8],
     /// The list of extensions; `None` if there is none.
     pub(super) extensions: Option<&'a [u8]>,
 }
@@ -97,8 +95,8 @@ pub(super) fn parts(hello: &[u8]) -> Option<Parts<'_>> {
         false => Some(vector(hello, compression.end, 2).filter(|list| list.end == hello.len())?),
     };
     Some(Parts {
-        head: &hello[HEADER..session.end],
-        offer: &hello[cookie.end..compression.end],
+        version_random_session: &hello[HEADER..session.end],
+        suites_and_compression: &hello[cookie.end..compression.end],
         cookie: &hello[cookie],
         extensions: extensions.map(|list| &hello[list]),
     })
@@ -106,10 +104,10 @@ pub(super) fn parts(hello: &[u8]) -> Option<Parts<'_>> {
 
 /// Assembles a ClientHello, the `number`th message of the client.
 pub(super) fn client_hello(parts: &Parts<'_>, number: u16) -> Option<Vec<u8>> {
-    let mut body = parts.head.to_vec();
+    let mut body = parts.version_random_session.to_vec();
     body.push(u8::try_from(parts.cookie.len()).ok()?);
     body.extend_from_slice(parts.cookie);
-    body.extend_from_slice(parts.offer);
+    body.extend_from_slice(parts.suites_and_compression);
     if let Some(list) = parts.extensions {
         body.extend(u16::try_from(list.len()).ok()?.to_be_bytes());
         body.extend_from_slice(list);
@@ -126,8 +124,8 @@ pub(super) fn message(kind: u8, number: u16, body: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// The cookie in a datagram that is a HelloVerifyRequest.
-pub(super) fn asked_cookie(datagram: &[u8]) -> Option<&[u8]> {
-    let (request, _) = first(messages(datagram)?, HELLO_VERIFY_REQUEST)?;
+pub(super) fn requested_cookie(datagram: &[u8]) -> Option<&[u8]> {
+    let (request, _) = first(handshake_messages(datagram)?, HELLO_VERIFY_REQUEST)?;
     vector(request, HEADER + 2, 1).map(|range| &request[range])
 }
 
@@ -139,13 +137,13 @@ pub(super) fn suites(hello: &[u8]) -> Option<Range<usize>> {
 }
 
 /// Range of a ClientHello's extensions.
-pub(super) fn offered(hello: &[u8]) -> Option<Range<usize>> {
+pub(super) fn client_extensions(hello: &[u8]) -> Option<Range<usize>> {
     let compression = vector(hello, suites(hello)?.end, 1)?;
     vector(hello, compression.end, 2)
 }
 
 /// Range of a ServerHello's extensions.
-pub(super) fn answered(hello: &[u8]) -> Option<Range<usize>> {
+pub(super) fn server_extensions(hello: &[u8]) -> Option<Range<usize>> {
     let session = vector(hello, RANDOM + RANDOM_LENGTH, 1)?;
     // After the suite and the compression.
     vector(hello, session.end + 3, 2)
@@ -222,21 +220,21 @@ pub(super) mod tests {
     #[test]
     fn hellos_are_taken_apart_wherever_they_end() {
         let datagram = client_hello(&[0, 54, 0, 1, 0, 0, 23, 0, 0]);
-        let inside = messages(&datagram).unwrap();
+        let inside = handshake_messages(&datagram).unwrap();
         let (hello, after) = first(inside, CLIENT_HELLO).unwrap();
         assert!(after.is_empty());
         assert_eq!(random(hello), Some(&[7; 32]));
         assert_eq!(hello[suites(hello).unwrap()], [0xc0, 0xa8]);
-        let list = &hello[offered(hello).unwrap()];
+        let list = &hello[client_extensions(hello).unwrap()];
         assert_eq!(extension(list, 54), Some(&[0][..]));
         assert_eq!(extension(list, 23), Some(&[][..]));
         assert_eq!(extension(list, 43), None);
         for end in 0..datagram.len() {
-            assert_eq!(messages(&datagram[..end]), None, "{end} bytes");
+            assert_eq!(handshake_messages(&datagram[..end]), None, "{end} bytes");
         }
         for end in 0..inside.len() {
             assert_eq!(first(&inside[..end], CLIENT_HELLO), None, "{end} bytes");
-            assert_eq!(offered(&inside[..end]), None, "{end} bytes");
+            assert_eq!(client_extensions(&inside[..end]), None, "{end} bytes");
         }
         assert_eq!(first(inside, SERVER_HELLO), None);
     }
@@ -246,12 +244,12 @@ pub(super) mod tests {
         // With some of these sizes a length gets its second byte.
         for size in 0..=255 {
             let datagram = client_hello(&vec![9; size]);
-            let (hello, _) = first(messages(&datagram).unwrap(), CLIENT_HELLO).unwrap();
-            let longer = with_more(hello, &offered(hello).unwrap(), &[8; 13]);
+            let (hello, _) = first(handshake_messages(&datagram).unwrap(), CLIENT_HELLO).unwrap();
+            let longer = with_more(hello, &client_extensions(hello).unwrap(), &[8; 13]);
             let longer = with_messages(&datagram, &longer).unwrap();
-            let (hello, after) = first(messages(&longer).unwrap(), CLIENT_HELLO).unwrap();
+            let (hello, after) = first(handshake_messages(&longer).unwrap(), CLIENT_HELLO).unwrap();
             assert!(after.is_empty());
-            let list = &hello[offered(hello).unwrap()];
+            let list = &hello[client_extensions(hello).unwrap()];
             assert_eq!(list, [vec![9; size], vec![8; 13]].concat());
         }
     }
@@ -259,13 +257,13 @@ pub(super) mod tests {
     #[test]
     fn fragments_and_what_is_encrypted_are_left_alone() {
         let mut datagram = client_hello(&[]);
-        let whole = messages(&datagram).unwrap();
+        let whole = handshake_messages(&datagram).unwrap();
         for (at, what) in [(8, "a later fragment"), (11, "a first fragment")] {
             let mut changed = whole.to_vec();
             changed[at] ^= 1;
             assert_eq!(first(&changed, CLIENT_HELLO), None, "{what}");
         }
         datagram[4] = 1;
-        assert_eq!(messages(&datagram), None);
+        assert_eq!(handshake_messages(&datagram), None);
     }
 }

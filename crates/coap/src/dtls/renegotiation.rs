@@ -15,7 +15,7 @@ const SUITE: [u8; 2] = [0x00, 0xff];
 
 /// A datagram that begins with a ClientHello, with the suite.
 pub(super) fn add_suite(datagram: &[u8]) -> Option<Vec<u8>> {
-    hello::with_messages(datagram, &with_suite(hello::messages(datagram)?)?)
+    hello::with_messages(datagram, &with_suite(hello::handshake_messages(datagram)?)?)
 }
 
 /// The cryptography of a client whose datagrams [`add_suite`] rewrites.
@@ -45,7 +45,7 @@ mod tests {
         let before = client_hello(&[0, 23, 0, 0]);
         let after = add_suite(&before).unwrap();
         let (hello, _) =
-            hello::first(hello::messages(&after).unwrap(), hello::CLIENT_HELLO).unwrap();
+            hello::first(hello::handshake_messages(&after).unwrap(), hello::CLIENT_HELLO).unwrap();
         assert_eq!(hello[hello::suites(hello).unwrap()], [0xc0, 0xa8, 0x00, 0xff]);
         assert_eq!(after.len(), before.len() + SUITE.len());
         assert_eq!(add_suite(&after), None);

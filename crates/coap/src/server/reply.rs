@@ -24,7 +24,7 @@ impl PeerState {
         self.proven || answer + HEADERS <= AMPLIFICATION * (request + HEADERS)
     }
 
-    /// Answers a request; `sequence` is its observation's, if it has one.
+    /// Answers a request; `sequence` is the observation's sequence number, if it has one.
     pub(super) fn reply(
         &mut self,
         context: &mut Context<'_>,
@@ -55,8 +55,8 @@ impl PeerState {
             let number = pending.block2.map_or(0, |block| block.number);
             let Some(offset) = (number as usize).checked_mul(block::size(szx)) else { return };
             // A smaller size than requested: the number counts smaller blocks, at the same offset.
-            let asked = pending.block2.map_or(szx, |block| block.szx);
-            let offset = if asked > szx { offset << (asked - szx) } else { offset };
+            let requested_szx = pending.block2.map_or(szx, |block| block.szx);
+            let offset = if requested_szx > szx { offset << (requested_szx - szx) } else { offset };
             if !self.fill(context, &mut packet, &pending.key, &response, offset, szx) {
                 packet.header.code = code::BAD_REQUEST.into();
             }
@@ -84,8 +84,8 @@ impl PeerState {
         let (sequence, szx) = (observation.sequence, observation.szx);
         let (token, key) = (observation.token.clone(), observation.key.clone());
         let mut packet = message::new(Kind::Confirmable, response.code, 0, &token);
-        let goes_on = code::is_success(response.code);
-        if goes_on {
+        let continues = code::is_success(response.code);
+        if continues {
             message::set_number(&mut packet, CoapOption::Observe, sequence);
         }
         self.fill(context, &mut packet, &key, &response, 0, szx);
@@ -93,7 +93,7 @@ impl PeerState {
         if waiting || context.room == 0 {
             self.channel.drop_oldest_waiting(id);
         }
-        if !goes_on {
+        if !continues {
             self.end(context, id);
         }
         self.channel.confirmable(context.now, id, packet, &mut context.out);
@@ -132,11 +132,12 @@ impl PeerState {
         true
     }
 
-    /// Sends a response like its request: in the acknowledgement, if that was not sent yet.
+    /// Piggybacks the response on the acknowledgement, or sends it separately if that was sent already (RFC 7252
+    /// section 5.2).
     fn dispatch(&mut self, context: &mut Context<'_>, pending: &Pending, mut packet: Packet) {
         let acknowledged = pending.acknowledge_at.is_none();
         if !pending.confirmable || (acknowledged && !self.proven) {
-            self.channel.loose(pending.id, packet, &mut context.out);
+            self.channel.non_confirmable(pending.id, packet, &mut context.out);
         } else if acknowledged {
             self.channel.confirmable(context.now, pending.id, packet, &mut context.out);
         } else {

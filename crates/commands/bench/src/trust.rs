@@ -1,7 +1,7 @@
 //! Whether to verify the broker's certificate, with a CA file or not at all. The client library verifies it.
 //!
 //! `--insecure` exists because a load generator sends nothing worth protecting, and a peer's test
-//! certificate is nobody's. The handshake's signature is checked all the same, as its cost is part of
+//! certificate is signed by no trusted CA. The handshake's signature is still checked, as its cost is part of
 //! what is measured.
 
 use std::path::Path;

@@ -6,8 +6,8 @@
 use std::fs;
 use std::path::Path;
 
-/// The part of a limit that is for parity; the rest is for the rest of the program.
-const SHARE: u64 = 4;
+/// Divisor: this part of the limit is used for parity.
+const LIMIT_DIVISOR: u64 = 4;
 
 /// Bytes of parity a receiver may hold, at most `most`.
 pub(super) fn for_parity(most: usize) -> usize {
@@ -18,7 +18,7 @@ pub(super) fn for_parity(most: usize) -> usize {
         .lines()
         .filter_map(group_file)
         .filter_map(|path| read(Path::new(&path)).trim().parse().ok());
-    let least = own.into_iter().chain(group).min().map(|limit: u64| limit / SHARE);
+    let least = own.into_iter().chain(group).min().map(|limit: u64| limit / LIMIT_DIVISOR);
     least.and_then(|least| usize::try_from(least).ok()).map_or(most, |least| least.min(most))
 }
 

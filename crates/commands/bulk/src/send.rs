@@ -82,7 +82,7 @@ pub struct Args {
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     receivers: usize,
     /// Seconds to wait for a silent receiver
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, visible_alias = "timeout", value_name = "SECONDS", default_value_t = 30)]
     patience: u64,
     /// Interface to send multicast from: its IPv4 address, or for IPv6 its name
     #[arg(long, value_name = "INTERFACE")]

@@ -6,7 +6,7 @@ use anyhow::bail;
 use fulmar_bulk::SenderProgress;
 use serde_json::{Value, json};
 
-/// Statistics after a time, at a rate in bytes per second.
+/// Statistics after this duration, at a rate in bytes per second.
 pub(super) fn of_sender(after: Duration, progress: &SenderProgress, rate: u64) -> Value {
     json!({
         "seconds": after.as_secs_f64(),

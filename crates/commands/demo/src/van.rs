@@ -2,8 +2,8 @@
 //! if this machine allows one.
 //!
 //! The receiver is `fulmar pub`, behind `fulmar lab link` if there is a link. What it is given on its standard
-//! input is the simulated drive, in real time: like a real receiver it passes on frames whose checksums are
-//! right, and not every repetition.
+//! input is the simulated drive, in real time: like a real receiver, it forwards frames whose checksums are
+//! right and drops repetitions.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -28,17 +28,17 @@ pub(super) const GATEWAY: &str = "198.18.1.2";
 /// The van's user, and the name of its receiver.
 pub(super) const USER: &str = "van";
 
-/// A meter's frames are passed on no more often than this.
-const AGAIN_MS: u64 = 30_000;
+/// The shortest interval between two forwarded frames of a meter.
+const MIN_INTERVAL_MS: u64 = 30_000;
 
-/// Before the receiver is started again, should it have ended.
+/// Pause before a receiver that ended is restarted.
 const PAUSE: Duration = Duration::from_secs(3);
 
 /// A running van.
 pub(super) struct Van {
     /// What its link is like, in a sentence.
     pub(super) about: String,
-    /// Its end is what the thread waits for.
+    /// Dropped to stop the thread.
     stop: mpsc::Sender<()>,
     thread: JoinHandle<()>,
 }
@@ -51,7 +51,7 @@ struct Receiver {
 }
 
 impl Van {
-    /// Sets out. `link` is a profile and a loss.
+    /// Starts. `link` is a profile and a loss.
     pub(super) fn start(
         town: &Town,
         quic: &str,
@@ -60,7 +60,7 @@ impl Van {
         (link, loss): (&str, &str),
     ) -> anyhow::Result<Van> {
         let program = std::env::current_exe()?;
-        let over = link_words(link, loss);
+        let over = link_arguments(link, loss);
         let (arguments, about) = if link == "none" {
             (Vec::new(), "Its van's receiver is on this machine's own network.".to_owned())
         } else if can_link(&program, &over)? {
@@ -76,13 +76,14 @@ impl Van {
         let host = if arguments.is_empty() { "127.0.0.1" } else { GATEWAY };
         let mut receiver = Receiver { program, arguments, token: token.to_owned() };
         receiver.publish_to(&format!("quic://{host}:{port}"), &data.join("ca").join("ca.pem"));
-        let heard = town.meters.iter().filter(|meter| meter.radio);
-        let heard = heard.map(|meter| (meter.installed.address.id, u64::MAX)).collect();
+        let last_forwarded = town.meters.iter().filter(|meter| meter.radio);
+        let last_forwarded =
+            last_forwarded.map(|meter| (meter.installed.address.id, u64::MAX)).collect();
         let drive = town.drive();
         let (stop, stopped) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("fulmar-van".into())
-            .spawn(move || Route { drive, heard, stopped }.run(&receiver))?;
+            .spawn(move || Route { drive, last_forwarded, stopped }.run(&receiver))?;
         Ok(Van { about, stop, thread })
     }
 
@@ -94,11 +95,11 @@ impl Van {
     }
 }
 
-fn link_words(link: &str, loss: &str) -> Vec<String> {
+fn link_arguments(link: &str, loss: &str) -> Vec<String> {
     ["lab", "link", "--profile", link, "--loss", loss, "--"].map(str::to_owned).to_vec()
 }
 
-/// Whether this machine lets us make the link; an error if the link itself is wrong.
+/// Whether this machine can emulate the link; an error if the link itself is wrong.
 fn can_link(program: &Path, over: &[String]) -> anyhow::Result<bool> {
     let tried = Command::new(program).args(over).arg("true").stdin(Stdio::null()).output()?;
     if tried.status.code() == Some(2) {
@@ -139,8 +140,8 @@ impl Receiver {
 /// The telegrams that the van receives on its route.
 struct Route {
     drive: Drive,
-    /// Meters with a radio, and when each was passed on last.
-    heard: HashMap<MeterId, u64>,
+    /// Meters with a radio, and when each was last forwarded.
+    last_forwarded: HashMap<MeterId, u64>,
     stopped: mpsc::Receiver<()>,
 }
 
@@ -182,12 +183,12 @@ impl Route {
         false
     }
 
-    /// What is passed on next.
+    /// The next telegram to be forwarded.
     fn next(&mut self) -> Option<Reception> {
-        let heard = &mut self.heard;
+        let last_forwarded = &mut self.last_forwarded;
         self.drive.find(|reception| {
-            let Some(last) = heard.get_mut(&reception.meter.id) else { return false };
-            let again = *last != u64::MAX && reception.elapsed_ms < *last + AGAIN_MS;
+            let Some(last) = last_forwarded.get_mut(&reception.meter.id) else { return false };
+            let again = *last != u64::MAX && reception.elapsed_ms < *last + MIN_INTERVAL_MS;
             if reception.damaged || again {
                 return false;
             }

@@ -79,19 +79,19 @@ const PREFIXES: [&str; 3] = ["", "up.", "down."];
 
 impl FromArgMatches for Settings {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Settings, ClapError> {
-        let mut given = Vec::new();
-        // The profile comes first: it sets everything, and the rest refines it.
+        let mut settings = Vec::new();
+        // The profile comes first: it sets everything, and the others override it.
         let profile = SETTINGS.iter().filter(|(name, _)| *name == "profile");
         let others = SETTINGS.iter().filter(|(name, _)| *name != "profile");
         for prefix in PREFIXES {
             for (name, _) in profile.clone().chain(others.clone()) {
                 let name = format!("{prefix}{name}");
                 if let Ok(Some(value)) = matches.try_get_one::<String>(&name) {
-                    given.push((name, value.clone()));
+                    settings.push((name, value.clone()));
                 }
             }
         }
-        Ok(Settings(given))
+        Ok(Settings(settings))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), ClapError> {

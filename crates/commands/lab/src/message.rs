@@ -49,7 +49,7 @@ pub(super) struct Args {
     #[arg(value_parser = clap::value_parser!(u64).range(..=3_600_000))]
     rest_ms: u64,
     /// Seconds after which a message has failed
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(long, visible_alias = "timeout", value_name = "SECONDS", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
     patience: u64,
     /// On a new connection, send the message right after CONNECT, before the broker has answered (MQTT, QoS 1)

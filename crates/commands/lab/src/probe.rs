@@ -81,7 +81,7 @@ pub(super) struct Args {
     #[arg(value_parser = clap::value_parser!(u64).range(..=3_600_000))]
     stay_ms: u64,
     /// Seconds to wait for the connection, and without a message after which missing messages count as lost
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    #[arg(long, visible_alias = "timeout", value_name = "SECONDS", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
     patience: u64,
     /// PEM file of trusted CAs

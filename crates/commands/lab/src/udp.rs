@@ -95,7 +95,7 @@ struct Receive {
     #[arg(long, value_name = "RATE", value_parser = rate)]
     rate: Option<u64>,
     /// Time without a datagram after which to stop
-    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = parse_time)]
+    #[arg(long, visible_alias = "timeout", value_name = "TIME", default_value = "500ms", value_parser = parse_time)]
     patience: u64,
     /// Maximum time to wait for the first datagram
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]

@@ -9,11 +9,11 @@ use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
 use crate::exit::Usage;
 
-/// Reads it from the terminal, unseen; or, where standard input is not one and not `taken` by
+/// Reads the password from the terminal without echo, or, if standard input is not a terminal and not `taken` by
 /// messages, from its first line.
 ///
 /// # Errors
-/// There is neither, or the line is empty.
+/// There is no terminal, or the line is empty.
 pub(super) fn ask(taken: bool) -> anyhow::Result<String> {
     let input = std::io::stdin();
     if !taken && !input.is_terminal() {
@@ -27,14 +27,14 @@ pub(super) fn ask(taken: bool) -> anyhow::Result<String> {
 
 fn hidden(terminal: &File) -> anyhow::Result<String> {
     let shown = tcgetattr(terminal.as_fd()).context("terminal")?;
-    let mut silent = shown.clone();
-    silent.local_modes.remove(LocalModes::ECHO);
-    tcsetattr(terminal, OptionalActions::Flush, &silent).context("terminal")?;
+    let mut no_echo = shown.clone();
+    no_echo.local_modes.remove(LocalModes::ECHO);
+    tcsetattr(terminal, OptionalActions::Flush, &no_echo).context("terminal")?;
     let mut prompt = terminal;
     let asked = prompt.write_all(b"Password: ").and_then(|()| prompt.flush());
     let answer = first_line(&mut BufReader::new(terminal));
     let restored = tcsetattr(terminal, OptionalActions::Flush, &shown);
-    // What the person typed to end the line was not shown either.
+    // The line end was not echoed.
     drop(prompt.write_all(b"\n"));
     asked.context("terminal")?;
     restored.context("terminal")?;

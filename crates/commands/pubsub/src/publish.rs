@@ -86,8 +86,8 @@ fn seconds(text: &str) -> Result<Duration, String> {
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let payload = payload(&args).await?;
     if coap::is_coap(&args.connection.url) {
-        let given = args.connection.prepare_coap(args.stdin_line || args.stdin_file)?;
-        return coap::publish(coap_job(args, given, payload)).await;
+        let credentials = args.connection.prepare_coap(args.stdin_line || args.stdin_file)?;
+        return coap::publish(coap_job(args, credentials, payload)).await;
     }
     let prepared = args.connection.prepare(args.stdin_line || args.stdin_file)?;
     let mut template = Message::new(args.topic.clone(), Vec::new()).qos(args.qos);
@@ -96,7 +96,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     let (client, mut events) = Client::connect(prepared.options).map_err(explain)?;
     let log = Arc::new(Mutex::new(Log::default()));
     let mut run = Run::new(client, template, &args, Arc::clone(&log));
-    // The first messages are queued before the connection is there and go out with it.
+    // The first messages are queued before the connection is open and go out with it.
     let sent = tokio::select! {
         sent = run.send_all(payload, &args) => sent,
         failed = watch(&mut events, &log) => Err(failed),
@@ -107,7 +107,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The payload, or `None` if there is one a line of standard input.
+/// The payload, or `None` if there is one per line of standard input.
 async fn payload(args: &Args) -> anyhow::Result<Option<Vec<u8>>> {
     Ok(match (&args.message, &args.file) {
         (Some(text), _) => Some(text.clone().into_bytes()),
@@ -122,10 +122,10 @@ async fn payload(args: &Args) -> anyhow::Result<Option<Vec<u8>>> {
     })
 }
 
-fn coap_job(args: Args, given: coap::Given, payload: Option<Vec<u8>>) -> coap::Job {
+fn coap_job(args: Args, credentials: coap::Given, payload: Option<Vec<u8>>) -> coap::Job {
     coap::Job {
         url: args.connection.url.clone(),
-        given,
+        given: credentials,
         topic: args.topic,
         retain: args.retain,
         payload: payload.map(Into::into),
@@ -135,7 +135,7 @@ fn coap_job(args: Args, given: coap::Given, payload: Option<Vec<u8>>) -> coap::J
     }
 }
 
-/// Ends only when there is no use in going on.
+/// Returns only on a permanent failure.
 async fn watch(events: &mut Events, log: &Mutex<Log>) -> anyhow::Error {
     let mut first = Log::default();
     if let Err(error) = connected(events, &mut first).await {
@@ -146,7 +146,7 @@ async fn watch(events: &mut Events, log: &Mutex<Log>) -> anyhow::Error {
         match events.next().await {
             Some(Event::Disconnected { reason, retry_in: None }) => return explain(reason),
             Some(event) => lock(log).note(&event),
-            // Closed in good order: the publications have their own results.
+            // Closed normally: the publications have their own results.
             None => std::future::pending().await,
         }
     }
@@ -168,14 +168,14 @@ struct Run {
 impl Run {
     fn new(client: Client, template: Message, args: &Args, log: Arc<Mutex<Log>>) -> Run {
         // A terminal that is typed into needs no progress on it.
-        let typed = args.stdin_line && std::io::stdin().is_terminal();
+        let is_interactive = args.stdin_line && std::io::stdin().is_terminal();
         let total = (!args.stdin_line).then_some(args.repeat);
         Run {
             client,
             template,
             pending: VecDeque::new(),
             counter: Counter::new(args.stats, args.json),
-            progress: Progress::new(!args.stats && !typed, total),
+            progress: Progress::new(!args.stats && !is_interactive, total),
             log,
         }
     }
@@ -200,7 +200,7 @@ impl Run {
         Ok(())
     }
 
-    /// Waits, and meanwhile sees to what was sent before.
+    /// Waits, and meanwhile handles acknowledgements.
     async fn pause(&mut self, delay: Duration) -> anyhow::Result<()> {
         if delay.is_zero() {
             return Ok(());
@@ -237,7 +237,7 @@ impl Run {
         Ok(())
     }
 
-    /// Waits for the oldest message's fate. Cancelling it loses nothing.
+    /// Waits for the oldest message's result. Cancelling it loses nothing.
     async fn finish_one(&mut self) -> anyhow::Result<()> {
         let Some(delivery) = self.pending.front_mut() else { return Ok(()) };
         let delivered = loop {

@@ -1,6 +1,6 @@
-//! `fulmar sensor`: readings into MQTT, from standard input, from sensors that Linux drives, or simulated.
+//! `fulmar sensor`: publishes readings to MQTT, from standard input, from sensors that Linux drives, or simulated.
 //!
-//! What a line says and what a home is like is `fulmar_sensors`; here are only files, clocks and the connection.
+//! `fulmar_sensors` parses lines and simulates homes; here are only files, clocks and the connection.
 
 mod kernel;
 mod lines;

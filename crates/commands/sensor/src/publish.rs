@@ -48,16 +48,16 @@ impl<T> Publisher<T> {
     /// flight or the broker refused it.
     pub(super) async fn next(&mut self) -> anyhow::Result<Option<(Reading, T)>> {
         let Some((delivery, _, _)) = self.pending.front_mut() else { return Ok(None) };
-        let fate = delivery.await;
+        let result = delivery.await;
         let Some((_, reading, about)) = self.pending.pop_front() else { return Ok(None) };
-        match fate {
+        match result {
             Ok(_) => {
                 self.delivered += 1;
                 Ok(Some((reading, about)))
             }
             Err(error @ Error::Closed) => Err(explain(error)),
             Err(error) => {
-                // Others may be taken: one device's topic is forbidden, or the broker is full for a while.
+                // Others may be accepted: one device's topic is denied, or the broker is full for a while.
                 self.refused += 1;
                 let Reading { device, quantity, .. } = reading;
                 tracing::warn!(device, quantity, "not accepted by the broker: {error}");
@@ -71,7 +71,7 @@ impl<T> Publisher<T> {
         !self.pending.is_empty()
     }
 
-    /// Says goodbye when everything has its fate.
+    /// Disconnects after all results.
     ///
     /// # Errors
     /// The broker refused some.
@@ -87,7 +87,7 @@ impl<T> Publisher<T> {
     }
 }
 
-/// Ends only when there is no use in going on: a sensor outlives its broker's restarts.
+/// Returns only on a permanent failure: a sensor outlives its broker's restarts.
 pub(super) async fn watch(mut events: Events) -> anyhow::Error {
     loop {
         match events.next().await {
@@ -99,7 +99,7 @@ pub(super) async fn watch(mut events: Events) -> anyhow::Error {
                 tracing::info!(transport = transport.scheme(), "connected");
             }
             Some(_) => {}
-            // Closed in good order: the readings have their own results.
+            // Closed normally: the readings have their own results.
             None => std::future::pending().await,
         }
     }

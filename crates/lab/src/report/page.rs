@@ -15,12 +15,12 @@ use crate::stats::{Centre, Estimate, median, quantile, share, sorted};
 
 const STYLE: &str = include_str!("style.css");
 
-/// Reasons of failures that a page lists, a part.
+/// Reasons of failures that a page lists per part.
 const MAX_REASONS: usize = 20;
 
 /// The most measures side by side in a table: with conditions and intervals, more would be wider than a screen of
 /// 1440 pixels (`tests/browser/pages.test.mjs`).
-const MEASURES_A_TABLE: usize = 8;
+const MEASURES_PER_TABLE: usize = 8;
 
 /// A sample whose emulator was later than this at the 99th percentile, in µs, is reported as late.
 const LATE_US: f64 = 2000.0;
@@ -82,19 +82,19 @@ fn overview(all: &All) -> Markup {
     html! {
         p.overview {
             (tally(count(Outcome::Ok), count(Outcome::Failed), count(Outcome::Timeout)))
-            " · " (spell(seconds)) " of measuring"
+            " · " (format_duration(seconds)) " of measuring"
             @if let Some(first) = first { " · begun " (day(first)) }
             @if let Some(newest) = newest {
                 " · Fulmar " (newest.environment.version) " · " (newest.environment.kernel)
                 " · " (newest.environment.cores) " × " (newest.environment.cpu)
             }
-            " · the same figures as " a href="report.csv" { "CSV" } " and " a href="report.xlsx" { "workbook" }
+            " · the same data as " a href="report.csv" { "CSV" } " and " a href="report.xlsx" { "workbook" }
         }
     }
 }
 
 /// A duration in a suitable unit.
-fn spell(seconds: f64) -> String {
+fn format_duration(seconds: f64) -> String {
     match seconds {
         s if s < 100.0 => format!("{} s", short(s)),
         s if s < 6000.0 => format!("{:.0} minutes", s / 60.0),
@@ -350,7 +350,7 @@ fn figures_table(part: &Results) -> Markup {
     html! {
         details open[part.cells.len() <= 24] {
             summary { h3 { "All figures" } }
-            @for measures in measures.chunks(MEASURES_A_TABLE) { (figures_part(part, &conditions, measures)) }
+            @for measures in measures.chunks(MEASURES_PER_TABLE) { (figures_part(part, &conditions, measures)) }
             p.note {
                 "In brackets the 95 % interval: of medians by bootstrap over the samples, of means by "
                 "Student’s t. ↓ small is better, ↑ large is better."

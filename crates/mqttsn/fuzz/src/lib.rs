@@ -1,5 +1,5 @@
-//! Fuzz targets of `fulmar-mqttsn`: whatever devices and broker say, what is sent can be read, there are no more
-//! devices than may be, and time goes on.
+//! Fuzz targets of `fulmar-mqttsn`: for any input, output decodes, the client limit holds, and
+//! deadlines advance.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ pub fn message(datagram: &[u8]) {
     assert!(written.len() <= datagram.len());
 }
 
-struct Served {
+struct Harness {
     server: Server<u8>,
     open: BTreeSet<Handle>,
     /// What the broker has been asked that it has not answered.
@@ -28,8 +28,8 @@ struct Served {
     now: Instant,
 }
 
-impl Served {
-    fn new() -> Served {
+impl Harness {
+    fn new() -> Harness {
         let settings = Settings {
             predefined: [(7, "meters/7".into())].into(),
             retries: 2,
@@ -42,7 +42,7 @@ impl Served {
         };
         let now = Instant::now();
         let server = Server::new(settings, 7, now);
-        Served { server, open: BTreeSet::new(), asked: Vec::new(), now }
+        Harness { server, open: BTreeSet::new(), asked: Vec::new(), now }
     }
 
     fn settle(&mut self) {
@@ -52,7 +52,10 @@ impl Served {
                     match request {
                         Request::Open(_) => drop(self.open.insert(handle)),
                         Request::Close { .. } => drop(self.open.remove(&handle)),
-                        _ => assert!(self.open.contains(&handle), "only who has a connection asks"),
+                        _ => assert!(
+                            self.open.contains(&handle),
+                            "a request needs an open connection"
+                        ),
                     }
                     self.asked.push((handle, request));
                 }
@@ -95,7 +98,7 @@ impl Served {
         self.server.on_broker_event(self.now, handle, event);
     }
 
-    /// The broker has a message for somebody.
+    /// The broker has a message for a device.
     fn deliver(&mut self, choice: u8) {
         let Some(&handle) = self.open.iter().nth(usize::from(choice) % 4) else { return };
         let qos = QoS::try_from(choice >> 2 & 3).unwrap_or_default();
@@ -112,46 +115,48 @@ impl Served {
     }
 }
 
-/// A script: a byte that chooses what happens, one that says with what; a datagram's bytes follow.
+/// A script: a byte that chooses what happens, one for its parameter; a datagram's bytes follow.
 pub fn server(mut data: &[u8]) {
-    let mut served = Served::new();
+    let mut harness = Harness::new();
     while let [choice, size, rest @ ..] = data {
         data = rest;
         match choice % 8 {
-            0 => served.now += Duration::from_millis(u64::from(*size) * 500),
-            1 => served.deliver(*size),
+            0 => harness.now += Duration::from_millis(u64::from(*size) * 500),
+            1 => harness.deliver(*size),
             2 | 3 => {
                 let reason = ReasonCode::from_u8(*size).unwrap_or(ReasonCode::Success);
-                served.answer(reason);
+                harness.answer(reason);
             }
             _ => {
                 let (datagram, rest) = data.split_at(data.len().min(usize::from(*size)));
                 data = rest;
                 let trust = if choice & 8 == 0 { Trust::Proven } else { Trust::Claimed };
-                // What is no message is refused, which is all that there is to it.
-                let _ = served.server.receive(served.now, choice / 16, trust, datagram);
+                let _ = harness.server.receive(harness.now, choice / 16, trust, datagram);
             }
         }
-        served.settle();
-        served.server.on_deadline(served.now);
-        served.settle();
-        assert!(served.server.deadline().is_none_or(|at| at > served.now), "time goes on");
+        harness.settle();
+        harness.server.on_deadline(harness.now);
+        harness.settle();
+        assert!(
+            harness.server.deadline().is_none_or(|at| at > harness.now),
+            "a deadline is in the past"
+        );
     }
-    // Left alone, everybody whom the broker has let in is forgotten.
-    while !served.asked.is_empty() {
-        served.answer(ReasonCode::Success);
-        served.settle();
+    // Without input, all accepted devices time out.
+    while !harness.asked.is_empty() {
+        harness.answer(ReasonCode::Success);
+        harness.settle();
     }
-    while let Some(at) = served.server.deadline() {
-        served.now = served.now.max(at);
-        served.server.on_deadline(served.now);
-        served.settle();
-        while !served.asked.is_empty() {
-            served.answer(ReasonCode::Success);
-            served.settle();
+    while let Some(at) = harness.server.deadline() {
+        harness.now = harness.now.max(at);
+        harness.server.on_deadline(harness.now);
+        harness.settle();
+        while !harness.asked.is_empty() {
+            harness.answer(ReasonCode::Success);
+            harness.settle();
         }
     }
-    assert_eq!(served.server.clients(), 0);
+    assert_eq!(harness.server.clients(), 0);
 }
 
 #[cfg(test)]

@@ -81,7 +81,7 @@ pub struct Args {
     #[arg(long)]
     adaptive: bool,
     /// Seconds to wait for devices to appear, and for progress
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(long, visible_alias = "timeout", value_name = "SECONDS", default_value_t = 60)]
     patience: u64,
     /// Interface to send multicast from: its IPv4 address, or for IPv6 its name
     #[arg(long, value_name = "INTERFACE")]

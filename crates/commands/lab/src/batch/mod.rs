@@ -100,7 +100,7 @@ struct Transfers {
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1024..=16 << 20))]
     window: Option<u32>,
     /// Seconds after which a transfer has failed
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    #[arg(long, visible_alias = "timeout", value_name = "SECONDS", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
     patience: u64,
     /// Keep the connection from one transfer to the next (QUIC only)

@@ -63,7 +63,7 @@ pub(super) struct Args {
     #[arg(value_parser = clap::value_parser!(u64).range(..=3_600_000))]
     rest_ms: u64,
     /// Seconds without data after which a transfer is started again
-    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds)]
+    #[arg(long, visible_alias = "timeout", value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds)]
     patience: f64,
     /// Number of attempts before a transfer counts as failed
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]

@@ -17,7 +17,7 @@ pub use speaker::Speaker;
 pub(super) use subscribe::subscribe;
 pub(super) use trust::Given;
 
-/// A URL taken apart: `coap://HOST[:PORT][/PATH]`, `coaps://…`.
+/// A parsed URL: `coap://HOST[:PORT][/PATH]`, `coaps://…`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Url {
     secure: bool,
@@ -27,16 +27,16 @@ pub(super) struct Url {
     root: Vec<String>,
 }
 
-/// Whether a URL is of CoAP.
+/// Whether it is a CoAP URL.
 pub fn is_coap(url: &str) -> bool {
     ["coap://", "coaps://"].iter().any(|scheme| url.to_ascii_lowercase().starts_with(scheme))
 }
 
 impl Url {
-    /// Takes a URL apart.
+    /// Parses a URL.
     ///
     /// # Errors
-    /// Usage.
+    /// [`Usage`] if the URL is invalid.
     pub(super) fn parse(text: &str) -> anyhow::Result<Url> {
         let wrong = |why: &str| Usage(format!("{text}: {why}; write coap://HOST[:PORT][/PATH]"));
         let (scheme, rest) = text.split_once("://").ok_or_else(|| wrong("no scheme"))?;
@@ -68,7 +68,7 @@ impl Url {
     /// The path of a topic.
     ///
     /// # Errors
-    /// Usage: one cannot ask for it over CoAP.
+    /// [`Usage`] if the topic has no CoAP path.
     fn path(&self, topic: &str) -> anyhow::Result<Vec<String>> {
         let wrong = |why: &str| Usage(format!("-t {topic:?}: {why}"));
         if topic.contains(['+', '#']) {
@@ -89,13 +89,13 @@ fn check(topic: &str, response: &Response) -> anyhow::Result<()> {
     if code::is_success(response.code) {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&response.payload);
+    let text = String::from_utf8_lossy(&response.payload);
     // What a server says is shown as one line without control characters.
-    let said: String = said.chars().filter(|c| !c.is_control()).take(200).collect();
+    let text: String = text.chars().filter(|c| !c.is_control()).take(200).collect();
     let code = code::text(response.code);
-    match said.is_empty() {
+    match text.is_empty() {
         true => bail!("topic {topic:?}: the server answered {code}"),
-        false => bail!("topic {topic:?}: the server answered {code}: {said}"),
+        false => bail!("topic {topic:?}: the server answered {code}: {text}"),
     }
 }
 
