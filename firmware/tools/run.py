@@ -1,10 +1,10 @@
-"""make firmware-run: the sensor in QEMU, a Fulmar broker for it on this machine, and what both say.
+"""make firmware-run: the sensor in QEMU, a Fulmar broker for it on this machine, and the output of both.
 
     run.py FULMAR IMAGE [FEATURES]
 
-The broker gets a data folder, a port and a key of its own, all of which go when this ends (Ctrl-C). When the
-device has published once and sleeps, a command is sent; it hears it when it wakes. FEATURES are the
-image's: whom it trusts, and whether it wants DHCP."""
+The broker gets a data folder, a port and a key of its own, which are removed at the end (Ctrl-C). When the
+device has published once and sleeps, a command is sent, which it receives at its next wake-up. FEATURES are
+the image's: which keys it trusts, and whether it uses DHCP."""
 
 import json
 import pathlib
@@ -53,12 +53,12 @@ key = "{folder}/localhost.key"
     return process, ports, key
 
 
-def shown(name: str, process, heard=lambda line: None):
-    """Prints a process's lines, with its name, and tells `heard`."""
+def shown(name: str, process, on_line=lambda line: None):
+    """Prints a process's lines with its name, and passes each to `on_line`."""
     def lines():
         for line in process.stdout:
             print(f"{name:>7} | {line.rstrip()}", flush=True)
-            heard(line.rstrip())
+            on_line(line.rstrip())
     thread = threading.Thread(target=lines, daemon=True)
     thread.start()
     return thread
@@ -86,21 +86,21 @@ def main(fulmar: str, image: str, features="ed25519"):
                 network=None if "dhcp" in chosen else device.FIXED_NETWORK)
             command = ["-q", "1", "-t", f"sensors/{CLIENT}/command", "-m"]
             print(f"The device boots, publishes over QUIC to the broker, port {ports['quic']}, and wakes every "
-                  f"{INTERVAL_S} seconds.\nCtrl-C ends all. Tell it something:\n"
+                  f"{INTERVAL_S} seconds.\nCtrl-C ends all. Send it a command:\n"
                   f"    {fulmar} pub {url} {' '.join(command)} 'led off'\n"
                   f"    {fulmar} pub {url} {' '.join(command)} 'every 10'", flush=True)
             asleep = threading.Event()
 
-            def heard(line: str):
+            def command_once(line: str):
                 if line.startswith("stack peak") and not asleep.is_set():
                     asleep.set()
-                    print(f"{'you':>7} | led on (it sleeps, and hears it when it wakes)", flush=True)
+                    print(f"{'you':>7} | sent `led on`; delivered at the next wake-up", flush=True)
                     subprocess.run([fulmar, "pub", url, *command, "led on"], check=False)
 
             board = subprocess.Popen(device.command(pathlib.Path(image).resolve(), folder, settings),
                                      cwd=folder, stdin=subprocess.DEVNULL, **piped)
             processes.append(board)
-            shown("device", board, heard).join()
+            shown("device", board, command_once).join()
         except KeyboardInterrupt:
             pass
         finally:

@@ -110,8 +110,8 @@ class Firmware(unittest.TestCase):
         self.command(broker, "led on")
         # The next process knows only what is in the ticket's page.
         second = self.boot(relay.port, wakes=1)
-        self.assertTrue(any(line.startswith("handshake: resumed, early data taken") for line in second), second)
-        self.assertTrue(any(line.startswith("connected: session known") for line in second))
+        self.assertTrue(any(line.startswith("handshake: resumed, early data accepted") for line in second), second)
+        self.assertTrue(any(line.startswith("connected: session present") for line in second))
         self.assertIn("command: led on", second)
         self.assertNotIn("unknown command", second)
         eventually("both readings", lambda: len(self.received()) == 2)
@@ -139,7 +139,7 @@ class Firmware(unittest.TestCase):
         resumed = self.boot(relay.port, wakes=CONNECTIONS - half, interval_s=1)
         self.assert_published(new + resumed, CONNECTIONS)
         self.assertTrue(all(relay.lost.values()), "nothing was lost: the test shows nothing")
-        early = sum(line.startswith("handshake: resumed, early data taken") for line in resumed)
+        early = sum(line.startswith("handshake: resumed, early data accepted") for line in resumed)
         print(f"{CONNECTIONS} connections, {early} with early data; datagrams lost: {relay.lost}")
         self.assertGreater(early, 0)
 
@@ -174,6 +174,11 @@ class Firmware(unittest.TestCase):
         broker = self.start_broker()
         lines = self.boot(broker.ports["quic"], image("ed25519,dhcp"), wakes=1, network=None)
         self.assert_published(lines, 1)
+
+    def test_without_an_address_it_says_what_to_set(self):
+        self.key = bytes(32)
+        lines = self.boot(1, wakes=1, network=None)
+        self.assertIn("no address: set --address and --gateway, or build with dhcp", lines)
 
     def test_a_stack_that_overflows_is_noticed(self):
         self.key = bytes(32)

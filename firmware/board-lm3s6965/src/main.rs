@@ -46,6 +46,11 @@ fn main() -> ! {
         Ok(settings) => settings,
         Err(error) => without_settings(error),
     };
+    #[cfg(not(feature = "dhcp"))]
+    if settings.network.is_none() {
+        uart::line(&[Text("no address: set --address and --gateway, or build with dhcp")]);
+        host::switch_off()
+    }
     SENSOR.kept().read(TICKET_PAGE.bytes());
     let mut board = Lm3s6965::start(&settings);
     run(SENSOR, PAGE, &mut clock, &mut board, &settings)

@@ -317,7 +317,7 @@ impl Wake {
         match event {
             Event::Handshake { resumed, early_data_accepted } => {
                 self.outcome.early = early_data_accepted;
-                let early = if early_data_accepted { ", early data taken" } else { "" };
+                let early = if early_data_accepted { ", early data accepted" } else { "" };
                 let kind = if resumed { "resumed" } else { "new" };
                 board.log(&[Text("handshake: "), Text(kind), Text(early), Text(", ms "), after]);
             }
@@ -327,8 +327,8 @@ impl Wake {
                 if !session_present {
                     self.commands = Commands::Wanted;
                 }
-                let known = if session_present { "known" } else { "new" };
-                board.log(&[Text("connected: session "), Text(known), Text(", ms "), after]);
+                let kind = if session_present { "present" } else { "new" };
+                board.log(&[Text("connected: session "), Text(kind), Text(", ms "), after]);
             }
             Event::Published { id, reason } if id == self.reading => {
                 self.outcome.published = reason < 0x80;
