@@ -1,9 +1,11 @@
 #![doc = include_str!("../README.md")]
 //!
-//! `machine` is the protocol; `driver` moves bytes between it and connections, which `dial` makes.
+//! `machine` is the protocol; `driver` moves bytes between it and connections, which `dial` makes. `copying` has
+//! endpoints for other protocols over QUIC.
 #![forbid(unsafe_code)]
 
 mod api;
+mod copying;
 mod dial;
 mod driver;
 mod error;
@@ -21,6 +23,7 @@ mod url;
 mod websocket;
 
 pub use api::{Client, Delivery, Event, Events, PathStats};
+pub use copying::CopyingEndpoint;
 pub use error::Error;
 pub use fulmar_congestion::Congestion;
 pub use fulmar_mqtt::packet::{RetainHandling, SubscribeOptions};

@@ -7,13 +7,13 @@
 //!
 //! `repeats` sends small datagrams again where packets are lost.
 
-mod repeats;
+pub(crate) mod repeats;
 
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 
 use fulmar_congestion::copies::SharedCopies;
@@ -22,7 +22,7 @@ use quinn::{AsyncUdpSocket, UdpPoller};
 use tokio::io::Interest;
 use tokio::sync::mpsc;
 
-use repeats::Repeats;
+use repeats::{Repeats, Resend};
 
 /// Events that may wait for their reader; further ones add nothing and are dropped.
 pub(crate) const MAX_WAITING_EVENTS: usize = 8;
@@ -75,7 +75,10 @@ impl Socket {
         let io = tokio::net::UdpSocket::from_std(socket)?;
         let (refused, unconfirmed) = (AtomicU32::new(0), AtomicBool::new(moved));
         Ok(Arc::new_cyclic(|own| {
-            let repeats = copies.map(|copies| Repeats::new(copies, own.clone()));
+            let repeats = copies.map(|copies| {
+                let own: Weak<Socket> = Weak::clone(own);
+                Repeats::new(copies, own)
+            });
             Socket { io, state, events, refused, unconfirmed, repeats }
         }))
     }
@@ -114,6 +117,23 @@ impl Socket {
         {
             self.report(SocketEvent::Moved(address));
         }
+    }
+}
+
+impl Resend for Socket {
+    fn repeats(&self) -> Option<&Repeats> {
+        self.repeats.as_ref()
+    }
+
+    fn resend(&self, copy: &Transmit<'_>) -> bool {
+        match self.try_once(copy) {
+            Ok(()) => return true,
+            // A full kernel has no room for extras.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            // The kernel reports the error of an earlier datagram instead of sending this one.
+            Err(error) => self.note(&error),
+        }
+        false
     }
 }
 

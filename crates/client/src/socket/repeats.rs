@@ -2,7 +2,7 @@
 //!
 //! There is a task for them only while there are any, which is for milliseconds at a time.
 
-use std::io::ErrorKind;
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -12,7 +12,14 @@ use fulmar_congestion::copies::{CopyQueue, Sent, SharedCopies, share};
 use quinn::udp::{EcnCodepoint, Transmit};
 use tokio::runtime::Handle;
 
-use super::Socket;
+/// A socket whose datagrams are sent again.
+pub(crate) trait Resend: Send + Sync {
+    /// The datagrams that wait for it.
+    fn repeats(&self) -> Option<&Repeats>;
+
+    /// Sends a copy if the kernel has room for it now; whether it has.
+    fn resend(&self, copy: &Transmit<'_>) -> bool;
+}
 
 /// Datagrams that wait for their copies.
 const MAX_WAITING: usize = 64;
@@ -20,11 +27,10 @@ const MAX_WAITING: usize = 64;
 /// Set in the first byte of packets of a handshake and of 0-RTT (RFC 9000 section 17.2).
 const LONG_HEADER: u8 = 0x80;
 
-#[derive(Debug)]
-pub(super) struct Repeats {
+pub(crate) struct Repeats {
     copies: SharedCopies,
     waiting: Mutex<Waiting>,
-    socket: Weak<Socket>,
+    socket: Weak<dyn Resend>,
     runtime: Handle,
     /// Copies sent since the last packet from the server, which may be refused like the originals.
     refusable: AtomicU32,
@@ -47,14 +53,14 @@ struct Datagram {
 
 impl Repeats {
     /// For a socket that is being made, on the runtime that serves it.
-    pub(super) fn new(copies: SharedCopies, socket: Weak<Socket>) -> Repeats {
+    pub(crate) fn new(copies: SharedCopies, socket: Weak<dyn Resend>) -> Repeats {
         let waiting = Waiting { queue: CopyQueue::new(MAX_WAITING), is_served: false };
         let (runtime, refusable) = (Handle::current(), AtomicU32::new(0));
         Repeats { copies, waiting: Mutex::new(waiting), socket, runtime, refusable }
     }
 
     /// A datagram was sent.
-    pub(super) fn sent(&self, transmit: &Transmit<'_>) {
+    pub(crate) fn sent(&self, transmit: &Transmit<'_>) {
         let bytes = transmit.contents;
         // A run of datagrams is a long one.
         let is_single = transmit.segment_size.is_none_or(|segment| segment >= bytes.len());
@@ -97,24 +103,26 @@ impl Repeats {
         next
     }
 
-    fn send_due(&self, socket: &Socket) {
+    fn send_due(&self, socket: &dyn Resend) {
         self.waiting().queue.send_due(Instant::now(), |datagram| {
-            match socket.try_once(&datagram.as_transmit()) {
-                Ok(()) => drop(self.refusable.fetch_add(1, Ordering::Relaxed)),
-                // A full kernel has no room for extras.
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                // The kernel reports the error of an earlier datagram instead of sending this one.
-                Err(error) => socket.note(&error),
+            if socket.resend(&datagram.as_transmit()) {
+                self.refusable.fetch_add(1, Ordering::Relaxed);
             }
         });
     }
 }
 
-async fn serve(socket: Arc<Socket>) {
-    let Some(repeats) = &socket.repeats else { return };
+impl fmt::Debug for Repeats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Repeats").field("waiting", &self.waiting).finish_non_exhaustive()
+    }
+}
+
+async fn serve(socket: Arc<dyn Resend>) {
+    let Some(repeats) = socket.repeats() else { return };
     while let Some(at) = repeats.next() {
         tokio::time::sleep_until(at.into()).await;
-        repeats.send_due(&socket);
+        repeats.send_due(&*socket);
     }
 }
 
@@ -140,7 +148,7 @@ mod tests {
     use tokio::sync::mpsc;
     use tokio::time::timeout;
 
-    use super::super::{MAX_WAITING_EVENTS, SocketEvent};
+    use super::super::{MAX_WAITING_EVENTS, Socket, SocketEvent};
     use super::*;
     use quinn::AsyncUdpSocket;
 

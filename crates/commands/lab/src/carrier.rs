@@ -8,6 +8,7 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 use fulmar_certs::authority::Authority;
 use fulmar_certs::files::{read_chain, read_key};
+use fulmar_client::CopyingEndpoint;
 use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use socket2::SockRef;
@@ -72,8 +73,12 @@ impl To {
         Ok(stream)
     }
 
-    /// A connection to an address with a certificate of this machine's development CA.
-    pub(super) async fn quic(&self) -> anyhow::Result<(quinn::Endpoint, quinn::Connection)> {
+    /// A connection to an address with a certificate of this machine's development CA. With `copies`, small datagrams
+    /// are sent again where packets are lost.
+    pub(super) async fn quic(
+        &self,
+        copies: bool,
+    ) -> anyhow::Result<(quinn::Endpoint, quinn::Connection)> {
         let mut roots = rustls::RootCertStore::empty();
         for certificate in read_chain(&Authority::open(&self.ca)?.certificate_path())? {
             roots.add(certificate)?;
@@ -82,13 +87,17 @@ impl To {
             rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
         tls.alpn_protocols = vec![PROTOCOL.to_vec()];
         let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
-        config.transport_config(transport(self.congestion));
         let any: SocketAddr =
             if self.to.is_ipv4() { ([0; 4], 0).into() } else { ([0_u16; 8], 0).into() };
-        let endpoint = quinn::Endpoint::client(any)?;
+        let copying = CopyingEndpoint::new(any)?;
+        let mut transport = transport(self.congestion);
+        if copies {
+            transport.congestion_controller_factory(copying.watched(self.congestion.factory()));
+        }
+        config.transport_config(Arc::new(transport));
         let name = self.to.ip().to_string();
-        let connection = endpoint.connect_with(config, self.to, &name)?.await?;
-        Ok((endpoint, connection))
+        let connection = copying.endpoint.connect_with(config, self.to, &name)?.await?;
+        Ok((copying.endpoint, connection))
     }
 }
 
@@ -107,7 +116,7 @@ impl At {
         tls.alpn_protocols = vec![PROTOCOL.to_vec()];
         let mut config =
             quinn::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
-        config.transport_config(transport(Congestion::Cubic));
+        config.transport_config(Arc::new(transport(Congestion::Cubic)));
         quinn::Endpoint::server(config, self.at).with_context(|| self.at.to_string())
     }
 }
@@ -118,18 +127,23 @@ pub(super) async fn accept(endpoint: &quinn::Endpoint) -> anyhow::Result<quinn::
     Ok(incoming.await?)
 }
 
-fn transport(congestion: Congestion) -> Arc<quinn::TransportConfig> {
-    let controller: Arc<dyn ControllerFactory + Send + Sync> = match congestion {
-        Congestion::Cubic => Arc::new(CubicConfig::default()),
-        Congestion::Bbr => Arc::new(BbrConfig::default()),
-    };
+impl Congestion {
+    fn factory(self) -> Arc<dyn ControllerFactory + Send + Sync> {
+        match self {
+            Congestion::Cubic => Arc::new(CubicConfig::default()),
+            Congestion::Bbr => Arc::new(BbrConfig::default()),
+        }
+    }
+}
+
+fn transport(congestion: Congestion) -> quinn::TransportConfig {
     let mut config = quinn::TransportConfig::default();
     config
-        .congestion_controller_factory(controller)
+        .congestion_controller_factory(congestion.factory())
         .stream_receive_window(WINDOW_BYTES.into())
         .receive_window(WINDOW_BYTES.into())
         .send_window(WINDOW_BYTES.into())
         // The experiment decides how long is too long.
         .max_idle_timeout(None);
-    Arc::new(config)
+    config
 }

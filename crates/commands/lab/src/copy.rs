@@ -206,7 +206,7 @@ impl Progress {
 async fn send_quic(args: &Send) -> anyhow::Result<()> {
     let mut file = open(&args.file)?;
     tell("begin", json!({}))?;
-    let (endpoint, connection) = args.link.quic().await?;
+    let (endpoint, connection) = args.link.quic(false).await?;
     let (mut out, mut back) = connection.open_bi().await?;
     let mut piece = vec![0; PIECE];
     loop {

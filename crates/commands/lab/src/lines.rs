@@ -192,7 +192,8 @@ fn receive_tcp(args: &Receive) -> anyhow::Result<()> {
 }
 
 async fn send_quic(args: &Send) -> anyhow::Result<()> {
-    let (endpoint, connection) = args.link.quic().await?;
+    // A live stream is what copies are for.
+    let (endpoint, connection) = args.link.quic(true).await?;
     let mut out = connection.open_uni().await?;
     for (number, due) in args.what.times() {
         tokio::time::sleep(Duration::from_nanos(due.saturating_sub(now_ns()))).await;

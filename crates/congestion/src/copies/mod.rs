@@ -18,8 +18,7 @@ use crate::path::BaseRtt;
 use budget::{Budget, Burst};
 use loss::Loss;
 pub use queue::CopyQueue;
-pub(crate) use watch::watched;
-pub use watch::{SharedCopies, share};
+pub use watch::{SharedCopies, share, watched};
 
 /// Copies of one datagram, at most.
 pub const MAX_COPIES: u8 = 4;

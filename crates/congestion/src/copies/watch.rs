@@ -19,7 +19,8 @@ pub fn share(copies: &SharedCopies) -> MutexGuard<'_, Copies> {
 }
 
 /// Reports to `copies` what controllers of `inner` learn. For the factory of a single connection.
-pub(crate) fn watched(
+#[must_use]
+pub fn watched(
     inner: Arc<dyn ControllerFactory + Send + Sync>,
     copies: SharedCopies,
 ) -> Arc<dyn ControllerFactory + Send + Sync> {

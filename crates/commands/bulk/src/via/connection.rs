@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::Context;
 use fulmar_certs::authority::{Authority, local_names};
 use fulmar_certs::{AUTHORITY_FOLDER, default_data_dir, files};
-use fulmar_client::{Options, Trust};
+use fulmar_client::{Congestion, CopyingEndpoint, Options, Trust};
+use quinn::congestion::{ControllerFactory, CubicConfig};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{Endpoint, IdleTimeout, TransportConfig, VarInt};
 use rustls::RootCertStore;
@@ -46,6 +47,15 @@ pub(crate) enum Control {
     Usual,
     /// The adaptive control, which tolerates random loss.
     Adaptive,
+}
+
+impl Control {
+    fn factory(self) -> Arc<dyn ControllerFactory + Send + Sync> {
+        match self {
+            Control::Usual => Arc::new(CubicConfig::default()),
+            Control::Adaptive => Congestion::Adaptive.factory(),
+        }
+    }
 }
 
 /// Certificates: of QUIC, and of a broker in a roll-out.
@@ -157,14 +167,19 @@ pub(super) async fn dial(
         return Ok(Channel::tcp(stream));
     }
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    let mut endpoint = Endpoint::client(any.parse()?)?;
-    endpoint.set_default_client_config(client_config(name, tls, control)?);
-    let connection = endpoint.connect(to, name)?.await.map_err(|error| untrusted(name, error))?;
+    // The last datagrams of a file, and small files, do not wait for a timer where packets are lost.
+    let copying = CopyingEndpoint::new(any.parse()?)?;
+    let mut config = client_config(name, tls, control)?;
+    let mut transport = transport(control)?;
+    transport.congestion_controller_factory(copying.watched(control.factory()));
+    config.transport_config(Arc::new(transport));
+    let connecting = copying.endpoint.connect_with(config, to, name)?;
+    let connection = connecting.await.map_err(|error| untrusted(name, error))?;
     let streams = connection.open_bi().await?;
-    Ok(Channel::quic(endpoint, connection, streams))
+    Ok(Channel::quic(copying.endpoint, connection, streams))
 }
 
-fn transport(control: Control) -> anyhow::Result<Arc<TransportConfig>> {
+fn transport(control: Control) -> anyhow::Result<TransportConfig> {
     let mut transport = TransportConfig::default();
     transport.keep_alive_interval(Some(KEEP_ALIVE));
     transport
@@ -172,10 +187,8 @@ fn transport(control: Control) -> anyhow::Result<Arc<TransportConfig>> {
         .stream_receive_window(VarInt::from_u32(WINDOW_BYTES))
         .receive_window(VarInt::from_u32(2 * WINDOW_BYTES))
         .send_window(4 * u64::from(WINDOW_BYTES));
-    if control == Control::Adaptive {
-        transport.congestion_controller_factory(fulmar_congestion::Congestion::Adaptive.factory());
-    }
-    Ok(Arc::new(transport))
+    transport.congestion_controller_factory(control.factory());
+    Ok(transport)
 }
 
 /// Checks what a sender needs before it starts.
@@ -193,7 +206,7 @@ pub(super) fn client_config(
     let mut crypto = options.tls_config().map_err(|error| Usage(error.to_string()))?;
     crypto.alpn_protocols = vec![PROTOCOL.to_vec()];
     let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(crypto)?));
-    config.transport_config(transport(control)?);
+    config.transport_config(Arc::new(transport(control)?));
     Ok(config)
 }
 
@@ -276,7 +289,7 @@ fn server_config(tls: &TlsArgs) -> anyhow::Result<quinn::ServerConfig> {
     crypto.alpn_protocols = vec![PROTOCOL.to_vec()];
     let crypto = QuicServerConfig::try_from(crypto)?;
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
-    config.transport_config(transport(Control::Usual)?);
+    config.transport_config(Arc::new(transport(Control::Usual)?));
     Ok(config)
 }
 
