@@ -338,6 +338,7 @@ fn hint(url: &BrokerUrl, reason: &str) -> &'static str {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use std::future::{pending, ready};
