@@ -176,9 +176,10 @@ const NAMED: [(&str, usize); 5] = [
 ];
 
 /// These type what pages say, in whose place they put ports of their own.
-const TYPISTS: [&str; 6] = [
+const TYPISTS: [&str; 7] = [
     "tests/interop/pages.py",
     "tests/interop/test_page_commands.py",
+    "tests/interop/test_mqttsn.py",
     "tests/interop/test_pages.py",
     "tests/tests/gateway_setup.rs",
     "tests/tests/operator.rs",
