@@ -338,9 +338,27 @@ fn hint(url: &BrokerUrl, reason: &str) -> &'static str {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use std::future::{pending, ready};
+
+    use rustls::CertificateError;
+    use rustls::pki_types::ServerName;
+
+    #[test]
+    fn a_certificate_for_another_name_says_where_names_are_set() {
+        let url: BrokerUrl = "mqtts://broker.lan".parse().unwrap();
+        let error = CertificateError::NotValidForNameContext {
+            expected: ServerName::try_from("broker.lan").unwrap(),
+            presented: vec!["DnsName(\"localhost\")".to_owned()],
+        };
+        for error in [error, CertificateError::NotValidForName] {
+            let error = rustls::Error::InvalidCertificate(error).to_string();
+            let hint = hint(&url, &error);
+            assert!(hint.ends_with("add it to [tls] names on the broker"), "{error}{hint}");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn the_preferred_way_has_a_head_start_and_the_other_a_chance() {
