@@ -19,7 +19,9 @@ use crate::limits::DropPolicy;
 use crate::mailbox::WorkerEvent;
 use crate::outbox::{ClientLimits, Outbox};
 use crate::publish::{Publication, Terms, count, encode_publish};
-use crate::session::{Attachment, Block, Flow, Outgoing, SendState, Session, SessionState};
+use crate::session::{
+    Attachment, Block, Flow, FlowExtras, Outgoing, SendState, Session, SessionState,
+};
 use crate::shard::{Turn, Waiter};
 use crate::storage::{Delivery, FlowId, Op, Position, Progress};
 use crate::time::Timestamp;
@@ -40,8 +42,11 @@ impl SessionState {
         if self.ended {
             return false;
         }
-        // The flow may have ended since the route was found: the control flow has its messages then.
+        // The flow may have ended since the route was found: the control flow has its messages then, even if the
+        // client has opened a flow of the same name.
         let index = self.flow_index(flow).unwrap_or(0);
+        let reopened = |rare: &FlowExtras| rare.opened_in > publication.found_in;
+        let index = if self.flows[index].rare.as_deref().is_some_and(reopened) { 0 } else { index };
         if terms.qos == QoS::AtMostOnce {
             return self.send_unacknowledged(turn, publication, index, terms);
         }

@@ -8,6 +8,7 @@
 //! their messages are stored as the control flow's from the beginning ([`Flow::stored_as`]).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use fulmar_mqtt::flow::{DataFlow, FlowFlags, StreamError};
 use fulmar_mqtt::topic::Subscription;
@@ -76,7 +77,9 @@ pub(crate) fn open_named(
             return Err(StreamError::FlowRefused);
         }
         None => {
-            state.flows.push(Flow::new(id, window));
+            let mut flow = Flow::new(id, window);
+            flow.rare().opened_in = turn.broker.tree_generation().load(Ordering::Acquire);
+            state.flows.push(flow);
             state.flows.len() - 1
         }
     };

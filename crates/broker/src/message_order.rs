@@ -270,6 +270,7 @@ impl Flow {
 mod tests {
     use std::sync::atomic::Ordering;
 
+    use fulmar_mqtt::flow::{DataFlow, FlowFlags};
     use fulmar_mqtt::packet::SubscribeOptions;
 
     use super::*;
@@ -283,9 +284,7 @@ mod tests {
         subscribe,
     };
 
-    /// The subscription moves after the publication's receivers are found and before it is delivered.
-    #[test]
-    fn a_message_routed_before_its_subscription_moved_is_not_overtaken() {
+    fn broker() -> (Arc<Broker>, Shard, Arc<Session>) {
         let config = BrokerConfig {
             workers: 1,
             limits: Limits::default(),
@@ -295,42 +294,94 @@ mod tests {
         };
         let now = Timestamp(1);
         let broker = Broker::new(config, Arc::new(NoStorage), Restored::default(), now);
-        let mut shard = Shard::new(Arc::clone(&broker), 0, now, Arc::new(|| {}));
-        let turn = &mut shard.turn;
+        let shard = Shard::new(Arc::clone(&broker), 0, now, Arc::new(|| {}));
         let session = Session::new(SessionKey(1), "reader", broker.limits());
-        let mut state = session.lock();
-        state.attachment = Some(Attachment { shard: 0, token: Token(1) });
-        let subscribe = |state: &mut SessionState, turn: &mut Turn, stream| {
-            let flow = flows::open_unnamed(state, turn, StreamKey(stream)).unwrap();
-            let options = SubscribeOptions { qos: QoS::AtLeastOnce, ..SubscribeOptions::default() };
-            let (site, identifier) = (std::net::Ipv4Addr::LOCALHOST.into(), None);
-            let request = subscribe::Request { text: "t", options, identifier, flow, site };
-            subscribe::add(state, &session, turn, request);
-            (flow, broker.tree_generation().load(Ordering::Acquire))
-        };
-        let (old, before) = subscribe(&mut state, turn, 4);
-        let (new, after) = subscribe(&mut state, turn, 8);
+        session.lock().attachment = Some(Attachment { shard: 0, token: Token(1) });
+        (broker, shard, session)
+    }
+
+    /// Subscribes to "t" on this flow; returns the tree's generation since.
+    fn subscribe(
+        state: &mut SessionState,
+        session: &Arc<Session>,
+        turn: &mut Turn,
+        flow: FlowId,
+    ) -> u64 {
+        let options = SubscribeOptions { qos: QoS::AtLeastOnce, ..SubscribeOptions::default() };
+        let (site, identifier) = (std::net::Ipv4Addr::LOCALHOST.into(), None);
+        let request = subscribe::Request { text: "t", options, identifier, flow, site };
+        subscribe::add(state, session, turn, request);
+        turn.broker.tree_generation().load(Ordering::Acquire)
+    }
+
+    /// Delivers a message by a route to `flow` that was found in this generation.
+    fn deliver(
+        state: &mut SessionState,
+        session: &Arc<Session>,
+        turn: &mut Turn,
+        (flow, found_in): (FlowId, u64),
+    ) {
+        let (topic, payload, qos, retain) = ("t", &b"x"[..], QoS::AtLeastOnce, false);
+        let (properties, expires_at, publisher) = (&[][..], None, 2);
+        let parts = MessageParts { topic, properties, payload, qos, retain, expires_at, publisher };
         let mut parcel = Parcel::default();
-        for (flow, found_in, payload) in [(old, before, b"first"), (new, after, b"later")] {
-            let (topic, properties, qos, retain) = ("t", &[][..], QoS::AtLeastOnce, false);
-            let (expires_at, publisher) = (None, 2);
-            let parts =
-                MessageParts { topic, properties, payload, qos, retain, expires_at, publisher };
-            let mut publication = Publication::new(parts, &mut parcel);
-            publication.found_in = found_in;
-            let naming = crate::aliases::Naming::Topic;
-            let terms = Terms { qos, retain, identifiers: &[], naming };
-            assert!(state.deliver(&session, turn, &mut publication, flow, terms));
-        }
-        let holds = |state: &mut SessionState, flow| {
-            let flow = state.flow_mut(flow).unwrap();
-            (flow.outbound.in_flight(), flow.queue.len())
-        };
-        assert_eq!(holds(&mut state, old), (1, 0), "the first is on its way");
+        let mut publication = Publication::new(parts, &mut parcel);
+        publication.found_in = found_in;
+        let naming = crate::aliases::Naming::Topic;
+        let terms = Terms { qos, retain, identifiers: &[], naming };
+        assert!(state.deliver(session, turn, &mut publication, flow, terms));
+    }
+
+    /// How many messages a flow has in flight, and how many wait.
+    fn holds(state: &mut SessionState, flow: FlowId) -> (usize, usize) {
+        let flow = state.flow_mut(flow).unwrap();
+        (flow.outbound.in_flight(), flow.queue.len())
+    }
+
+    /// The subscription moves after the publication's receivers are found and before it is delivered.
+    #[test]
+    fn a_message_routed_before_its_subscription_moved_is_not_overtaken() {
+        let (_broker, mut shard, session) = broker();
+        let turn = &mut shard.turn;
+        let mut state = session.lock();
+        let [old, new] =
+            [4, 8].map(|stream| flows::open_unnamed(&mut state, turn, StreamKey(stream)).unwrap());
+        let before = subscribe(&mut state, &session, turn, old);
+        let after = subscribe(&mut state, &session, turn, new);
+        deliver(&mut state, &session, turn, (old, before));
+        deliver(&mut state, &session, turn, (new, after));
+        assert_eq!(holds(&mut state, old), (1, 0), "the first is in flight");
         assert_eq!(holds(&mut state, new), (0, 1), "the later one waits for it");
         state.handle_puback(&session, turn, old, fulmar_mqtt::PacketId::FIRST).unwrap();
         let index = state.flow_index(new).unwrap();
         state.refill(&session, turn, index);
         assert_eq!(holds(&mut state, new), (1, 0));
+    }
+
+    /// Its flow ends, so that the subscription moves to the control flow, and opens again.
+    #[test]
+    fn a_message_routed_to_a_flow_that_ended_does_not_reach_a_new_one_of_its_name() {
+        let (_broker, mut shard, session) = broker();
+        let turn = &mut shard.turn;
+        let mut state = session.lock();
+        let header = DataFlow { id: 4, expiry_s: 0, flags: FlowFlags::default() };
+        let open = |state: &mut SessionState, turn: &mut Turn, stream| {
+            flows::open_named(state, &session, turn, StreamKey(stream), header).unwrap().0
+        };
+        let flow = open(&mut state, turn, 4);
+        let before = subscribe(&mut state, &session, turn, flow);
+        flows::lose_stream(&mut state, &session, turn, StreamKey(4));
+        assert_eq!(open(&mut state, turn, 8), flow);
+        let after = turn.broker.tree_generation().load(Ordering::Acquire);
+        deliver(&mut state, &session, turn, (flow, before));
+        deliver(&mut state, &session, turn, (FlowId::CONTROL, after));
+        assert_eq!(holds(&mut state, flow), (0, 0));
+        let control = holds(&mut state, FlowId::CONTROL);
+        assert_eq!(control.0 + control.1, 2, "both, in order");
+        subscribe(&mut state, &session, turn, flow);
+        let again = turn.broker.tree_generation().load(Ordering::Acquire);
+        deliver(&mut state, &session, turn, (flow, again));
+        let held = holds(&mut state, flow);
+        assert_eq!(held.0 + held.1, 1, "a subscription of its own");
     }
 }

@@ -236,6 +236,8 @@ pub(crate) struct FlowExtras {
     /// Flows to which subscriptions have moved from here, each with the tree's generation since; see
     /// [`SessionState::order_after_stale_route`].
     pub(crate) moved: SmallVec<[(FlowId, u64); 1]>,
+    /// The tree's generation when its client opened it. Routes found before lead to an earlier flow of its name.
+    pub(crate) opened_in: u64,
     /// What the next message in the queue waits for, although the window is not full.
     pub(crate) blocked: Option<Block>,
     /// In which turn its client opened it as a flow that is stored under its name.
