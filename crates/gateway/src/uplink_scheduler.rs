@@ -55,7 +55,7 @@ struct Lane {
     /// Whether the outbox may hold more behind it.
     more: bool,
     in_flight_bytes: usize,
-    /// Whether all messages that waited when the pass began have been read.
+    /// Whether all messages that waited in the outbox when reading last began at its oldest have been read.
     pass_read: bool,
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Use one [`Decoder`] per server: it holds the keys, the formats of compact frames, and which messages were already
 //! seen. Every frame has a result of its own; an error in one does not affect the next. A message's key is looked up in
-//! `Decoder::key_for`.
+//! `Decoder::key_for`; the extended link layer's and a manufacturer's own transport layer look theirs up where they are
+//! decrypted.
 
 use serde::Serialize;
 

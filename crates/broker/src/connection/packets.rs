@@ -336,7 +336,7 @@ impl Connection {
             AckKind::Pubrel => {
                 let known = handle_pubrel(&mut state, session, turn, flow, id);
                 let reason = if known { ReasonCode::Success } else { unknown };
-                // The identifier's first release may not be durable yet either.
+                // A repeated PUBREL's first release may not be durable yet, so its PUBCOMP waits as well.
                 Ok(Some((AckKind::Pubcomp, state.durable, reason)))
             }
         };
@@ -348,7 +348,8 @@ impl Connection {
             // An acknowledgement with an unknown identifier is not an error: the message may have expired or been
             // dropped.
             Ok(None) | Err(AckError::Unknown(_)) => {}
-            // One that does not belong to the message's quality of service, or is out of order, is an error.
+            // An acknowledgement that does not belong to the message's quality of service, or is out of order, is
+            // an error.
             Err(error) => self.refuse_packet(shard, ReasonCode::ProtocolError, &error),
         }
     }

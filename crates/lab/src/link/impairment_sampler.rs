@@ -1,8 +1,8 @@
-//! Draws what happens to each packet at random: loss, corruption, duplication, reordering, jitter. The settings are
+//! Decides what happens to each packet: loss, corruption, duplication, reordering, jitter. The settings are
 //! [`Impairments`]; the simplex link applies the [`Decision`] when the packet leaves the bottleneck.
 //!
-//! Each [`Decision`] is a hash of (seed, flow, direction, index, purpose), so that neither timing nor other flows nor
-//! other impairments change it. The mixing function is SplitMix64's finalizer (Steele, Lea, Flood 2014), applied in
+//! Each draw is a hash of (seed, flow, direction, index, purpose), so that neither timing nor other flows nor other
+//! impairments change it. Bursts also depend on the flow's earlier packets, and `drop_every` only counts. The mixing function is SplitMix64's finalizer (Steele, Lea, Flood 2014), applied in
 //! a chain.
 
 use serde::Serialize;

@@ -1,5 +1,5 @@
-//! Turns CoAP requests into MQTT packets, and the broker's answers into CoAP responses; `fulmar_coap::topics` has the
-//! mapping of topics.
+//! Decides what each CoAP request does at the broker, and turns the broker's answers into CoAP responses.
+//! `fulmar_coap::topics` has the mapping of topics; [`BrokerConnection`] sends the MQTT packets.
 //!
 //! Every user has one [`BrokerConnection`]; a user's observers of a topic share one subscription. Requests wait until
 //! the broker has accepted the connection, and are refused if the broker refuses the connection.
