@@ -19,7 +19,8 @@ use crate::rate_limiter::RateLimiter;
 use crate::registry::Registry;
 use crate::retained::RetainedStore;
 use crate::session::{Attachment, Session};
-use crate::storage::{Restored, Storage};
+use crate::stall::Stall;
+use crate::storage::{Restored, Seq, Storage};
 use crate::time::Timestamp;
 use crate::transports::{ClientStatistics, Transports};
 use crate::tree::TopicTree;
@@ -56,6 +57,7 @@ pub struct Broker {
     handed_over: Box<[HandedOver]>,
     metrics: Metrics,
     storage: Arc<dyn Storage>,
+    stall: Stall,
     next_message: AtomicU64,
     housekeeping: Mutex<Housekeeping>,
     transports: Transports,
@@ -95,6 +97,7 @@ impl Broker {
             handed_over: (0..workers).map(|_| HandedOver::default()).collect(),
             metrics: Metrics::new(workers),
             storage,
+            stall: Stall::default(),
             next_message: AtomicU64::new(restored.last_message_id + 1),
             housekeeping: Mutex::default(),
             transports: Transports::default(),
@@ -289,5 +292,39 @@ impl Broker {
 
     pub(crate) fn post(&self, at: Attachment, event: WorkerEvent) {
         self.mailboxes[usize::from(at.shard)].post_one(event);
+    }
+
+    /// Why the broker cannot store anything now: what storage reports, or that it makes no progress.
+    #[must_use]
+    pub fn storage_problem(&self) -> Option<String> {
+        self.storage().failure().or_else(|| {
+            let stalled = self.stall.lasts(self.storage());
+            stalled.then(|| {
+                let timeout = self.limits().storage_stall_timeout;
+                format!(
+                    "a commit takes longer than {timeout:?}: check whether the disk is overloaded or failing; writing \
+                     resumes by itself"
+                )
+            })
+        })
+    }
+
+    /// A batch is overdue: logs it if that is new.
+    pub(crate) fn storage_stalls(&self, overdue: Seq) {
+        if self.stall.begin(overdue) {
+            let reason = self.storage_problem();
+            tracing::error!(
+                reason,
+                "storage is stalled: what needs the disk is refused until it works again"
+            );
+        }
+    }
+
+    /// Whether storage is stalled; logs the end of a stall.
+    pub(crate) fn is_storage_stalled(&self) -> bool {
+        if self.stall.end(self.storage()) {
+            tracing::info!("storage works again: nothing is refused any longer");
+        }
+        self.stall.lasts(self.storage())
     }
 }

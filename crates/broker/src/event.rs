@@ -14,6 +14,8 @@ pub(crate) enum EventKind {
     Ready,
     /// Something that it waits for is durable.
     Durable,
+    /// Something that it waits for is not durable in time.
+    Overdue,
     TakenOver,
     Expired,
     Overflowed,
@@ -25,6 +27,10 @@ pub(crate) enum EventKind {
 impl BrokerEvent {
     pub(crate) fn durable() -> BrokerEvent {
         BrokerEvent(EventKind::Durable)
+    }
+
+    pub(crate) fn overdue() -> BrokerEvent {
+        BrokerEvent(EventKind::Overdue)
     }
 
     pub(crate) fn from_worker_event(event: WorkerEvent) -> (Token, BrokerEvent) {

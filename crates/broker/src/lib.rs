@@ -38,6 +38,7 @@ mod retained;
 mod route;
 mod session;
 mod shard;
+mod stall;
 pub mod storage;
 mod subscribe;
 mod subscribers;

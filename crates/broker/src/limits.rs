@@ -87,6 +87,9 @@ pub struct Limits {
     pub connect_timeout: Duration,
     /// Operations waiting for the disk above which publishers are not read from.
     pub max_storage_backlog: usize,
+    /// How long a batch may take to become durable. Then storage counts as stalled, and what would have to be stored
+    /// gets 0x83 (Implementation specific error) until it is.
+    pub storage_stall_timeout: Duration,
     /// Messages a client may publish a second, a second's worth at once; 0 for any number.
     pub max_publishes_per_s: u32,
     /// Bytes of PUBLISH packets a client may send a second, a second's worth at once; 0 for any
@@ -125,6 +128,7 @@ impl Default for Limits {
             max_connection_outbox_bytes: 8 * 1024 * 1024,
             connect_timeout: Duration::from_secs(10),
             max_storage_backlog: 50_000,
+            storage_stall_timeout: Duration::from_secs(10),
             max_publishes_per_s: 0,
             max_publish_bytes_per_s: 0,
             rate_policy: RatePolicy::default(),

@@ -72,6 +72,7 @@ cells! {
     connections_too_fast, "counter", "Connections closed at the limit of connections per second from one address";
     logins_busy, "counter", "CONNECT packets refused because too many logins were waiting to be checked";
     sessions_refused, "counter", "CONNECT packets refused because another user's session has their client identifier";
+    storage_refused, "counter", "Packets refused and connections closed because storage was stalled";
     publishers_throttled, "counter", "Times a client published faster than allowed";
     authentication_failed, "counter", "Failed authentications";
     access_denied, "counter", "Publications and subscriptions denied by access rules";

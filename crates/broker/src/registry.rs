@@ -93,6 +93,11 @@ impl Registry {
         self.sessions.lock().get(client_id).map(Arc::clone)
     }
 
+    /// Whether storage knows the client's session.
+    pub(crate) fn is_durable(&self, client_id: &str) -> bool {
+        self.find(client_id).is_some_and(|session| session.lock().durable)
+    }
+
     pub(crate) fn insert(&self, session: Arc<Session>) {
         self.sessions.lock().insert(session.client_id().into(), session);
     }

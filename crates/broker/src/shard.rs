@@ -48,6 +48,14 @@ pub(crate) enum Waiter {
     Send(Arc<Session>, FlowId, PacketId, Position),
 }
 
+/// A turn whose batch storage has.
+#[derive(Clone, Copy, Debug)]
+struct Submitted {
+    turn: TurnNumber,
+    seq: Seq,
+    at: Timestamp,
+}
+
 /// A worker's part of the broker. One a thread; every call of the core takes it.
 #[derive(Debug)]
 pub struct Shard {
@@ -84,9 +92,13 @@ pub(crate) struct Turn {
     deferred: DeferredOps,
     /// Topics whose retained message has changed in this turn.
     retained: Vec<Box<str>>,
-    submitted: VecDeque<(TurnNumber, Seq)>,
+    submitted: VecDeque<Submitted>,
     waiters: VecDeque<(TurnNumber, Waiter)>,
     durable: TurnNumber,
+    /// The last turn that was found overdue.
+    overdue: TurnNumber,
+    /// Whether storage is stalled, as of the beginning of the turn; see [`crate::stall`].
+    stalled: bool,
     pool: Vec<Vec<u8>>,
     /// Connections that the publish hook delays.
     held: FxHashSet<Token>,
@@ -130,6 +142,8 @@ impl Shard {
                 submitted: VecDeque::new(),
                 waiters: VecDeque::new(),
                 durable: TurnNumber(0),
+                overdue: TurnNumber(0),
+                stalled: false,
                 pool: Vec::new(),
                 held: FxHashSet::default(),
                 held_since: Seq(0),
@@ -158,6 +172,7 @@ impl Shard {
     /// Sets the time; called once per turn.
     pub fn set_now(&mut self, now: Timestamp) {
         self.turn.now = now;
+        self.turn.stalled = self.turn.broker.is_storage_stalled();
     }
 
     /// The time set last.
@@ -181,6 +196,7 @@ impl Shard {
     /// Appends the events of this worker's connections: pass each to [`crate::Connection::on_event`], then flush that
     /// connection. Call it until it appends nothing.
     pub fn take_events(&mut self, out: &mut Vec<(Token, BrokerEvent)>) {
+        self.turn.stalled = self.turn.broker.is_storage_stalled();
         self.turn.release_durable();
         self.turn.release_held();
         match self.turn.fan_out.call() {
@@ -222,7 +238,7 @@ impl Shard {
         }
         // A commit between the last look and falling asleep would have found us awake.
         let front = self.turn.submitted.front();
-        if front.is_some_and(|(_, seq)| broker.storage().committed() >= *seq)
+        if front.is_some_and(|batch| broker.storage().committed() >= batch.seq)
             || self.turn.may_release()
         {
             mailbox.wake_up();
@@ -239,11 +255,13 @@ impl Shard {
     /// When [`Shard::on_deadline`] is to be called; only the first worker does housekeeping.
     #[must_use]
     pub fn deadline(&self) -> Option<Timestamp> {
-        (self.turn.index == 0).then(|| self.turn.broker.next_housekeeping())
+        let housekeeping = (self.turn.index == 0).then(|| self.turn.broker.next_housekeeping());
+        housekeeping.into_iter().chain(self.turn.overdue_at()).min()
     }
 
-    /// Does the housekeeping that is due: session expiry, delayed wills, `$SYS`.
+    /// Does what is due: finds storage stalled, and the housekeeping of session expiry, delayed wills, `$SYS`.
     pub fn on_deadline(&mut self) {
+        self.turn.find_overdue();
         if self.turn.index == 0 {
             crate::housekeeping::run(self);
         }
@@ -430,6 +448,48 @@ impl Turn {
         self.broker.storage().backlog() > self.limits().max_storage_backlog
     }
 
+    /// Whether storage is stalled.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.stalled
+    }
+
+    /// The last turn of this worker that was found overdue.
+    pub(crate) fn overdue(&self) -> TurnNumber {
+        self.overdue
+    }
+
+    /// When the oldest batch that was not found overdue will be.
+    fn overdue_at(&self) -> Option<Timestamp> {
+        let next = self.submitted.partition_point(|batch| batch.turn <= self.overdue);
+        self.submitted.get(next).map(|batch| batch.at + self.limits().storage_stall_timeout)
+    }
+
+    /// Finds the batches that are overdue, and notifies the connections that wait for them.
+    fn find_overdue(&mut self) {
+        if self.overdue_at().is_none_or(|at| at > self.now) {
+            return;
+        }
+        self.release_durable();
+        let timeout = self.limits().storage_stall_timeout;
+        let due = self.submitted.partition_point(|batch| batch.at + timeout <= self.now);
+        let Some(last) = due.checked_sub(1).and_then(|at| self.submitted.get(at)).copied() else {
+            return;
+        };
+        self.broker.storage_stalls(last.seq);
+        self.stalled = self.broker.is_storage_stalled();
+        let told = self.waiters.partition_point(|(turn, _)| *turn <= self.overdue);
+        let to = self.waiters.partition_point(|(turn, _)| *turn <= last.turn);
+        self.overdue = self.overdue.max(last.turn);
+        let mut before = None;
+        for (_, waiter) in self.waiters.range(told.min(to)..to) {
+            if let Waiter::Acknowledge(token) = waiter
+                && before.replace(*token) != Some(*token)
+            {
+                self.ready.push((*token, BrokerEvent::overdue()));
+            }
+        }
+    }
+
     pub(crate) fn buffer(&mut self) -> Vec<u8> {
         self.pool.pop().unwrap_or_default()
     }
@@ -447,7 +507,7 @@ impl Turn {
         self.take_deferred();
         if self.batch_len() > 0 || self.waiters.back().is_some_and(|w| w.0 == self.number) {
             let seq = self.submit();
-            self.submitted.push_back((self.number, seq));
+            self.submitted.push_back(Submitted { turn: self.number, seq, at: self.now });
             self.turn_handed_over();
         } else if self.awaitable {
             self.turn_handed_over();
@@ -496,7 +556,7 @@ impl Turn {
             return;
         }
         let committed = self.broker.storage().committed();
-        while let Some(&(turn, seq)) = self.submitted.front()
+        while let Some(&Submitted { turn, seq, .. }) = self.submitted.front()
             && seq <= committed
         {
             self.durable = turn;

@@ -256,8 +256,8 @@ pub trait Storage: Send + Sync {
     /// stops reading from publishers while this is above its limit.
     fn backlog(&self) -> usize;
 
-    /// Why storage cannot write (disk full, I/O error). While it is set nothing is committed, and the
-    /// broker refuses what needs durability; it is `None` again once storage has recovered.
+    /// Why storage cannot write (disk full, I/O error). While it is set nothing is committed, and
+    /// what needs durability waits, or is refused when that takes long; it is `None` again once storage has recovered.
     fn failure(&self) -> Option<String>;
 }
 

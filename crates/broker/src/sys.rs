@@ -4,6 +4,9 @@ use crate::broker::Broker;
 use crate::peer::TransportKind;
 use crate::time::Timestamp;
 
+/// Present only while storage fails.
+const STORAGE_FAILURE: &str = "$SYS/broker/storage/failure";
+
 /// Topics and values as of now.
 pub(crate) fn values(broker: &Broker, now: Timestamp) -> Vec<(String, String)> {
     let metrics = broker.metrics();
@@ -24,7 +27,9 @@ pub(crate) fn values(broker: &Broker, now: Timestamp) -> Vec<(String, String)> {
     for (name, _, _, value) in metrics.totals() {
         values.push((format!("counters/{name}"), value.to_string()));
     }
-    if let Some(failure) = broker.storage().failure() {
+    // An empty value removes the retained one.
+    let failure = broker.storage_problem().unwrap_or_default();
+    if !failure.is_empty() || broker.retained().read().get(STORAGE_FAILURE).is_some() {
         values.push(("storage/failure".to_owned(), failure));
     }
     let prefix = |(name, value)| (format!("$SYS/broker/{name}"), value);

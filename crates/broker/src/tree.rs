@@ -44,6 +44,10 @@ impl SharedGroup {
         self.members.read().as_slice().len()
     }
 
+    pub(crate) fn members(&self) -> Vec<Subscriber> {
+        self.members.read().as_slice().to_vec()
+    }
+
     /// Members in the order in which they should be tried for the next message. Members added or removed meanwhile may
     /// be missed or returned twice.
     pub(crate) fn rotation(&self) -> impl Iterator<Item = Subscriber> {

@@ -296,7 +296,7 @@ fn a_message_that_expires_while_it_waits_for_storage_is_not_sent() {
             reader = world.open(1);
             world.say_hello(reader, &lasting("reader"));
         }
-        world.wait(Duration::from_secs(10));
+        world.wait(Duration::from_secs(6));
         storage.commit();
         world.settle();
         world.publish(publisher, "t", "fresh", QoS::ExactlyOnce, 2);

@@ -101,7 +101,12 @@ impl<'a> Scene<'a> {
         disk: Arc<dyn Volume>,
         story: &'a mut Option<Vec<String>>,
     ) -> Scene<'a> {
-        let mut limits = Limits { max_in_flight: setup.max_in_flight, ..Limits::default() };
+        let mut limits = Limits {
+            max_in_flight: setup.max_in_flight,
+            // Clients that are refused have promises of their own: `broker/tests/stall.rs` has those.
+            storage_stall_timeout: Duration::MAX,
+            ..Limits::default()
+        };
         if let Some((most, policy)) = setup.queue {
             (limits.max_queued_messages, limits.drop_policy) = (most, policy);
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{check, source, sources, table};
 
 /// Name in the code, packets, and when the broker sends it.
-const SENT: [[&str; 3]; 26] = [
+const SENT: [[&str; 3]; 27] = [
     ["Success", "any", "As requested; also Granted QoS 0 and Normal disconnection"],
     ["GrantedQos1", "SUBACK", "Subscribed at QoS 1"],
     ["GrantedQos2", "SUBACK", "Subscribed at QoS 2"],
@@ -14,6 +14,11 @@ const SENT: [[&str; 3]; 26] = [
     ["ContinueAuthentication", "AUTH", "The method `JWT` needs the token"],
     ["MalformedPacket", "CONNACK, DISCONNECT", "Bytes that are not MQTT"],
     ["ProtocolError", "CONNACK, DISCONNECT", "A packet or property that MQTT does not allow there"],
+    [
+        "ImplementationSpecificError",
+        "PUBACK, PUBREC, SUBACK, UNSUBACK, DISCONNECT",
+        "[Storage fails](../guide.md#when-storage-fails): it would have to be stored",
+    ],
     ["UnsupportedProtocolVersion", "CONNACK", "Neither MQTT 3.1.1 nor 5.0"],
     [
         "ClientIdentifierNotValid",
@@ -26,7 +31,7 @@ const SENT: [[&str; 3]; 26] = [
         "CONNACK, PUBACK, PUBREC, SUBACK, DISCONNECT",
         "An access rule denies it; anonymous clients are not allowed; the token has expired",
     ],
-    ["ServerUnavailable", "CONNACK", "The platform cannot check users now"],
+    ["ServerUnavailable", "CONNACK", "The platform cannot check users now, or storage fails"],
     ["ServerBusy", "CONNACK", "Too many logins wait to be checked"],
     ["ServerShuttingDown", "DISCONNECT", "The broker stops"],
     ["BadAuthenticationMethod", "CONNACK", "An authentication method other than `JWT`"],

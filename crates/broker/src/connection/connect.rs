@@ -262,6 +262,9 @@ impl Connection {
                 return self.refuse(shard, ReasonCode::NotAuthorized);
             }
         }
+        if Self::refuses_session(shard, &pending.client_id, pending.expiry_interval_s) {
+            return self.refuse(shard, ReasonCode::ServerUnavailable);
+        }
         if username.as_deref().is_some_and(|name| name.starts_with(EXTERNAL_USER_PREFIX)) {
             let rare = self.rare();
             (rare.external_user, rare.credential) = (true, admitted.credential.clone());

@@ -12,7 +12,9 @@ mod end;
 mod fan_out;
 mod output;
 mod packets;
+mod stall;
 mod streams;
+mod subscriptions;
 mod throttle;
 mod transport;
 
@@ -20,7 +22,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fulmar_mqtt::ack::{self, AckKind};
+use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::codec::peek_frame;
 use fulmar_mqtt::session::TopicAliases;
 use fulmar_mqtt::{PacketId, ReasonCode, Version};
@@ -32,7 +34,7 @@ use crate::mailbox::CloseOrder;
 use crate::peer::{Peer, StreamKey, Token};
 use crate::rate_limiter::Attempt;
 use crate::session::{Attachment, Session};
-use crate::shard::{Shard, TurnNumber, Waiter};
+use crate::shard::{Shard, TurnNumber};
 use crate::storage::FlowId;
 use crate::time::Timestamp;
 use crate::transports::SharedHere;
@@ -217,6 +219,8 @@ struct Rare {
     /// What it showed, for that part to take back.
     credential: Option<Box<str>>,
     throttle: Option<Throttle>,
+    /// A packet is left unread until then because storage is stalled.
+    held_until: Option<Timestamp>,
 }
 
 impl Default for Rare {
@@ -229,6 +233,7 @@ impl Default for Rare {
             external_user: false,
             credential: None,
             throttle: None,
+            held_until: None,
         }
     }
 }
@@ -311,7 +316,10 @@ impl Connection {
             let Some(stream_index) = self.streams.iter().position(|open| open.key == stream) else {
                 break ReadState::Closed;
             };
-            if self.must_wait(shard, stream_index) || self.is_held(shard) {
+            if self.must_wait(shard, stream_index)
+                || self.waits_for_storage(shard)
+                || self.is_held(shard)
+            {
                 self.streams[stream_index].blocked = true;
                 break ReadState::Blocked;
             }
@@ -336,6 +344,11 @@ impl Connection {
                         break ReadState::Blocked;
                     }
                     if self.waits_for_fan_out(shard, stream_index, &frame) {
+                        self.streams[stream_index].blocked = true;
+                        break ReadState::Blocked;
+                    }
+                    if shard.turn.is_stalled() && self.is_held_by_stall(shard, stream_index, &frame)
+                    {
                         self.streams[stream_index].blocked = true;
                         break ReadState::Blocked;
                     }
@@ -387,9 +400,7 @@ impl Connection {
             State::New | State::Challenged(_) => stream_index != 0,
             State::Connected(_) => {
                 let open = usize::from(shard.broker().limits().receive_maximum);
-                self.throttled_until().is_some()
-                    || self.waiting.len() >= open
-                    || shard.turn.storage_is_behind()
+                self.throttled_until().is_some() || self.waiting.len() >= open
             }
             State::Ended => false,
         }
@@ -411,9 +422,11 @@ impl Connection {
         match event.0 {
             EventKind::Ready => {
                 self.announced = false;
+                self.end_hold(shard);
                 self.go_on(shard);
             }
             EventKind::Durable => self.release_waiting(shard),
+            EventKind::Overdue => self.refuse_overdue(shard),
             EventKind::TakenOver => {
                 self.disconnect(shard, ReasonCode::SessionTakenOver, "session taken over");
             }
@@ -429,55 +442,6 @@ impl Connection {
             }
             EventKind::Recheck => self.recheck(shard),
             EventKind::Authenticated(reply) => self.authenticated(shard, reply),
-        }
-    }
-
-    fn release_waiting(&mut self, shard: &mut Shard) {
-        let durable = shard.turn.durable();
-        while self.waiting.front().is_some_and(|ack| ack.turn <= durable) {
-            let Some(ack) = self.waiting.pop_front() else { break };
-            let Some(stream) = self.streams.iter_mut().find(|open| open.key == ack.stream) else {
-                continue;
-            };
-            match ack.what {
-                Waiting::Ack(kind, id, reason) => {
-                    ack::encode(&mut stream.out, self.version, kind, id, reason);
-                }
-                Waiting::Packet(bytes) => stream.out.extend_from_slice(&bytes),
-            }
-            // CONNACK is the first answer of all.
-            self.greeted = true;
-        }
-        if self.waiting.is_empty() {
-            self.waiting = VecDeque::new();
-        }
-    }
-
-    /// Answers on a stream, never before an earlier answer ([MQTT-4.6.0-2]). With `wait_for_storage`, the answer waits
-    /// until everything stored in this turn is durable.
-    fn answer(
-        &mut self,
-        shard: &mut Shard,
-        stream_index: usize,
-        wait_for_storage: bool,
-        what: Waiting,
-    ) {
-        // A client's unidirectional stream has no way back.
-        let stream_index =
-            if self.streams[stream_index].key.is_unidirectional() { 0 } else { stream_index };
-        if wait_for_storage || !self.waiting.is_empty() {
-            let turn = shard.turn.when_durable(Waiter::Acknowledge(self.at.token));
-            let stream = self.streams[stream_index].key;
-            self.waiting.push_back(WaitingAck { turn, stream, what });
-            return;
-        }
-        let out = &mut self.streams[stream_index].out;
-        if out.capacity() == 0 {
-            *out = shard.turn.buffer();
-        }
-        match what {
-            Waiting::Ack(kind, id, reason) => ack::encode(out, self.version, kind, id, reason),
-            Waiting::Packet(bytes) => out.extend_from_slice(&bytes),
         }
     }
 
@@ -501,7 +465,7 @@ impl Connection {
                 // Nothing is read from the client while its publication waits.
                 let unheard = shard.turn.fan_out.is_waiting(self.at.token);
                 let silent_at = if unheard { Timestamp::NEVER } else { self.silent_at() };
-                let own = self.throttled_until().unwrap_or(silent_at);
+                let own = self.throttled_until().or(self.held_until()).unwrap_or(silent_at);
                 own.min(self.admitted_until())
             }
             State::Ended => Timestamp::NEVER,
@@ -555,6 +519,7 @@ impl Connection {
                 self.disconnect(shard, ReasonCode::NotAuthorized, "token expired");
             }
             State::Connected(_) if self.throttled_until().is_some() => self.end_throttle(shard),
+            State::Connected(_) if self.held_until().is_some() => self.hold_is_over(shard),
             State::Connected(_) => {
                 shard.metrics().keep_alive_timeouts.add(1);
                 self.disconnect(shard, ReasonCode::KeepAliveTimeout, "keep alive timeout");

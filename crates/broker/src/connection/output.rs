@@ -1,16 +1,81 @@
 //! What a connection sends: its own answers, then what the session has for each stream. The transport
 //! pulls it when it has written what it took before.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
+use fulmar_mqtt::ack::{self, AckKind};
 use smallvec::SmallVec;
 
-use super::{Connection, Output, State, StreamAction};
+use super::{Connection, Output, State, StreamAction, Waiting, WaitingAck};
 use crate::peer::StreamKey;
 use crate::session::{Attachment, Session};
-use crate::shard::Shard;
+use crate::shard::{Shard, Waiter};
 
 impl Connection {
+    pub(super) fn release_waiting(&mut self, shard: &mut Shard) {
+        let durable = shard.turn.durable();
+        while self.waiting.front().is_some_and(|ack| ack.turn <= durable) {
+            let Some(ack) = self.waiting.pop_front() else { break };
+            let Some(stream) = self.streams.iter_mut().find(|open| open.key == ack.stream) else {
+                continue;
+            };
+            match ack.what {
+                Waiting::Ack(kind, id, reason) => {
+                    ack::encode(&mut stream.out, self.version, kind, id, reason);
+                }
+                Waiting::Packet(bytes) => stream.out.extend_from_slice(&bytes),
+            }
+            // CONNACK is the first answer of all.
+            self.greeted = true;
+        }
+        if self.waiting.is_empty() {
+            self.waiting = VecDeque::new();
+        }
+    }
+
+    /// Answers on a stream, never before an earlier answer ([MQTT-4.6.0-2]). With `wait_for_storage`, the answer waits
+    /// until everything stored in this turn is durable.
+    pub(super) fn answer(
+        &mut self,
+        shard: &mut Shard,
+        stream_index: usize,
+        wait_for_storage: bool,
+        what: Waiting,
+    ) {
+        // A client's unidirectional stream has no way back.
+        let stream_index =
+            if self.streams[stream_index].key.is_unidirectional() { 0 } else { stream_index };
+        if wait_for_storage || self.must_follow(shard) {
+            let turn = match self.waiting.back() {
+                Some(last) if !wait_for_storage => last.turn,
+                _ => shard.turn.when_durable(Waiter::Acknowledge(self.at.token)),
+            };
+            let stream = self.streams[stream_index].key;
+            self.waiting.push_back(WaitingAck { turn, stream, what });
+            return;
+        }
+        self.answer_now(shard, stream_index, what);
+    }
+
+    /// Whether an answer has to wait for earlier ones.
+    fn must_follow(&self, shard: &Shard) -> bool {
+        let is_pubrel = |ack: &WaitingAck| matches!(ack.what, Waiting::Ack(AckKind::Pubrel, ..));
+        let alone = shard.turn.is_stalled() && self.waiting.iter().all(is_pubrel);
+        !self.waiting.is_empty() && !alone
+    }
+
+    pub(super) fn answer_now(&mut self, shard: &mut Shard, stream_index: usize, what: Waiting) {
+        let out = &mut self.streams[stream_index].out;
+        if out.capacity() == 0 {
+            *out = shard.turn.buffer();
+        }
+        match what {
+            Waiting::Ack(kind, id, reason) => ack::encode(out, self.version, kind, id, reason),
+            Waiting::Packet(bytes) => out.extend_from_slice(&bytes),
+        }
+    }
+
     /// Announces to the transport, once, that this connection itself has output.
     pub(super) fn announce_output(&mut self, shard: &mut Shard) {
         let has = !self.actions.is_empty()

@@ -16,9 +16,20 @@ pub struct SimStorage {
 struct State {
     batches: Vec<Vec<Op>>,
     committed: usize,
+    backlog: usize,
 }
 
 impl SimStorage {
+    /// Sets what [`Storage::backlog`] returns.
+    pub fn set_backlog(&self, backlog: usize) {
+        self.state.lock().backlog = backlog;
+    }
+
+    /// Batches handed over so far.
+    pub fn batches(&self) -> usize {
+        self.state.lock().batches.len()
+    }
+
     /// Makes everything handed over so far durable.
     pub fn commit(&self) {
         let mut state = self.state.lock();
@@ -33,7 +44,7 @@ impl SimStorage {
         survived.iter().flatten().for_each(|op| tables.apply(op));
         let restored = tables.restored();
         let committed = survived.len();
-        let state = Mutex::new(State { batches: survived, committed });
+        let state = Mutex::new(State { batches: survived, committed, backlog: 0 });
         (Arc::new(SimStorage { state }), restored)
     }
 }
@@ -52,7 +63,7 @@ impl Storage for SimStorage {
     }
 
     fn backlog(&self) -> usize {
-        0
+        self.state.lock().backlog
     }
 
     fn failure(&self) -> Option<String> {

@@ -113,8 +113,9 @@ impl PeerState {
         let Some((block, range)) = Block::at(offset, szx, content.len()) else { return false };
         if response.code == code::CONTENT {
             packet.add_option(CoapOption::ETag, etag(content));
-            set_age(packet, response);
         }
+        // Of 5.03 it says when to try again (RFC 7252 section 5.9.3.4).
+        set_age(packet, response);
         if let Some(format) = response.content_format {
             message::set_number(packet, CoapOption::ContentFormat, format.into());
         }

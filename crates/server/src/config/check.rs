@@ -244,6 +244,7 @@ fn ranges(config: &Config) -> Result<(), Usage> {
         config.platform.hour_days,
         MAX_KEPT_DAYS,
     )?;
+    within("storage.stall_timeout_s", config.storage.stall_timeout_s, 1, 3600)?;
     within("limits.connect_timeout_s", limits.connect_timeout_s, 1, 3600)?;
     within("limits.handshake_timeout_s", limits.handshake_timeout_s, 1, 3600)
 }

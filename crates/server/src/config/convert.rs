@@ -26,7 +26,7 @@ fn seconds(seconds: u32) -> Duration {
 
 impl LimitsConfig {
     /// Bounds of the broker.
-    pub(crate) fn broker(&self) -> Limits {
+    pub(crate) fn broker(&self, storage: &Storage) -> Limits {
         let Limits { max_cached_routes, .. } = Limits::default();
         // Without `..`, here and below: a new field does not compile until it has its key or stands in the line above.
         Limits {
@@ -50,6 +50,7 @@ impl LimitsConfig {
             max_outbox_bytes: self.max_outbox_bytes,
             max_connection_outbox_bytes: self.max_connection_outbox_bytes,
             max_storage_backlog: self.max_storage_backlog,
+            storage_stall_timeout: seconds(storage.stall_timeout_s),
             max_publishes_per_s: self.max_publishes_per_s,
             max_publish_bytes_per_s: self.max_publish_bytes_per_s,
             rate_policy: self.rate_policy,

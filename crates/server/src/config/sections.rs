@@ -458,6 +458,8 @@ pub(crate) struct Storage {
     pub(crate) commit_max_ops: usize,
     /// Largest size of the database; 0 for no limit.
     pub(crate) max_bytes: u64,
+    /// How long a commit may take before the broker refuses what it would have to store.
+    pub(crate) stall_timeout_s: u32,
 }
 
 impl Default for Storage {
@@ -468,6 +470,7 @@ impl Default for Storage {
             commit_interval_ms: u32::try_from(options.commit_interval.as_millis()).unwrap_or(0),
             commit_max_ops: options.commit_max_ops,
             max_bytes: options.max_bytes.unwrap_or(0),
+            stall_timeout_s: seconds(Limits::default().storage_stall_timeout),
         }
     }
 }

@@ -96,7 +96,7 @@ pub(super) fn start(
 
 /// Whether the broker can store messages: not if the disk fails.
 async fn ready(State(state): State<Operated>) -> (StatusCode, String) {
-    match state.broker.storage().failure() {
+    match state.broker.storage_problem() {
         None => (StatusCode::OK, "ok\n".to_owned()),
         Some(failure) => (StatusCode::SERVICE_UNAVAILABLE, format!("storage: {failure}\n")),
     }

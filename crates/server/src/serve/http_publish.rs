@@ -32,6 +32,8 @@ use crate::config::Config;
 
 /// Longest wait for the broker, which may be delaying publishers.
 const PATIENCE: Duration = Duration::from_secs(25);
+/// When to send a publication again that the broker could not accept.
+const RETRY_AFTER_S: &str = "10";
 
 /// Publishes the messages of HTTP requests; see the module.
 #[derive(Clone)]
@@ -110,14 +112,19 @@ async fn publish(
         Ok(Ok(reason)) => answer(reason, wish.retain),
         Ok(Err(error)) => {
             tracing::debug!(peer = %address, %error, "a publication over HTTP broke off");
-            (StatusCode::SERVICE_UNAVAILABLE, "the broker is not available\n").into_response()
+            unavailable("the broker is not available\n".to_owned())
         }
         Err(_) => {
             let text =
                 "the broker could not accept it in time; nothing was acknowledged, send it again\n";
-            (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+            unavailable(text.to_owned())
         }
     }
+}
+
+fn unavailable(text: String) -> Response {
+    let retry_after = [(header::RETRY_AFTER, RETRY_AFTER_S)];
+    (StatusCode::SERVICE_UNAVAILABLE, retry_after, text).into_response()
 }
 
 /// Why a request with these headers may not publish. Browsers send the page's origin (`Origin`, `Sec-Fetch-Site`), and
@@ -219,10 +226,11 @@ fn answer(reason: ReasonCode, retained: bool) -> Response {
             (StatusCode::PAYLOAD_TOO_LARGE, "larger than the maximum message size")
         }
         R::TopicNameInvalid => (StatusCode::BAD_REQUEST, "not a valid topic name to publish to"),
-        _ => {
-            let text = format!("the broker refused it: {reason}\n");
-            return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
+        R::ImplementationSpecificError => {
+            let text = "storage fails: the message may not have been stored; send it again\n";
+            return unavailable(text.to_owned());
         }
+        _ => return unavailable(format!("the broker refused it: {reason}\n")),
     };
     (status, format!("{text}\n")).into_response()
 }
@@ -272,8 +280,11 @@ mod tests {
             (ReasonCode::NotAuthorized, false, 403),
             (ReasonCode::PacketTooLarge, false, 413),
             (ReasonCode::QuotaExceeded, false, 503),
+            (ReasonCode::ImplementationSpecificError, true, 503),
         ] {
-            assert_eq!(answer(reason, retained).status().as_u16(), status, "{reason}");
+            let answer = answer(reason, retained);
+            assert_eq!(answer.status().as_u16(), status, "{reason}");
+            assert_eq!(answer.headers().contains_key(header::RETRY_AFTER), status == 503);
         }
         let anonymous = unknown(ReasonCode::NotAuthorized);
         assert_eq!(answer(anonymous, false).status().as_u16(), 401);

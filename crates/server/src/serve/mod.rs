@@ -125,12 +125,12 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     stored.add_internal_sessions(
         gateway.as_ref(),
         &platform,
-        &config.limits.broker(),
+        &config.limits.broker(&config.storage),
         &back_pressure,
     );
     let broker_config = BrokerConfig {
         workers,
-        limits: config.limits.broker(),
+        limits: config.limits.broker(&config.storage),
         access_control: AccessControl {
             external_users: platform.external_users()?,
             ..access_control

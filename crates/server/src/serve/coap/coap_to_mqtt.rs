@@ -26,6 +26,8 @@ use super::listing::{Listed, Listing};
 
 /// Requests that wait until a user's connection is accepted.
 const MAX_WAITING: usize = 256;
+/// Seconds after which a client should repeat what the broker could not accept (Max-Age).
+const RETRY_AFTER_S: u32 = 10;
 
 /// The user of a connection: a named user at a listener, or all peers without a name there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -505,9 +507,13 @@ fn refusal(reason: ReasonCode) -> Response {
             (code::BAD_REQUEST, "invalid topic name")
         }
         ReasonCode::QuotaExceeded => (code::TOO_MANY_REQUESTS, "quota exceeded"),
+        ReasonCode::ImplementationSpecificError => {
+            (code::UNAVAILABLE, "storage fails: it may not have been stored")
+        }
         _ => (code::UNAVAILABLE, "the broker cannot accept it now"),
     };
-    Response::error(code, why)
+    let max_age_s = (code == code::UNAVAILABLE).then_some(RETRY_AFTER_S);
+    Response { max_age_s, ..Response::error(code, why) }
 }
 
 fn content(message: &Message) -> Response {

@@ -31,7 +31,7 @@ pub(super) fn render(state: &Operated) -> String {
     page.one("retained_messages", "gauge", "Retained messages", retained);
     page.one("retained_bytes", "gauge", "Bytes of retained messages", retained_bytes);
     page.one("storage_backlog", "gauge", "Operations not yet durable", broker.storage().backlog());
-    let failing = u8::from(broker.storage().failure().is_some());
+    let failing = u8::from(broker.storage_problem().is_some());
     page.one("storage_failing", "gauge", "1 while the disk cannot be written", failing);
     page.head("connections", "gauge", "Connections open now");
     for kind in TransportKind::ALL {
