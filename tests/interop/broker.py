@@ -36,6 +36,8 @@ class Broker:
         self.addresses = {**dict.fromkeys(self.KINDS, "127.0.0.1"), **(addresses or {})}
         self.folder = tempfile.TemporaryDirectory()
         self.data = pathlib.Path(self.folder.name)
+        # Where the program's data is, beside its settings and log.
+        self.store = self.data
         self.ports = dict(zip(self.KINDS, ports.take(len(self.KINDS))))
         self.process = None
         self.start()
@@ -49,7 +51,7 @@ class Broker:
         lines = [f'{kind} = ["{self.addresses[kind]}:{port}"]' for kind, port in self.ports.items()]
         config.write_text("[listeners]\n" + "\n".join(lines) + "\n" + self.settings)
         log = open(self.data / "log", "ab")
-        command = [*self.prefix, binary(), "serve", "--config", str(config), "--data", str(self.data)]
+        command = [*self.prefix, binary(), "serve", "--config", str(config), "--data", str(self.store)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         log.close()
         line = self.process.stdout.readline()
