@@ -13,6 +13,9 @@ use fulmar_coap::{
     Response, Server, Trust, code,
 };
 
+/// Longer than 20 retransmissions, each after twice the time of the one before, take (73 days).
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10_000_000);
+
 /// What the link does; shares are of 1000.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
@@ -245,7 +248,7 @@ impl Site {
 
     /// The response to the only request there is.
     pub(crate) fn response(&mut self) -> Response {
-        match self.event(Duration::from_secs(3600)) {
+        match self.event(PATIENCE) {
             Some(ClientEvent::Response { response, .. }) => response,
             other => panic!("{other:?}"),
         }
