@@ -12,7 +12,7 @@ const FIXED: [[&str; 4]; 25] = [
     ],
     ["crates/mqtt/src/topic.rs", "MAX_LEVELS", "Levels of a topic name or filter", "0x90, 0x8F"],
     [
-        "crates/broker/src/connection/packets.rs",
+        "crates/broker/src/connection/subscriptions.rs",
         "MAX_FILTERS",
         "Filters in one SUBSCRIBE or UNSUBSCRIBE",
         "0x97",
