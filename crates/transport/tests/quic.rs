@@ -40,6 +40,18 @@ async fn a_qos2_exchange_and_an_orderly_goodbye() {
     assert_eq!(sub.payload().await, b"last");
 }
 
+/// The end of the handshake and CONNECT come right behind each other, and the first has an Initial packet too.
+#[tokio::test]
+async fn what_follows_the_handshake_at_once_is_not_lost() {
+    let site = Site::start(1, |_| {});
+    let mut lost = 0;
+    for _ in 0..20 {
+        let (connection, _control, _) = site.client(&hello("c")).await;
+        lost += connection.stats().path.lost_packets;
+    }
+    assert!(lost < 20, "{lost} lost packets on loopback");
+}
+
 #[tokio::test]
 async fn a_stream_for_each_message_is_answered_and_given_back() {
     let site = Site::start(1, |quic| quic.max_streams = 8);

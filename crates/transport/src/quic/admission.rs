@@ -1,18 +1,23 @@
 //! How much work unknown clients may cause (RFC 9000 section 21.1).
 //!
 //! Datagrams that may begin a connection wait in two short queues, those with a token first, and are handled after
-//! everything from known clients, for a limited part of a turn. Failed handshakes are counted: above a rate that
+//! everything from known clients, for a limited part of a turn. Initial packets to the connection ID of a handshake in
+//! progress are a known client's: one that waited would be overtaken by what the client sends right behind its
+//! handshake, which is lost then. Failed handshakes are counted: above a rate that
 //! honest clients do not reach, new clients must validate their address by a Retry, and unknown clients get at most a
 //! share of the worker's time. Validated addresses that fail nevertheless are then ignored for some time; forged
 //! addresses do not count against their owners.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::Hash;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use quinn_proto::ConnectionId;
+
 use super::peek::{self, First};
 use super::socket::Datagram;
+use super::steering::CID_BYTES;
 
 /// The most datagrams in each queue; for a further one, the oldest is dropped, as in a network.
 const MAX_WAITING: usize = 1024;
@@ -134,6 +139,9 @@ impl HandshakePressure {
 pub(super) struct Admission {
     with_token: VecDeque<Datagram>,
     without: VecDeque<Datagram>,
+    /// Connection IDs of the handshakes in progress, also by connection handle.
+    handshake_cids: HashSet<ConnectionId>,
+    handshakes: HashMap<usize, ConnectionId>,
     pressure: HandshakePressure,
     addresses: Blamed<SocketAddr>,
     sites: Blamed<IpAddr>,
@@ -147,6 +155,8 @@ impl Default for Admission {
         Admission {
             with_token: VecDeque::new(),
             without: VecDeque::new(),
+            handshake_cids: HashSet::new(),
+            handshakes: HashMap::new(),
             pressure: HandshakePressure::default(),
             addresses: Blamed::new(OF_ADDRESS),
             sites: Blamed::new(OF_SITE),
@@ -160,6 +170,9 @@ impl Admission {
     /// Returns a known client's datagram; an unknown client's is queued or dropped.
     pub(super) fn sort(&mut self, datagram: Datagram, now: Instant) -> Option<Datagram> {
         let First::Early { token } = peek::first(&datagram.bytes) else { return Some(datagram) };
+        if self.is_of_handshake(&datagram.bytes) {
+            return Some(datagram);
+        }
         if self.is_pressed(now) && self.is_blamed(datagram.remote, now) {
             return None;
         }
@@ -169,6 +182,24 @@ impl Admission {
         }
         queue.push_back(datagram);
         None
+    }
+
+    fn is_of_handshake(&self, datagram: &[u8]) -> bool {
+        let cid = peek::destination(datagram).filter(|cid| cid.len() == CID_BYTES);
+        cid.is_some_and(|cid| self.handshake_cids.contains(&ConnectionId::new(cid)))
+    }
+
+    /// The connection with this handle has begun a handshake; its client is to use this connection ID.
+    pub(super) fn begun(&mut self, handle: usize, cid: ConnectionId) {
+        self.handshake_cids.insert(cid);
+        self.handshakes.insert(handle, cid);
+    }
+
+    /// The handshake of this connection has ended.
+    pub(super) fn ended(&mut self, handle: usize) {
+        if let Some(cid) = self.handshakes.remove(&handle) {
+            self.handshake_cids.remove(&cid);
+        }
     }
 
     /// The next datagram to handle, in a turn in which unknown clients have used `taken` so far.
@@ -279,6 +310,20 @@ mod tests {
         assert_eq!(admission.next_turn(now), Some(now));
         assert_eq!(ports(&mut admission, now), [2, 4, 1, 3]);
         assert_eq!(admission.next_turn(now), None);
+    }
+
+    #[test]
+    fn a_handshake_in_progress_does_not_wait() {
+        let (mut admission, now) = (Admission::default(), Instant::now());
+        let second_flight = || {
+            let header = [&[0xC0, 0, 0, 0, 1, 8][..], &[7; 8], &[0, 0]].concat();
+            Datagram { bytes: BytesMut::from(&header[..]), ..initial(1, false) }
+        };
+        admission.begun(3, ConnectionId::new(&[7; 8]));
+        assert!(admission.sort(second_flight(), now).is_some());
+        assert!(admission.sort(initial(1, false), now).is_none());
+        admission.ended(3);
+        assert!(admission.sort(second_flight(), now).is_none());
     }
 
     #[test]

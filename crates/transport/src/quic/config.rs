@@ -13,7 +13,7 @@ use quinn_proto::{
 use ring::{hkdf, hmac};
 
 use super::losses::Losses;
-use super::steering::WorkerCids;
+use super::steering::{FirstCid, WorkerCids};
 use crate::tls::{ServerTls, TlsError};
 
 /// Streams that a client may open before its first data stream shows that it uses several. quinn allocates at least
@@ -126,11 +126,11 @@ impl QuicSettings {
         }
     }
 
-    pub(super) fn endpoint(&self, index: usize, workers: usize) -> EndpointConfig {
+    pub(super) fn endpoint(&self, index: usize, workers: usize, first: FirstCid) -> EndpointConfig {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &self.keys.0[..32]);
         let mut config = EndpointConfig::new(Arc::new(key));
         config
-            .cid_generator(move || Box::new(WorkerCids::new(index, workers)))
+            .cid_generator(move || Box::new(WorkerCids::new(index, workers, first.clone())))
             .min_reset_interval(RESET_INTERVAL);
         config
     }

@@ -40,6 +40,7 @@ use conn::{Arrival, Proof, QuicConn, Sending, UnvalidatedPath};
 use copies::{ConnCopies, Waiting};
 use peek::First;
 use socket::{Datagram, Socket};
+use steering::FirstCid;
 use timers::Timers;
 
 /// Marks a [`Token`] as a QUIC connection's.
@@ -82,6 +83,7 @@ fn index_of(token: Token) -> usize {
 /// One QUIC port of one worker.
 pub(crate) struct QuicShard {
     endpoint: Endpoint,
+    first_cid: FirstCid,
     socket: Socket,
     settings: QuicSettings,
     server: Arc<ServerConfig>,
@@ -128,10 +130,13 @@ impl QuicShard {
         let settings = &listener.settings;
         let server = Arc::new(settings.server(&listener.tls)?);
         let socket = Socket::new(socket)?;
-        let endpoint_config = Arc::new(settings.endpoint(place.index, place.workers));
+        let first_cid = FirstCid::default();
+        let endpoint_config = settings.endpoint(place.index, place.workers, first_cid.clone());
+        let endpoint_config = Arc::new(endpoint_config);
         let allow_mtud = !socket.may_fragment();
         Ok(QuicShard {
             endpoint: Endpoint::new(endpoint_config, Some(Arc::clone(&server)), allow_mtud, None),
+            first_cid,
             socket,
             settings: settings.clone(),
             server,
@@ -293,6 +298,7 @@ impl QuicShard {
             return;
         }
         let config = self.config_for_next();
+        self.first_cid.take();
         match self.endpoint.accept(incoming, now, &mut self.scratch, config) {
             Ok((handle, inner)) => {
                 let proof = if is_proven { Proof::Shown } else { Proof::Owed(length) };
@@ -353,6 +359,9 @@ impl QuicShard {
         let policy = Arc::clone(&self.policy);
         let settings = &self.settings;
         let conn = QuicConn::new(inner, token, policy, must_know_first, proof, settings, now);
+        if let Some(cid) = self.first_cid.take() {
+            self.admission.begun(at, cid);
+        }
         self.conns[at] = Some(Box::new(conn));
         self.open += 1;
         self.handshakes += 1;
@@ -364,13 +373,13 @@ impl QuicShard {
         let Some(conn) = self.conns.get_mut(at).and_then(Option::as_mut) else { return };
         let was_handshaking = conn.counts_as_handshake;
         conn.drive(&mut self.endpoint, ConnectionHandle(at), io, now);
-        if was_handshaking && !conn.counts_as_handshake {
+        if was_handshaking && !(conn.counts_as_handshake && !conn.is_drained()) {
             self.handshakes -= 1;
+            self.admission.ended(at);
         }
         conn.keep_losses(&self.settings.losses, now);
         if conn.is_drained() {
             if conn.counts_as_handshake {
-                self.handshakes -= 1;
                 self.admission.failed(conn.inner.remote_address(), conn.was_proven(), now);
             }
             conn.lost(io);

@@ -39,6 +39,12 @@ pub(super) fn first(datagram: &[u8]) -> First {
     }
 }
 
+/// The destination connection ID of a long header.
+pub(super) fn destination(datagram: &[u8]) -> Option<&[u8]> {
+    let (length, rest) = datagram.get(5..)?.split_first()?;
+    rest.get(..usize::from(*length))
+}
+
 /// What follows the connection IDs of a long header.
 fn after_ids(datagram: &[u8]) -> Option<&[u8]> {
     let mut rest = datagram.get(5..)?;
@@ -91,7 +97,13 @@ mod tests {
     #[test]
     fn whatever_is_cut_off_is_read_within_its_bounds() {
         let whole = long(HANDSHAKE, &[0x80, 0, 0, 2, 9, 9]);
+        assert_eq!(destination(&whole), Some(&[7; 8][..]));
         for end in 1..whole.len() {
+            assert_eq!(
+                destination(&whole[..end]),
+                (end >= 14).then_some(&[7; 8][..]),
+                "{end} bytes"
+            );
             assert_eq!(first(&whole[..end]), First::Handshake { alone: false }, "{end} bytes");
         }
     }

@@ -7,8 +7,10 @@
 
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use quinn_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid};
 use ring::rand::{SecureRandom, SystemRandom};
 use socket2::Socket;
@@ -17,20 +19,32 @@ use socket2::Socket;
 pub(crate) const MAX_WORKERS: usize = 64;
 
 /// Length of connection IDs in bytes: the first names the worker, the rest is random.
-const CID_BYTES: usize = 8;
+pub(super) const CID_BYTES: usize = 8;
+
+/// The first connection ID made since the last look: when a connection has been accepted in between, the one to which its
+/// client addresses the rest of its handshake. quinn-proto does not show it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FirstCid(Arc<Mutex<Option<ConnectionId>>>);
+
+impl FirstCid {
+    pub(super) fn take(&self) -> Option<ConnectionId> {
+        self.0.lock().take()
+    }
+}
 
 /// Makes connection IDs that name their worker.
 pub(crate) struct WorkerCids {
     index: u8,
     workers: u8,
     random: SystemRandom,
+    first: FirstCid,
 }
 
 impl WorkerCids {
-    pub(crate) fn new(index: usize, workers: usize) -> WorkerCids {
+    pub(super) fn new(index: usize, workers: usize, first: FirstCid) -> WorkerCids {
         let workers = u8::try_from(workers.clamp(1, MAX_WORKERS)).unwrap_or(1);
         let index = u8::try_from(index).unwrap_or(0) % workers;
-        WorkerCids { index, workers, random: SystemRandom::new() }
+        WorkerCids { index, workers, random: SystemRandom::new(), first }
     }
 }
 
@@ -45,7 +59,9 @@ impl ConnectionIdGenerator for WorkerCids {
         let round = u16::from(bytes[0]) % rounds;
         // Below 256: round < 256 / workers and index < workers.
         bytes[0] = (round * u16::from(self.workers)) as u8 + self.index;
-        ConnectionId::new(&bytes)
+        let cid = ConnectionId::new(&bytes);
+        self.first.0.lock().get_or_insert(cid);
+        cid
     }
 
     fn validate(&self, cid: &ConnectionId) -> Result<(), InvalidCid> {
@@ -111,7 +127,7 @@ mod tests {
     fn connection_ids_name_their_worker() {
         for workers in [1, 2, 3, 7, 64] {
             for index in 0..workers {
-                let mut cids = WorkerCids::new(index, workers);
+                let mut cids = WorkerCids::new(index, workers, FirstCid::default());
                 for _ in 0..500 {
                     let cid = cids.generate_cid();
                     assert_eq!(usize::from(cid[0]) % workers, index);
