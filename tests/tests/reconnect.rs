@@ -53,6 +53,21 @@ fn silent() -> UdpSocket {
 }
 
 #[tokio::test]
+async fn over_a_slow_link_connack_has_as_long_as_the_handshake() {
+    let broker = TestBroker::start();
+    let relay = Relay::start(broker.address("quic")).await;
+    // Two seconds for the handshake and two for CONNACK.
+    relay.delay(Duration::from_secs(1));
+    let made = options(&broker, relay.address());
+    let connect_timeout = Duration::from_secs(3);
+    let made = Options { connect_timeout, reconnect: None, ..made };
+    let (client, mut events) = Client::connect(made).unwrap();
+    let first = next(&mut events).await;
+    assert!(matches!(first, Event::Connected { .. }), "{first:?}");
+    client.disconnect().await;
+}
+
+#[tokio::test]
 async fn tcp_wins_where_udp_gets_no_answer_and_is_dialled_first_then() {
     let mut broker = TestBroker::start();
     let blocked = silent();

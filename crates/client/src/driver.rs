@@ -14,7 +14,7 @@ use fulmar_mqtt::ReasonCode;
 use fulmar_mqtt::packet::SubscribeOptions;
 use tokio::io::AsyncReadExt;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{sleep, sleep_until, timeout_at};
+use tokio::time::{sleep, sleep_until, timeout};
 
 use crate::api::{Event, PathStats};
 use crate::dial::{Dialer, Dialled, Rival, ServerConnection};
@@ -102,6 +102,8 @@ struct Served {
     unflushed: bool,
     /// When to check for silence next.
     look_at: Instant,
+    /// When the connection is given up, unless it is up by then.
+    answer_by: Instant,
 }
 
 enum Command {
@@ -203,16 +205,16 @@ impl Driver {
     /// One connection from dialling to its end; `None` when the client is closed. Returns the error, and whether the
     /// server had accepted the connection.
     async fn attempt(&mut self) -> Option<(Error, bool)> {
-        let by = Instant::now() + self.options.connect_timeout;
         let dialer = Arc::clone(&self.dialer);
-        let dial = async move { timeout_at(by.into(), dialer.dial()).await };
+        let limit = self.options.connect_timeout;
+        let dial = async move { timeout(limit, dialer.dial()).await };
         let Dialled { mut conn, mut rival } = match self.meanwhile(dial).await? {
             Ok(Ok(dialled)) => dialled,
             Ok(Err(error)) => return Some((error, false)),
             Err(_) => return Some((self.no_answer(), false)),
         };
         loop {
-            let outcome = self.serve(conn, &mut rival, by).await;
+            let outcome = self.serve(conn, &mut rival).await;
             let was_up = self.machine.is_up();
             self.machine.disconnected();
             self.settle();
@@ -228,7 +230,7 @@ impl Driver {
             let Some(other) = rival.take().filter(|_| !was_up) else {
                 return Some((failed, was_up));
             };
-            match self.meanwhile(timeout_at(by.into(), other)).await? {
+            match self.meanwhile(timeout(limit, other)).await? {
                 Ok(Ok(winner)) => conn = winner,
                 _ => return Some((failed, was_up)),
             }
@@ -339,7 +341,6 @@ impl Driver {
         &mut self,
         conn: ServerConnection,
         rival: &mut Option<Rival>,
-        connect_by: Instant,
     ) -> Result<Option<ServerConnection>, Error> {
         let mut served = self.begin(conn);
         loop {
@@ -350,8 +351,8 @@ impl Driver {
                 served.conn.close().await;
                 return Ok(None);
             }
-            let wake = self.wait(&mut served, rival, connect_by).await;
-            if let Some(winner) = self.woken(wake, &mut served, rival, connect_by).await? {
+            let wake = self.wait(&mut served, rival).await;
+            if let Some(winner) = self.woken(wake, &mut served, rival).await? {
                 return Ok(Some(winner));
             }
         }
@@ -373,23 +374,19 @@ impl Driver {
             input: BytesMut::new(),
             unflushed: false,
             look_at: Instant::now() + LOOK,
+            answer_by: Instant::now() + self.options.connect_timeout,
         }
     }
 
     /// Waits for the first event.
-    async fn wait(
-        &mut self,
-        served: &mut Served,
-        rival: &mut Option<Rival>,
-        connect_by: Instant,
-    ) -> Wake {
-        let Served { conn, early, streams, input, unflushed, look_at } = served;
+    async fn wait(&mut self, served: &mut Served, rival: &mut Option<Rival>) -> Wake {
+        let Served { conn, early, streams, input, unflushed, look_at, answer_by } = served;
         let out = self.machine.output(CONTROL);
         let spread = self.options.streams != Streams::Single;
         // With streams, a blocked stream must not hold up others.
         let accepting = self.machine.has_room() && (spread || out.len() < MAX_OUT_BYTES);
         let waiting = !self.backlog.is_empty();
-        let mut wake_at = self.wake_at(connect_by);
+        let mut wake_at = self.wake_at(*answer_by);
         if conn.quic.is_some() {
             wake_at = wake_at.min(*look_at);
         }
@@ -419,14 +416,14 @@ impl Driver {
         wake: Wake,
         served: &mut Served,
         rival: &mut Option<Rival>,
-        connect_by: Instant,
     ) -> Result<Option<ServerConnection>, Error> {
-        let Served { conn, early, streams, input, unflushed, look_at } = served;
+        let Served { conn, early, streams, input, unflushed, look_at, answer_by } = served;
         match wake {
             Wake::EarlyData(accepted) => {
                 (*early, *rival) = (None, None);
                 self.dialer.won(conn.transport);
                 self.early_data = accepted;
+                *answer_by = Instant::now() + self.options.connect_timeout;
                 if !accepted {
                     self.start_over(conn).await?;
                     input.clear();
@@ -465,7 +462,7 @@ impl Driver {
                     *look_at = Instant::now() + LOOK;
                     conn.quic.iter_mut().for_each(QuicConnection::look);
                 }
-                self.time(connect_by)?;
+                self.time(*answer_by)?;
             }
         }
         Ok(None)
@@ -565,19 +562,19 @@ impl Driver {
                     conn.writer.push(self.machine.output(CONTROL)).await?;
                     conn.writer.push(&[]).await
                 };
-                drop(tokio::time::timeout(FAREWELL, farewell).await);
+                drop(timeout(FAREWELL, farewell).await);
                 Err(error)
             }
         }
     }
 
-    fn wake_at(&self, connect_by: Instant) -> Instant {
-        let connecting = (!self.machine.is_up() && !self.machine.is_done()).then_some(connect_by);
+    fn wake_at(&self, answer_by: Instant) -> Instant {
+        let connecting = (!self.machine.is_up() && !self.machine.is_done()).then_some(answer_by);
         let deadlines = [connecting, self.machine.deadline(), self.drain_by];
         deadlines.into_iter().flatten().min().unwrap_or_else(|| Instant::now() + FAR)
     }
 
-    fn time(&mut self, connect_by: Instant) -> Result<(), Error> {
+    fn time(&mut self, answer_by: Instant) -> Result<(), Error> {
         let now = Instant::now();
         if self.drain_by.is_some_and(|by| by <= now) {
             if self.machine.is_done() {
@@ -586,7 +583,7 @@ impl Driver {
             self.machine.close_now();
             self.drain_by = Some(now + FAREWELL);
         }
-        if !self.machine.is_up() && !self.machine.is_done() && connect_by <= now {
+        if !self.machine.is_up() && !self.machine.is_done() && answer_by <= now {
             return Err(self.no_answer());
         }
         self.machine.on_deadline(now, self.backlog.is_empty())

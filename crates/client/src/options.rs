@@ -166,7 +166,7 @@ pub struct Options {
     pub fallback: Fallback,
     /// How to reconnect; `None` gives up at the first failure.
     pub reconnect: Option<Backoff>,
-    /// Longest time for one attempt, CONNACK included.
+    /// The longest time for the handshakes of TCP, TLS, WebSocket or QUIC, and then for CONNACK.
     pub connect_timeout: Duration,
     /// The longest time for which `disconnect` waits for acknowledgements.
     pub drain_timeout: Duration,
