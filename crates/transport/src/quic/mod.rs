@@ -373,7 +373,7 @@ impl QuicShard {
         let Some(conn) = self.conns.get_mut(at).and_then(Option::as_mut) else { return };
         let was_handshaking = conn.counts_as_handshake;
         conn.drive(&mut self.endpoint, ConnectionHandle(at), io, now);
-        if was_handshaking && !(conn.counts_as_handshake && !conn.is_drained()) {
+        if was_handshaking && (!conn.counts_as_handshake || conn.is_drained()) {
             self.handshakes -= 1;
             self.admission.ended(at);
         }
