@@ -21,7 +21,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tracing::{debug, warn};
+use tracing::{debug, error, warn};
 
 use crate::bodies::BodyBudget;
 use crate::config::Limits;
@@ -38,11 +38,12 @@ use crate::tcp::{ACCEPT_PAUSE, ROOM_PAUSE};
 /// The longest life of a connection, even with keep-alive; Prometheus connects again.
 const LIFE: Duration = Duration::from_secs(60);
 
-/// A running port.
+/// A running port; dropping it ends it at once, with the requests in progress.
 #[derive(Debug)]
 pub struct Plain {
     bound: Vec<SocketAddr>,
-    stop: watch::Sender<bool>,
+    stopping: watch::Sender<bool>,
+    ending: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -57,9 +58,10 @@ impl Plain {
         bodies: &BodyBudget,
         router: axum::Router,
     ) -> Result<Plain, StartError> {
-        let (stop, stopped) = watch::channel(false);
+        let (stopping, stopped) = watch::channel(false);
+        let (ending, ended) = watch::channel(false);
         if addresses.is_empty() {
-            return Ok(Plain { bound: Vec::new(), stop, thread: None });
+            return Ok(Plain { bound: Vec::new(), stopping, ending, thread: None });
         }
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().max_blocking_threads(MAX_BLOCKING_THREADS).build()?;
@@ -81,10 +83,10 @@ impl Plain {
             clock: Clock::start(),
             refusals: Mutex::default(),
         });
-        let serving = serve(router, listeners, stopped);
+        let serving = serve(router, listeners, stopped, ended);
         let thread = std::thread::Builder::new().name("fulmar-http".into());
         let thread = thread.spawn(move || runtime.block_on(serving))?;
-        Ok(Plain { bound, stop, thread: Some(thread) })
+        Ok(Plain { bound, stopping, ending, thread: Some(thread) })
     }
 
     /// Where it is bound.
@@ -93,10 +95,19 @@ impl Plain {
         &self.bound
     }
 
-    /// Accepts no more connections. Does not wait for requests in progress.
-    pub fn stop(self) {
-        self.stop.send_replace(true);
-        drop(self.thread);
+    /// Accepts no more connections; requests in progress continue.
+    pub fn stop_accepting(&self) {
+        self.stopping.send_replace(true);
+    }
+}
+
+impl Drop for Plain {
+    fn drop(&mut self) {
+        self.stopping.send_replace(true);
+        self.ending.send_replace(true);
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            error!("the HTTP port's thread panicked");
+        }
     }
 }
 
@@ -104,12 +115,14 @@ async fn serve(
     router: Arc<LimitedRouter>,
     listeners: Vec<TcpListener>,
     stopping: watch::Receiver<bool>,
+    mut ended: watch::Receiver<bool>,
 ) {
     let mut tasks = JoinSet::new();
     for listener in listeners {
         tasks.spawn(accept(Arc::clone(&router), listener, stopping.clone()));
     }
-    tasks.join_all().await;
+    // The runtime's end cancels what is left then.
+    stopped(&mut ended).await;
 }
 
 /// Accepts until `stopping`, then waits for the open connections.

@@ -1,7 +1,4 @@
 #![doc = include_str!("../README.md")]
-//!
-//! [`Args`] and [`run`] are `fulmar serve`; [`passwd`] and `accounts` are the commands that work on what a server reads:
-//! its password file, and the platform's users and twins.
 
 #[cfg(feature = "platform")]
 pub mod accounts;
@@ -9,6 +6,8 @@ mod config;
 pub mod passwd;
 mod serve;
 
-pub use serve::{Args, has_web_app, run};
+pub use config::Config;
+pub use fulmar_command::exit::Usage;
+pub use serve::{Args, Server, has_web_app, run};
 
 use fulmar_command::{exit, logging};

@@ -1,14 +1,14 @@
 //! Checks beyond the types of single values: keys that belong together, ranges, and listeners that no client could use.
 
-use std::fmt::Display;
 use std::net::SocketAddr;
 use std::path::Path;
 
 use fulmar_http::MIN_HEADER_BYTES;
 
-use super::Config;
-use super::convert::set;
-use super::sections::{Challenge, ClientAuth};
+use super::document::Config;
+use super::mqttsn;
+use super::range::within;
+use super::sections::{Challenge, ClientAuth, set};
 use crate::exit::Usage;
 
 /// Maximum number of workers of a broker.
@@ -31,7 +31,7 @@ pub(super) fn check(config: &Config) -> anyhow::Result<()> {
     acme(config)?;
     ranges(config)?;
     upstream(config)?;
-    super::mqttsn::check(config)?;
+    mqttsn::check(&config.mqtt_sn, &config.listeners.mqtt_sn, config.auth.allow_anonymous)?;
     #[cfg(feature = "platform")]
     database(config)?;
     #[cfg(feature = "platform")]
@@ -249,21 +249,19 @@ fn ranges(config: &Config) -> Result<(), Usage> {
     within("limits.handshake_timeout_s", limits.handshake_timeout_s, 1, 3600)
 }
 
-pub(super) fn within<T: PartialOrd + Display>(
-    key: &str,
-    value: T,
-    least: T,
-    most: T,
-) -> Result<(), Usage> {
-    if value >= least && value <= most {
-        return Ok(());
+impl Config {
+    /// Checks that a client could log in at each listener if the platform has no users.
+    ///
+    /// # Errors
+    /// None could; the error names the listener.
+    #[cfg(feature = "platform")]
+    pub(crate) fn check_ways_in(&self) -> Result<(), Usage> {
+        ways_in(self)
     }
-    let (section, key) = key.split_once('.').unwrap_or(("", key));
-    Err(Usage(format!("[{section}] {key} = {value}: must be from {least} to {most}")))
 }
 
 /// Whether a client could log in at each listener, apart from users of the platform.
-pub(super) fn ways_in(config: &Config) -> Result<(), Usage> {
+fn ways_in(config: &Config) -> Result<(), Usage> {
     for (name, addresses) in config.listeners.mqtt_listeners() {
         for address in addresses {
             usable(config, name, address)?;

@@ -11,12 +11,12 @@ use fulmar_broker::auth::{AccessControl, JwtVerifier, PasswordFile};
 use fulmar_broker::{Limits, ListenerPolicy};
 use fulmar_transport::{QuicKeys, QuicSettings, RetryPolicy, TransportLimits, tls};
 
-use super::Config;
+use super::document::Config;
 #[cfg(feature = "platform")]
 use super::sections::Platform;
 use super::sections::{
     AclRule, Anonymous, Auto, ClientAuth, Coap, Congestion, Enabled, Http, LimitsConfig, Quic,
-    Retry, RuleAction, Storage,
+    Retry, RuleAction, Storage, set,
 };
 use crate::exit::Usage;
 
@@ -266,15 +266,6 @@ impl Config {
         wanted && !self.listeners.https.is_empty()
     }
 
-    /// Checks that a client could log in at each listener if the platform has no users.
-    ///
-    /// # Errors
-    /// None could; the error names the listener.
-    #[cfg(feature = "platform")]
-    pub(crate) fn check_ways_in(&self) -> Result<(), Usage> {
-        super::check::ways_in(self)
-    }
-
     /// Authentication and access rules, with the files they name.
     ///
     /// # Errors
@@ -367,9 +358,4 @@ impl AclRule {
         };
         Rule { allow: self.allow, who, action, filter: self.topic.as_str().into() }
     }
-}
-
-/// A path that is set.
-pub(crate) fn set(path: &Path) -> Option<&Path> {
-    (!path.as_os_str().is_empty()).then_some(path)
 }

@@ -1,59 +1,56 @@
 //! The configuration: settings, defaults and checks.
 //!
-//! It is one TOML file, overridden by environment variables (`read`). Every section is a plain struct (`sections`),
-//! whose `Default` applies without a file. Combinations of values are checked (`check`) before anything is opened or
-//! bound. `convert` converts the sections to the other crates' types. `fulmar.example.toml` at the root of the
+//! It is one TOML file or text, which environment variables may override (`read`). Every section is a plain struct
+//! (`sections`), whose `Default` applies without a file. Combinations of values are checked (`check`) before anything is
+//! opened or bound. `convert` converts the sections to the other crates' types. `fulmar.example.toml` at the root of the
 //! repository documents every key; a test compares the two.
 
 mod check;
 mod convert;
+mod document;
 mod features;
 mod mqttsn;
+mod range;
 mod read;
 mod sections;
 mod upstream;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-
-pub(crate) use convert::set;
-pub(crate) use mqttsn::MqttSn;
-pub(crate) use sections::Acme;
-use sections::{
-    Acl, Auth, Coap, Http, Lab, LimitsConfig, Listeners, Log, Platform, Quic, Server, Storage, Sys,
-    Tls,
-};
+pub use document::Config;
+use read::Source;
+pub(crate) use sections::{Acme, set};
 pub(crate) use upstream::Upstream;
 
-/// Everything that can be configured.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Config {
-    pub(crate) server: Server,
-    pub(crate) listeners: Listeners,
-    pub(crate) tls: Tls,
-    pub(crate) acme: Acme,
-    pub(crate) quic: Quic,
-    pub(crate) http: Http,
-    pub(crate) coap: Coap,
-    pub(crate) mqtt_sn: MqttSn,
-    pub(crate) limits: LimitsConfig,
-    pub(crate) auth: Auth,
-    pub(crate) acl: Acl,
-    pub(crate) storage: Storage,
-    pub(crate) platform: Platform,
-    pub(crate) sys: Sys,
-    pub(crate) upstream: Upstream,
-    pub(crate) log: Log,
-    pub(crate) lab: Lab,
-}
-
 impl Config {
+    /// Reads a configuration file. The environment has no effect.
+    ///
+    /// # Errors
+    /// [`Usage`](crate::Usage) with file, line and column, or the key, and with the allowed values.
+    pub fn from_file(path: &Path) -> anyhow::Result<Config> {
+        read::read(Source::File(path), std::iter::empty())?.complete()
+    }
+
+    /// Reads the text of a configuration file, such as `[listeners]` and `mqtt = ["127.0.0.1:0"]`.
+    ///
+    /// # Errors
+    /// [`Usage`](crate::Usage) with line and column, or the key, and with the allowed values.
+    pub fn from_toml(text: &str) -> anyhow::Result<Config> {
+        read::read(Source::Text(text), std::iter::empty())?.complete()
+    }
+
+    /// The same configuration with this data folder, where sessions, messages and certificates are kept. It is created
+    /// if it is missing. Without one, it is `~/.local/share/fulmar`.
+    #[must_use]
+    pub fn with_data_dir(mut self, folder: impl Into<PathBuf>) -> Config {
+        self.server.data_dir = folder.into();
+        self
+    }
+
     /// Reads the file, if there is a path, then the process's environment.
     ///
     /// # Errors
-    /// [`crate::exit::Usage`] with the place, the error, and the allowed values.
+    /// As for [`Config::from_file`]; an error of the environment has the variable's name.
     pub(crate) fn load(path: Option<&Path>) -> anyhow::Result<Config> {
         Config::load_with(path, std::env::vars())
     }
@@ -62,10 +59,17 @@ impl Config {
         path: Option<&Path>,
         environment: impl Iterator<Item = (String, String)>,
     ) -> anyhow::Result<Config> {
-        let mut config = read::read(path, environment)?;
-        config.quic.rename_bbr()?;
-        check::check(&config)?;
-        Ok(config)
+        read::read(path.map_or(Source::Text(""), Source::File), environment)?.complete()
+    }
+
+    /// Converts keys of earlier versions, and checks keys that belong together.
+    ///
+    /// # Errors
+    /// [`Usage`](crate::Usage) with the key and the allowed values.
+    pub(crate) fn complete(mut self) -> anyhow::Result<Config> {
+        self.quic.rename_bbr()?;
+        check::check(&self)?;
+        Ok(self)
     }
 
     /// The keys with secrets in this file, if it is readable by users other than its owner and group.
@@ -76,33 +80,11 @@ impl Config {
             return Vec::new();
         }
         // Values from the environment are not in the file.
-        let config = read::read(Some(path), std::iter::empty()).unwrap_or_default();
+        let config = read::read(Source::File(path), std::iter::empty()).unwrap_or_default();
         let database = config.platform.database.has_password().then_some("[platform] database");
-        let upstream = (!config.upstream.password.is_empty()).then_some("[upstream] password");
+        let upstream = (!config.upstream.password.0.is_empty()).then_some("[upstream] password");
         upstream.into_iter().chain(database).collect()
     }
-
-    /// The keys, as `section.key`, that differ from `old` and require a restart.
-    pub(crate) fn changes_requiring_restart(&self, old: &Config) -> Vec<String> {
-        let [old, new] = [old, self].map(|config| serde_json::to_value(config).unwrap_or_default());
-        let mut changed = Vec::new();
-        for (section, keys) in new.as_object().into_iter().flatten() {
-            for (key, value) in keys.as_object().into_iter().flatten() {
-                let name = format!("{section}.{key}");
-                if old[section][key] != *value && !reloaded(&name) {
-                    changed.push(name);
-                }
-            }
-        }
-        changed.sort_unstable();
-        changed
-    }
-}
-
-/// Whether a change of this key applies on SIGHUP.
-fn reloaded(key: &str) -> bool {
-    let at_start = ["auth.allow_anonymous", "tls.client_auth"].contains(&key);
-    !at_start && ["acl.", "auth.", "tls."].iter().any(|section| key.starts_with(section))
 }
 
 #[cfg(test)]
@@ -320,6 +302,25 @@ mod tests {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
             assert_eq!(Config::world_readable_secrets(&path), expected, "{mode:o} {text}");
         }
+    }
+
+    #[test]
+    fn text_is_read_like_a_file_and_without_the_environment() {
+        let config = Config::from_toml("[limits]\nmax_sessions = 7\n").unwrap();
+        assert_eq!(config.limits.max_sessions, 7);
+        assert_eq!(Config::from_toml("").unwrap(), Config::default());
+        let error = Config::from_toml("[limits]\nmax_session = 7\n").unwrap_err();
+        let text = error.downcast_ref::<crate::Usage>().unwrap().to_string();
+        assert!(text.starts_with("2:1: ") && text.contains("max_sessions"), "{text}");
+        let error = Config::from_toml("[quic]\nidle_timeout_s = 0\n").unwrap_err();
+        assert!(error.to_string().starts_with("[quic] idle_timeout_s = 0: must be"), "{error}");
+    }
+
+    #[test]
+    fn debug_output_has_no_password() {
+        let text = "[upstream]\nurl = \"quic://h\"\npassword = \"secret\"\n[[upstream.up]]\nfilter = \"#\"\n";
+        let shown = format!("{:?}", Config::from_toml(text).unwrap());
+        assert!(shown.contains("quic://h") && !shown.contains("secret"), "{shown}");
     }
 
     #[test]

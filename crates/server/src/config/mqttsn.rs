@@ -10,8 +10,8 @@ use fulmar_mqtt::topic::check_name;
 use fulmar_mqttsn::Settings;
 use serde::{Deserialize, Serialize};
 
-use super::Config;
-use super::check::within;
+use super::range::within;
+use super::sections::Anonymous;
 use crate::exit::Usage;
 
 /// The largest payload and topic that fit into a datagram, with their headers.
@@ -91,18 +91,21 @@ impl MqttSn {
     }
 
     /// Whether a client could be served at this address.
-    pub(crate) fn serves(&self, config: &Config, address: SocketAddr) -> bool {
-        !self.user.is_empty() || config.auth.allow_anonymous.at(address)
+    pub(crate) fn serves(&self, anonymous: Anonymous, address: SocketAddr) -> bool {
+        !self.user.is_empty() || anonymous.at(address)
     }
 }
 
-/// Checks of several values together.
-pub(super) fn check(config: &Config) -> Result<(), Usage> {
-    let settings = &config.mqtt_sn;
+/// Checks values that belong together: the section's own, its listeners, and whether anonymous clients may connect.
+pub(super) fn check(
+    settings: &MqttSn,
+    listeners: &[SocketAddr],
+    anonymous: Anonymous,
+) -> Result<(), Usage> {
     let wrong = |text: String| Err(Usage(text));
-    for address in &config.listeners.mqtt_sn {
+    for address in listeners {
         // On loopback it is then skipped, like CoAP.
-        if !address.ip().is_loopback() && !settings.serves(config, *address) {
+        if !address.ip().is_loopback() && !settings.serves(anonymous, *address) {
             return wrong(format!(
                 "[listeners] mqtt_sn = {address}: no client could connect there: MQTT-SN has no \
                  credentials, and anonymous clients are not allowed. Next: set [mqtt_sn] user to \
@@ -151,13 +154,14 @@ fn ranges(settings: &MqttSn) -> Result<(), Usage> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::super::sections::Anonymous;
+    use super::super::document::Config;
     use super::*;
 
     fn with(change: impl FnOnce(&mut Config)) -> Result<(), String> {
         let mut config = Config::default();
         change(&mut config);
-        check(&config).map_err(|Usage(text)| text)
+        check(&config.mqtt_sn, &config.listeners.mqtt_sn, config.auth.allow_anonymous)
+            .map_err(|Usage(text)| text)
     }
 
     #[test]

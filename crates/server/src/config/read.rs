@@ -1,6 +1,6 @@
-//! Reads a [`Config`] from file and environment; errors show the place and the allowed values.
+//! Reads a [`Config`] from file or text and environment; errors show the place and the allowed values.
 //!
-//! The file is read alone first, so that errors have a line number. Then each variable `FULMAR_SECTION__KEY` overrides
+//! The text is read alone first, so that errors have a line number. Then each variable `FULMAR_SECTION__KEY` overrides
 //! a key, so that errors have the variable's name. Variables without a double underscore (`FULMAR_DATA`, `FULMAR_LOG`)
 //! are no settings.
 
@@ -10,7 +10,8 @@ use fulmar_text::words::{self, Place};
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
-use super::{Config, features};
+use super::document::Config;
+use super::features;
 use crate::exit::Usage;
 
 const PREFIX: &str = "FULMAR_";
@@ -26,13 +27,20 @@ const HERE: [(&str, &str); 3] = [
     ("expected a sequence", "expected a list in brackets: [\"...\"]"),
 ];
 
+/// Where the text of a configuration is.
+pub(super) enum Source<'a> {
+    File(&'a Path),
+    Text(&'a str),
+}
+
+/// Reads the text, and lays the environment over it.
 pub(super) fn read(
-    path: Option<&Path>,
+    source: Source<'_>,
     environment: impl Iterator<Item = (String, String)>,
 ) -> anyhow::Result<Config> {
-    let mut table = match path {
-        Some(path) => read_file(path)?,
-        None => Table::new(),
+    let mut table = match source {
+        Source::File(path) => read_file(path)?,
+        Source::Text(text) => read_text(text).map_err(Usage)?,
     };
     for (name, value) in environment {
         if let Some(keys) = name.strip_prefix(PREFIX).filter(|keys| keys.contains(SEPARATOR)) {
@@ -58,10 +66,14 @@ fn read_file(path: &Path) -> anyhow::Result<Table> {
     let shown = path.display();
     let text = std::fs::read_to_string(path)
         .map_err(|error| Usage(format!("configuration file {shown}: {error}")))?;
-    let wrong = |error| Usage(format!("{shown}:{error}"));
-    parse::<Config>(&text).map_err(wrong)?;
-    let table = parse::<Table>(&text).map_err(wrong)?;
-    features::check(&table, &text).map_err(wrong)?;
+    Ok(read_text(&text).map_err(|error| Usage(format!("{shown}:{error}")))?)
+}
+
+/// An error begins with line and column.
+fn read_text(text: &str) -> Result<Table, String> {
+    parse::<Config>(text)?;
+    let table = parse::<Table>(text)?;
+    features::check(&table, text)?;
     Ok(table)
 }
 

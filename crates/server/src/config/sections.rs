@@ -4,13 +4,18 @@
 //! with its default.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use fulmar_broker::{ClientStatistics, DropPolicy, Limits, RatePolicy, SessionOwner};
 use fulmar_transport::{QuicKeys, QuicSettings, TransportLimits};
 use serde::{Deserialize, Serialize};
 
 use crate::logging::Format;
+
+/// A path that is set.
+pub(crate) fn set(path: &Path) -> Option<&Path> {
+    (!path.as_os_str().is_empty()).then_some(path)
+}
 
 /// The program itself.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]

@@ -15,7 +15,7 @@ use fulmar_mqtt::QoS;
 use fulmar_mqtt::topic::check_name;
 use serde::{Deserialize, Serialize};
 
-use super::convert::set;
+use super::sections::set;
 use crate::exit::Usage;
 
 /// Messages in flight at once, of any size.
@@ -33,7 +33,7 @@ pub(crate) struct Upstream {
     pub(crate) name: String,
     pub(crate) version: Protocol,
     pub(crate) user: String,
-    pub(crate) password: String,
+    pub(crate) password: Password,
     pub(crate) password_file: PathBuf,
     pub(crate) token_file: PathBuf,
     pub(crate) ca_file: PathBuf,
@@ -56,7 +56,7 @@ impl Default for Upstream {
             name: String::new(),
             version: Protocol::default(),
             user: String::new(),
-            password: String::new(),
+            password: Password::default(),
             password_file: PathBuf::new(),
             token_file: PathBuf::new(),
             ca_file: PathBuf::new(),
@@ -69,6 +69,17 @@ impl Default for Upstream {
             up: Vec::new(),
             down: Vec::new(),
         }
+    }
+}
+
+/// A password, which no log may contain.
+#[derive(Clone, Default, Deserialize, PartialEq, Serialize)]
+#[serde(transparent)]
+pub(crate) struct Password(pub(crate) String);
+
+impl std::fmt::Debug for Password {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_empty() { "none" } else { "set" })
     }
 }
 
@@ -222,7 +233,7 @@ impl Upstream {
                 self.name
             ));
         }
-        let secrets = [!self.password.is_empty(), is(&self.password_file), is(&self.token_file)];
+        let secrets = [!self.password.0.is_empty(), is(&self.password_file), is(&self.token_file)];
         if secrets.iter().filter(|set| **set).count() > 1 {
             return wrong("password, password_file and token_file exclude each other".to_owned());
         }
@@ -351,7 +362,7 @@ impl Upstream {
             let text = text.with_context(|| format!("[upstream] {}", path.display()))?;
             return Ok(Some(text.lines().next().unwrap_or_default().to_owned()));
         }
-        Ok(Some(self.password.clone()).filter(|text| !text.is_empty()))
+        Ok(Some(self.password.0.clone()).filter(|text| !text.is_empty()))
     }
 
     /// The client's options; files with secrets are read now.
@@ -429,10 +440,10 @@ mod tests {
             ("use quic://", &|u| u.url = "wss://broker".into()),
             ("letters, digits", &|u| u.name = "a b".into()),
             ("exclude each other", &|u| {
-                (u.password, u.token_file) = ("x".into(), "t".into());
+                (u.password, u.token_file) = (Password("x".into()), "t".into());
             }),
             ("in clear text", &|u| {
-                (u.password, u.url) = ("x".into(), "mqtt://broker".into());
+                (u.password, u.url) = (Password("x".into()), "mqtt://broker".into());
             }),
             ("nothing is forwarded", &|u| u.up.clear()),
             ("[[upstream.up]] number 1: qos = 2", &|u| u.up[0].qos = 2),

@@ -69,6 +69,4 @@ impl Running {
     pub(super) fn router(&self) -> axum::Router {
         axum::Router::new()
     }
-
-    pub(super) fn close(&self) {}
 }

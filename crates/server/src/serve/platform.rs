@@ -15,15 +15,16 @@ use http::header;
 use tokio::sync::mpsc;
 
 use super::internal_sessions::InternalSessions;
-use super::platform_client;
+use super::platform_client::{self, PlatformClient};
 use super::users::Users;
 use crate::config::Config;
 
-/// The platform, if it is enabled.
+/// The platform, if it is enabled. Dropping this finishes requests and writes, and closes the database.
 pub(super) struct Running {
     platform: Option<Platform>,
     /// Changes that are still to be published.
     announcements: Option<mpsc::Receiver<Announcement>>,
+    client: Option<PlatformClient>,
 }
 
 impl Running {
@@ -33,7 +34,7 @@ impl Running {
     /// Its database or secret cannot be opened, or nobody could log in at a listener.
     pub(super) fn open(config: &Config, data: &Path) -> anyhow::Result<Running> {
         if !config.has_platform() {
-            return Ok(Running { platform: None, announcements: None });
+            return Ok(Running { platform: None, announcements: None, client: None });
         }
         let opened = Platform::open(data, config.platform.settings()?);
         let (platform, announcements) = opened.context("platform")?;
@@ -45,7 +46,7 @@ impl Running {
                 data.display()
             );
         }
-        Ok(Running { platform: Some(platform), announcements: Some(announcements) })
+        Ok(Running { platform: Some(platform), announcements: Some(announcements), client: None })
     }
 
     /// The platform's users, for the broker's access control.
@@ -84,12 +85,10 @@ impl Running {
     /// # Errors
     /// The thread cannot be started.
     pub(super) fn go_live(&mut self, handoff: Handoff) -> anyhow::Result<()> {
-        match (&self.platform, self.announcements.take()) {
-            (Some(platform), Some(announcements)) => {
-                platform_client::start(platform.clone(), announcements, handoff)
-            }
-            _ => Ok(()),
+        if let (Some(platform), Some(announcements)) = (&self.platform, self.announcements.take()) {
+            self.client = Some(platform_client::start(platform.clone(), announcements, handoff)?);
         }
+        Ok(())
     }
 
     /// Lets the broker close connections whose token was revoked, and those whose user has fewer rights than before.
@@ -108,9 +107,12 @@ impl Running {
     pub(super) fn router(&self) -> axum::Router {
         self.platform.as_ref().map(Platform::router).unwrap_or_default()
     }
+}
 
-    /// Finishes requests and writes, and closes the database.
-    pub(super) fn close(&self) {
+impl Drop for Running {
+    fn drop(&mut self) {
+        // First, because it would try again for ever to store what it has received.
+        drop(self.client.take());
         if let Some(platform) = &self.platform {
             platform.close();
         }

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fulmar_gateway::batch;
@@ -14,7 +15,7 @@ use fulmar_mqtt::packet::{Connect, Publish, RetainHandling, SubscribeOptions};
 use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS};
 use fulmar_platform::{Announcement, Platform, SensorMessage};
 use fulmar_transport::Handoff;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::back_pressure::PUBLISHER;
 use super::internal_sessions::InternalSessions;
@@ -52,16 +53,41 @@ fn client_id(platform: &Platform) -> String {
     format!("platform-{}", platform.installation())
 }
 
-/// Starts the client on a thread of its own, which ends when the broker accepts no more connections.
+/// The running client; dropping this ends it. Messages that it has not acknowledged stay in its session.
+pub(super) struct PlatformClient {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for PlatformClient {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread of the platform's MQTT client panicked");
+        }
+    }
+}
+
+/// Starts the client on a thread of its own, which also ends when the broker accepts no more connections.
 pub(super) fn start(
     platform: Platform,
     announcements: mpsc::Receiver<Announcement>,
     handoff: Handoff,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<PlatformClient> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let thread = std::thread::Builder::new().name("fulmar-live".into());
-    thread.spawn(move || runtime.block_on(run(&platform, announcements, &handoff)))?;
-    Ok(())
+    let (stop, stopped) = oneshot::channel();
+    let body = move || {
+        runtime.block_on(async {
+            tokio::select! {
+                () = run(&platform, announcements, &handoff) => {}
+                _ = stopped => {}
+            }
+        });
+        // Looking up a webhook's host name cannot be cancelled, and is not waited for.
+        runtime.shutdown_background();
+    };
+    let thread = std::thread::Builder::new().name("fulmar-live".into()).spawn(body)?;
+    Ok(PlatformClient { stop: Some(stop), thread: Some(thread) })
 }
 
 async fn run(platform: &Platform, announcements: mpsc::Receiver<Announcement>, handoff: &Handoff) {

@@ -5,6 +5,7 @@
 use std::path::Path;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
@@ -33,12 +34,12 @@ impl Hashes {
     }
 }
 
-/// The certificate, and the thread that replaces it.
+/// The certificate, and the thread that replaces it; dropping this ends the thread.
 pub(super) struct WebTransportCertificate {
     pub(super) identity: Arc<Identity>,
     pub(super) hashes: Hashes,
-    /// The thread ends when this is dropped.
-    _stop: mpsc::Sender<()>,
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl WebTransportCertificate {
@@ -49,11 +50,20 @@ impl WebTransportCertificate {
         let hashes = Hashes(Arc::new(Mutex::new(certificates.hashes())));
         let (stop, stopped) = mpsc::channel();
         let (in_use, published) = (Arc::clone(&identity), hashes.clone());
-        std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("fulmar-certificate".into())
             .spawn(move || change(certificates, &stopped, &in_use, &published))
             .context("thread for short-lived certificates")?;
-        Ok(WebTransportCertificate { identity, hashes, _stop: stop })
+        Ok(WebTransportCertificate { identity, hashes, stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for WebTransportCertificate {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread for short-lived certificates panicked");
+        }
     }
 }
 

@@ -46,7 +46,7 @@ impl Peer for Address {
     }
 }
 
-/// The running listeners.
+/// The running listeners. Dropping this ends them: requests that the broker has not answered are lost; peers repeat them.
 pub(super) struct Coap {
     bound: Vec<(&'static str, SocketAddr)>,
     statistics: Arc<Statistics>,
@@ -74,7 +74,10 @@ impl Coap {
         let (stop, stopped) = watch::channel(false);
         let statistics = Arc::<Statistics>::default();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let sockets = runtime.block_on(async { bind(config, &wiring) })?;
+        let sockets = {
+            let _entered = runtime.enter();
+            bind(config, &wiring)?
+        };
         let bound = sockets.iter().map(|socket| (socket.name, socket.bound)).collect();
         if sockets.is_empty() {
             return Ok(Coap { bound, statistics, stop, thread: None });
@@ -105,13 +108,12 @@ impl Coap {
     pub(super) fn statistics(&self) -> Option<Arc<Statistics>> {
         self.thread.as_ref().map(|_| Arc::clone(&self.statistics))
     }
+}
 
-    /// Ends the listeners. Requests that the broker has not answered are lost; peers repeat them.
-    pub(super) fn stop(self) {
+impl Drop for Coap {
+    fn drop(&mut self) {
         self.stop.send_replace(true);
-        if let Some(thread) = self.thread
-            && thread.join().is_err()
-        {
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::warn!("the thread of CoAP panicked");
         }
     }

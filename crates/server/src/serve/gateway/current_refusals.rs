@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use fulmar_mqtt::ReasonCode;
 
-use super::dead_letters::time_of;
+use super::wall_clock::time_of;
 
 /// Maximum number of lines of text of each kind.
 const MAX_SHOWN: usize = 20;

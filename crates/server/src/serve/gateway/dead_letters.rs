@@ -16,7 +16,7 @@ use fulmar_mqtt::{Properties, ReasonCode};
 use serde::Serialize;
 use tokio::sync::oneshot;
 
-use super::now_ms;
+use super::wall_clock::{now_ms, time_of};
 
 /// A message and why it was refused.
 #[derive(Debug)]
@@ -143,14 +143,6 @@ impl DeadLetters {
         file.write_all(&lines)?;
         file.sync_data()
     }
-}
-
-/// Milliseconds since the Unix epoch as RFC 3339 in UTC.
-pub(super) fn time_of(ms: u64) -> String {
-    let nanoseconds = i128::from(ms) * 1_000_000;
-    let at = time::OffsetDateTime::from_unix_timestamp_nanos(nanoseconds).ok();
-    at.and_then(|at| at.format(&time::format_description::well_known::Rfc3339).ok())
-        .unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -17,11 +17,13 @@ use fulmar_transport::Handoff;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+use super::current_refusals;
 use super::dead_letters::{DeadLetter, Way};
 use super::downlink_scheduler::{Answer, DownlinkMessage, DownlinkScheduler, Refusal};
 use super::metrics::count;
 use super::outbox_thread::OutboxHandle;
-use super::{Shared, current_refusals, now_ms};
+use super::shared::Shared;
+use super::wall_clock::now_ms;
 use crate::serve::local_client::{self, LocalReceiver, LocalSender};
 
 /// Pause before connecting or writing to the outbox is tried again.

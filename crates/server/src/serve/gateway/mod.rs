@@ -16,17 +16,16 @@ mod local;
 mod metrics;
 mod outbox_thread;
 mod remote;
+mod shared;
 mod stamps;
+mod wall_clock;
 
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
-use fulmar_congestion::Congestion;
 use fulmar_gateway::identity::Stamper;
-use fulmar_gateway::mapping::Mapping;
 use fulmar_gateway::outbox::Outbox;
 use fulmar_transport::Handoff;
 use ring::rand::{SecureRandom as _, SystemRandom};
@@ -35,46 +34,36 @@ use tokio::sync::{mpsc, watch};
 use self::dead_letters::DeadLetters;
 pub(super) use self::metrics::GatewayMetrics;
 use self::outbox_thread::OutboxThread;
+use self::shared::Shared;
 pub(super) use self::stamps::Stamps;
 use super::internal_sessions::InternalSessions;
-use crate::config::{Config, Upstream};
+use crate::config::Config;
 
 /// Messages from upstream that the local broker has not accepted yet.
 const MAX_COMING_DOWN: usize = 64;
 
-/// Shared by both connections.
-pub(super) struct Shared {
-    config: Upstream,
-    congestion: Congestion,
-    /// Small datagrams are sent again where packets are lost.
-    copies: bool,
-    /// The gateway's name.
-    name: String,
-    /// The client identifier of the session inside the process.
-    client_id: String,
-    up: Mapping,
-    down: Mapping,
-    stamper: Arc<Stamper>,
-    metrics: Arc<GatewayMetrics>,
-}
-
-impl Shared {
-    /// Filters of the topics that are forwarded to upstream.
-    fn filters(&self) -> Vec<&str> {
-        self.up.rules().iter().map(|rule| rule.filter.as_str()).collect()
-    }
-}
-
-/// The gateway: opened, and connected by [`Gateway::go_live`].
+/// The gateway: opened, and connected by [`Gateway::go_live`]. Dropping it ends both connections, and then writes pending
+/// changes of the outbox.
 pub(super) struct Gateway {
+    // First, because it uses the outbox.
+    running: Option<Running>,
     shared: Arc<Shared>,
     outbox_thread: OutboxThread,
-    running: Option<Running>,
 }
 
+/// The thread of both connections; dropping this ends it.
 struct Running {
     stop: watch::Sender<bool>,
-    thread: JoinHandle<()>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the gateway's thread panicked");
+        }
+    }
 }
 
 impl Gateway {
@@ -116,7 +105,7 @@ impl Gateway {
             opened.with_context(|| format!("[upstream.outbox] dead_letter_file {}", path.display()))
         });
         let outbox_thread = OutboxThread::start(outbox, dead_letters.transpose()?, metrics)?;
-        Ok(Some(Gateway { shared: Arc::new(shared), outbox_thread, running: None }))
+        Ok(Some(Gateway { running: None, shared: Arc::new(shared), outbox_thread }))
     }
 
     /// Adds the session by which it receives publications.
@@ -145,24 +134,13 @@ impl Gateway {
         };
         let thread = std::thread::Builder::new().name("fulmar-gateway".into());
         let thread = thread.spawn(run).context("gateway")?;
-        self.running = Some(Running { stop, thread });
+        self.running = Some(Running { stop, thread: Some(thread) });
         Ok(())
     }
 
     /// The gateway's metrics.
     pub(super) fn metrics(&self) -> Arc<GatewayMetrics> {
         Arc::clone(&self.shared.metrics)
-    }
-
-    /// Ends both connections, and writes pending changes of the outbox.
-    pub(super) fn close(self) {
-        if let Some(Running { stop, thread }) = self.running {
-            stop.send_replace(true);
-            if thread.join().is_err() {
-                tracing::error!("the gateway's thread panicked");
-            }
-        }
-        self.outbox_thread.close();
     }
 }
 
@@ -177,10 +155,4 @@ fn random() -> anyhow::Result<[u64; 3]> {
         *number = u64::from_le_bytes(*bytes);
     }
     Ok(numbers)
-}
-
-/// Milliseconds since the Unix epoch.
-fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 
 use super::dead_letters::{DeadLetter, DeadLetters, Way};
 use super::metrics::{GatewayMetrics, count};
-use super::now_ms;
+use super::wall_clock::now_ms;
 
 /// Messages read at once, and their bytes; the first may be larger.
 const READ_MESSAGES: usize = 256;
@@ -42,10 +42,10 @@ enum Request {
     Close,
 }
 
-/// Owns the thread.
+/// Owns the thread; dropping this writes pending changes and ends it.
 pub(super) struct OutboxThread {
     handle: OutboxHandle,
-    thread: JoinHandle<()>,
+    thread: Option<JoinHandle<()>>,
 }
 
 /// Sends requests to the thread.
@@ -64,17 +64,18 @@ impl OutboxThread {
             Worker { outbox, dead_letters, metrics, removals: BTreeSet::new(), dropped: 0 };
         let thread = std::thread::Builder::new().name("fulmar-outbox".into());
         let thread = thread.spawn(move || worker.run(&requests)).context("outbox")?;
-        Ok(OutboxThread { handle: OutboxHandle(request), thread })
+        Ok(OutboxThread { handle: OutboxHandle(request), thread: Some(thread) })
     }
 
     pub(super) fn handle(&self) -> OutboxHandle {
         self.handle.clone()
     }
+}
 
-    /// Writes pending changes, and ends the thread.
-    pub(super) fn close(self) {
+impl Drop for OutboxThread {
+    fn drop(&mut self) {
         self.handle.request(Request::Close);
-        if self.thread.join().is_err() {
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the outbox's thread panicked");
         }
     }

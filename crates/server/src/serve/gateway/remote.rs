@@ -25,11 +25,13 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
+use super::current_refusals;
 use super::dead_letters::{DeadLetter, Way};
 use super::downlink_scheduler::DownlinkMessage;
 use super::metrics::count;
 use super::outbox_thread::OutboxHandle;
-use super::{Shared, current_refusals, now_ms};
+use super::shared::Shared;
+use super::wall_clock::now_ms;
 
 /// Pause before a client that has given up is replaced.
 const AGAIN: Duration = Duration::from_secs(15);

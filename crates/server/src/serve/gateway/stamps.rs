@@ -6,7 +6,8 @@ use fulmar_broker::Arrival;
 use fulmar_gateway::identity::{MessageIdentity, Sent};
 use fulmar_mqtt::Properties;
 
-use super::{Shared, now_ms};
+use super::shared::Shared;
+use super::wall_clock::now_ms;
 
 /// Stamps publications that will be forwarded.
 pub(in crate::serve) struct Stamps(pub(super) Arc<Shared>);

@@ -41,7 +41,7 @@ pub(super) struct Statistics {
     pub(super) overrun: u64,
 }
 
-/// The running listeners.
+/// The running listeners. Dropping this ends them: devices get DISCONNECT, and the broker keeps their sessions.
 pub(super) struct MqttSn {
     bound: Vec<SocketAddr>,
     statistics: Arc<Mutex<Statistics>>,
@@ -58,7 +58,10 @@ impl MqttSn {
         let (stop, stopped) = watch::channel(false);
         let statistics = Arc::new(Mutex::new(Statistics::default()));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (sockets, listeners) = runtime.block_on(async { bind(config) })?;
+        let (sockets, listeners) = {
+            let _entered = runtime.enter();
+            bind(config)?
+        };
         let bound: Vec<SocketAddr> = listeners.iter().map(|listener| listener.bound).collect();
         if sockets.is_empty() {
             return Ok(MqttSn { bound, statistics, stop, thread: None });
@@ -96,13 +99,12 @@ impl MqttSn {
     pub(super) fn statistics(&self) -> Option<Arc<Mutex<Statistics>>> {
         self.thread.as_ref().map(|_| Arc::clone(&self.statistics))
     }
+}
 
-    /// Ends the listeners: devices get DISCONNECT, and the broker keeps their sessions.
-    pub(super) fn stop(self) {
+impl Drop for MqttSn {
+    fn drop(&mut self) {
         self.stop.send_replace(true);
-        if let Some(thread) = self.thread
-            && thread.join().is_err()
-        {
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::warn!("the thread of MQTT-SN panicked");
         }
     }
@@ -113,7 +115,7 @@ fn bind(config: &Config) -> anyhow::Result<(Vec<Arc<UdpSocket>>, Vec<Listener>)>
     let (mut sockets, mut listeners) = (Vec::new(), Vec::new());
     let name = "mqtt_sn";
     for &address in &config.listeners.mqtt_sn {
-        if !config.mqtt_sn.serves(config, address) {
+        if !config.mqtt_sn.serves(config.auth.allow_anonymous, address) {
             // Only a loopback default gets here: no client could use it.
             tracing::info!("{name} is off at {address}: anonymous clients are not allowed");
             continue;

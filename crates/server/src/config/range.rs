@@ -1,0 +1,22 @@
+//! Ranges of values.
+
+use std::fmt::Display;
+
+use crate::exit::Usage;
+
+/// Checks that a value is in its range; `key` is `section.key`.
+///
+/// # Errors
+/// It is not; the error has key, value and range.
+pub(super) fn within<T: PartialOrd + Display>(
+    key: &str,
+    value: T,
+    least: T,
+    most: T,
+) -> Result<(), Usage> {
+    if value >= least && value <= most {
+        return Ok(());
+    }
+    let (section, key) = key.split_once('.').unwrap_or(("", key));
+    Err(Usage(format!("[{section}] {key} = {value}: must be from {least} to {most}")))
+}

@@ -1,0 +1,115 @@
+//! `fulmar serve`: a [`Server`] in a process of its own, with what belongs to a process: arguments, environment, log,
+//! signals, the service manager, memory, and the `ready` line on standard output.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::memory::{self, Memory};
+use super::server::Server;
+use super::{listeners, notify};
+use crate::config::Config;
+use crate::exit;
+use crate::logging::{self, LogArgs};
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmar serve                             on loopback, with a development CA of its own
+  fulmar serve --data /var/lib/fulmar      state and certificates in this folder
+  fulmar serve --config fulmar.toml        settings from the file; every key: fulmar.example.toml
+  FULMAR_LISTENERS__MQTT='[\"127.0.0.1:0\"]' fulmar serve
+                                           one key from the environment";
+
+/// Run the broker
+///
+/// Without a configuration file it listens on loopback only, lets anonymous clients in there, and
+/// makes a development certificate in its data folder, which `fulmar pub` and `fulmar sub` on this
+/// machine find by themselves.
+/// The line `ready mqtt=ADDRESS …` on standard output reports that every listener is bound; the log goes to standard
+/// error. SIGTERM and SIGINT drain and exit 0; SIGHUP reloads certificates, client CAs, passwords and access rules.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Configuration file (TOML). Without one, defaults apply and only this machine can connect
+    #[arg(long, short, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Folder for sessions, messages and certificates [default: [server] data_dir of the
+    /// configuration, else ~/.local/share/fulmar]
+    #[arg(long, value_name = "DIR", env = "FULMAR_DATA")]
+    data: Option<PathBuf>,
+}
+
+impl Args {
+    /// The configuration from file, environment and arguments, as it is now.
+    fn config(&self) -> anyhow::Result<Config> {
+        let config = Config::load(self.config.as_deref())?;
+        Ok(match &self.data {
+            Some(data) => config.with_data_dir(data),
+            None => config,
+        })
+    }
+}
+
+/// Runs a server until SIGTERM or SIGINT.
+///
+/// # Errors
+/// The server cannot start, or storage could not write everything when it stopped.
+pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
+    let config = args.config()?;
+    if config.upstream.is_on() {
+        memory::keep_large_off_the_heap();
+    }
+    logging::start(log, &config.log.level, Some(config.log.format))?;
+    for (file, key) in args.config.iter().flat_map(|file| {
+        let keys = Config::world_readable_secrets(file).into_iter();
+        keys.map(move |key| (file.display(), key))
+    }) {
+        tracing::warn!(%file,
+            "every user of this machine can read {key} in this file: run chmod 640 on it");
+    }
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot handle signals")?;
+    let server = Server::start(config)?;
+    let memory = Memory::start(server.broker()?)?;
+    announce(&listeners::ready_line(server.bound()))?;
+    notify::ready();
+    wait(signals, args, &server);
+    notify::stopping();
+    drop(memory);
+    server.stop()
+}
+
+/// The one line on standard output, for scripts that wait for it.
+fn announce(line: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).context("standard output")
+}
+
+/// Returns when the program is to stop.
+fn wait(mut signals: Signals, args: &Args, server: &Server) {
+    for signal in signals.forever() {
+        if signal != SIGHUP {
+            return;
+        }
+        reload(args, server);
+    }
+}
+
+/// SIGHUP: reads everything again, and logs the result.
+fn reload(args: &Args, server: &Server) {
+    server.retry_certificate_order();
+    match args.config().and_then(|config| server.reload(&config)) {
+        Ok(waiting) => {
+            tracing::info!("certificates, client CAs, passwords and access rules reloaded");
+            if !waiting.is_empty() {
+                tracing::warn!("changed, takes effect after a restart: {}", waiting.join(", "));
+            }
+        }
+        Err(error) => tracing::error!(
+            "reload failed, nothing changed; fix this and send SIGHUP again: {}",
+            exit::explain(&error)
+        ),
+    }
+}

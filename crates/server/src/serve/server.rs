@@ -1,0 +1,336 @@
+//! A running server: connects configuration, certificates, storage, broker and listeners, and ends them in order.
+//!
+//! First, everything that can be wrong is read and checked, as far as that has no effect on others; then the data
+//! folder is locked; then the listeners are bound. Only then is the server ready. Stopping has the reverse order. This
+//! module contains no logic but this order.
+//!
+//! Nothing here concerns the process: signals, log and standard output are the caller's, so that a program can run
+//! several servers.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use fulmar_broker::auth::AccessControl;
+use fulmar_broker::{Broker, BrokerConfig};
+use fulmar_certs::files;
+use fulmar_http::{BodyBudget, Endpoint, Plain};
+use fulmar_store::SqliteStorage;
+use fulmar_transport::{Clock, QuicKeys};
+
+use super::back_pressure::{BackPressure, IncomingHook};
+use super::certificates::Certificates;
+use super::coap::{self, Coap};
+use super::gateway::Gateway;
+use super::landing_page;
+use super::mqttsn::MqttSn;
+use super::stored::Stored;
+use super::{acme, http, http_publish, listeners, platform, secrets};
+use crate::config::{Config, set};
+
+/// A server: broker, listeners, and the gateway and the platform where they are configured.
+///
+/// It runs on threads of its own. Several servers can run in one process, each with a data folder of its own. They share
+/// nothing, and change nothing of the process: they set up no log (their events go to the program's `tracing`
+/// subscriber), handle no signals, read no environment and do not write to standard output.
+///
+/// [`Server::stop`] ends it in order. Dropping it ends it at once: clients are disconnected without waiting for what
+/// they have not received, everything that was acknowledged is stored, and an error of storage is only logged. Both
+/// return when all threads of the server have ended, except those that check a password or look up a name at that
+/// moment.
+///
+/// The functions wait for disk and threads: in async code, call them where blocking is allowed, such as tokio's
+/// `spawn_blocking`.
+pub struct Server {
+    /// The configuration with which it was started.
+    started: Config,
+    bound: Addresses,
+    /// `None` once it has ended.
+    parts: Option<Parts>,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("bound", &self.bound).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    /// Starts a server, and returns when every listener is bound.
+    ///
+    /// # Errors
+    /// The configuration is wrong or a file that it names cannot be read ([`Usage`](crate::Usage), which has the key),
+    /// the data folder cannot be used or is in use by another server, or an address cannot be bound (the error has key
+    /// and address). Nothing is left bound or running.
+    pub fn start(config: Config) -> anyhow::Result<Server> {
+        let config = config.complete()?;
+        let opened = Opened::open(&config)?;
+        let (parts, bound) = Parts::start(&config, opened)?;
+        Ok(Server { started: config, bound, parts: Some(parts) })
+    }
+
+    /// Every bound listener by its name in `[listeners]`, with the port that the system chose where the configuration
+    /// has port 0. A listener with several addresses is there several times.
+    #[must_use]
+    pub fn bound(&self) -> &[(&'static str, SocketAddr)] {
+        &self.bound
+    }
+
+    /// The first address of a listener; `None` if it has none.
+    #[must_use]
+    pub fn address(&self, listener: &str) -> Option<SocketAddr> {
+        self.bound.iter().find(|(name, _)| *name == listener).map(|(_, address)| *address)
+    }
+
+    /// Uses another configuration as far as that is possible without a restart, and reads the files that it names again:
+    /// certificate, client CAs, passwords, token keys and access rules. Clients stay connected; the new rules apply to
+    /// them. Returns the other keys that have changed, as `section.key`, which require a restart.
+    ///
+    /// # Errors
+    /// As for [`Server::start`]; then nothing has changed.
+    pub fn reload(&self, config: &Config) -> anyhow::Result<Vec<String>> {
+        let config = config.clone().complete()?;
+        let parts = self.parts()?;
+        let access_control = config.access_control()?;
+        parts.certificates.reload(&config)?;
+        parts.broker.set_access_control(access_control);
+        Ok(config.changes_requiring_restart(&self.started))
+    }
+
+    /// Stops accepting clients, gives those that are connected `[server] drain_timeout_s` for what they have not
+    /// received yet, disconnects them, and closes storage.
+    ///
+    /// # Errors
+    /// Storage could not write everything that it had accepted.
+    pub fn stop(mut self) -> anyhow::Result<()> {
+        let drain = Duration::from_secs(u64::from(self.started.server.drain_timeout_s));
+        self.parts.take().map_or(Ok(()), |parts| parts.end(drain))
+    }
+
+    /// Tries again at once to get a certificate, if the last order has failed.
+    pub(crate) fn retry_certificate_order(&self) {
+        if let Some(acme) = self.parts.as_ref().and_then(|parts| parts.acme.as_ref()) {
+            acme.again();
+        }
+    }
+
+    /// The broker, for what belongs to the process.
+    ///
+    /// # Errors
+    /// The server has ended.
+    pub(super) fn broker(&self) -> anyhow::Result<&Arc<Broker>> {
+        Ok(&self.parts()?.broker)
+    }
+
+    fn parts(&self) -> anyhow::Result<&Parts> {
+        self.parts.as_ref().context("the server has stopped")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(parts) = self.parts.take()
+            && let Err(error) = parts.end(Duration::ZERO)
+        {
+            tracing::error!("{error:#}");
+        }
+    }
+}
+
+/// What is opened before the listeners, and has no effect on others.
+struct Opened {
+    data: PathBuf,
+    workers: usize,
+    certificates: Certificates,
+    keys: QuicKeys,
+    stored: Stored,
+    gateway: Option<Gateway>,
+    platform: platform::Running,
+    access_control: AccessControl,
+    back_pressure: Arc<BackPressure>,
+}
+
+impl Opened {
+    /// Reads and checks everything, and locks the data folder.
+    fn open(config: &Config) -> anyhow::Result<Opened> {
+        config.check_files()?;
+        let access_control = config.access_control()?;
+        let data = data_dir(config)?;
+        let certificates = Certificates::open(config, &data)?;
+        let keys = secrets::quic_keys(&data)?;
+        if let Some(folder) = set(&config.quic.qlog_dir) {
+            files::make_private_dir(folder)?;
+        }
+        let workers = match config.server.workers {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            workers => workers,
+        };
+        let mut stored = Stored::open(config, &data)?;
+        let gateway = Gateway::open(config, &data).context("gateway")?;
+        let platform = platform::Running::open(config, &data)?;
+        let back_pressure = Arc::<BackPressure>::default();
+        stored.add_internal_sessions(
+            gateway.as_ref(),
+            &platform,
+            &config.limits.broker(&config.storage),
+            &back_pressure,
+        );
+        Ok(Opened {
+            data,
+            workers,
+            certificates,
+            keys,
+            stored,
+            gateway,
+            platform,
+            access_control,
+            back_pressure,
+        })
+    }
+}
+
+/// What runs.
+struct Parts {
+    acme: Option<acme::Running>,
+    /// The `http` listener.
+    operator: Plain,
+    /// The `https` and `webtransport` listeners.
+    web: Endpoint,
+    coap: Coap,
+    mqtt_sn: MqttSn,
+    /// The listeners for MQTT clients, and the workers.
+    running: listeners::Running,
+    platform: platform::Running,
+    gateway: Option<Gateway>,
+    broker: Arc<Broker>,
+    certificates: Certificates,
+    store: Option<Arc<SqliteStorage>>,
+}
+
+/// Every listener with its actual address.
+type Addresses = Vec<(&'static str, SocketAddr)>;
+
+impl Parts {
+    /// Binds the listeners. After an error, everything ends by being dropped.
+    fn start(config: &Config, opened: Opened) -> anyhow::Result<(Parts, Addresses)> {
+        let Opened { data, workers, certificates, keys, stored, mut gateway, mut platform, .. } =
+            opened;
+        let (access_control, back_pressure) = (opened.access_control, opened.back_pressure);
+        let clock = Clock::start();
+        let broker_config = BrokerConfig {
+            workers,
+            limits: config.limits.broker(&config.storage),
+            access_control: AccessControl {
+                external_users: platform.external_users()?,
+                ..access_control
+            },
+            sys_interval_s: config.sys.interval_s,
+            client_statistics: config.sys.clients,
+        };
+        let (store, broker) = stored.into_broker(broker_config, clock.now())?;
+        broker.set_publish_hook(Arc::new(IncomingHook {
+            stamps: gateway.as_ref().map(Gateway::stamps),
+            back_pressure,
+            platform: platform.get().cloned(),
+        }));
+        let quic = config.quic.settings(keys.clone(), &config.limits);
+        let running = listeners::start(&broker, workers, config, &certificates, &quic, clock)?;
+        platform.watch(&broker);
+        platform.go_live(running.server.handoff())?;
+        if let Some(gateway) = &mut gateway {
+            gateway.go_live(running.server.handoff())?;
+        }
+        let orders = certificates.orders();
+        let challenges = orders.as_ref().map(acme::Orders::tls).transpose()?;
+        let bodies = BodyBudget::new(config.http.max_buffered_body_bytes);
+        let tls = (&certificates, challenges, keys);
+        let shared = (&running.server, Arc::clone(&running.origins));
+        let shown = landing_page::Listeners::default();
+        let web = listeners::start_web(config, tls, shared, &platform, &bodies, &shown)?;
+        let wiring = coap::Wiring {
+            broker: &broker,
+            handoff: running.server.handoff(),
+            clock,
+            certificates: &certificates,
+            data: &data,
+        };
+        let coap = Coap::start(config, wiring)?;
+        let mqtt_sn = MqttSn::start(config, running.server.handoff())?;
+        let state = http::Operated {
+            broker: Arc::clone(&broker),
+            store: store.clone(),
+            tickets: Arc::clone(&certificates.tickets),
+            web: Arc::clone(web.metrics()),
+            gateway: gateway.as_ref().map(Gateway::metrics),
+            coap: coap.statistics(),
+            mqtt_sn: mqtt_sn.statistics(),
+            publisher: http_publish::HttpPublisher::new(
+                running.server.handoff(),
+                config,
+                "http",
+                &config.listeners.http,
+            ),
+            platform: platform.get().cloned(),
+        };
+        let operator = http::start(config, &bodies, state)?;
+        let bound = running.all(web.bound(), coap.bound(), mqtt_sn.bound(), operator.bound());
+        let line = listeners::ready_line(shown.get_or_init(|| bound.clone()));
+        tracing::info!(version = env!("CARGO_PKG_VERSION"), data = %data.display(), workers, "{line}");
+        // When the listeners can answer the CA.
+        let acme = orders.map(acme::Orders::start).transpose()?;
+        let parts = Parts {
+            acme,
+            operator,
+            web,
+            coap,
+            mqtt_sn,
+            running,
+            platform,
+            gateway,
+            broker,
+            certificates,
+            store,
+        };
+        Ok((parts, bound))
+    }
+
+    /// Ends everything, in the reverse order of the start.
+    fn end(self, drain: Duration) -> anyhow::Result<()> {
+        // First: no certificate is ordered while the broker drains.
+        drop(self.acme);
+        tracing::info!(limit_s = drain.as_secs(), "draining");
+        self.operator.stop_accepting();
+        self.web.stop_accepting();
+        drop(self.coap);
+        drop(self.mqtt_sn);
+        let begun = Instant::now();
+        self.running.server.drain(drain);
+        // MQTT clients over HTTP have been disconnected; requests have the rest of the time.
+        self.web.drain(drain.saturating_sub(begun.elapsed()));
+        drop(self.operator);
+        drop(self.platform);
+        // After the clients: the outbox or the session has their last publications.
+        drop(self.gateway);
+        if let Err(error) = self.certificates.tickets.close() {
+            // Clients reconnect with a full handshake then; that is no failure of the broker.
+            tracing::warn!("cannot store TLS tickets: {error}");
+        }
+        if let Some(store) = self.store {
+            store.close().context("storage")?;
+        }
+        tracing::info!("stopped");
+        Ok(())
+    }
+}
+
+/// The data folder, which is created if it is missing.
+fn data_dir(config: &Config) -> anyhow::Result<PathBuf> {
+    let chosen = set(&config.server.data_dir);
+    let data = chosen.map_or_else(fulmar_certs::default_data_dir, Path::to_owned);
+    files::make_private_dir(&data)
+        .context("data folder (choose another one with [server] data_dir or --data)")?;
+    Ok(data)
+}

@@ -1,0 +1,74 @@
+//! The broker's storage, and the state that it has restored.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock, Weak};
+
+use anyhow::Context as _;
+use fulmar_broker::storage::{NoStorage, Restored, Storage};
+use fulmar_broker::{Broker, BrokerConfig, Limits, Timestamp};
+use fulmar_store::SqliteStorage;
+
+use super::back_pressure::{BackPressure, Watched};
+use super::gateway::Gateway;
+use super::internal_sessions::InternalSessions;
+use super::platform;
+use crate::config::Config;
+
+/// The restored state, the storage, and what wakes the broker after commits.
+pub(super) struct Stored {
+    store: Option<Arc<SqliteStorage>>,
+    storage: Arc<dyn Storage>,
+    restored: Restored,
+    /// Set once there is a broker; before that nothing is committed.
+    wake: Arc<OnceLock<Weak<Broker>>>,
+}
+
+impl Stored {
+    pub(super) fn open(config: &Config, data: &Path) -> anyhow::Result<Stored> {
+        let wake = Arc::new(OnceLock::<Weak<Broker>>::new());
+        if !config.storage.enabled {
+            let (storage, restored) = (Arc::new(NoStorage), Restored::default());
+            return Ok(Stored { store: None, storage, restored, wake });
+        }
+        let for_store = Arc::clone(&wake);
+        let committed = move || {
+            if let Some(broker) = for_store.get().and_then(Weak::upgrade) {
+                broker.storage_committed();
+            }
+        };
+        let path = data.join("broker.db");
+        let (store, restored) =
+            SqliteStorage::open(&path, &config.storage.options(), Box::new(committed))?;
+        let store = Arc::new(store);
+        Ok(Stored { store: Some(Arc::clone(&store)), storage: store, restored, wake })
+    }
+
+    /// Adds the internal sessions, and counts from now on what is queued for them.
+    pub(super) fn add_internal_sessions(
+        &mut self,
+        gateway: Option<&Gateway>,
+        platform: &platform::Running,
+        limits: &Limits,
+        back_pressure: &Arc<BackPressure>,
+    ) {
+        let (storage, restored) = (&*self.storage, &mut self.restored);
+        let mut sessions = InternalSessions { storage, restored, limits, back_pressure };
+        if let Some(gateway) = gateway {
+            gateway.add_internal_sessions(&mut sessions);
+        }
+        platform.add_internal_sessions(&mut sessions);
+        let (inner, back_pressure) = (Arc::clone(&self.storage), Arc::clone(back_pressure));
+        self.storage = Arc::new(Watched { inner, back_pressure });
+    }
+
+    /// A broker with this state, and the storage.
+    pub(super) fn into_broker(
+        self,
+        config: BrokerConfig,
+        now: Timestamp,
+    ) -> anyhow::Result<(Option<Arc<SqliteStorage>>, Arc<Broker>)> {
+        let broker = Broker::new(config, self.storage, self.restored, now);
+        self.wake.set(Arc::downgrade(&broker)).ok().context("storage was given two brokers")?;
+        Ok((self.store, broker))
+    }
+}
