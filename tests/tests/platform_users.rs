@@ -69,6 +69,17 @@ fn a_user_logs_in_with_name_and_password_by_either_version() {
     });
 }
 
+/// On loopback, where anonymous clients are let in, also before there are users.
+#[test]
+fn a_token_that_is_not_valid_makes_no_anonymous_client() {
+    let broker = TestBroker::start();
+    let output = publish(&broker, "5", ("gateway", "fulmar_not-a-token"), "t");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("Bad User Name or Password"), "{said}");
+    assert!(publish(&broker, "5", ("gateway", "a label"), "t").status.success());
+}
+
 #[test]
 fn a_gateways_token_lasts_is_exchanged_without_a_gap_and_is_revoked() {
     let broker = broker();

@@ -165,15 +165,20 @@ impl AccessControl {
         let (Some(external_users), Some(password)) = (&self.external_users, text) else {
             return Asked::Nobody(applicant);
         };
-        if external_users.is_token(password)
-            && let Some(admitted) = external_users.admit(password, credentials.username, now)
-        {
-            return Asked::External(Some(Ok(admitted)));
+        // The operator's own file goes first.
+        let knows = |name| self.passwords.as_ref().is_some_and(|file| file.knows(name));
+        let in_file = credentials.username.is_some_and(knows);
+        if external_users.is_token(password) {
+            let admitted = external_users.admit(password, credentials.username, now);
+            if admitted.is_some() || !in_file {
+                // One that is not valid, or not yet, does not make an anonymous client either.
+                let wrong = ReasonCode::BadUserNameOrPassword;
+                return Asked::External(Some(admitted.ok_or(wrong)));
+            }
         }
         let Some(username) = credentials.username else { return Asked::Nobody(applicant) };
-        // The operator's own file goes first. Without a file, and if names are not mere labels, the time until the
-        // answer must not show whether there is such an external user.
-        let in_file = self.passwords.as_ref().is_some_and(|file| file.knows(username));
+        // Without a file, and if names are not mere labels, the time until the answer must not show whether there is
+        // such an external user.
         let unknown = self.passwords.is_none() && !credentials.allow_anonymous;
         if in_file || !(external_users.knows(username) || unknown) {
             return Asked::Nobody(applicant);
