@@ -45,6 +45,7 @@ impl Bench {
             access_control,
             sys_interval_s: 0,
             client_statistics,
+            internal_sessions: Vec::new(),
         };
         let now = Timestamp(1_000);
         let broker = Broker::new(config, Arc::new(NoStorage), Restored::default(), now);

@@ -12,6 +12,18 @@ use std::borrow::Cow;
 
 use fulmar_mqtt::topic::{TopicError, check_filter, matches, overlaps};
 
+/// Prefix of external users' names: no name in a password file has a colon.
+pub const EXTERNAL_USER_PREFIX: &str = "platform:";
+
+/// Prefix of topics that are for external users, and for clients that an access rule names. Like topics with `$`,
+/// filters that begin with a wildcard do not match them.
+pub const EXTERNAL_TOPICS: &str = "fulmar/";
+
+/// Whether this is the user of the program itself: the external user without a name.
+pub(crate) fn is_program(user: Option<&str>) -> bool {
+    user == Some(EXTERNAL_USER_PREFIX)
+}
+
 /// What a client wants to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {

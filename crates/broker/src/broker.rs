@@ -5,8 +5,9 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::access::Subject;
-use crate::auth::{AccessControl, EXTERNAL_TOPICS};
+use crate::access::{EXTERNAL_TOPICS, Subject};
+use crate::auth::AccessControl;
+use crate::back_pressure::BackPressure;
 use crate::deferred_ops::HandedOver;
 use crate::housekeeping::Housekeeping;
 use crate::limits::Limits;
@@ -38,6 +39,9 @@ pub struct BrokerConfig {
     pub sys_interval_s: u32,
     /// Which clients may read other clients' path statistics there.
     pub client_statistics: ClientStatistics,
+    /// Client identifiers of the program's own durable sessions. Publishers are delayed while one of them is behind, and
+    /// its client never is. It has to connect as the external user without a name.
+    pub internal_sessions: Vec<Box<str>>,
 }
 
 /// A broker. Workers drive it, each through its [`crate::Shard`].
@@ -52,7 +56,8 @@ pub struct Broker {
     registry: Registry,
     rate_limiter: RateLimiter,
     quota: Quota,
-    mailboxes: Box<[Mailbox]>,
+    mailboxes: Arc<[Mailbox]>,
+    back_pressure: Arc<BackPressure>,
     /// How far each worker is with storage.
     handed_over: Box<[HandedOver]>,
     metrics: Metrics,
@@ -83,6 +88,7 @@ impl Broker {
     ) -> Arc<Broker> {
         let workers = config.workers.clamp(1, 1024);
         let apart = config.access_control.external_users.is_some().then_some(EXTERNAL_TOPICS);
+        let mailboxes: Arc<[Mailbox]> = (0..workers).map(|_| Mailbox::default()).collect();
         let broker = Arc::new(Broker {
             sys_interval_s: config.sys_interval_s,
             client_statistics: config.client_statistics,
@@ -93,7 +99,8 @@ impl Broker {
             rate_limiter: RateLimiter::default(),
             quota: Quota::default(),
             registry: Registry::new(restored.last_session_key),
-            mailboxes: (0..workers).map(|_| Mailbox::default()).collect(),
+            back_pressure: BackPressure::new(config.internal_sessions, Arc::clone(&mailboxes)),
+            mailboxes,
             handed_over: (0..workers).map(|_| HandedOver::default()).collect(),
             metrics: Metrics::new(workers),
             storage,
@@ -190,7 +197,7 @@ impl Broker {
 
     /// Wakes the workers that wait for storage; storage calls this after a commit.
     pub fn storage_committed(&self) {
-        for mailbox in &self.mailboxes {
+        for mailbox in self.mailboxes.iter() {
             mailbox.wake();
         }
     }
@@ -249,6 +256,10 @@ impl Broker {
 
     pub(crate) fn mailboxes(&self) -> &[Mailbox] {
         &self.mailboxes
+    }
+
+    pub(crate) fn back_pressure(&self) -> &Arc<BackPressure> {
+        &self.back_pressure
     }
 
     pub(crate) fn handed_over(&self) -> &[HandedOver] {

@@ -163,11 +163,8 @@ impl SessionState {
         outgoing: Outgoing,
     ) -> bool {
         let size = outgoing.message.size();
-        let (most, most_bytes, policy) = {
-            let limits = turn.limits();
-            (limits.max_queued_messages, limits.max_queued_bytes, limits.drop_policy)
-        };
-        while self.queued_messages >= most || self.queued_bytes + size > most_bytes {
+        let policy = turn.limits().drop_policy;
+        while !self.queued.has_room(size, turn.limits()) {
             turn.metrics().messages_dropped_queue.add(1);
             if policy == DropPolicy::Disconnect
                 && let Some(at) = self.attachment
@@ -178,8 +175,7 @@ impl SessionState {
                 return false;
             }
         }
-        self.queued_messages += 1;
-        self.queued_bytes += size;
+        self.queued.add(size);
         let flow = &mut self.flows[index];
         if self.durable {
             turn.op(enqueue_op(session, flow.stored_as(), &outgoing, Progress::Queued));
@@ -191,19 +187,13 @@ impl SessionState {
     fn drop_oldest(&mut self, session: &Session, turn: &mut Turn, index: usize) -> bool {
         match self.flows[index].queue.pop_front() {
             Some(old) => {
-                self.unqueued(&old);
+                self.queued.remove(old.message.size());
                 self.forget(session, turn, index, &old);
                 self.unblock(turn);
                 true
             }
             None => false,
         }
-    }
-
-    /// Accounts for a message that has left a queue.
-    pub(crate) fn unqueued(&mut self, outgoing: &Outgoing) {
-        self.queued_messages = self.queued_messages.saturating_sub(1);
-        self.queued_bytes = self.queued_bytes.saturating_sub(outgoing.message.size());
     }
 
     fn forget(&self, session: &Session, turn: &mut Turn, index: usize, outgoing: &Outgoing) {
@@ -220,8 +210,7 @@ impl SessionState {
         let flow = &mut self.flows[index];
         match progress {
             Progress::Queued | Progress::Offered => {
-                self.queued_messages += 1;
-                self.queued_bytes += outgoing.message.size();
+                self.queued.add(outgoing.message.size());
                 flow.queue.push_back(outgoing);
             }
             Progress::Sent(packet_id) => {
@@ -351,7 +340,7 @@ impl SessionState {
             return false;
         }
         let Some(outgoing) = self.flows[index].queue.pop_front() else { return false };
-        self.unqueued(&outgoing);
+        self.queued.remove(outgoing.message.size());
         if outgoing.message.is_expired(now) {
             turn.metrics().messages_expired.add(1);
             self.forget(session, turn, index, &outgoing);

@@ -221,8 +221,7 @@ fn move_to_control(state: &mut SessionState, session: &Arc<Session>, turn: &mut 
             forget(session, turn, id, &outgoing);
         }
         if was_in_flight {
-            state.queued_messages += 1;
-            state.queued_bytes += outgoing.message.size();
+            state.queued.add(outgoing.message.size());
         }
         if stored {
             let progress = if was_in_flight { Progress::Offered } else { Progress::Queued };
@@ -301,8 +300,7 @@ fn remove(state: &mut SessionState, session: &Arc<Session>, turn: &mut Turn, id:
     let mut flow = state.flows.remove(index);
     let stored_as = flow.stored_as();
     for outgoing in &flow.queue {
-        state.queued_messages = state.queued_messages.saturating_sub(1);
-        state.queued_bytes = state.queued_bytes.saturating_sub(outgoing.message.size());
+        state.queued.remove(outgoing.message.size());
     }
     let filters: Vec<Box<str>> = state
         .subscriptions

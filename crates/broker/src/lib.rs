@@ -9,6 +9,7 @@
 pub mod access;
 mod aliases;
 pub mod auth;
+mod back_pressure;
 mod broker;
 mod bucket;
 mod connection;

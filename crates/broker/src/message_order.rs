@@ -131,15 +131,14 @@ impl SessionState {
             }
             most -= 1;
             let (position, stamp) = (outgoing.position, outgoing.stamp);
-            self.unqueued(&outgoing);
+            self.queued.remove(outgoing.message.size());
             let flow = &mut self.flows[index];
             let later = |other: &Outgoing| other.qos == qos && other.position > position;
             let packet_id =
                 match flow.outbound.push_ahead(position.packet_id(), qos, outgoing, later) {
                     Ok(packet_id) => packet_id,
                     Err(outgoing) => {
-                        self.queued_messages += 1;
-                        self.queued_bytes += outgoing.message.size();
+                        self.queued.add(outgoing.message.size());
                         left.push_back(outgoing);
                         break;
                     }
@@ -291,6 +290,7 @@ mod tests {
             access_control: AccessControl::default(),
             sys_interval_s: 0,
             client_statistics: ClientStatistics::Rules,
+            internal_sessions: Vec::new(),
         };
         let now = Timestamp(1);
         let broker = Broker::new(config, Arc::new(NoStorage), Restored::default(), now);

@@ -8,7 +8,7 @@
 //! that connected over MQTT, whatever user the operator gives them; a client with credentials may take over a session
 //! that was created over MQTT-SN.
 
-use crate::auth::EXTERNAL_USER_PREFIX;
+use crate::access;
 use crate::registry::OpenRequest;
 use crate::session::SessionState;
 
@@ -39,7 +39,7 @@ pub(crate) enum Claim {
 pub(crate) fn claim(state: &SessionState, request: &OpenRequest<'_>) -> Claim {
     let same_user = state.username == request.username;
     // The program itself; its identifiers are known, so strangers can get there first.
-    let program = request.username.as_deref() == Some(EXTERNAL_USER_PREFIX);
+    let program = access::is_program(request.username.as_deref());
     // A session of an earlier version is its user's, however that comes.
     let forbidden_to_datagrams = request.mqtt_sn && state.mqtt_sn == Some(false);
     if same_user && !forbidden_to_datagrams {

@@ -1,9 +1,8 @@
 //! The publish hook: another part of the program sees clients' publications where they enter the broker, and may
-//! stamp them and delay publishers.
+//! stamp them.
 //!
 //! The gateway stamps the messages that it will forward before anything stores them, so that a copy restored from
-//! storage after a crash is recognised as a copy. Publishers are delayed while a part of the program is behind with its
-//! queue, so that no queue overflows and drops acknowledged messages. Access rules were applied before.
+//! storage after a crash is recognised as a copy. Access rules were applied before.
 
 use fulmar_mqtt::PacketId;
 
@@ -30,7 +29,4 @@ pub struct Arrival<'a> {
 pub trait PublishHook: Send + Sync {
     /// Properties to append to the publication's, in MQTT 5.0 encoding; `None` leaves it as it is.
     fn stamp(&self, arrival: &Arrival<'_>) -> Option<Vec<u8>>;
-
-    /// Whether this client's packets have to wait. Workers ask again after every commit of storage.
-    fn delays(&self, client_id: &str) -> bool;
 }

@@ -11,7 +11,7 @@ use fulmar_mqtt::topic::Subscription;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-use crate::auth::EXTERNAL_USER_PREFIX;
+use crate::access;
 
 /// Wildcard and shared subscriptions of each session that are not counted. Devices have one to three: their commands,
 /// messages to all devices, perhaps a group.
@@ -29,7 +29,7 @@ impl Payer {
     /// `None` for the program's own sessions, which are not counted.
     fn of(user: Option<&str>, site: IpAddr) -> Option<Payer> {
         match user {
-            Some(EXTERNAL_USER_PREFIX) => None,
+            _ if access::is_program(user) => None,
             Some(user) => Some(Payer::User(user.into())),
             None => Some(Payer::Site(site)),
         }
@@ -183,6 +183,9 @@ mod tests {
         assert_eq!(fill(&quota, &mut b, None, HERE), 10);
         assert_eq!(fill(&quota, &mut c, None, THERE), FREE_PER_SESSION);
         // The program's own sessions are not counted.
-        assert_eq!(fill(&quota, &mut QuotaUse::default(), Some(EXTERNAL_USER_PREFIX), HERE), 100);
+        assert_eq!(
+            fill(&quota, &mut QuotaUse::default(), Some(access::EXTERNAL_USER_PREFIX), HERE),
+            100
+        );
     }
 }

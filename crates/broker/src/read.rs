@@ -123,6 +123,7 @@ mod tests {
             access_control,
             sys_interval_s: 0,
             client_statistics,
+            internal_sessions: Vec::new(),
         };
         Broker::new(config, Arc::new(NoStorage), restored, Timestamp(1))
     }

@@ -10,9 +10,8 @@ use fulmar_mqtt::topic::Subscription;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-use crate::access::Subject;
+use crate::access::{EXTERNAL_USER_PREFIX, Subject};
 use crate::aliases::MAX_ALIASES;
-use crate::auth::EXTERNAL_USER_PREFIX;
 use crate::broker::Broker;
 use crate::flows;
 use crate::mailbox::WorkerEvent;
@@ -225,6 +224,7 @@ fn attach(
     state.last_turn = turn.awaitable_stamp();
     state.version = request.version;
     state.username = request.username;
+    watch(&turn.broker, session, state);
     state.mqtt_sn = Some(request.mqtt_sn);
     let (quota_use, user) = (&mut state.quota_use, state.username.as_deref());
     turn.broker.quota().belongs_to(quota_use, user, request.site);
@@ -253,6 +253,18 @@ fn attach(
     if state.expiry_interval_s > 0 || state.durable {
         state.durable = true;
         turn.op(Op::SessionPut(record(state, session)));
+    }
+}
+
+/// A session's user is known: its queue delays clients from now on if it is an internal session.
+pub(crate) fn watch(broker: &Broker, session: &Session, state: &mut SessionState) {
+    if state.queued.is_internal() {
+        return;
+    }
+    let client = Subject { username: state.username.as_deref(), client_id: session.client_id() };
+    let mark = broker.back_pressure().mark(client, session.key(), broker.limits());
+    if let Some(mark) = mark {
+        state.queued.set_mark(mark);
     }
 }
 
@@ -349,8 +361,7 @@ pub(crate) fn end(state: &mut SessionState, session: &Session, turn: &mut Turn) 
         turn.op(Op::SessionRemove(session.key()));
     }
     state.flows.clear();
-    state.queued_messages = 0;
-    state.queued_bytes = 0;
+    state.queued.clear();
 }
 
 fn unsubscribe_all(state: &mut SessionState, session: &Session, broker: &Broker) {

@@ -12,6 +12,7 @@ use crate::deferred_ops::TurnStamp;
 use crate::limits::Limits;
 use crate::message::Message;
 use crate::quota::{self, Quota};
+use crate::registry;
 use crate::session::{
     Flow, FlowPersistence, Outgoing, SendState, Session, SessionState, SessionSubscription,
 };
@@ -39,6 +40,7 @@ pub(crate) fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) 
         let mut state = session.lock();
         state.durable = true;
         state.username.clone_from(&record.username);
+        registry::watch(broker, &session, &mut state);
         state.mqtt_sn = record.mqtt_sn;
         state.expiry_interval_s = record.expiry_interval_s;
         let from_now = match record.expiry_interval_s {

@@ -176,6 +176,7 @@ mod tests {
             access_control,
             sys_interval_s: 0,
             client_statistics,
+            internal_sessions: Vec::new(),
         };
         let broker = Broker::new(config, Arc::new(NoStorage), Restored::default(), Timestamp(1));
         for key in 1..=receivers {

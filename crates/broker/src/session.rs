@@ -16,6 +16,7 @@ use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use crate::back_pressure::Queued;
 use crate::deferred_ops::TurnStamp;
 use crate::limits::Limits;
 use crate::message::Message;
@@ -97,9 +98,8 @@ pub(crate) struct SessionState {
     /// The connection that takes over the session when that turn ends.
     pub(crate) awaited_by: Option<Attachment>,
     next_position: u64,
-    /// Messages and bytes in all flows' queues, not counting those in flight.
-    pub(crate) queued_messages: usize,
-    pub(crate) queued_bytes: usize,
+    /// In the queues of all flows.
+    pub(crate) queued: Queued,
     pub(crate) flows: SmallVec<[Flow; 1]>,
     pub(crate) subscriptions: FxHashMap<Box<str>, SessionSubscription>,
     /// How many of the subscriptions count for the owner's quota.
@@ -128,8 +128,7 @@ impl SessionState {
             last_turn: TurnStamp::default(),
             awaited_by: None,
             next_position: 0,
-            queued_messages: 0,
-            queued_bytes: 0,
+            queued: Queued::default(),
             flows: SmallVec::from_buf([Flow::new(FlowId::CONTROL, limits.max_in_flight)]),
             subscriptions: FxHashMap::default(),
             quota_use: QuotaUse::default(),

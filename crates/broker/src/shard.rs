@@ -100,10 +100,14 @@ pub(crate) struct Turn {
     /// Whether storage is stalled, as of the beginning of the turn; see [`crate::stall`].
     stalled: bool,
     pool: Vec<Vec<u8>>,
-    /// Connections that the publish hook delays.
+    /// Connections that wait for storage.
     held: FxHashSet<Token>,
-    /// How far storage was when the first of them was.
+    /// How far storage was when the first of them began to wait.
     held_since: Seq,
+    /// Connections that wait because an internal session is behind.
+    delayed: FxHashSet<Token>,
+    /// [`BackPressure::falls`](crate::back_pressure::BackPressure) when the first of them began to wait.
+    delayed_since: u64,
     /// What publications may cost the turn, and which connections wait for a later one.
     pub(crate) fan_out: FanOutBudget,
     /// For subscriptions over an owner's quota.
@@ -147,6 +151,8 @@ impl Shard {
                 pool: Vec::new(),
                 held: FxHashSet::default(),
                 held_since: Seq(0),
+                delayed: FxHashSet::default(),
+                delayed_since: 0,
                 fan_out: FanOutBudget::default(),
                 quota_full: LogLimiter::default(),
             },
@@ -198,7 +204,7 @@ impl Shard {
     pub fn take_events(&mut self, out: &mut Vec<(Token, BrokerEvent)>) {
         self.turn.stalled = self.turn.broker.is_storage_stalled();
         self.turn.release_durable();
-        self.turn.release_held();
+        self.turn.release_waiting();
         match self.turn.fan_out.call() {
             Some(WILLS) => crate::housekeeping::go_on(self),
             Some(token) => {
@@ -239,7 +245,8 @@ impl Shard {
         // A commit between the last look and falling asleep would have found us awake.
         let front = self.turn.submitted.front();
         if front.is_some_and(|batch| broker.storage().committed() >= batch.seq)
-            || self.turn.may_release()
+            || self.turn.may_release_held()
+            || self.turn.may_release_delayed()
         {
             mailbox.wake_up();
             return false;
@@ -526,7 +533,7 @@ impl Turn {
         self.number.0 += 1;
     }
 
-    /// Notes that the publish hook delays a connection.
+    /// Notes that a connection waits for storage.
     pub(crate) fn hold(&mut self, token: Token) {
         if self.held.is_empty() {
             self.held_since = self.broker.storage().committed();
@@ -534,19 +541,37 @@ impl Turn {
         self.held.insert(token);
     }
 
-    fn may_release(&self) -> bool {
+    /// Notes that a connection waits because an internal session is behind, as of this number of
+    /// [`BackPressure::falls`](crate::back_pressure::BackPressure).
+    pub(crate) fn delay(&mut self, token: Token, falls: u64) {
+        if self.delayed.is_empty() {
+            self.delayed_since = falls;
+        }
+        self.delayed.insert(token);
+    }
+
+    /// Whether a connection waits because an internal session is behind.
+    pub(crate) fn is_delayed(&self, token: Token) -> bool {
+        self.delayed.contains(&token)
+    }
+
+    fn may_release_held(&self) -> bool {
         !self.held.is_empty() && self.broker.storage().committed() > self.held_since
     }
 
-    /// Lets held connections be read from again when a commit has happened since: what holds them is
-    /// moved on by commits. Those that are still held note themselves anew.
-    fn release_held(&mut self) {
-        if self.may_release() {
-            self.ready.extend(
-                self.held
-                    .drain()
-                    .map(|token| BrokerEvent::from_worker_event(WorkerEvent::Ready(token))),
-            );
+    fn may_release_delayed(&self) -> bool {
+        !self.delayed.is_empty() && self.broker.back_pressure().falls() != self.delayed_since
+    }
+
+    /// Lets connections be read from again if what they wait for may have happened. Those that still have to wait note
+    /// themselves anew.
+    fn release_waiting(&mut self) {
+        let ready = |token| BrokerEvent::from_worker_event(WorkerEvent::Ready(token));
+        if self.may_release_held() {
+            self.ready.extend(self.held.drain().map(ready));
+        }
+        if self.may_release_delayed() {
+            self.ready.extend(self.delayed.drain().map(ready));
         }
     }
 

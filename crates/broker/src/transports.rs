@@ -169,8 +169,8 @@ fn tell(session: &Session, here: &Here) -> ClientConnection {
         transport: here.transport.name(),
         since_ms: here.since.0,
         subscriptions: state.subscriptions.len(),
-        queued_messages: state.queued_messages + in_flight,
-        queued_bytes: state.queued_bytes,
+        queued_messages: state.queued.messages() + in_flight,
+        queued_bytes: state.queued.bytes(),
         stats,
     }
 }

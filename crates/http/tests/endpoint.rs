@@ -80,6 +80,7 @@ fn start_with(address: SocketAddr, limits: Limits, bodies: BodyBudget) -> Site {
         access_control: AccessControl::default(),
         sys_interval_s: 0,
         client_statistics: ClientStatistics::Rules,
+        internal_sessions: Vec::new(),
     };
     let broker = Broker::new(config, Arc::new(NoStorage), Restored::default(), clock.now());
     let config = ServerConfig {

@@ -109,6 +109,7 @@ impl World {
             access_control: AccessControl::default(),
             sys_interval_s: 0,
             client_statistics: ClientStatistics::Rules,
+            internal_sessions: Vec::new(),
         };
         let broker = Broker::new(config, Arc::clone(&disk) as _, restored, now);
         let worker = |index| {

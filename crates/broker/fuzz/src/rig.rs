@@ -96,6 +96,7 @@ impl Rig {
             access_control: access_control(),
             sys_interval_s: 60,
             client_statistics: ClientStatistics::Rules,
+            internal_sessions: Vec::new(),
         };
         let broker = Broker::new(config, Arc::clone(&disk) as _, restored, now);
         let shard = |index| Shard::new(Arc::clone(&broker), index, now, Arc::new(|| {}));

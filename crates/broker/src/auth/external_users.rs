@@ -7,15 +7,8 @@ use std::net::IpAddr;
 use fulmar_mqtt::ReasonCode;
 
 use super::{Admitted, AuthReply, ReplyTo};
-use crate::access::{Action, Subject};
+use crate::access::{Action, EXTERNAL_USER_PREFIX, Subject};
 use crate::time::Timestamp;
-
-/// Prefix of external users' names: no name in a password file has a colon.
-pub const EXTERNAL_USER_PREFIX: &str = "platform:";
-
-/// Prefix of topics that are for external users, and for clients that an access rule names. Like topics with `$`,
-/// filters that begin with a wildcard do not match them.
-pub const EXTERNAL_TOPICS: &str = "fulmar/";
 
 /// A login of an external user by password.
 #[derive(Debug)]

@@ -8,7 +8,8 @@ use fulmar_mqtt::ReasonCode;
 use serde::Deserialize;
 
 use super::jws::{Jwk, Key, KeyError, Token};
-use super::{Admitted, AuthReply, EXTERNAL_USER_PREFIX};
+use super::{Admitted, AuthReply};
+use crate::access::EXTERNAL_USER_PREFIX;
 use crate::time::Timestamp;
 
 /// Longest token looked at, in bytes.

@@ -4,6 +4,7 @@
 //! the listener says of anonymous clients. Checking a password costs tens of milliseconds on
 //! purpose, so it happens on threads of its own and the answer comes as an event.
 
+mod admitted;
 mod external_users;
 mod jws;
 mod jwt;
@@ -17,38 +18,20 @@ use std::sync::Arc;
 use fulmar_mqtt::ReasonCode;
 use fulmar_mqtt::topic::Subscription;
 
-pub use external_users::{EXTERNAL_TOPICS, EXTERNAL_USER_PREFIX, ExternalUsers, Login};
+pub use admitted::{Admitted, AuthReply};
+pub use external_users::{ExternalUsers, Login};
 pub use jws::KeyError;
 pub use jwt::{JwtError, JwtVerifier};
 pub(crate) use password::{Applicant, WaitingLogin};
 pub use password::{PasswordError, PasswordFile, hash_password};
 
 use crate::access::{AccessRules, Action, Subject};
+pub use crate::access::{EXTERNAL_TOPICS, EXTERNAL_USER_PREFIX};
 use crate::broker::Broker;
 use crate::mailbox::WorkerEvent;
 use crate::owner::SessionOwner;
 use crate::session::Attachment;
 use crate::time::Timestamp;
-
-/// An authenticated client.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Admitted {
-    /// The user's name; `None` for an anonymous client.
-    pub username: Option<Box<str>>,
-    /// When its credential expires; [`Timestamp::NEVER`] if it does not.
-    pub until: Timestamp,
-    /// The credential that can be revoked before, as [`ExternalUsers::is_good`] knows it.
-    pub credential: Option<Box<str>>,
-}
-
-impl Admitted {
-    fn for_good(username: Option<&str>) -> Admitted {
-        Admitted { username: username.map(Into::into), until: Timestamp::NEVER, credential: None }
-    }
-}
-
-/// The decision: which user the client is, or why it is refused.
-pub type AuthReply = Result<Admitted, ReasonCode>;
 
 /// The decision about a login, or that it comes later.
 #[derive(Debug)]

@@ -9,11 +9,8 @@ use fulmar_mqtt::{DecodeError, Packet, Property, PropertyBuf, ReasonCode, Versio
 
 use super::auth::{Exchange, METHOD};
 use super::{Connection, State};
-use crate::access::Subject;
-use crate::auth::{
-    Admitted, Applicant, AuthReply, Credentials, Decision, EXTERNAL_USER_PREFIX, ReplyTo,
-    WaitingLogin,
-};
+use crate::access::{EXTERNAL_USER_PREFIX, Subject};
+use crate::auth::{Admitted, Applicant, AuthReply, Credentials, Decision, ReplyTo, WaitingLogin};
 use crate::limits::Limits;
 use crate::mailbox::WorkerEvent;
 use crate::peer::TransportKind;

@@ -7,6 +7,7 @@
 //! its [`Session`].
 
 mod auth;
+mod back_pressure;
 mod connect;
 mod end;
 mod fan_out;
@@ -318,7 +319,7 @@ impl Connection {
             };
             if self.must_wait(shard, stream_index)
                 || self.waits_for_storage(shard)
-                || self.is_held(shard)
+                || self.waits_for_internal_session(shard)
             {
                 self.streams[stream_index].blocked = true;
                 break ReadState::Blocked;
@@ -406,17 +407,6 @@ impl Connection {
         }
     }
 
-    /// Whether the program's hook delays the client; an event comes when that may be over.
-    fn is_held(&self, shard: &mut Shard) -> bool {
-        let State::Connected(session) = &self.state else { return false };
-        let hook = shard.broker().publish_hook();
-        let held = hook.is_some_and(|hook| hook.delays(session.client_id()));
-        if held {
-            shard.turn.hold(self.at.token);
-        }
-        held
-    }
-
     /// Handles an event from the core. The transport asks for output after it, so none is announced.
     pub fn on_event(&mut self, shard: &mut Shard, event: BrokerEvent) {
         match event.0 {
@@ -462,8 +452,9 @@ impl Connection {
                 refusal.min(self.opened + shard.broker().limits().connect_timeout)
             }
             State::Connected(_) => {
-                // Nothing is read from the client while its publication waits.
-                let unheard = shard.turn.fan_out.is_waiting(self.at.token);
+                // Nothing is read from the client while it waits.
+                let token = self.at.token;
+                let unheard = shard.turn.fan_out.is_waiting(token) || shard.turn.is_delayed(token);
                 let silent_at = if unheard { Timestamp::NEVER } else { self.silent_at() };
                 let own = self.throttled_until().or(self.held_until()).unwrap_or(silent_at);
                 own.min(self.admitted_until())

@@ -16,8 +16,7 @@ use fulmar_mqtt::{Packet, PacketId, Properties, Property, QoS, ReasonCode, Versi
 use super::connect::is_connect;
 use super::stall::STALLED;
 use super::{Connection, State, Waiting};
-use crate::access::Subject;
-use crate::auth::EXTERNAL_USER_PREFIX;
+use crate::access::{EXTERNAL_USER_PREFIX, Subject};
 use crate::message::MessageParts;
 use crate::publish_hook::Arrival;
 use crate::registry::Departure;
@@ -183,6 +182,7 @@ impl Connection {
         let stamped = if reason.is_error() {
             None
         } else {
+            Connection::note_publisher(shard, session, topic);
             self.stamp(shard, session, topic, properties, publish)
         };
         let parts = MessageParts {

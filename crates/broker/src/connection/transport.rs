@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::Connection;
-use crate::auth::EXTERNAL_USER_PREFIX;
+use crate::access;
 use crate::peer::TransportStats;
 use crate::session::Session;
 use crate::shard::Shard;
@@ -31,7 +31,7 @@ impl Connection {
     /// The client is authenticated: adds it to the list for operators.
     pub(super) fn list(&mut self, shard: &Shard, session: &Arc<Session>) {
         // The program's own sessions are not clients.
-        if session.lock().username.as_deref() == Some(EXTERNAL_USER_PREFIX) {
+        if access::is_program(session.lock().username.as_deref()) {
             return;
         }
         let here = Arc::clone(self.here());

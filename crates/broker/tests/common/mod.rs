@@ -95,6 +95,7 @@ pub struct Setup {
     pub now: Timestamp,
     /// Seconds between two tellings of `$SYS`; 0 for none.
     pub sys_interval_s: u32,
+    pub internal_sessions: Vec<Box<str>>,
 }
 
 impl Default for Setup {
@@ -107,6 +108,7 @@ impl Default for Setup {
             restored: Restored::default(),
             now: Timestamp(1_000_000),
             sys_interval_s: 0,
+            internal_sessions: Vec::new(),
         }
     }
 }
@@ -163,6 +165,7 @@ impl World {
             access_control: setup.access_control,
             sys_interval_s: setup.sys_interval_s,
             client_statistics: ClientStatistics::Rules,
+            internal_sessions: setup.internal_sessions,
         };
         let broker = Broker::new(config, setup.storage, setup.restored, setup.now);
         let shard = |index| Shard::new(Arc::clone(&broker), index, setup.now, Arc::new(|| {}));
@@ -361,6 +364,13 @@ impl World {
             self.drain(token.0);
         }
         self.shards[shard].end_turn();
+    }
+
+    /// Whether a worker would sleep now.
+    pub fn may_sleep(&mut self, shard: usize) -> bool {
+        let may = self.shards[shard].before_sleep();
+        self.shards[shard].after_sleep();
+        may
     }
 
     pub fn publish(&mut self, conn: Conn, topic: &str, payload: &str, qos: QoS, id: u16) {

@@ -4,22 +4,18 @@
 //! Gateway and platform receive devices' publications through these sessions. If the sessions began only when the two
 //! connect, earlier publications would be acknowledged but received by neither.
 
-use fulmar_broker::Limits;
 use fulmar_broker::auth::EXTERNAL_USER_PREFIX;
 use fulmar_broker::storage::{
     FlowId, Op, Restored, SessionKey, SessionRecord, Storage, SubscriptionRecord,
 };
 use fulmar_mqtt::packet::SubscribeOptions;
 
-use super::back_pressure::BackPressure;
-
 /// Adds internal sessions to the state with which the broker starts.
 pub(super) struct InternalSessions<'a> {
     pub(super) storage: &'a dyn Storage,
     pub(super) restored: &'a mut Restored,
-    pub(super) limits: &'a Limits,
-    /// Delays publishers when too much is queued for these sessions.
-    pub(super) back_pressure: &'a BackPressure,
+    /// Their client identifiers. The broker delays publishers when too much is queued for one of them.
+    pub(super) client_ids: Vec<Box<str>>,
 }
 
 impl InternalSessions<'_> {
@@ -27,12 +23,12 @@ impl InternalSessions<'_> {
     /// state. Its other subscriptions stay.
     pub(super) fn add(&mut self, client_id: &str, filters: &[&str], options: SubscribeOptions) {
         ensure(self.storage, self.restored, client_id, filters, options);
-        self.expect(client_id, filters);
+        self.expect(client_id);
     }
 
-    /// Counts what will be queued for a session that may begin later.
-    pub(super) fn expect(&mut self, client_id: &str, filters: &[&str]) {
-        self.back_pressure.watch(client_id, filters, self.restored, self.limits);
+    /// `client_id` may get its session later.
+    pub(super) fn expect(&mut self, client_id: &str) {
+        self.client_ids.push(client_id.into());
     }
 }
 

@@ -3,7 +3,6 @@
 
 #[cfg_attr(not(feature = "acme"), path = "no_acme.rs")]
 mod acme;
-mod back_pressure;
 mod certificates;
 mod coap;
 mod command;
@@ -24,6 +23,7 @@ mod platform;
 #[cfg(feature = "platform")]
 mod platform_client;
 mod psk;
+mod publish_hook;
 mod secrets;
 mod server;
 mod status;

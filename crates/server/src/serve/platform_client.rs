@@ -17,9 +17,9 @@ use fulmar_platform::{Announcement, Platform, SensorMessage};
 use fulmar_transport::Handoff;
 use tokio::sync::{mpsc, oneshot};
 
-use super::back_pressure::PUBLISHER;
 use super::internal_sessions::InternalSessions;
 use super::local_client::{self, LocalReceiver, LocalSender};
+use super::publish_hook::PUBLISHER;
 use super::webhooks;
 
 /// The filters: frames of meters, and measurements of sensors, with one quantity or several, or in a gateway's batch.
@@ -43,7 +43,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub(super) fn add_internal_sessions(platform: &Platform, sessions: &mut InternalSessions<'_>) {
     let client_id = client_id(platform);
     if platform.has_no_users() {
-        sessions.expect(&client_id, &FILTERS);
+        sessions.expect(&client_id);
     } else {
         sessions.add(&client_id, &FILTERS, OPTIONS);
     }

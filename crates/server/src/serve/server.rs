@@ -21,12 +21,12 @@ use fulmar_http::{BodyBudget, Endpoint, Plain};
 use fulmar_store::SqliteStorage;
 use fulmar_transport::{Clock, QuicKeys};
 
-use super::back_pressure::{BackPressure, IncomingHook};
 use super::certificates::Certificates;
 use super::coap::{self, Coap};
 use super::gateway::Gateway;
 use super::landing_page;
 use super::mqttsn::MqttSn;
+use super::publish_hook::IncomingHook;
 use super::stored::Stored;
 use super::{acme, http, http_publish, listeners, platform, secrets};
 use crate::config::{Config, set};
@@ -150,7 +150,7 @@ struct Opened {
     gateway: Option<Gateway>,
     platform: platform::Running,
     access_control: AccessControl,
-    back_pressure: Arc<BackPressure>,
+    internal_sessions: Vec<Box<str>>,
 }
 
 impl Opened {
@@ -171,13 +171,7 @@ impl Opened {
         let mut stored = Stored::open(config, &data)?;
         let gateway = Gateway::open(config, &data).context("gateway")?;
         let platform = platform::Running::open(config, &data)?;
-        let back_pressure = Arc::<BackPressure>::default();
-        stored.add_internal_sessions(
-            gateway.as_ref(),
-            &platform,
-            &config.limits.broker(&config.storage),
-            &back_pressure,
-        );
+        let internal_sessions = stored.add_internal_sessions(gateway.as_ref(), &platform);
         Ok(Opened {
             data,
             workers,
@@ -187,7 +181,7 @@ impl Opened {
             gateway,
             platform,
             access_control,
-            back_pressure,
+            internal_sessions,
         })
     }
 }
@@ -218,22 +212,21 @@ impl Parts {
     fn start(config: &Config, opened: Opened) -> anyhow::Result<(Parts, Addresses)> {
         let Opened { data, workers, certificates, keys, stored, mut gateway, mut platform, .. } =
             opened;
-        let (access_control, back_pressure) = (opened.access_control, opened.back_pressure);
         let clock = Clock::start();
         let broker_config = BrokerConfig {
             workers,
             limits: config.limits.broker(&config.storage),
             access_control: AccessControl {
                 external_users: platform.external_users()?,
-                ..access_control
+                ..opened.access_control
             },
             sys_interval_s: config.sys.interval_s,
             client_statistics: config.sys.clients,
+            internal_sessions: opened.internal_sessions,
         };
         let (store, broker) = stored.into_broker(broker_config, clock.now())?;
         broker.set_publish_hook(Arc::new(IncomingHook {
             stamps: gateway.as_ref().map(Gateway::stamps),
-            back_pressure,
             platform: platform.get().cloned(),
         }));
         let quic = config.quic.settings(keys.clone(), &config.limits);

@@ -5,10 +5,9 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use anyhow::Context as _;
 use fulmar_broker::storage::{NoStorage, Restored, Storage};
-use fulmar_broker::{Broker, BrokerConfig, Limits, Timestamp};
+use fulmar_broker::{Broker, BrokerConfig, Timestamp};
 use fulmar_store::SqliteStorage;
 
-use super::back_pressure::{BackPressure, Watched};
 use super::gateway::Gateway;
 use super::internal_sessions::InternalSessions;
 use super::platform;
@@ -43,22 +42,19 @@ impl Stored {
         Ok(Stored { store: Some(Arc::clone(&store)), storage: store, restored, wake })
     }
 
-    /// Adds the internal sessions, and counts from now on what is queued for them.
+    /// Adds the internal sessions, and returns their client identifiers.
     pub(super) fn add_internal_sessions(
         &mut self,
         gateway: Option<&Gateway>,
         platform: &platform::Running,
-        limits: &Limits,
-        back_pressure: &Arc<BackPressure>,
-    ) {
+    ) -> Vec<Box<str>> {
         let (storage, restored) = (&*self.storage, &mut self.restored);
-        let mut sessions = InternalSessions { storage, restored, limits, back_pressure };
+        let mut sessions = InternalSessions { storage, restored, client_ids: Vec::new() };
         if let Some(gateway) = gateway {
             gateway.add_internal_sessions(&mut sessions);
         }
         platform.add_internal_sessions(&mut sessions);
-        let (inner, back_pressure) = (Arc::clone(&self.storage), Arc::clone(back_pressure));
-        self.storage = Arc::new(Watched { inner, back_pressure });
+        sessions.client_ids
     }
 
     /// A broker with this state, and the storage.

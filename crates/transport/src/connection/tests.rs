@@ -33,8 +33,14 @@ fn an_idle_connection_is_small() {
 fn io(policy: &Arc<ListenerPolicy>) -> (Io, ListenerConfig) {
     let (access_control, client_statistics) = (AccessControl::default(), ClientStatistics::Nobody);
     let limits = Limits { max_outbox_bytes: OUTBOX_BYTES, ..Limits::default() };
-    let config =
-        BrokerConfig { workers: 1, limits, access_control, sys_interval_s: 0, client_statistics };
+    let config = BrokerConfig {
+        workers: 1,
+        limits,
+        access_control,
+        sys_interval_s: 0,
+        client_statistics,
+        internal_sessions: Vec::new(),
+    };
     let now = Timestamp(1);
     let broker = Broker::new(config, Arc::new(NoStorage), Restored::default(), now);
     let shard = Shard::new(broker, 0, now, Arc::new(|| {}));

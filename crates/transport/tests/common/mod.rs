@@ -38,6 +38,7 @@ impl TestServer {
             access_control: AccessControl::default(),
             sys_interval_s: 0,
             client_statistics: ClientStatistics::Rules,
+            internal_sessions: Vec::new(),
         };
         let broker = Broker::new(config, Arc::new(NoStorage), Restored::default(), clock.now());
         let policy = Arc::new(ListenerPolicy { name: "test".into(), allow_anonymous });

@@ -68,6 +68,7 @@ impl Setup {
                 access_control: AccessControl::default(),
                 sys_interval_s: 0,
                 client_statistics: ClientStatistics::Rules,
+                internal_sessions: Vec::new(),
             },
             tickets: Tickets::in_memory().unwrap(),
             client_auth: ClientAuth::Off,

@@ -94,6 +94,7 @@ mod tests {
             access_control: AccessControl { rules, ..AccessControl::default() },
             sys_interval_s: 0,
             client_statistics: ClientStatistics::Rules,
+            internal_sessions: Vec::new(),
         };
         Broker::new(config, Arc::new(NoStorage), restored, Timestamp(0))
     }
