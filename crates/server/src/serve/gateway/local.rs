@@ -8,7 +8,8 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use fulmar_gateway::identity::{self, MessageIdentity, Sent};
+use fulmar_gateway::forward::{self, NotForwarded};
+use fulmar_gateway::identity::MessageIdentity;
 use fulmar_gateway::outbox::{Item, Stored};
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::packet::{Connect, Publish, RetainHandling, SubscribeOptions};
@@ -201,10 +202,14 @@ impl<'a> Session<'a> {
 
     /// The message for upstream; `None` if it is not forwarded.
     fn item(&self, publish: &Publish<'_>) -> Option<Item> {
-        let shared = self.shared;
-        let Some((rule, topic)) = shared.up.map(publish.topic) else {
-            // A subscription of an earlier configuration.
-            if shared.up.takes(publish.topic) {
+        let Shared { up, name, stamper, metrics, .. } = self.shared;
+        match forward::item(publish, up, name, stamper, now_ms()) {
+            Ok(item) => return Some(item),
+            Err(NotForwarded::Loop) => {
+                count(&metrics.circles, 1);
+                tracing::warn!(topic = publish.topic, "dropped: loop detected");
+            }
+            Err(NotForwarded::NoRule) if up.takes(publish.topic) => {
                 let Publish { topic, payload, properties, .. } = *publish;
                 self.outbox.add_dead_letters(vec![DeadLetter::nameless(
                     topic,
@@ -213,37 +218,9 @@ impl<'a> Session<'a> {
                     Way::Refused,
                 )]);
             }
-            return None;
-        };
-        let identity = MessageIdentity::read(publish.properties);
-        let Some(via) = identity.via_with(&shared.name) else {
-            count(&shared.metrics.circles, 1);
-            tracing::warn!(topic = publish.topic, "dropped: loop detected");
-            return None;
-        };
-        let now = now_ms();
-        let mut properties = identity::onward(publish.properties, &via);
-        // The hook does not stamp messages that no client has published directly, such as wills.
-        let sent = Sent { client_id: "", packet_id: None, dup: false, topic: &topic, payload: &[] };
-        let stamped = shared.stamper.stamp(&identity, &sent, now);
-        for property in stamped.as_properties().iter() {
-            properties.push(property);
+            Err(NotForwarded::NoRule) => {}
         }
-        let stamped = MessageIdentity::read(properties.as_properties());
-        let (id, at) =
-            (stamped.id.unwrap_or_default().into(), stamped.at.unwrap_or_default().into());
-        Some(Item {
-            topic,
-            payload: publish.payload.to_vec(),
-            properties: properties.as_properties().raw().to_vec(),
-            qos: rule.qos,
-            retain: publish.retain,
-            priority: rule.priority,
-            id,
-            at,
-            origin: identity.origin,
-            expires_ms: identity.expiry_s.map(|seconds| now + u64::from(seconds) * 1000),
-        })
+        None
     }
 
     /// Puts messages into the outbox, trying until it succeeds, then acknowledges them. Nothing is read meanwhile:

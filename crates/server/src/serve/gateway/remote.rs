@@ -10,16 +10,15 @@ use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use fulmar_client::{
-    Client, Delivery, Error, Event, Events, Message, Property, PropertyBuf, ReasonCode, Receipt,
-    RetainHandling, SubscribeOptions,
+    Client, Delivery, Error, Event, Events, Message, Property, ReasonCode, Receipt, RetainHandling,
+    SubscribeOptions,
 };
-use fulmar_gateway::batch::{self, CONTENT_TYPE, DEFLATE, ENCODING};
-use fulmar_gateway::identity::{self, MessageIdentity, VIA};
+use fulmar_gateway::forward::{self, BatchForm, Outgoing};
+use fulmar_gateway::identity::{self, MessageIdentity};
 use fulmar_gateway::mapping::Priority;
 use fulmar_gateway::outbox::{Page, Stored};
 use fulmar_gateway::refusals::{RefusalRecord, Refused, may_pass};
 use fulmar_gateway::uplink_scheduler::{Publication, UplinkScheduler};
-use fulmar_mqtt::Properties;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -325,35 +324,13 @@ impl<'a> Uplink<'a> {
 
     /// The publication to be sent.
     fn message(&self, publication: &Publication) -> Message {
-        match publication {
-            Publication::One(stored) => {
-                let mut properties = PropertyBuf::new();
-                for property in Properties::from_forwardable(&stored.properties).iter() {
-                    properties.push(property);
-                }
-                if let Some(at) = stored.expires_ms {
-                    let left = at.saturating_sub(now_ms()).div_ceil(1000);
-                    let left = u32::try_from(left).unwrap_or(u32::MAX);
-                    properties.push(Property::MessageExpiryInterval(left));
-                }
-                let mut message =
-                    Message::new(stored.topic.clone(), stored.payload.clone()).qos(stored.qos);
-                message.retain = stored.retain;
-                message.properties = properties;
-                message
-            }
-            Publication::Batch(messages) => {
-                let config = &self.shared.config.batch;
-                let (payload, packed) = batch::encode(messages, config.compress);
-                let mut message = Message::new(config.topic.clone(), payload).qos1();
-                message
-                    .properties
-                    .push(Property::ContentType(CONTENT_TYPE))
-                    .push(Property::UserProperty(ENCODING, if packed { DEFLATE } else { "none" }))
-                    .push(Property::UserProperty(VIA, &self.shared.name));
-                message
-            }
-        }
+        let Shared { config, name, .. } = self.shared;
+        let form = BatchForm { name, topic: &config.batch.topic, compress: config.batch.compress };
+        let Outgoing { topic, payload, qos, retain, properties } =
+            forward::outgoing(publication, &form, now_ms());
+        let mut message = Message::new(topic, payload).qos(qos);
+        (message.retain, message.properties) = (retain, properties);
+        message
     }
 
     fn over(&mut self, publication: &Publication, outcome: Result<ReasonCode, Error>) {
