@@ -54,6 +54,8 @@ struct Lane {
     read_to: u64,
     /// Whether the outbox may hold more behind it.
     more: bool,
+    /// Whether messages have arrived since the last page was asked for, which may be without them.
+    arrived: bool,
     in_flight_bytes: usize,
     /// Whether all messages that waited in the outbox when reading last began at its oldest have been read.
     pass_read: bool,
@@ -137,26 +139,30 @@ impl UplinkScheduler {
 
     /// The outbox has new messages in this lane.
     pub fn arrived(&mut self, priority: Priority) {
-        self.lanes[priority as usize].more = true;
+        let lane = &mut self.lanes[priority as usize];
+        (lane.more, lane.arrived) = (true, true);
     }
 
-    /// What to read from the outbox: a lane, and the message after which to start; `None` for nothing now.
+    /// What to read from the outbox now: a lane, and the message after which to start; `None` for nothing. The page is
+    /// passed to [`UplinkScheduler::loaded`].
     #[must_use]
-    pub fn wants(&self) -> Option<(Priority, u64)> {
+    pub fn wants(&mut self) -> Option<(Priority, u64)> {
         let wanted = |priority: &Priority| {
             let lane = &self.lanes[*priority as usize];
             let batch_waits = *priority == Priority::Normal && self.due_at().is_some();
             lane.more && (lane.ready.is_empty() || batch_waits) && self.has_room(*priority)
         };
         let priority = [Priority::Urgent, Priority::Normal].into_iter().find(wanted)?;
-        Some((priority, self.lanes[priority as usize].read_to))
+        let lane = &mut self.lanes[priority as usize];
+        lane.arrived = false;
+        Some((priority, lane.read_to))
     }
 
     /// Adds messages that were read from the outbox.
     pub fn loaded(&mut self, priority: Priority, read: Page) {
         let lane = &mut self.lanes[priority as usize];
         lane.read_to = lane.read_to.max(read.to);
-        lane.more = read.more;
+        lane.more = read.more || lane.arrived;
         lane.pass_read |= !read.more;
         if self.refusals.is_empty() {
             lane.ready.extend(read.messages);
@@ -312,6 +318,21 @@ mod tests {
 
     fn seqs(scheduler: &mut UplinkScheduler) -> Vec<u64> {
         std::iter::from_fn(|| scheduler.next(0)).map(|publication| publication.first()).collect()
+    }
+
+    #[test]
+    fn what_arrives_while_a_page_is_read_is_read_next() {
+        let mut scheduler = scheduler(100, usize::MAX);
+        scheduler.loaded(Priority::Urgent, read([], false));
+        assert_eq!(scheduler.wants(), Some((Priority::Normal, 0)));
+        // The page was read before the second message was stored, and is handled after the news of it.
+        scheduler.arrived(Priority::Normal);
+        scheduler.loaded(Priority::Normal, read([message(1)], false));
+        assert_eq!(seqs(&mut scheduler), [1]);
+        assert_eq!(scheduler.wants(), Some((Priority::Normal, 1)));
+        scheduler.loaded(Priority::Normal, read([message(2)], false));
+        assert_eq!(seqs(&mut scheduler), [2]);
+        assert_eq!(scheduler.wants(), None);
     }
 
     #[test]
