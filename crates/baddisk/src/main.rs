@@ -4,9 +4,11 @@
 use std::process::ExitCode;
 
 use fulmar_baddisk::RealVolume;
-use fulmar_simulator::{campaign, play_on};
+use fulmar_simulator::{Schedule, campaign, play_on};
 
 fn main() -> ExitCode {
     let blank = RealVolume::blank();
-    campaign(|schedule| play_on(schedule, || RealVolume::start(schedule.seed, Some(&blank))))
+    campaign(|schedule: &Schedule| {
+        play_on(schedule, || RealVolume::start(schedule.seed, Some(&blank)))
+    })
 }

@@ -2,8 +2,8 @@
 //! becomes the process' default, so that the store needs no configuration for it; files in a folder without a disk
 //! cannot be opened.
 //!
-//! Locks are not kept: one process, one connection. There is no shared memory either, which SQLite does
-//! without when it has a database for itself (`locking_mode=EXCLUSIVE`, as the store has it).
+//! Locks are not kept: one process, one connection. So what SQLite shares between connections (the index of its log,
+//! without `locking_mode=EXCLUSIVE`) is memory of the one connection.
 //! The interface is that of <https://www.sqlite.org/c3ref/vfs.html>.
 #![allow(
     unsafe_code,
@@ -71,10 +71,25 @@ struct Open {
     disk: Arc<Disk>,
     name: String,
     temporary: bool,
+    /// What other connections would share.
+    regions: Mutex<Regions>,
+}
+
+/// Memory that stays where it is until SQLite gives it back: each region from `Box::into_raw`.
+#[derive(Default)]
+struct Regions(Vec<*mut [u64]>);
+
+impl Drop for Regions {
+    fn drop(&mut self) {
+        for region in self.0.drain(..) {
+            // SAFETY: it is from `Box::into_raw`, and SQLite uses none after it has closed or unmapped the file.
+            drop(unsafe { Box::from_raw(region) });
+        }
+    }
 }
 
 static METHODS: ffi::sqlite3_io_methods = ffi::sqlite3_io_methods {
-    iVersion: 1,
+    iVersion: 2,
     xClose: Some(close),
     xRead: Some(read),
     xWrite: Some(write),
@@ -87,10 +102,10 @@ static METHODS: ffi::sqlite3_io_methods = ffi::sqlite3_io_methods {
     xFileControl: Some(file_control),
     xSectorSize: Some(sector_size),
     xDeviceCharacteristics: Some(device_characteristics),
-    xShmMap: None,
-    xShmLock: None,
-    xShmBarrier: None,
-    xShmUnmap: None,
+    xShmMap: Some(map_region),
+    xShmLock: Some(lock_region),
+    xShmBarrier: Some(barrier),
+    xShmUnmap: Some(unmap_regions),
     xFetch: None,
     xUnfetch: None,
 };
@@ -174,7 +189,7 @@ unsafe extern "C" fn open(
     if !disk.open(&name, temporary || flags & creates != 0) {
         return ffi::SQLITE_CANTOPEN;
     }
-    let open = Box::into_raw(Box::new(Open { disk, name, temporary }));
+    let open = Box::into_raw(Box::new(Open { disk, name, temporary, regions: Mutex::default() }));
     // SAFETY: as above; `flags_out` may be null.
     unsafe {
         (*handle).open = open;
@@ -268,6 +283,42 @@ unsafe extern "C" fn check_reserved_lock(_: *mut ffi::sqlite3_file, is: *mut c_i
 
 unsafe extern "C" fn file_control(_: *mut ffi::sqlite3_file, _: c_int, _: *mut c_void) -> c_int {
     ffi::SQLITE_NOTFOUND
+}
+
+unsafe extern "C" fn map_region(
+    file: *mut ffi::sqlite3_file,
+    number: c_int,
+    bytes: c_int,
+    extend: c_int,
+    region: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: an open file.
+    let open = unsafe { opened(file) };
+    let Regions(regions) = &mut *open.regions.lock();
+    let number = number as usize;
+    while regions.len() <= number && extend != 0 {
+        // Of u64, because SQLite wants it aligned.
+        regions.push(Box::into_raw(vec![0_u64; (bytes as usize).div_ceil(8)].into_boxed_slice()));
+    }
+    let there = regions.get(number).map_or(ptr::null_mut(), |region| region.cast::<c_void>());
+    // SAFETY: a place for the answer.
+    unsafe { *region = there };
+    ffi::SQLITE_OK
+}
+
+unsafe extern "C" fn lock_region(_: *mut ffi::sqlite3_file, _: c_int, _: c_int, _: c_int) -> c_int {
+    ffi::SQLITE_OK
+}
+
+unsafe extern "C" fn barrier(_: *mut ffi::sqlite3_file) {
+    std::sync::atomic::fence(Ordering::SeqCst);
+}
+
+unsafe extern "C" fn unmap_regions(file: *mut ffi::sqlite3_file, _: c_int) -> c_int {
+    // SAFETY: an open file.
+    let open = unsafe { opened(file) };
+    *open.regions.lock() = Regions::default();
+    ffi::SQLITE_OK
 }
 
 unsafe extern "C" fn sector_size(_: *mut ffi::sqlite3_file) -> c_int {

@@ -31,3 +31,9 @@ pub use fulmar_mqtt::{Property, PropertyBuf, QoS, ReasonCode, Version};
 pub use message::{Message, Receipt};
 pub use options::{Backoff, Fallback, Options, Streams, TlsVersion, Trust, Will};
 pub use url::{BrokerUrl, Transport};
+
+/// For the simulator only, and not stable: a session without a connection.
+#[doc(hidden)]
+pub mod simulation {
+    pub use crate::machine::{CONTROL, Machine, Outcome};
+}

@@ -34,16 +34,20 @@ use flow::{Ask, Desk, Early, Flow, NO_LIMITS, Pending, Request};
 use stream_map::{Kept, StreamMap};
 
 pub(crate) use flow::MAX_OUT_BYTES;
-pub(crate) use stream_map::{CONTROL, StreamLoss};
+pub use stream_map::CONTROL;
+pub(crate) use stream_map::StreamLoss;
 
 /// Topic aliases the server may set.
 const TOPIC_ALIAS_MAXIMUM: u16 = 16;
 
 /// An outcome.
 #[derive(Debug)]
-pub(crate) enum Outcome<P, R> {
+pub enum Outcome<P, R> {
     /// The server has accepted the connection.
-    Connected { session_present: bool },
+    Connected {
+        /// Whether it had kept the session.
+        session_present: bool,
+    },
     /// A message was received.
     Message(Message),
     /// A publication is finished.
@@ -51,7 +55,10 @@ pub(crate) enum Outcome<P, R> {
     /// A request is answered, a reason code for each of its filters.
     Answered(R, Result<Vec<ReasonCode>, Error>),
     /// This many QoS 2 publications are sent as new although the server may have received them.
-    MayRepeat { messages: usize },
+    MayRepeat {
+        /// How many.
+        messages: usize,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,8 +82,9 @@ enum Ahead {
     All,
 }
 
+/// See the module's documentation.
 #[derive(Debug)]
-pub(crate) struct Machine<P, R> {
+pub struct Machine<P, R> {
     options: Arc<Options>,
     phase: Phase,
     connected_before: bool,
@@ -98,7 +106,8 @@ pub(crate) struct Machine<P, R> {
 }
 
 impl<P, R> Machine<P, R> {
-    pub(crate) fn new(options: Arc<Options>, now: Instant) -> Machine<P, R> {
+    /// A session that has not connected yet.
+    pub fn new(options: Arc<Options>, now: Instant) -> Machine<P, R> {
         let stream_map = StreamMap::new(&options);
         Machine {
             phase: Phase::Down,
@@ -129,7 +138,7 @@ impl<P, R> Machine<P, R> {
     /// A connection is there: writes CONNECT. With `early`, the messages waiting on the control flow follow at once,
     /// unless something is in flight there whose state is only known after CONNACK; without, as much of them as the
     /// options allow. `streams` is whether there can be data streams.
-    pub(crate) fn connect(&mut self, now: Instant, early: bool, streams: bool) {
+    pub fn connect(&mut self, now: Instant, early: bool, streams: bool) {
         self.connection += 1;
         self.prepare_streams(streams);
         let in_flight = self.flows[CONTROL].outbound.in_flight() > 0;
@@ -147,7 +156,7 @@ impl<P, R> Machine<P, R> {
     }
 
     /// The connection was lost.
-    pub(crate) fn disconnected(&mut self) {
+    pub fn disconnected(&mut self) {
         // At most once: they may have arrived.
         self.early_data_sent();
         self.down();
@@ -190,7 +199,7 @@ impl<P, R> Machine<P, R> {
     }
 
     /// Publishes as soon as connection, order and window allow.
-    pub(crate) fn publish(&mut self, message: Message, token: P) {
+    pub fn publish(&mut self, message: Message, token: P) {
         self.desk.held_bytes += message.size();
         let flow = self.stream_map.of_message(&message);
         self.flows[flow].queue.push_back(Pending { message: Arc::new(message), token });
@@ -253,7 +262,7 @@ impl<P, R> Machine<P, R> {
     }
 
     /// Whether nothing waits for the server.
-    pub(crate) fn is_idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.desk.early.is_empty() && self.flows.iter().all(Flow::is_idle)
     }
 
@@ -265,18 +274,19 @@ impl<P, R> Machine<P, R> {
     }
 
     /// The bytes to be sent on a flow; the owner removes them from the front.
-    pub(crate) fn output(&self, flow: usize) -> &[u8] {
+    pub fn output(&self, flow: usize) -> &[u8] {
         &self.flows[flow].out
     }
 
     /// This many bytes of a flow's output were sent.
-    pub(crate) fn sent(&mut self, flow: usize, bytes: usize, now: Instant) {
+    pub fn sent(&mut self, flow: usize, bytes: usize, now: Instant) {
         self.flows[flow].out.drain(..bytes);
         self.last_sent = now;
         self.pump();
     }
 
-    pub(crate) fn poll_event(&mut self) -> Option<Outcome<P, R>> {
+    /// The next outcome.
+    pub fn poll_event(&mut self) -> Option<Outcome<P, R>> {
         self.desk.outcomes.pop_front()
     }
 

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use crate::play::{Failure, Played};
-use crate::schedule::Schedule;
+use crate::script::Script;
 use crate::shrink::shrink;
 
 /// A campaign reports its progress after this many schedules, so that one that is interrupted can be continued.
@@ -21,11 +21,11 @@ fn number(name: &str) -> Option<u64> {
 
 /// Plays the schedules that the environment selects, each with `play`, and prints the results. Fails if any schedule
 /// failed.
-pub fn campaign(play: impl Fn(&Schedule) -> Result<Played, Failure>) -> ExitCode {
+pub fn campaign<S: Script>(play: impl Fn(&S) -> Result<Played, Failure>) -> ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
     let steps = number("STEPS").map_or(400, |steps| steps as usize);
     if let Some(seed) = number("SEED") {
-        let schedule = Schedule::draw(seed, steps);
+        let schedule = S::draw(seed, steps);
         return match play(&schedule) {
             Ok(played) => {
                 println!("seed {seed}: clean, {} messages, {} packets", played.sent, played.heard);
@@ -42,7 +42,7 @@ pub fn campaign(play: impl Fn(&Schedule) -> Result<Played, Failure>) -> ExitCode
     let mut kinds: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     let (mut seed, mut sent, mut heard) = (first, 0, 0);
     while seed - first < most && Instant::now() < until {
-        match play(&Schedule::draw(seed, steps)) {
+        match play(&S::draw(seed, steps)) {
             Ok(played) => {
                 sent += played.sent;
                 heard += played.heard;
@@ -77,23 +77,17 @@ pub fn campaign(play: impl Fn(&Schedule) -> Result<Played, Failure>) -> ExitCode
     if kinds.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn show(
+fn show<S: Script>(
     seed: u64,
     steps: usize,
     failure: &Failure,
-    play: &dyn Fn(&Schedule) -> Result<Played, Failure>,
+    play: &dyn Fn(&S) -> Result<Played, Failure>,
 ) -> ExitCode {
     println!("seed {seed} fails at step {}: {}", failure.step, failure.what);
     println!("Play it again with SEED={seed} STEPS={steps}. The least of it that fails:");
-    if let Some((mut least, failure)) = shrink(&Schedule::draw(seed, steps), play) {
-        println!(
-            "  {} workers, at most {} in flight, a queue of {:?}",
-            least.setup.workers, least.setup.max_in_flight, least.setup.queue
-        );
-        for (index, nature) in least.setup.natures.iter().enumerate() {
-            println!("  client {index}: {nature:?}");
-        }
-        least.aloud = true;
+    if let Some((mut least, failure)) = shrink(&S::draw(seed, steps), play) {
+        least.setting().iter().for_each(|line| println!("  {line}"));
+        least.set_aloud();
         let story = play(&least).err().map_or_else(Vec::new, |failure| failure.story);
         for (number, line) in story.iter().enumerate() {
             println!("  {number:4}  {line}");

@@ -1,27 +1,28 @@
 //! Removes steps of a failing schedule until every step left is needed.
 
 use crate::play::{Failure, Played};
-use crate::schedule::Schedule;
+use crate::script::Script;
 
 /// The shortest part of `schedule` that still fails, and its failure; `None` if it does not fail at all.
 #[must_use]
-pub fn shrink(
-    schedule: &Schedule,
-    play: impl Fn(&Schedule) -> Result<Played, Failure>,
-) -> Option<(Schedule, Failure)> {
+pub fn shrink<S: Script>(
+    schedule: &S,
+    play: impl Fn(&S) -> Result<Played, Failure>,
+) -> Option<(S, Failure)> {
     let mut failure = play(schedule).err()?;
     let mut least = schedule.clone();
-    least.steps.truncate(failure.step + 1);
-    let mut size = least.steps.len().div_ceil(2);
+    least.steps().truncate(failure.step + 1);
+    let mut size = least.steps().len().div_ceil(2);
     loop {
         let mut smaller = false;
         let mut at = 0;
-        while at < least.steps.len() {
+        while at < least.steps().len() {
             let mut fewer = least.clone();
-            fewer.steps.drain(at..(at + size).min(least.steps.len()));
+            let end = (at + size).min(fewer.steps().len());
+            fewer.steps().drain(at..end);
             match play(&fewer) {
                 Err(other) if kind(&other) == kind(&failure) => {
-                    fewer.steps.truncate(other.step + 1);
+                    fewer.steps().truncate(other.step + 1);
                     (least, failure, smaller) = (fewer, other, true);
                 }
                 _ => at += size,

@@ -12,7 +12,8 @@ use fulmar_broker::auth::AccessControl;
 use fulmar_broker::storage::{Restored, SessionRecord};
 use fulmar_broker::{
     Broker, BrokerConfig, ClientStatistics, Connection, Limits, ListenerPolicy, LostCause, Peer,
-    ReadState, Shard, StreamAction, StreamEnd, StreamKey, Timestamp, Token, TransportKind,
+    PublishHook, ReadState, Shard, StreamAction, StreamEnd, StreamKey, Timestamp, Token,
+    TransportKind,
 };
 use fulmar_mqtt::codec::peek_frame;
 use parking_lot::Mutex;
@@ -26,7 +27,7 @@ pub(crate) const DISCONNECT: u8 = 0xE0;
 
 /// Input from a client that is in flight to the broker.
 #[derive(Clone, Debug)]
-pub(crate) enum Input {
+pub enum Input {
     /// One packet, or a flow header.
     Bytes(Vec<u8>),
     /// The client's end of the stream.
@@ -78,12 +79,14 @@ struct Worker {
 }
 
 /// The broker, its storage, its network and the time.
-pub(crate) struct World {
-    pub(crate) disk: Arc<dyn Volume>,
+pub struct World {
+    /// The broker's storage.
+    pub disk: Arc<dyn Volume>,
     broker: Arc<Broker>,
     workers: Vec<Worker>,
     pub(crate) lines: Vec<Line>,
-    pub(crate) now: Timestamp,
+    /// The time.
+    pub now: Timestamp,
     limits: Limits,
     /// Messages that earlier brokers have dropped because of a full queue.
     dropped_before: u64,
@@ -91,7 +94,8 @@ pub(crate) struct World {
 
 impl World {
     /// A world with the empty storage `disk`.
-    pub(crate) fn new(disk: Arc<dyn Volume>, workers: usize, limits: Limits) -> World {
+    #[must_use]
+    pub fn new(disk: Arc<dyn Volume>, workers: usize, limits: Limits) -> World {
         let now = Timestamp(1_000_000);
         World::start(disk, Restored::default(), workers, limits, now)
     }
@@ -125,7 +129,10 @@ impl World {
 
     /// The process dies and starts again with this many workers: all connections and uncommitted batches are lost.
     /// Returns the sessions that are in storage then.
-    pub(crate) fn crash(&mut self, workers: usize) -> Result<Vec<SessionRecord>, String> {
+    ///
+    /// # Errors
+    /// Storage contradicts itself.
+    pub fn crash(&mut self, workers: usize) -> Result<Vec<SessionRecord>, String> {
         let (disk, restored) = self.disk.crash();
         if let Some(what) = disk.durable().contradiction() {
             return Err(what);
@@ -143,12 +150,25 @@ impl World {
         self.dropped_before + now
     }
 
-    pub(crate) fn workers(&self) -> usize {
+    /// The number of workers.
+    #[must_use]
+    pub fn workers(&self) -> usize {
         self.workers.len()
     }
 
+    /// Lets `hook` see clients' publications until the process dies.
+    pub fn set_publish_hook(&self, hook: Arc<dyn PublishHook>) {
+        self.broker.set_publish_hook(hook);
+    }
+
+    /// Whether the broker's end of a connection is open.
+    #[must_use]
+    pub fn is_open(&self, line: usize) -> bool {
+        self.lines[line].open
+    }
+
     /// Opens a connection to a worker; the network holds `room` packets per stream for a slow client.
-    pub(crate) fn open(&mut self, worker: usize, quic: bool, room: usize) -> Option<usize> {
+    pub fn open(&mut self, worker: usize, quic: bool, room: usize) -> Option<usize> {
         let at = self.lines.len();
         let peer = Peer {
             address: ([127, 0, 0, 1], 1000).into(),
@@ -177,7 +197,7 @@ impl World {
     }
 
     /// The client sends something on a stream, which this opens.
-    pub(crate) fn say(&mut self, line: usize, key: StreamKey, input: Input) {
+    pub fn say(&mut self, line: usize, key: StreamKey, input: Input) {
         let line = &mut self.lines[line];
         if line.cut || line.aborted.contains(&key) {
             return;
@@ -200,7 +220,7 @@ impl World {
     }
 
     /// The client closes the connection. Its last packets may be lost.
-    pub(crate) fn cut(&mut self, line: usize, lossy: bool) {
+    pub fn cut(&mut self, line: usize, lossy: bool) {
         let line = &mut self.lines[line];
         line.cut = true;
         for wire in &mut line.wires {
@@ -212,7 +232,7 @@ impl World {
     }
 
     /// Takes the next packet for the client on a stream.
-    pub(crate) fn receive(&mut self, line: usize, key: StreamKey) -> Option<Vec<u8>> {
+    pub fn receive(&mut self, line: usize, key: StreamKey) -> Option<Vec<u8>> {
         let line = &mut self.lines[line];
         let wire = line.wires.iter_mut().find(|wire| wire.key == key)?;
         let packet = wire.to_client.pop_front()?;
@@ -232,7 +252,8 @@ impl World {
     }
 
     /// Connections with input for the broker.
-    pub(crate) fn readable(&self) -> Vec<usize> {
+    #[must_use]
+    pub fn readable(&self) -> Vec<usize> {
         let readable = |line: &Line| {
             let wires = || line.wires.iter().any(Wire::is_readable);
             line.open && line.connection.is_some() && (line.cut || wires())
@@ -243,7 +264,7 @@ impl World {
     }
 
     /// A worker reads one input of a connection, from the stream that `pick` chooses. False if there is none.
-    pub(crate) fn read(&mut self, at: usize, pick: usize) -> bool {
+    pub fn read(&mut self, at: usize, pick: usize) -> bool {
         self.read_amid(at, pick, None)
     }
 
@@ -405,7 +426,7 @@ impl World {
     }
 
     /// A worker handles its events and sends the resulting output; returns how many packets.
-    pub(crate) fn exchange(&mut self, at: usize) -> usize {
+    pub fn exchange(&mut self, at: usize) -> usize {
         if !self.is_awake(at) {
             return 0;
         }
@@ -470,7 +491,7 @@ impl World {
     }
 
     /// A worker ends its turn, and sleeps if it has nothing to do.
-    pub(crate) fn end_turn(&mut self, at: usize) {
+    pub fn end_turn(&mut self, at: usize) {
         if !self.is_awake(at) {
             return;
         }
@@ -483,7 +504,7 @@ impl World {
     }
 
     /// Handles what is due on a worker.
-    pub(crate) fn fire_timers(&mut self, at: usize) {
+    pub fn fire_timers(&mut self, at: usize) {
         let now = self.now;
         let due = |shard: &Shard| shard.deadline().is_some_and(|due| due <= now);
         if self.workers[at].shard.as_ref().is_some_and(due) {
@@ -505,7 +526,7 @@ impl World {
     }
 
     /// Storage commits up to `most` batches, and wakes those that wait for them.
-    pub(crate) fn commit(&mut self, most: usize) -> usize {
+    pub fn commit(&mut self, most: usize) -> usize {
         let committed = self.disk.commit(most);
         if committed > 0 {
             self.broker.storage_committed();
@@ -513,7 +534,8 @@ impl World {
         committed
     }
 
-    pub(crate) fn wait(&mut self, time: Duration) {
+    /// Time passes.
+    pub fn wait(&mut self, time: Duration) {
         self.now = self.now + time;
     }
 }

@@ -35,12 +35,7 @@ impl<P, R> Machine<P, R> {
     ///
     /// # Errors
     /// The connection is to be ended, after what is left of the control flow's output.
-    pub(crate) fn receive(
-        &mut self,
-        now: Instant,
-        flow: usize,
-        bytes: &[u8],
-    ) -> Result<usize, Error> {
+    pub fn receive(&mut self, now: Instant, flow: usize, bytes: &[u8]) -> Result<usize, Error> {
         (self.last_received, self.ping_sent) = (now, None);
         self.stream_map.heard(flow);
         let mut done = 0;

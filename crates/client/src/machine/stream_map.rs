@@ -32,7 +32,7 @@ const MAX_FAILURES: u8 = 3;
 const LEAST_FLOW_EXPIRY_S: u32 = 60;
 
 /// The control flow's index.
-pub(crate) const CONTROL: usize = 0;
+pub const CONTROL: usize = 0;
 
 /// Why a data stream is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,299 @@
+//! The gateway's process: its broker, the session inside the process, and the outbox on a disk; as
+//! `serve/gateway/local.rs`, `outbox_thread.rs` and `stamps.rs` of `crates/server` have it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use fastrand::Rng;
+use fulmar_baddisk::{Disk, Survival, Trouble};
+use fulmar_broker::{Arrival, Limits, PublishHook};
+use fulmar_gateway::forward;
+use fulmar_gateway::identity::{MessageIdentity, Sent, Stamper};
+use fulmar_gateway::mapping::{Mapping, Priority, Rule};
+use fulmar_gateway::outbox::{Bounds, Item, Outbox, Page, Policy};
+use fulmar_mqtt::{PacketId, Properties, QoS};
+use fulmar_simulator::World;
+
+use crate::folder::Folder;
+use crate::subscriber::Subscriber;
+
+/// The gateway's name.
+pub(crate) const NAME: &str = "gw";
+/// Messages read from the outbox at once, fewer than the program reads, so that there are several pages.
+const READ_MESSAGES: usize = 5;
+const READ_BYTES: usize = 128 * 1024;
+
+const BOUNDS: Bounds =
+    Bounds { max_bytes: 1 << 20, max_age_ms: None, policy: Policy::Refuse, max_file_bytes: None };
+
+/// What the session and the publish hook share.
+pub(crate) struct Shared {
+    up: Mapping,
+    stamper: Stamper,
+    client_id: String,
+    /// Milliseconds since the Unix epoch.
+    now_ms: AtomicU64,
+}
+
+struct Hook(Arc<Shared>);
+
+impl PublishHook for Hook {
+    fn stamp(&self, arrival: &Arrival<'_>) -> Option<Vec<u8>> {
+        let Hook(shared) = self;
+        if !shared.up.takes(arrival.topic) || arrival.client_id == shared.client_id {
+            return None;
+        }
+        let sent = Sent {
+            client_id: arrival.client_id,
+            packet_id: arrival.packet_id.map(PacketId::get),
+            dup: arrival.dup,
+            topic: arrival.topic,
+            payload: arrival.payload,
+        };
+        let identity = MessageIdentity::read(Properties::from_forwardable(arrival.properties));
+        let stamp = shared.stamper.stamp(&identity, &sent, shared.now_ms.load(Ordering::Relaxed));
+        Some(stamp.as_properties().raw().to_vec())
+    }
+
+    fn delays(&self, _: &str) -> bool {
+        false
+    }
+}
+
+/// Messages that the session has received and not acknowledged.
+struct Taken {
+    line: Option<usize>,
+    items: Vec<Item>,
+    acknowledge: Vec<PacketId>,
+}
+
+/// The process.
+pub(crate) struct Gateway<'a> {
+    pub(crate) world: World,
+    folder: &'a Folder,
+    disk: Arc<Disk>,
+    outbox: Outbox,
+    shared: Arc<Shared>,
+    local: Subscriber,
+    taken: Option<Taken>,
+    /// Most items that are put at once, after a failure.
+    most: usize,
+    removals: BTreeSet<u64>,
+    /// Lanes of which new messages were put since the scheduler last asked.
+    pub(crate) arrived: BTreeSet<Priority>,
+}
+
+fn mapping() -> Mapping {
+    let rule = |filter: &str, priority| Rule {
+        filter: filter.to_owned(),
+        from_prefix: String::new(),
+        to_prefix: "fulmar/rural/".to_owned(),
+        qos: QoS::AtLeastOnce,
+        priority,
+    };
+    let rules = vec![rule("sensor/+/co", Priority::Urgent), rule("sensor/#", Priority::Normal)];
+    Mapping::new(rules).unwrap_or_else(|error| panic!("{error:?}"))
+}
+
+/// What a new process finds and makes.
+fn start(
+    folder: &Folder,
+    disk: Disk,
+    rng: &mut Rng,
+) -> Result<(Outbox, Arc<Shared>, Subscriber, Arc<Disk>), String> {
+    let random = rng.u64(..);
+    let open = |path: &std::path::Path| {
+        let mut outbox = Outbox::open(&path.join("outbox.db"), BOUNDS)?;
+        let client_id = outbox.meta("client", || format!("gateway-{random:016x}"))?;
+        Ok((outbox, client_id))
+    };
+    let open =
+        |path: &std::path::Path| open(path).map_err(|e: fulmar_gateway::Error| e.to_string());
+    let life = rng.u64(..);
+    let ((outbox, client_id), disk) = folder.start(disk, rng, open)?;
+    let up = mapping();
+    let filters: Vec<&str> = up.rules().iter().map(|rule| rule.filter.as_str()).collect();
+    let local = Subscriber::new(&client_id, &filters, true);
+    let (stamper, now_ms) = (Stamper::new(NAME, life), AtomicU64::new(0));
+    Ok((outbox, Arc::new(Shared { up, stamper, client_id, now_ms }), local, disk))
+}
+
+impl<'a> Gateway<'a> {
+    /// A gateway with an empty outbox.
+    pub(crate) fn new(folder: &'a Folder, workers: usize, rng: &mut Rng) -> Result<Self, String> {
+        let (outbox, shared, local, disk) = start(folder, Disk::default(), rng)?;
+        let world =
+            World::new(Arc::new(fulmar_simulator::Disk::default()), workers, Limits::default());
+        world.set_publish_hook(Arc::new(Hook(Arc::clone(&shared))));
+        Ok(Gateway {
+            world,
+            folder,
+            disk,
+            outbox,
+            shared,
+            local,
+            taken: None,
+            most: usize::MAX,
+            removals: BTreeSet::new(),
+            arrived: BTreeSet::new(),
+        })
+    }
+
+    /// The process dies and starts again; of what its disk has not synced, `survival` remains.
+    pub(crate) fn crash(
+        &mut self,
+        survival: Survival,
+        workers: usize,
+        rng: &mut Rng,
+    ) -> Result<(), String> {
+        let disk = self.disk.power_failure(survival, rng);
+        let now_ms = self.now_ms();
+        let (outbox, shared, local, disk) = start(self.folder, disk, rng)?;
+        (self.outbox, self.shared, self.local, self.disk) = (outbox, shared, local, disk);
+        self.set_now_ms(now_ms);
+        self.world.crash(workers)?;
+        self.world.set_publish_hook(Arc::new(Hook(Arc::clone(&self.shared))));
+        (self.taken, self.most) = (None, usize::MAX);
+        self.removals.clear();
+        self.arrived.clear();
+        Ok(())
+    }
+
+    /// Whether the power has failed in the middle of something.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.disk.is_dead()
+    }
+
+    pub(crate) fn fail_power_after(&self, changes: Option<u64>) {
+        self.disk.fail_power_after(changes);
+    }
+
+    pub(crate) fn set_trouble(&self, trouble: Trouble) {
+        self.disk.set_trouble(trouble);
+    }
+
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.shared.now_ms.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_now_ms(&self, now_ms: u64) {
+        self.shared.now_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.local.line.is_some()
+    }
+
+    /// The session connects, when it has done with what it received before.
+    pub(crate) fn connect(&mut self, worker: usize) {
+        if self.taken.is_none() {
+            self.local.connect(&mut self.world, worker);
+        }
+    }
+
+    pub(crate) fn cut(&mut self, lossy: bool) {
+        self.local.cut(&mut self.world, lossy);
+    }
+
+    /// The session reads up to `most` packets. Nothing is read before the earlier ones are acknowledged.
+    pub(crate) fn take(&mut self, most: usize) -> Result<bool, String> {
+        if self.taken.is_some() {
+            return Ok(false);
+        }
+        let (shared, now_ms) = (Arc::clone(&self.shared), self.now_ms());
+        let (mut items, mut acknowledge) = (Vec::new(), Vec::new());
+        let line = self.local.line;
+        let mut wrong = None;
+        let read = self.local.read(&mut self.world, most, |publish| {
+            acknowledge.extend(publish.packet_id);
+            match forward::item(publish, &shared.up, NAME, &shared.stamper, now_ms) {
+                Ok(item) => items.push(item),
+                Err(error) => {
+                    wrong = Some(format!("{} is not forwarded: {error:?}", publish.topic))
+                }
+            }
+        })?;
+        if !acknowledge.is_empty() {
+            self.taken = Some(Taken { line, items, acknowledge });
+        }
+        wrong.map_or(Ok(read > 0), Err)
+    }
+
+    /// Puts up to `most` of the received messages into the outbox; the same ones again after a failure.
+    pub(crate) fn put(&mut self, most: usize) -> bool {
+        let Some(taken) = self.taken.as_mut().filter(|taken| !taken.items.is_empty()) else {
+            return false;
+        };
+        let tried = most.min(self.most).clamp(1, taken.items.len());
+        match self.outbox.put(&taken.items[..tried], self.shared.now_ms.load(Ordering::Relaxed)) {
+            Ok(put) => {
+                taken.items.drain(..tried);
+                self.most = tried.saturating_mul(2);
+                let lanes = [Priority::Urgent, Priority::Normal].into_iter().zip(put.taken);
+                self.arrived.extend(lanes.filter(|(_, count)| *count > 0).map(|(lane, _)| lane));
+                true
+            }
+            Err(_) => {
+                self.most = tried / 2;
+                false
+            }
+        }
+    }
+
+    /// Acknowledges what was received, if all of it is in the outbox.
+    pub(crate) fn acknowledge(&mut self) -> bool {
+        let Some(taken) = self.taken.take_if(|taken| taken.items.is_empty()) else { return false };
+        self.local.acknowledge(&mut self.world, taken.line, &taken.acknowledge);
+        self.most = usize::MAX;
+        true
+    }
+
+    /// Messages of the outbox, without those about to be removed. `None` if they cannot be read now.
+    pub(crate) fn read(&self, priority: Priority, after: u64) -> Option<Page> {
+        let mut page = self.outbox.read(priority, after, READ_MESSAGES, READ_BYTES).ok()?;
+        page.messages.retain(|message| !self.removals.contains(&message.seq));
+        Some(page)
+    }
+
+    /// These messages are to be removed, soon.
+    pub(crate) fn remove(&mut self, seqs: impl IntoIterator<Item = u64>) {
+        self.removals.extend(seqs);
+    }
+
+    /// Removes what is to be removed.
+    pub(crate) fn write_removals(&mut self) -> bool {
+        let removals: Vec<u64> = self.removals.iter().copied().collect();
+        if removals.is_empty() || self.outbox.remove(&removals).is_err() {
+            return false;
+        }
+        self.removals.clear();
+        true
+    }
+
+    pub(crate) fn tidy(&mut self) {
+        // An error is reported, and it is tried again later.
+        drop(self.outbox.tidy(self.now_ms()));
+    }
+
+    /// At rest, nothing is left.
+    pub(crate) fn check_empty(&self) -> Result<(), String> {
+        let left = self.outbox.totals();
+        if left.messages > 0 || left.bytes > 0 || self.taken.is_some() {
+            return Err(format!("at rest, the outbox holds {left:?}"));
+        }
+        if left.dropped != fulmar_gateway::outbox::Dropped::default() {
+            return Err(format!("the outbox has dropped {:?}", left.dropped));
+        }
+        match self.world.disk.durable().queued.values().next() {
+            Some(queued) => {
+                let (session, payload) = (queued.session.0, queued.message.payload());
+                let payload = String::from_utf8_lossy(payload);
+                Err(format!(
+                    "at rest, the gateway's broker holds {payload:?} for session {session}"
+                ))
+            }
+            None => Ok(()),
+        }
+    }
+}

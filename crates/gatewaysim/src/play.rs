@@ -1,0 +1,427 @@
+//! Plays a schedule: takes its steps, then lets everything come to rest without further faults, and checks that every
+//! promise was kept and that nothing is left over.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use fulmar_baddisk::{Disk, Survival, Trouble};
+use fulmar_client::simulation::Outcome;
+use fulmar_client::{Error, Message, Options, ReasonCode, Version};
+use fulmar_gateway::uplink_scheduler::{Batching, Window};
+use fulmar_mqtt::QoS;
+use fulmar_simulator::{Failure, Played, World};
+use tokio::runtime::Runtime;
+
+use crate::folder::Folder;
+use crate::gateway::Gateway;
+use crate::ledger::{Ledger, QUANTITIES, device_name};
+use crate::schedule::{End, Process, Schedule, Setup, Step, Wake};
+use crate::server::{self, Server};
+use crate::session::Session;
+use crate::stored;
+use crate::uplink::Uplink;
+
+/// Rounds after which everything must be at rest.
+const MAX_ROUNDS: usize = 2_000;
+/// When the simulation begins, in milliseconds since the Unix epoch: 2026-01-01.
+const BEGINS_MS: u64 = 1_767_225_600_000;
+/// Time for what waits for it, in milliseconds.
+const PATIENCE_MS: u64 = 60_000;
+/// A broker's reason to refuse a publication while its storage stands still.
+const STALLED: ReasonCode = ReasonCode::ImplementationSpecificError;
+/// Readings of a schedule, at most.
+const MAX_READINGS: usize = 200;
+
+/// What all schedules share: folders, and a platform that has stored nothing.
+pub struct Scenery {
+    gateway: Folder,
+    server: Folder,
+    check: Folder,
+    runtime: Runtime,
+    blank: Disk,
+}
+
+impl Default for Scenery {
+    fn default() -> Scenery {
+        Scenery::new()
+    }
+}
+
+impl Scenery {
+    /// Folders and a platform for the schedules of one thread.
+    ///
+    /// # Panics
+    /// If a folder or the platform cannot be made.
+    #[must_use]
+    pub fn new() -> Scenery {
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let server = Folder::new();
+        Scenery {
+            blank: server::blank(&server),
+            gateway: Folder::new(),
+            server,
+            check: Folder::new(),
+            runtime: runtime.unwrap_or_else(|error| panic!("no runtime: {error}")),
+        }
+    }
+}
+
+/// Plays a schedule.
+///
+/// # Errors
+/// Says which promise was broken first.
+pub fn play(schedule: &Schedule, scenery: &Scenery) -> Result<Played, Failure> {
+    let mut at = 0;
+    let mut story = Vec::new();
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let mut scene = Scene::new(schedule, scenery)?;
+        for step in &schedule.steps {
+            if schedule.aloud {
+                story.push(format!("{step:?}"));
+            }
+            scene.step(*step)?;
+            scene.bury()?;
+            at += 1;
+        }
+        scene.finish()?;
+        Ok(Played { heard: scene.packets, sent: scene.ledger.len() as u64 })
+    }));
+    let what = match outcome {
+        Ok(Ok(played)) => return Ok(played),
+        Ok(Err(what)) => what,
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+            format!("panic: {}", text.unwrap_or_default())
+        }
+    };
+    Err(Failure { step: at, what, story })
+}
+
+struct Scene<'a> {
+    scenery: &'a Scenery,
+    rng: Rng,
+    began: Instant,
+    elapsed: Duration,
+    devices: Vec<Session<usize>>,
+    gateway: Gateway<'a>,
+    uplink: Uplink,
+    server: Server<'a>,
+    ledger: Ledger,
+    packets: u64,
+}
+
+fn device(index: usize, v5: bool, now: Instant) -> Result<Session<usize>, String> {
+    let mut options = Options::new("mqtt://gateway").map_err(|error| error.to_string())?;
+    options.version = if v5 { Version::V5 } else { Version::V311 };
+    options.client_id = device_name(index);
+    options.clean_start = false;
+    options.session_expiry_s = 86_400;
+    options.keep_alive_s = 0;
+    Ok(Session::new(options, now))
+}
+
+impl<'a> Scene<'a> {
+    fn new(schedule: &Schedule, scenery: &'a Scenery) -> Result<Scene<'a>, String> {
+        let Setup { workers, natures, window, batch } = &schedule.setup;
+        let mut rng = Rng::with_seed(schedule.seed ^ 0xD15C);
+        let began = Instant::now();
+        let gateway = Gateway::new(&scenery.gateway, workers[0], &mut rng)?;
+        gateway.set_now_ms(BEGINS_MS);
+        let blank = scenery.blank.image(Survival::Nothing, &mut rng);
+        let runtime = &scenery.runtime;
+        let server = Server::new(&scenery.server, runtime, blank, workers[1], &mut rng)?;
+        let window = Window { messages: *window, bytes: 64 << 10 };
+        let batching = batch.map(|messages| Batching { messages, bytes: 16 << 10, delay_ms: 1000 });
+        let devices = natures.iter().enumerate();
+        let devices = devices.map(|(index, nature)| device(index, nature.v5, began));
+        let mut scene = Scene {
+            scenery,
+            rng,
+            began,
+            elapsed: Duration::ZERO,
+            devices: devices.collect::<Result<_, _>>()?,
+            gateway,
+            uplink: Uplink::new(window, batching, began, BEGINS_MS)?,
+            server,
+            ledger: Ledger::default(),
+            packets: 0,
+        };
+        // The sessions inside the processes exist before the first client connects (`internal_sessions.rs`).
+        scene.gateway.connect(0);
+        scene.server.connect(0);
+        scene.settle()?;
+        Ok(scene)
+    }
+
+    fn now(&self) -> Instant {
+        self.began + self.elapsed
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), String> {
+        match step {
+            Step::Publish { device, quantity, qos } => self.publish(device, quantity, qos),
+            Step::Connect { end, worker } => self.connect(end, worker),
+            Step::Cut { end, lossy } => self.cut(end, lossy),
+            Step::Receive { device } => drop(self.receive(device)?),
+            Step::Read { process, line } => {
+                let world = self.world(process);
+                let readable = world.readable();
+                if !readable.is_empty() {
+                    world.read(readable[line % readable.len()], 0);
+                    self.packets += 1;
+                }
+            }
+            Step::Exchange { process, worker } => {
+                let world = self.world(process);
+                world.exchange(worker % world.workers());
+            }
+            Step::EndTurn { process, worker } => {
+                let world = self.world(process);
+                world.end_turn(worker % world.workers());
+            }
+            Step::Commit { process, most } => drop(self.world(process).commit(most)),
+            Step::Take { process, most } => drop(self.take(process, most)?),
+            Step::Store { process: Process::Gateway, most } => drop(self.gateway.put(most)),
+            Step::Store { process: Process::Server, .. } => drop(self.server.store()),
+            Step::Acknowledge { process } => drop(self.acknowledge(process)),
+            Step::Uplink(wake) => drop(self.turn(wake)?),
+            Step::ReplaceClient => {
+                let now = self.now();
+                self.uplink.replace(&mut self.gateway, &mut self.server.world, now);
+            }
+            Step::Remove => drop(self.gateway.write_removals()),
+            Step::Tidy => self.gateway.tidy(),
+            Step::Crash { process, survival, workers } => self.crash(process, survival, workers)?,
+            Step::FailPower { process, changes } => match process {
+                Process::Gateway => self.gateway.fail_power_after(Some(changes)),
+                Process::Server => self.server.fail_power_after(Some(changes)),
+            },
+            Step::Disk { process, trouble } => match process {
+                Process::Gateway => self.gateway.set_trouble(trouble),
+                Process::Server => self.server.set_trouble(trouble),
+            },
+            Step::Wait { ms } => self.pass(ms),
+            Step::Rest => self.settle()?,
+        }
+        Ok(())
+    }
+
+    fn world(&mut self, process: Process) -> &mut World {
+        match process {
+            Process::Gateway => &mut self.gateway.world,
+            Process::Server => &mut self.server.world,
+        }
+    }
+
+    fn publish(&mut self, device: usize, quantity: usize, qos: QoS) {
+        if self.ledger.len() >= MAX_READINGS {
+            return;
+        }
+        let number = self.ledger.send(device, quantity, qos);
+        let topic = format!("sensor/{}/{}", device_name(device), QUANTITIES[quantity]);
+        let message = Message::new(topic, number.to_string()).qos(qos);
+        let now = self.now();
+        self.devices[device].publish(&mut self.gateway.world, message, number, now);
+    }
+
+    fn connect(&mut self, end: End, worker: usize) {
+        let now = self.now();
+        match end {
+            End::Device(device) => {
+                self.devices[device].connect(&mut self.gateway.world, worker, now);
+            }
+            End::Local => self.gateway.connect(worker),
+            End::Uplink => self.uplink.session.connect(&mut self.server.world, worker, now),
+            End::Platform => self.server.connect(worker),
+        }
+    }
+
+    fn cut(&mut self, end: End, lossy: bool) {
+        match end {
+            End::Device(device) => self.devices[device].cut(&mut self.gateway.world, lossy),
+            End::Local => self.gateway.cut(lossy),
+            End::Uplink => self.uplink.session.cut(&mut self.server.world, lossy),
+            End::Platform => self.server.cut(lossy),
+        }
+    }
+
+    /// A device reads a packet. False if there is none.
+    fn receive(&mut self, device: usize) -> Result<bool, String> {
+        let now = self.now();
+        let session = &mut self.devices[device];
+        let received = session.receive(&mut self.gateway.world, now)?;
+        while let Some(outcome) = session.outcome() {
+            match outcome {
+                Outcome::Published(number, Ok(_)) => self.ledger.done(number),
+                Outcome::Published(number, Err(Error::Rejected(STALLED))) => {
+                    self.ledger.refused(number);
+                }
+                Outcome::Published(number, Err(error)) => {
+                    return Err(format!("reading {number}: {error}"));
+                }
+                Outcome::MayRepeat { messages } => {
+                    return Err(format!(
+                        "the gateway has forgotten a session: {messages} readings"
+                    ));
+                }
+                _ => {}
+            }
+        }
+        Ok(received)
+    }
+
+    fn take(&mut self, process: Process, most: usize) -> Result<bool, String> {
+        match process {
+            Process::Gateway => self.gateway.take(most),
+            Process::Server => self
+                .server
+                .take(most, |message| self.ledger.arrive(&message.topic, &message.payload)),
+        }
+    }
+
+    fn acknowledge(&mut self, process: Process) -> bool {
+        match process {
+            Process::Gateway => self.gateway.acknowledge(),
+            Process::Server => self.server.acknowledge(),
+        }
+    }
+
+    fn turn(&mut self, wake: Wake) -> Result<bool, String> {
+        let now = self.now();
+        self.uplink.turn(wake, &mut self.gateway, &mut self.server.world, now)
+    }
+
+    fn pass(&mut self, ms: u64) {
+        let time = Duration::from_millis(ms);
+        self.elapsed += time;
+        self.gateway.set_now_ms(self.gateway.now_ms() + ms);
+        self.gateway.world.wait(time);
+        self.server.world.wait(time);
+    }
+
+    fn crash(
+        &mut self,
+        process: Process,
+        survival: Survival,
+        workers: usize,
+    ) -> Result<(), String> {
+        match process {
+            Process::Gateway => {
+                // What it has written to its connection upstream may still arrive there.
+                let lossy = self.rng.bool();
+                self.uplink.session.cut(&mut self.server.world, lossy);
+                self.gateway.crash(survival, workers, &mut self.rng)?;
+                self.uplink.crash(self.began + self.elapsed, self.gateway.now_ms());
+                self.devices.iter_mut().for_each(Session::lost);
+            }
+            Process::Server => {
+                self.server.crash(survival, workers, &mut self.rng)?;
+                self.uplink.session.lost();
+            }
+        }
+        Ok(())
+    }
+
+    /// A process whose disk has lost its power is dead.
+    fn bury(&mut self) -> Result<(), String> {
+        let survival = crate::folder::draw_survival(&mut self.rng);
+        if self.gateway.is_dead() {
+            self.crash(Process::Gateway, survival, 1)?;
+        }
+        if self.server.is_dead() {
+            self.crash(Process::Server, survival, 1)?;
+        }
+        Ok(())
+    }
+
+    /// Everything that is connected does what it can, without further faults of its own.
+    fn settle(&mut self) -> Result<(), String> {
+        for _ in 0..MAX_ROUNDS {
+            let mut busy = drive(&mut self.gateway.world) | drive(&mut self.server.world);
+            for device in 0..self.devices.len() {
+                while self.receive(device)? {
+                    busy = true;
+                }
+            }
+            for process in [Process::Gateway, Process::Server] {
+                busy |= self.take(process, usize::MAX)?;
+                busy |= match process {
+                    Process::Gateway => self.gateway.put(usize::MAX),
+                    Process::Server => self.server.store(),
+                };
+                busy |= self.acknowledge(process);
+            }
+            for wake in [Wake::Arrived, Wake::Loaded, Wake::Received] {
+                busy |= self.turn(wake)?;
+            }
+            busy |= self.gateway.write_removals();
+            if self.gateway.is_dead() || self.server.is_dead() {
+                self.bury()?;
+                busy = true;
+            }
+            if !busy {
+                return Ok(());
+            }
+        }
+        Err(format!("not at rest after {MAX_ROUNDS} rounds"))
+    }
+
+    /// Faults end; everything connects and does what is due.
+    fn finish(&mut self) -> Result<(), String> {
+        self.gateway.fail_power_after(None);
+        self.server.fail_power_after(None);
+        self.gateway.set_trouble(Trouble::None);
+        self.server.set_trouble(Trouble::None);
+        self.settle()?;
+        // Three times: an old connection that the broker reads late may take a session back.
+        for _ in 0..3 {
+            self.come_back();
+            self.settle()?;
+            self.pass(PATIENCE_MS);
+            self.settle()?;
+        }
+        self.ledger.check_acknowledged()?;
+        self.gateway.check_empty()?;
+        self.server.check_empty()?;
+        self.ledger.check(&stored::read(&self.scenery.check, self.server.durable())?)
+    }
+
+    fn come_back(&mut self) {
+        if !self.gateway.is_connected() {
+            self.connect(End::Local, 0);
+        }
+        if !self.server.is_connected() {
+            self.connect(End::Platform, 0);
+        }
+        if !self.uplink.session.is_connected() {
+            self.connect(End::Uplink, 0);
+        }
+        for device in 0..self.devices.len() {
+            if !self.devices[device].is_connected() {
+                self.connect(End::Device(device), 0);
+            }
+        }
+    }
+}
+
+/// A broker does everything that is due. Returns whether there was anything.
+fn drive(world: &mut World) -> bool {
+    let mut busy = false;
+    while let Some(line) = world.readable().first() {
+        let line = *line;
+        busy |= world.read(line, 0);
+    }
+    for worker in 0..world.workers() {
+        world.fire_timers(worker);
+        busy |= world.exchange(worker) > 0;
+        world.end_turn(worker);
+    }
+    busy |= world.commit(usize::MAX) > 0;
+    for worker in 0..world.workers() {
+        busy |= world.exchange(worker) > 0;
+        world.end_turn(worker);
+    }
+    busy
+}

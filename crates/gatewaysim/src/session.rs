@@ -1,0 +1,112 @@
+//! The client library's session machine over a connection of a simulated world: devices, and the gateway's connection
+//! upstream.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use fulmar_broker::StreamKey;
+use fulmar_client::simulation::{CONTROL, Machine, Outcome};
+use fulmar_client::{Error, Message, Options};
+use fulmar_mqtt::codec::peek_frame;
+use fulmar_simulator::{Input, World};
+
+use crate::subscriber::MAY_END;
+
+/// A session; `P` is the handle of a publication.
+pub(crate) struct Session<P> {
+    options: Arc<Options>,
+    machine: Machine<P, ()>,
+    line: Option<usize>,
+}
+
+impl<P> Session<P> {
+    pub(crate) fn new(options: Options, now: Instant) -> Session<P> {
+        let options = Arc::new(options);
+        Session { machine: Machine::new(Arc::clone(&options), now), options, line: None }
+    }
+
+    /// The same client without its memory.
+    pub(crate) fn replaced(&self, now: Instant) -> Session<P> {
+        Session::new(Options::clone(&self.options), now)
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.line.is_some()
+    }
+
+    /// Opens a connection; an earlier one ends, and the broker reads what is left of it first, or never.
+    pub(crate) fn connect(&mut self, world: &mut World, worker: usize, now: Instant) {
+        self.cut(world, true);
+        self.line = world.open(worker, false, usize::MAX);
+        if self.line.is_some() {
+            self.machine.connect(now, false, false);
+            self.flush(world, now);
+        }
+    }
+
+    pub(crate) fn publish(&mut self, world: &mut World, message: Message, token: P, now: Instant) {
+        self.machine.publish(message, token);
+        self.flush(world, now);
+    }
+
+    /// Reads one packet. False if there is none.
+    ///
+    /// # Errors
+    /// The broker did what no broker may.
+    pub(crate) fn receive(&mut self, world: &mut World, now: Instant) -> Result<bool, String> {
+        let Some(line) = self.line else { return Ok(false) };
+        let Some(packet) = world.receive(line, StreamKey::CONTROL) else {
+            if !world.is_open(line) {
+                self.lost();
+            }
+            return Ok(false);
+        };
+        match self.machine.receive(now, CONTROL, &packet) {
+            Ok(_) => self.flush(world, now),
+            Err(Error::Refused { reason, .. } | Error::Disconnected(reason))
+                if MAY_END.contains(&reason) =>
+            {
+                self.cut(world, true);
+            }
+            Err(error) => return Err(format!("{}: {error}", self.options.client_id)),
+        }
+        Ok(true)
+    }
+
+    pub(crate) fn outcome(&mut self) -> Option<Outcome<P, ()>> {
+        self.machine.poll_event()
+    }
+
+    /// The connection breaks, with what was sent last if `lossy`.
+    pub(crate) fn cut(&mut self, world: &mut World, lossy: bool) {
+        if let Some(line) = self.line {
+            world.cut(line, lossy);
+        }
+        self.lost();
+    }
+
+    /// The broker's process has died, or its end of the connection is closed.
+    pub(crate) fn lost(&mut self) {
+        if self.line.take().is_some() {
+            self.machine.disconnected();
+        }
+    }
+
+    /// Sends what the machine has written, packet by packet.
+    fn flush(&mut self, world: &mut World, now: Instant) {
+        let Some(line) = self.line else { return };
+        loop {
+            let out = self.machine.output(CONTROL).to_vec();
+            let mut rest = &*out;
+            while let Ok(Some(frame)) = peek_frame(rest, usize::MAX) {
+                world.say(line, StreamKey::CONTROL, Input::Bytes(rest[..frame.len].to_vec()));
+                rest = &rest[frame.len..];
+            }
+            if out.is_empty() {
+                return;
+            }
+            assert!(rest.is_empty(), "the client has written half a packet");
+            self.machine.sent(CONTROL, out.len(), now);
+        }
+    }
+}
