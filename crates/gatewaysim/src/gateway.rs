@@ -55,10 +55,6 @@ impl PublishHook for Hook {
         let stamp = shared.stamper.stamp(&identity, &sent, shared.now_ms.load(Ordering::Relaxed));
         Some(stamp.as_properties().raw().to_vec())
     }
-
-    fn delays(&self, _: &str) -> bool {
-        false
-    }
 }
 
 /// Messages that the session has received and not acknowledged.
