@@ -8,6 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use fulmar_text::hex;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, PublicKeyData,
@@ -231,7 +232,7 @@ fn self_signed(key: &KeyPair, days: u32) -> Result<String, CertError> {
     params.distinguished_name = rcgen::DistinguishedName::new();
     // Two authorities of one name would be taken for one another, until a signature is wrong.
     let id = ring::digest::digest(&ring::digest::SHA256, &key.subject_public_key_info());
-    let id: String = id.as_ref().iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    let id = hex::encode(&id.as_ref()[..4]);
     params.distinguished_name.push(DnType::CommonName, format!("Fulmar development CA {id}"));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use fulmar_text::hex;
 use ring::digest::{SHA256, digest};
 use rustls_pki_types::CertificateDer;
 use x509_parser::certificate::BasicExtension;
@@ -62,15 +63,10 @@ pub fn describe(certificate: &CertificateDer<'_>) -> Option<Description> {
         not_before: parsed.validity().not_before.to_string(),
         not_after: parsed.validity().not_after.to_string(),
         days_left: left_s.div_euclid(24 * 3600),
-        sha256: hex(whole.as_ref()),
+        sha256: hex::encode(whole.as_ref()),
         spki_sha256_base64: STANDARD.encode(spki),
-        public_key: hex(&parsed.public_key().subject_public_key.data),
+        public_key: hex::encode(&parsed.public_key().subject_public_key.data),
     })
-}
-
-fn hex(bytes: &[u8]) -> String {
-    let digits: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    digits.concat()
 }
 
 /// The name of the user a client certificate is about: the subject's common name, or without one

@@ -10,6 +10,7 @@ use fulmar_bulk::encryption::{
     Counts, KEY_BYTES, OVERHEAD_BYTES, ReceiverEncryption, ReceiverKeys, Rejected, SESSION_BYTES,
     Secret, SenderEncryption, is_encrypted,
 };
+use fulmar_text::hex;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Value, json};
 
@@ -57,16 +58,7 @@ fn read(file: &Path) -> anyhow::Result<String> {
 
 /// Reads the digits of a key.
 pub(super) fn parse(digits: &str) -> Option<[u8; KEY_BYTES]> {
-    if digits.len() != 2 * KEY_BYTES || !digits.is_ascii() {
-        return None;
-    }
-    let mut key = [0; KEY_BYTES];
-    for (byte, digits) in key.iter_mut().zip(digits.as_bytes().as_chunks::<2>().0) {
-        // A sign would be parsed as a digit.
-        let all = digits.iter().all(u8::is_ascii_hexdigit);
-        *byte = u8::from_str_radix(str::from_utf8(digits).ok().filter(|_| all)?, 16).ok()?;
-    }
-    Some(key)
+    hex::decode(digits)?.try_into().ok()
 }
 
 /// Random bytes.

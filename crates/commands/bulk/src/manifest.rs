@@ -4,6 +4,8 @@
 
 use std::fmt;
 
+use fulmar_text::hex;
+
 use super::symlink_safe::PREFIX;
 
 const HASH_BYTES: usize = 32;
@@ -16,7 +18,7 @@ pub(super) struct Hash(pub(super) [u8; HASH_BYTES]);
 
 impl fmt::Display for Hash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&hex::encode(&self.0))
     }
 }
 

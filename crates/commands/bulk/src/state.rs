@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use fulmar_bulk::{NodeId, Partition};
+use fulmar_text::hex;
 use ring::digest::{SHA256, digest};
 
 use super::symlink_safe;
@@ -100,7 +101,7 @@ pub(super) fn places(folder: &Path, info: &[u8], parts: &Partition) -> [PathBuf;
     let bytes: Vec<u8> =
         shape.into_iter().flat_map(u64::to_be_bytes).chain(info.to_vec()).collect();
     let hash = digest(&SHA256, &bytes);
-    let name: String = hash.as_ref()[..12].iter().map(|byte| format!("{byte:02x}")).collect();
+    let name = hex::encode(&hash.as_ref()[..12]);
     ["part", "state"].map(|kind| folder.join(format!("{}{name}.{kind}", symlink_safe::PREFIX)))
 }
 

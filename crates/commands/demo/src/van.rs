@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
+use fulmar_text::hex;
 use fulmar_wmbus::MeterId;
 use fulmar_wmbus::simulate::{Drive, Reception};
 use serde_json::json;
@@ -199,7 +200,7 @@ impl Route {
 }
 
 fn frame(reception: &Reception) -> serde_json::Value {
-    let hex: String = reception.frame.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = hex::encode(&reception.frame);
     let place = reception.place;
     json!({
         "hex": hex,

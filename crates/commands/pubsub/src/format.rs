@@ -3,8 +3,9 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fulmar_client::Message;
+use fulmar_text::hex;
 
-use super::properties::{as_json, hex};
+use super::properties::as_json;
 
 /// A pattern of `-F`, checked.
 #[derive(Clone, Debug)]
@@ -57,7 +58,9 @@ impl Pattern {
                 Part::Text(text) => line.extend_from_slice(text.as_bytes()),
                 Part::Field('t') => line.extend_from_slice(message.topic.as_bytes()),
                 Part::Field('p') => line.extend_from_slice(&message.payload),
-                Part::Field('x') => line.extend_from_slice(hex(&message.payload).as_bytes()),
+                Part::Field('x') => {
+                    line.extend_from_slice(hex::encode(&message.payload).as_bytes())
+                }
                 Part::Field('l') => {
                     line.extend_from_slice(message.payload.len().to_string().as_bytes());
                 }
@@ -84,7 +87,7 @@ pub(super) fn json(message: &Message) -> serde_json::Value {
     });
     match std::str::from_utf8(&message.payload) {
         Ok(text) => value["payload"] = text.into(),
-        Err(_) => value["payload_hex"] = hex(&message.payload).into(),
+        Err(_) => value["payload_hex"] = hex::encode(&message.payload).into(),
     }
     if let Some(properties) = as_json(&message.properties) {
         value["properties"] = properties;

@@ -2,6 +2,7 @@
 //! (MQTT 5.0 section 2.2.2.2).
 
 use fulmar_client::{Property, PropertyBuf};
+use fulmar_text::hex;
 use serde_json::{Map, Value, json};
 
 /// Names a person may give, for the message when one does not exist.
@@ -122,7 +123,7 @@ pub(super) fn as_json(properties: &PropertyBuf) -> Option<Value> {
             Property::ResponseTopic(text) => ("response-topic", json!(text)),
             Property::CorrelationData(bytes) => match std::str::from_utf8(bytes) {
                 Ok(text) => ("correlation-data", json!(text)),
-                Err(_) => ("correlation-data-hex", json!(hex(bytes))),
+                Err(_) => ("correlation-data-hex", json!(hex::encode(bytes))),
             },
             Property::UserProperty(key, value) => {
                 user.push(json!([key, value]));
@@ -144,11 +145,6 @@ pub(super) fn as_json(properties: &PropertyBuf) -> Option<Value> {
         }
     }
     (!object.is_empty()).then_some(Value::Object(object))
-}
-
-/// Bytes as hexadecimal digits.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

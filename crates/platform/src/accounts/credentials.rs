@@ -5,6 +5,7 @@
 //! gateways that reconnect at once would have to wait for it. An account may have several, so that one can be
 //! replaced while the other still works.
 
+use fulmar_text::hex;
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom as _, SystemRandom};
 
@@ -26,8 +27,8 @@ pub(crate) fn make(account: Name, now: Time) -> Result<(String, CredentialRow), 
     let filled = SystemRandom::new().fill(&mut random);
     filled.map_err(|_| Problem::internal(&"the system random number generator failed"))?;
     let (id, secret) = random.split_at(ID_BYTES);
-    let id = hex(id);
-    let token = format!("{TOKEN_PREFIX}{id}_{}", hex(secret));
+    let id = hex::encode(id);
+    let token = format!("{TOKEN_PREFIX}{id}_{}", hex::encode(secret));
     let digest = digest_of(&token);
     Ok((token, CredentialRow { id, account, digest, created_at: now, expires_at: None }))
 }
@@ -44,15 +45,11 @@ pub(crate) fn parse(token: &str) -> Option<(&str, String)> {
 
 /// A tag that changes with the password's hash and reveals nothing of it.
 pub(crate) fn tag_of(hash: &str) -> String {
-    hex(digest(&SHA256, hash.as_bytes()).as_ref().get(..8).unwrap_or_default())
+    hex::encode(digest(&SHA256, hash.as_bytes()).as_ref().get(..8).unwrap_or_default())
 }
 
 fn digest_of(token: &str) -> String {
-    hex(digest(&SHA256, token.as_bytes()).as_ref())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(digest(&SHA256, token.as_bytes()).as_ref())
 }
 
 #[cfg(test)]

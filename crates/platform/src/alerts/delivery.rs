@@ -3,6 +3,7 @@
 //! The body is signed (HMAC, RFC 2104, with SHA-256), so that the receiver knows the sender; a repetition has the same
 //! body.
 
+use fulmar_text::hex;
 use ring::hmac;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -51,7 +52,7 @@ impl Delivery {
     ) -> Delivery {
         let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
         let signature = hmac::sign(&key, body.as_bytes());
-        let hex: String = signature.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = hex::encode(signature.as_ref());
         let id = number.to_string();
         Delivery { number, attempts, url, body, signature: format!("sha256={hex}"), id }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use fulmar_text::hex;
 use fulmar_wmbus::{
     Decoder, Error, InMemoryKeys, Key, Reading as Record, Received, Security, Sighting, Telegram,
 };
@@ -69,14 +70,8 @@ pub(crate) fn take_all(
     Ok(taken)
 }
 
-fn bytes_of(hex: &str) -> Option<Vec<u8>> {
-    let hex = hex.strip_prefix("0x").unwrap_or(hex).as_bytes();
-    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    let pair = |pair: &[u8]| match pair {
-        [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
-        _ => None,
-    };
-    hex.chunks(2).map(pair).collect()
+fn bytes_of(digits: &str) -> Option<Vec<u8>> {
+    hex::decode(digits.strip_prefix("0x").unwrap_or(digits))
 }
 
 fn one(

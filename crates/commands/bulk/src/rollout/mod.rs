@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use fulmar_bulk::encryption::Secret;
+use fulmar_text::hex;
 use fulmar_text::units;
 use serde_json::json;
 
@@ -30,7 +31,7 @@ use super::via::{Fountain, TlsArgs};
 use super::wait::interrupted;
 use super::{encryption, socket};
 use stages::Share;
-use topics::{Admission, Announcement, BrokerClient, Carrier, Phase, State, Status, Topics, hex};
+use topics::{Admission, Announcement, BrokerClient, Carrier, Phase, State, Status, Topics};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -130,7 +131,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     let broker_client =
         BrokerClient::open(&args.broker, &args.access, args.tls.files(), "", &filters).await?;
     let announcement = Announcement {
-        transfer: hex(&encryption::random::<8>()?),
+        transfer: hex::encode(&encryption::random::<8>()?),
         name: file.manifest.name.clone(),
         bytes: file.bytes,
         sha256: file.hash.to_string(),

@@ -14,6 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use fulmar_bulk::encryption::ReceiverKeys;
 use fulmar_client::{Client, Event, Events, Message, Options, QoS, SubscribeOptions, Trust};
+use fulmar_text::hex;
 use serde::{Deserialize, Serialize};
 
 use crate::encryption;
@@ -82,7 +83,7 @@ pub(super) struct Admission {
 
 impl Admission {
     pub(super) fn new(transfer: &str, keys: &ReceiverKeys) -> Admission {
-        let (down, up) = (hex(&keys.down), hex(&keys.up));
+        let (down, up) = (hex::encode(&keys.down), hex::encode(&keys.up));
         Admission { transfer: transfer.to_owned(), node: keys.node, down, up }
     }
 
@@ -119,10 +120,6 @@ pub(super) enum State {
     Receiving,
     Done,
     Failed,
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A group's topics.

@@ -17,6 +17,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context as _;
 use fulmar_certs::files;
 use fulmar_certs::issued::Issued;
+use fulmar_text::hex;
 use fulmar_transport::tls::Identity;
 use ring::digest::{SHA256, digest};
 use rustls::ServerConfig;
@@ -63,7 +64,7 @@ fn folder(acme: &Acme, data: &Path) -> PathBuf {
     let host =
         host.unwrap_or_default().replace(|c: char| !c.is_ascii_alphanumeric() && c != '.', "-");
     let hash = digest(&SHA256, url.as_bytes());
-    let hash: String = hash.as_ref()[..4].iter().map(|byte| format!("{byte:02x}")).collect();
+    let hash = hex::encode(&hash.as_ref()[..4]);
     data.join(FOLDER).join(format!("{host}-{hash}"))
 }
 
