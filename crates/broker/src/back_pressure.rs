@@ -17,7 +17,7 @@ use rustc_hash::FxHashSet;
 
 use crate::access::{self, Subject};
 use crate::limits::Limits;
-use crate::mailbox::Mailbox;
+use crate::mailbox::Mailboxes;
 use crate::storage::SessionKey;
 
 /// No client waits.
@@ -127,7 +127,7 @@ pub(crate) struct BackPressure {
     /// Client identifiers of the internal sessions.
     internal: Box<[Box<str>]>,
     /// Of the workers, which are woken when clients may go on.
-    mailboxes: Arc<[Mailbox]>,
+    mailboxes: Mailboxes,
 }
 
 #[derive(Debug, Default)]
@@ -141,7 +141,7 @@ struct Behind {
 impl BackPressure {
     pub(crate) fn new(
         internal: impl IntoIterator<Item = Box<str>>,
-        mailboxes: Arc<[Mailbox]>,
+        mailboxes: Mailboxes,
     ) -> Arc<BackPressure> {
         Arc::new(BackPressure {
             level: AtomicU8::new(NO_DELAY),
@@ -213,7 +213,7 @@ impl BackPressure {
         drop(behind);
         if fell {
             self.falls.fetch_add(1, Ordering::SeqCst);
-            self.mailboxes.iter().for_each(Mailbox::wake);
+            self.mailboxes.wake_all();
         }
     }
 }

@@ -9,9 +9,10 @@ use crate::access::{EXTERNAL_TOPICS, Subject};
 use crate::auth::AccessControl;
 use crate::back_pressure::BackPressure;
 use crate::deferred_ops::HandedOver;
+use crate::event::{BrokerEvent, CloseOrder};
 use crate::housekeeping::Housekeeping;
 use crate::limits::Limits;
-use crate::mailbox::{CloseOrder, Mailbox, WorkerEvent};
+use crate::mailbox::Mailboxes;
 use crate::message::MessageId;
 use crate::metrics::Metrics;
 use crate::publish_hook::PublishHook;
@@ -19,7 +20,7 @@ use crate::quota::Quota;
 use crate::rate_limiter::RateLimiter;
 use crate::registry::Registry;
 use crate::retained::RetainedStore;
-use crate::session::{Attachment, Session};
+use crate::session::Session;
 use crate::stall::Stall;
 use crate::storage::{Restored, Seq, Storage};
 use crate::time::Timestamp;
@@ -56,7 +57,7 @@ pub struct Broker {
     registry: Registry,
     rate_limiter: RateLimiter,
     quota: Quota,
-    mailboxes: Arc<[Mailbox]>,
+    mailboxes: Mailboxes,
     back_pressure: Arc<BackPressure>,
     /// How far each worker is with storage.
     handed_over: Box<[HandedOver]>,
@@ -88,7 +89,7 @@ impl Broker {
     ) -> Arc<Broker> {
         let workers = config.workers.clamp(1, 1024);
         let apart = config.access_control.external_users.is_some().then_some(EXTERNAL_TOPICS);
-        let mailboxes: Arc<[Mailbox]> = (0..workers).map(|_| Mailbox::default()).collect();
+        let mailboxes = Mailboxes::new(workers);
         let broker = Arc::new(Broker {
             sys_interval_s: config.sys_interval_s,
             client_statistics: config.client_statistics,
@@ -99,7 +100,7 @@ impl Broker {
             rate_limiter: RateLimiter::default(),
             quota: Quota::default(),
             registry: Registry::new(restored.last_session_key),
-            back_pressure: BackPressure::new(config.internal_sessions, Arc::clone(&mailboxes)),
+            back_pressure: BackPressure::new(config.internal_sessions, mailboxes.clone()),
             mailboxes,
             handed_over: (0..workers).map(|_| HandedOver::default()).collect(),
             metrics: Metrics::new(workers),
@@ -139,7 +140,7 @@ impl Broker {
         // Routes were found by the old rules, and so was what connections remember of them.
         self.change_tree(|_| ());
         for at in self.registry.attachments() {
-            self.mailboxes[usize::from(at.shard)].post_one(WorkerEvent::Recheck(at.token));
+            self.mailboxes.post(at, BrokerEvent::Recheck);
         }
         // What it waits for as it goes, workers must not.
         drop(before);
@@ -197,16 +198,13 @@ impl Broker {
 
     /// Wakes the workers that wait for storage; storage calls this after a commit.
     pub fn storage_committed(&self) {
-        for mailbox in self.mailboxes.iter() {
-            mailbox.wake();
-        }
+        self.mailboxes.wake_all();
     }
 
     /// Disconnects every client with this reason, as each worker gets to it.
     pub fn close_all(&self, order: CloseOrder) {
         for at in self.registry.attachments() {
-            let event = WorkerEvent::Close(at.token, order);
-            self.mailboxes[usize::from(at.shard)].post_one(event);
+            self.mailboxes.post(at, BrokerEvent::Close(order));
         }
     }
 
@@ -214,7 +212,7 @@ impl Broker {
     /// each worker gets to it. [`ExternalUsers`](crate::auth::ExternalUsers) already answer as things are.
     pub fn recheck_external_users(&self) {
         for at in self.registry.external_users() {
-            self.mailboxes[usize::from(at.shard)].post_one(WorkerEvent::Recheck(at.token));
+            self.mailboxes.post(at, BrokerEvent::Recheck);
         }
     }
 
@@ -254,7 +252,7 @@ impl Broker {
         &self.quota
     }
 
-    pub(crate) fn mailboxes(&self) -> &[Mailbox] {
+    pub(crate) fn mailboxes(&self) -> &Mailboxes {
         &self.mailboxes
     }
 
@@ -299,10 +297,6 @@ impl Broker {
 
     pub(crate) fn set_next_housekeeping(&self, at: Timestamp) {
         self.next_housekeeping.store(at.0, Ordering::Release);
-    }
-
-    pub(crate) fn post(&self, at: Attachment, event: WorkerEvent) {
-        self.mailboxes[usize::from(at.shard)].post_one(event);
     }
 
     /// Why the broker cannot store anything now: what storage reports, or that it makes no progress.

@@ -13,6 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::storage::Op;
 
+/// Numbers the turns of one worker; something durable waits for the end of its turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TurnNumber(pub(crate) u64);
+
 /// The worker and turn in which something was appended to a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TurnStamp {

@@ -15,13 +15,12 @@ use smallvec::SmallVec;
 
 use crate::access::Subject;
 use crate::aliases::Naming;
+use crate::event::BrokerEvent;
 use crate::limits::DropPolicy;
-use crate::mailbox::WorkerEvent;
+use crate::mailbox::Attachment;
 use crate::outbox::{ClientLimits, Outbox};
 use crate::publish::{Publication, Terms, count, encode_publish};
-use crate::session::{
-    Attachment, Block, Flow, FlowExtras, Outgoing, SendState, Session, SessionState,
-};
+use crate::session::{Block, Flow, FlowExtras, Outgoing, SendState, Session, SessionState};
 use crate::shard::{Turn, Waiter};
 use crate::storage::{Delivery, FlowId, Op, Position, Progress};
 use crate::time::Timestamp;
@@ -169,7 +168,7 @@ impl SessionState {
             if policy == DropPolicy::Disconnect
                 && let Some(at) = self.attachment
             {
-                turn.notify(at, WorkerEvent::Overflowed(at.token));
+                turn.notify(at, BrokerEvent::Overflowed);
             }
             if policy != DropPolicy::Oldest || !self.drop_oldest(session, turn, index) {
                 return false;

@@ -13,10 +13,11 @@ use std::sync::atomic::Ordering;
 use fulmar_mqtt::flow::{DataFlow, FlowFlags, StreamError};
 use fulmar_mqtt::topic::Subscription;
 
+use crate::deferred_ops::TurnNumber;
 use crate::deliver::enqueue_op;
 use crate::peer::StreamKey;
 use crate::session::{Flow, FlowPersistence, Outgoing, SendState, Session, SessionState};
-use crate::shard::{Turn, TurnNumber, Waiter};
+use crate::shard::{Turn, Waiter};
 use crate::storage::{FlowId, Op, Progress};
 use crate::time::Timestamp;
 

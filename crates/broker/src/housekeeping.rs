@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::broker::Broker;
+use crate::event::BrokerEvent;
 use crate::fan_out::WILLS;
 use crate::flows;
-use crate::mailbox::WorkerEvent;
 use crate::message::MessageParts;
 use crate::session::{Session, SessionState};
 use crate::shard::Shard;
@@ -163,7 +163,7 @@ fn examine(shard: &mut Shard, session: &Arc<Session>) -> Examined {
     if let Some(at) = state.attachment {
         // Operations that its own worker stores meanwhile could reach storage before those stored here.
         state.housekeeping_at = None;
-        turn.notify(at, WorkerEvent::Expired(at.token));
+        turn.notify(at, BrokerEvent::Expired);
         return Examined::Done;
     }
     if state.durable && !turn.has_handed_over(state.last_turn) {

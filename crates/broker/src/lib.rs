@@ -54,10 +54,9 @@ pub use broker::{Broker, BrokerConfig};
 pub use connection::{
     Closing, Connection, LostCause, Output, ReadState, Received, Refused, StreamAction, StreamEnd,
 };
-pub use event::BrokerEvent;
+pub use event::{BrokerEvent, CloseOrder};
 pub use limits::{DropPolicy, Limits, RatePolicy};
 pub use log_limiter::LogLimiter;
-pub use mailbox::CloseOrder;
 pub use owner::SessionOwner;
 pub use peer::{ListenerPolicy, Peer, StreamKey, Token, TransportKind, TransportStats};
 pub use publish_hook::{Arrival, PublishHook};

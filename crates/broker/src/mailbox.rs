@@ -5,48 +5,31 @@
 //! then reads the flag.
 
 use std::fmt;
-use std::sync::OnceLock;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
-use crate::auth::AuthReply;
+use crate::event::BrokerEvent;
 use crate::peer::Token;
 
-/// An event that one worker sends about another worker's connection.
-#[derive(Debug)]
-pub(crate) enum WorkerEvent {
-    /// Its session has output.
-    Ready(Token),
-    /// Its client connected again elsewhere.
-    TakenOver(Token),
-    /// Flows of its session may have expired.
-    Expired(Token),
-    /// Its session's queue overflowed and the policy is to disconnect.
-    Overflowed(Token),
-    /// An operator or the broker wants it closed with this reason.
-    Close(Token, CloseOrder),
-    /// Credentials or rights of external users have changed.
-    Recheck(Token),
-    /// A slow authentication has been decided.
-    Authenticated(Token, AuthReply),
+/// Which worker serves a session's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Attachment {
+    pub(crate) shard: u16,
+    pub(crate) token: Token,
 }
 
-/// Why the broker closes a connection of its own accord.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CloseOrder {
-    /// The server is shutting down (0x8B).
-    ShuttingDown,
-    /// An operator's decision (0x98).
-    Administrative,
-}
+/// An event, and the connection that gets it.
+pub(crate) type Addressed = (Token, BrokerEvent);
 
 type Wake = Box<dyn Fn() + Send + Sync>;
 
 /// One worker's mailbox.
 #[derive(Default)]
 pub(crate) struct Mailbox {
-    queue: Mutex<Vec<WorkerEvent>>,
+    queue: Mutex<Vec<Addressed>>,
     asleep: AtomicBool,
     wake: OnceLock<Wake>,
 }
@@ -64,7 +47,7 @@ impl Mailbox {
     }
 
     /// Hands over a batch and wakes the worker if it sleeps.
-    pub(crate) fn post(&self, batch: &mut Vec<WorkerEvent>) {
+    pub(crate) fn post(&self, batch: &mut Vec<Addressed>) {
         if batch.is_empty() {
             return;
         }
@@ -73,7 +56,7 @@ impl Mailbox {
     }
 
     /// Hands over one event and wakes the worker if it sleeps.
-    pub(crate) fn post_one(&self, event: WorkerEvent) {
+    fn post_one(&self, event: Addressed) {
         self.queue.lock().push(event);
         self.wake();
     }
@@ -87,9 +70,9 @@ impl Mailbox {
         }
     }
 
-    /// Takes everything, swapping in `into`, which should be empty.
-    pub(crate) fn take(&self, into: &mut Vec<WorkerEvent>) {
-        std::mem::swap(&mut *self.queue.lock(), into);
+    /// Appends everything to `out`.
+    pub(crate) fn take(&self, out: &mut Vec<Addressed>) {
+        out.append(&mut self.queue.lock());
     }
 
     pub(crate) fn has_events(&self) -> bool {
@@ -109,5 +92,33 @@ impl Mailbox {
     /// The worker is awake.
     pub(crate) fn wake_up(&self) {
         self.asleep.store(false, Ordering::SeqCst);
+    }
+}
+
+/// The mailboxes of all workers.
+#[derive(Clone, Debug)]
+pub(crate) struct Mailboxes(Arc<[Mailbox]>);
+
+impl Mailboxes {
+    pub(crate) fn new(workers: usize) -> Mailboxes {
+        Mailboxes((0..workers).map(|_| Mailbox::default()).collect())
+    }
+
+    /// Hands an event to the worker of this connection.
+    pub(crate) fn post(&self, at: Attachment, event: BrokerEvent) {
+        self.0[usize::from(at.shard)].post_one((at.token, event));
+    }
+
+    /// Wakes the workers that sleep.
+    pub(crate) fn wake_all(&self) {
+        self.0.iter().for_each(Mailbox::wake);
+    }
+}
+
+impl Deref for Mailboxes {
+    type Target = [Mailbox];
+
+    fn deref(&self) -> &[Mailbox] {
+        &self.0
     }
 }

@@ -8,12 +8,16 @@
 use std::sync::Arc;
 
 use fulmar_mqtt::QoS;
+use smallvec::SmallVec;
 
 use crate::time::Timestamp;
 
 /// Identifies a stored message; unique for the life of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MessageId(pub u64);
+
+/// Subscription identifiers of one delivery; nearly always none or one.
+pub(crate) type Identifiers = SmallVec<[u32; 2]>;
 
 /// Everything a [`Message`] is made of, borrowed.
 #[derive(Clone, Copy, Debug)]

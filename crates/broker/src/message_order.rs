@@ -274,9 +274,9 @@ mod tests {
 
     use super::*;
     use crate::auth::AccessControl;
+    use crate::mailbox::Attachment;
     use crate::message::MessageParts;
     use crate::publish::{Parcel, Publication, Terms};
-    use crate::session::Attachment;
     use crate::storage::{NoStorage, Restored, SessionKey};
     use crate::{
         Broker, BrokerConfig, ClientStatistics, Limits, Shard, StreamKey, Timestamp, Token, flows,

@@ -9,8 +9,6 @@
 //! that was created over MQTT-SN.
 
 use crate::access;
-use crate::registry::OpenRequest;
-use crate::session::SessionState;
 
 /// Whether sessions belong to users.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
@@ -35,24 +33,33 @@ pub(crate) enum Claim {
     Refused,
 }
 
-/// What `request` may do with a session in this state.
-pub(crate) fn claim(state: &SessionState, request: &OpenRequest<'_>) -> Claim {
-    let same_user = state.username == request.username;
+/// Whose a session is, or who opens it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owner<'a> {
+    pub(crate) username: Option<&'a str>,
+    /// Whether it came over MQTT-SN; `None` where an earlier version stored the session.
+    pub(crate) mqtt_sn: Option<bool>,
+}
+
+/// What a client may do with a session.
+pub(crate) fn claim(session: Owner<'_>, client: Owner<'_>) -> Claim {
+    let same_user = session.username == client.username;
     // The program itself; its identifiers are known, so strangers can get there first.
-    let program = access::is_program(request.username.as_deref());
+    let program = access::is_program(client.username);
+    let by_datagrams = client.mqtt_sn == Some(true);
     // A session of an earlier version is its user's, however that comes.
-    let forbidden_to_datagrams = request.mqtt_sn && state.mqtt_sn == Some(false);
+    let forbidden_to_datagrams = by_datagrams && session.mqtt_sn == Some(false);
     if same_user && !forbidden_to_datagrams {
         return Claim::Resumes;
     }
-    let has_credentials = request.username.is_some() && !request.mqtt_sn;
-    if program || (has_credentials && state.mqtt_sn == Some(true)) {
+    let has_credentials = client.username.is_some() && !by_datagrams;
+    if program || (has_credentials && session.mqtt_sn == Some(true)) {
         return Claim::Replaces;
     }
     Claim::Refused
 }
 
 /// The same without owners of sessions.
-pub(crate) fn claim_of_anyone(state: &SessionState, request: &OpenRequest<'_>) -> Claim {
-    if state.username == request.username { Claim::Resumes } else { Claim::Replaces }
+pub(crate) fn claim_of_anyone(session: Owner<'_>, client: Owner<'_>) -> Claim {
+    if session.username == client.username { Claim::Resumes } else { Claim::Replaces }
 }

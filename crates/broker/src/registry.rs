@@ -13,11 +13,12 @@ use rustc_hash::FxHashMap;
 use crate::access::{EXTERNAL_USER_PREFIX, Subject};
 use crate::aliases::MAX_ALIASES;
 use crate::broker::Broker;
+use crate::event::BrokerEvent;
 use crate::flows;
-use crate::mailbox::WorkerEvent;
-use crate::owner::{self, Claim, SessionOwner};
+use crate::mailbox::Attachment;
+use crate::owner::{self, Claim, Owner, SessionOwner};
 use crate::peer::StreamKey;
-use crate::session::{Attachment, Session, SessionState};
+use crate::session::{Session, SessionState};
 use crate::shard::Turn;
 use crate::storage::{Op, SessionKey, SessionRecord};
 use crate::time::Timestamp;
@@ -51,6 +52,12 @@ pub(crate) struct OpenRequest<'a> {
     pub(crate) streams: bool,
     /// It had to wait for another worker.
     pub(crate) again: bool,
+}
+
+impl OpenRequest<'_> {
+    fn owner(&self) -> Owner<'_> {
+        Owner { username: self.username.as_deref(), mqtt_sn: Some(self.mqtt_sn) }
+    }
 }
 
 /// Why no session was opened.
@@ -139,9 +146,10 @@ impl Registry {
             replaces = true;
             let session = Arc::clone(session);
             let mut state = session.lock();
+            let before = Owner { username: state.username.as_deref(), mqtt_sn: state.mqtt_sn };
             let claim = match ownership {
-                SessionOwner::User => owner::claim(&state, &request),
-                SessionOwner::None => owner::claim_of_anyone(&state, &request),
+                SessionOwner::User => owner::claim(before, request.owner()),
+                SessionOwner::None => owner::claim_of_anyone(before, request.owner()),
             };
             let over = state.ended || state.expires_at <= turn.now;
             if claim == Claim::Refused && !over {
@@ -157,7 +165,7 @@ impl Registry {
                 turn.metrics().takeovers.add(u64::from(!request.again));
                 if waits {
                     // It goes of its own accord, so that the wait is short.
-                    turn.notify(old, WorkerEvent::TakenOver(old.token));
+                    turn.notify(old, BrokerEvent::TakenOver);
                 }
             }
             if waits {
@@ -166,7 +174,7 @@ impl Registry {
             }
             if let Some(old) = state.attachment.take() {
                 taken_over = true;
-                turn.notify(old, WorkerEvent::TakenOver(old.token));
+                turn.notify(old, BrokerEvent::TakenOver);
                 flows::detach_all(&mut state, &session, turn);
             }
             let resumes = !request.clean_start

@@ -13,8 +13,7 @@ use fulmar_mqtt::QoS;
 use fulmar_mqtt::topic::matches;
 
 use crate::limits::Limits;
-use crate::message::Message;
-use crate::session::Identifiers;
+use crate::message::{Identifiers, Message};
 use crate::time::Timestamp;
 
 /// The topic's message was not kept: a bound was reached.

@@ -15,9 +15,11 @@ use rustc_hash::FxHashMap;
 
 use crate::broker::Broker;
 use crate::fan_out::FanOutBudget;
-use crate::session::{Identifiers, Session};
+use crate::message::Identifiers;
+use crate::session::Session;
 use crate::storage::FlowId;
-use crate::tree::{Matches, SharedGroup, Subscriber};
+use crate::subscribers::Subscriber;
+use crate::tree::{Matches, SharedGroup};
 
 /// One receiver of a topic: a flow of a session, its overlapping subscriptions merged into the one
 /// delivery that MQTT 5.0 section 3.3.4 allows, at the highest quality of service among them.

@@ -17,14 +17,14 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::back_pressure::Queued;
-use crate::deferred_ops::TurnStamp;
+use crate::deferred_ops::{TurnNumber, TurnStamp};
 use crate::limits::Limits;
-use crate::message::Message;
+use crate::mailbox::Attachment;
+use crate::message::{Identifiers, Message};
 use crate::outbox::{ClientLimits, Outbox};
-use crate::peer::{StreamKey, Token};
+use crate::peer::StreamKey;
 use crate::quota::QuotaUse;
 use crate::retained::RetainedCursor;
-use crate::shard::TurnNumber;
 use crate::storage::{FlowId, Position, Progress, SessionKey};
 use crate::time::Timestamp;
 use crate::will::Will;
@@ -57,13 +57,6 @@ impl Session {
     pub(crate) fn lock(&self) -> MutexGuard<'_, SessionState> {
         self.state.lock()
     }
-}
-
-/// Which worker serves a session's connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Attachment {
-    pub(crate) shard: u16,
-    pub(crate) token: Token,
 }
 
 /// A subscription as stored in its session.
@@ -419,6 +412,3 @@ impl SendState {
         if durable && qos == QoS::ExactlyOnce { SendState::Unstored } else { SendState::Sendable }
     }
 }
-
-/// Subscription identifiers of one delivery; nearly always none or one.
-pub(crate) type Identifiers = SmallVec<[u32; 2]>;

@@ -13,17 +13,17 @@ use fulmar_mqtt::PacketId;
 use rustc_hash::FxHashSet;
 
 use crate::broker::Broker;
-use crate::deferred_ops::{DeferredOps, TurnStamp};
+use crate::deferred_ops::{DeferredOps, TurnNumber, TurnStamp};
 use crate::event::BrokerEvent;
 use crate::fan_out::{FEW_VISITS, FanOutBudget, WILLS};
 use crate::limits::Limits;
 use crate::log_limiter::LogLimiter;
-use crate::mailbox::WorkerEvent;
+use crate::mailbox::{Addressed, Attachment};
 use crate::metrics::ShardMetrics;
 use crate::peer::Token;
 use crate::publish::Parcel;
 use crate::route::RouteCache;
-use crate::session::{Attachment, Session};
+use crate::session::Session;
 use crate::storage::{FlowId, Op, Position, Seq};
 use crate::test_hook::TestHook;
 use crate::time::Timestamp;
@@ -32,10 +32,6 @@ use crate::will::Will;
 /// Buffers kept for reuse, and the largest worth keeping.
 const POOLED_BUFFERS: usize = 256;
 const POOLED_BUFFER_BYTES: usize = 64 * 1024;
-
-/// Numbers the turns of one worker; something durable waits for the end of its turn.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct TurnNumber(pub(crate) u64);
 
 /// Something that may happen once its turn's batch is durable.
 #[derive(Debug)]
@@ -72,7 +68,6 @@ pub struct Shard {
     pub(crate) foreign_client_id: LogLimiter,
     /// Sessions with a will that is due and gives way.
     pub(crate) wills: VecDeque<Arc<Session>>,
-    spare_events: Vec<WorkerEvent>,
     pub(crate) test_hook: TestHook,
 }
 
@@ -85,8 +80,8 @@ pub(crate) struct Turn {
     number: TurnNumber,
     /// Somebody may wait for this turn's end, although it may store nothing: [`Turn::awaitable_stamp`].
     awaitable: bool,
-    ready: Vec<(Token, BrokerEvent)>,
-    outgoing: Vec<Vec<WorkerEvent>>,
+    ready: Vec<Addressed>,
+    outgoing: Vec<Vec<Addressed>>,
     batch: Vec<Op>,
     /// Operations that wait for other workers' turns to end.
     deferred: DeferredOps,
@@ -161,7 +156,6 @@ impl Shard {
             logins_full: LogLimiter::default(),
             foreign_client_id: LogLimiter::default(),
             wills: VecDeque::new(),
-            spare_events: Vec::new(),
             test_hook: TestHook::default(),
         }
     }
@@ -207,15 +201,10 @@ impl Shard {
         self.turn.release_waiting();
         match self.turn.fan_out.call() {
             Some(WILLS) => crate::housekeeping::go_on(self),
-            Some(token) => {
-                self.turn.ready.push(BrokerEvent::from_worker_event(WorkerEvent::Ready(token)))
-            }
+            Some(token) => self.turn.ready.push((token, BrokerEvent::Ready)),
             None => {}
         }
-        let mut events = std::mem::take(&mut self.spare_events);
-        self.turn.broker.mailboxes()[self.turn.index].take(&mut events);
-        out.extend(events.drain(..).map(BrokerEvent::from_worker_event));
-        self.spare_events = events;
+        self.turn.broker.mailboxes()[self.turn.index].take(out);
         out.append(&mut self.turn.ready);
     }
 
@@ -321,16 +310,16 @@ impl Turn {
 
     /// Sends the connection at `at` the event that its session has output.
     pub(crate) fn ready(&mut self, at: Attachment) {
-        self.notify(at, WorkerEvent::Ready(at.token));
+        self.notify(at, BrokerEvent::Ready);
     }
 
     /// Sends an event for a connection, to another worker at the end of the turn.
-    pub(crate) fn notify(&mut self, at: Attachment, event: WorkerEvent) {
+    pub(crate) fn notify(&mut self, at: Attachment, event: BrokerEvent) {
         let shard = usize::from(at.shard);
         if shard == self.index {
-            self.ready.push(BrokerEvent::from_worker_event(event));
+            self.ready.push((at.token, event));
         } else {
-            self.outgoing[shard].push(event);
+            self.outgoing[shard].push((at.token, event));
         }
     }
 
@@ -492,7 +481,7 @@ impl Turn {
             if let Waiter::Acknowledge(token) = waiter
                 && before.replace(*token) != Some(*token)
             {
-                self.ready.push((*token, BrokerEvent::overdue()));
+                self.ready.push((*token, BrokerEvent::Overdue));
             }
         }
     }
@@ -566,7 +555,7 @@ impl Turn {
     /// Lets connections be read from again if what they wait for may have happened. Those that still have to wait note
     /// themselves anew.
     fn release_waiting(&mut self) {
-        let ready = |token| BrokerEvent::from_worker_event(WorkerEvent::Ready(token));
+        let ready = |token| (token, BrokerEvent::Ready);
         if self.may_release_held() {
             self.ready.extend(self.held.drain().map(ready));
         }
@@ -593,7 +582,7 @@ impl Turn {
             let turn = *turn;
             match self.waiters.pop_front() {
                 Some((_, Waiter::Acknowledge(token))) => {
-                    self.ready.push((token, BrokerEvent::durable()));
+                    self.ready.push((token, BrokerEvent::Durable));
                 }
                 Some((_, Waiter::Send(session, flow, packet_id, position))) => {
                     session.lock().release(&session, self, flow, packet_id, position);

@@ -14,7 +14,7 @@ use crate::retained::RetainedCursor;
 use crate::session::{Session, SessionState, SessionSubscription};
 use crate::shard::Turn;
 use crate::storage::{FlowId, Op, SubscriptionRecord};
-use crate::tree::Subscriber;
+use crate::subscribers::Subscriber;
 
 /// The tree's form of a session's subscription.
 pub(crate) fn subscriber(session: &Arc<Session>, own: &SessionSubscription) -> Subscriber {

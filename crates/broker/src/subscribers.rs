@@ -4,11 +4,13 @@
 //! Nearly every filter has a few subscribers, so the list alone serves them; an index is made when
 //! it has grown and dropped when it has shrunk.
 
+use std::sync::Arc;
+
+use fulmar_mqtt::QoS;
 use rustc_hash::FxHashMap;
 
 use crate::session::Session;
-use crate::storage::SessionKey;
-use crate::tree::Subscriber;
+use crate::storage::{FlowId, SessionKey};
 
 /// Subscribers from which on there is an index. Looking through fewer costs less than hashing.
 const INDEX_FROM: usize = 32;
@@ -16,6 +18,17 @@ const INDEX_FROM: usize = 32;
 /// Subscribers below which the index goes; lower, so that one at the edge does not build it again
 /// and again.
 const INDEX_UNTIL: usize = 16;
+
+/// One subscription as the router sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct Subscriber {
+    pub(crate) session: Arc<Session>,
+    pub(crate) flow: FlowId,
+    pub(crate) qos: QoS,
+    pub(crate) no_local: bool,
+    pub(crate) retain_as_published: bool,
+    pub(crate) identifier: Option<u32>,
+}
 
 /// Subscribers, one per session, in no order.
 #[derive(Debug, Default)]

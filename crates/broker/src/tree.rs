@@ -10,24 +10,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use fulmar_mqtt::QoS;
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
 use crate::session::Session;
-use crate::storage::FlowId;
-use crate::subscribers::Subscribers;
-
-/// One subscription as the router sees it.
-#[derive(Clone, Debug)]
-pub(crate) struct Subscriber {
-    pub(crate) session: Arc<Session>,
-    pub(crate) flow: FlowId,
-    pub(crate) qos: QoS,
-    pub(crate) no_local: bool,
-    pub(crate) retain_as_published: bool,
-    pub(crate) identifier: Option<u32>,
-}
+use crate::subscribers::{Subscriber, Subscribers};
 
 /// The members of one share name on one filter; one of them gets each message.
 ///

@@ -6,7 +6,8 @@ use std::net::IpAddr;
 
 use fulmar_mqtt::ReasonCode;
 
-use super::{Admitted, AuthReply, ReplyTo};
+use super::admitted::{Admitted, AuthReply};
+use super::reply_to::ReplyTo;
 use crate::access::{Action, EXTERNAL_USER_PREFIX, Subject};
 use crate::time::Timestamp;
 

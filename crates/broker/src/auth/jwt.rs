@@ -7,8 +7,8 @@
 use fulmar_mqtt::ReasonCode;
 use serde::Deserialize;
 
+use super::admitted::{Admitted, AuthReply};
 use super::jws::{Jwk, Key, KeyError, Token};
-use super::{Admitted, AuthReply};
 use crate::access::EXTERNAL_USER_PREFIX;
 use crate::time::Timestamp;
 

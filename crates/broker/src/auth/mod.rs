@@ -10,6 +10,7 @@ mod jws;
 mod jwt;
 mod password;
 mod queue;
+mod reply_to;
 
 use std::fmt;
 use std::net::IpAddr;
@@ -22,25 +23,14 @@ pub use admitted::{Admitted, AuthReply};
 pub use external_users::{ExternalUsers, Login};
 pub use jws::KeyError;
 pub use jwt::{JwtError, JwtVerifier};
-pub(crate) use password::{Applicant, WaitingLogin};
+pub(crate) use password::{Applicant, Decision, WaitingLogin};
 pub use password::{PasswordError, PasswordFile, hash_password};
+pub use reply_to::ReplyTo;
 
 use crate::access::{AccessRules, Action, Subject};
 pub use crate::access::{EXTERNAL_TOPICS, EXTERNAL_USER_PREFIX};
-use crate::broker::Broker;
-use crate::mailbox::WorkerEvent;
 use crate::owner::SessionOwner;
-use crate::session::Attachment;
 use crate::time::Timestamp;
-
-/// The decision about a login, or that it comes later.
-#[derive(Debug)]
-pub(crate) enum Decision {
-    /// Whether it is accepted.
-    Now(AuthReply),
-    /// That comes as an event; for a login of the password file, if this is kept until then.
-    Later(Option<WaitingLogin>),
-}
 
 /// Authentication and access rules of a broker.
 #[derive(Debug, Default)]
@@ -81,25 +71,6 @@ enum Asked<F> {
     External(Option<AuthReply>),
     /// It does not claim to be one.
     Nobody(F),
-}
-
-/// Where a decision that takes time is sent.
-pub struct ReplyTo {
-    pub(crate) broker: Arc<Broker>,
-    pub(crate) at: Attachment,
-}
-
-impl fmt::Debug for ReplyTo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReplyTo").field("at", &self.at).finish_non_exhaustive()
-    }
-}
-
-impl ReplyTo {
-    /// Sends it.
-    pub fn send(self, reply: AuthReply) {
-        self.broker.post(self.at, WorkerEvent::Authenticated(self.at.token, reply));
-    }
 }
 
 impl AccessControl {

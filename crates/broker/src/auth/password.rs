@@ -20,8 +20,9 @@ use fulmar_mqtt::ReasonCode;
 use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashSet;
 
+use super::admitted::{Admitted, AuthReply};
 use super::queue::{FairQueue, QueueId};
-use super::{Admitted, AuthReply, Decision, ReplyTo};
+use super::reply_to::ReplyTo;
 use crate::rate_limiter::Reputation;
 
 /// Threads that hash, of 19 MiB each. One leaves out users that fail, so that these never take more
@@ -83,6 +84,15 @@ struct Login {
     user: Box<str>,
     password: Box<[u8]>,
     reply_to: ReplyTo,
+}
+
+/// The decision about a login, or that it comes later.
+#[derive(Debug)]
+pub(crate) enum Decision {
+    /// Whether it is accepted.
+    Now(AuthReply),
+    /// That comes as an event; for a login of the password file, if this is kept until then.
+    Later(Option<WaitingLogin>),
 }
 
 /// Where a login that has to wait comes from.

@@ -11,8 +11,8 @@ use super::auth::{Exchange, METHOD};
 use super::{Connection, State};
 use crate::access::{EXTERNAL_USER_PREFIX, Subject};
 use crate::auth::{Admitted, Applicant, AuthReply, Credentials, Decision, ReplyTo, WaitingLogin};
+use crate::event::BrokerEvent;
 use crate::limits::Limits;
-use crate::mailbox::WorkerEvent;
 use crate::peer::TransportKind;
 use crate::rate_limiter;
 use crate::registry::{NotOpened, OpenRequest};
@@ -151,7 +151,7 @@ impl Connection {
                 connect.username.unwrap_or_default(),
                 now,
             ),
-            reply_to: ReplyTo { broker: Arc::clone(&broker), at },
+            reply_to: ReplyTo::new(broker.mailboxes().clone(), at),
         };
         let decision = broker.access_control().check(&credentials, now, applicant);
         let reply = match decision {
@@ -310,9 +310,7 @@ impl Connection {
                     pending.waited = true;
                     pending.took_over |= took_over;
                     self.state = State::Authenticating(Box::new(pending));
-                    shard
-                        .turn
-                        .notify(self.at, WorkerEvent::Authenticated(self.at.token, Ok(admitted)));
+                    shard.turn.notify(self.at, BrokerEvent::Authenticated(Ok(admitted)));
                     return;
                 }
             };

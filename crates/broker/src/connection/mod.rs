@@ -29,13 +29,14 @@ use fulmar_mqtt::session::TopicAliases;
 use fulmar_mqtt::{PacketId, ReasonCode, Version};
 use smallvec::SmallVec;
 
-use crate::event::{BrokerEvent, EventKind};
+use crate::deferred_ops::TurnNumber;
+use crate::event::{BrokerEvent, CloseOrder};
 use crate::limits::MAX_CONNECT_BYTES;
-use crate::mailbox::CloseOrder;
+use crate::mailbox::Attachment;
 use crate::peer::{Peer, StreamKey, Token};
 use crate::rate_limiter::Attempt;
-use crate::session::{Attachment, Session};
-use crate::shard::{Shard, TurnNumber};
+use crate::session::Session;
+use crate::shard::Shard;
 use crate::storage::FlowId;
 use crate::time::Timestamp;
 use crate::transports::SharedHere;
@@ -409,29 +410,29 @@ impl Connection {
 
     /// Handles an event from the core. The transport asks for output after it, so none is announced.
     pub fn on_event(&mut self, shard: &mut Shard, event: BrokerEvent) {
-        match event.0 {
-            EventKind::Ready => {
+        match event {
+            BrokerEvent::Ready => {
                 self.announced = false;
                 self.end_hold(shard);
                 self.go_on(shard);
             }
-            EventKind::Durable => self.release_waiting(shard),
-            EventKind::Overdue => self.refuse_overdue(shard),
-            EventKind::TakenOver => {
+            BrokerEvent::Durable => self.release_waiting(shard),
+            BrokerEvent::Overdue => self.refuse_overdue(shard),
+            BrokerEvent::TakenOver => {
                 self.disconnect(shard, ReasonCode::SessionTakenOver, "session taken over");
             }
-            EventKind::Expired => self.expire_flows(shard),
-            EventKind::Overflowed => {
+            BrokerEvent::Expired => self.expire_flows(shard),
+            BrokerEvent::Overflowed => {
                 self.disconnect(shard, ReasonCode::QuotaExceeded, "session queue overflowed");
             }
-            EventKind::Close(CloseOrder::ShuttingDown) => {
+            BrokerEvent::Close(CloseOrder::ShuttingDown) => {
                 self.disconnect(shard, ReasonCode::ServerShuttingDown, "server shutting down");
             }
-            EventKind::Close(CloseOrder::Administrative) => {
+            BrokerEvent::Close(CloseOrder::Administrative) => {
                 self.disconnect(shard, ReasonCode::AdministrativeAction, "closed by operator");
             }
-            EventKind::Recheck => self.recheck(shard),
-            EventKind::Authenticated(reply) => self.authenticated(shard, reply),
+            BrokerEvent::Recheck => self.recheck(shard),
+            BrokerEvent::Authenticated(reply) => self.authenticated(shard, reply),
         }
     }
 

@@ -8,8 +8,9 @@ use fulmar_mqtt::ack::{self, AckKind};
 use smallvec::SmallVec;
 
 use super::{Connection, Output, State, StreamAction, Waiting, WaitingAck};
+use crate::mailbox::Attachment;
 use crate::peer::StreamKey;
-use crate::session::{Attachment, Session};
+use crate::session::Session;
 use crate::shard::{Shard, Waiter};
 
 impl Connection {
