@@ -1,5 +1,6 @@
 //! What all workers share: the tree, retained messages, sessions, limits, counters.
 
+use std::cmp::Reverse;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -8,9 +9,9 @@ use parking_lot::{Mutex, RwLock};
 use crate::access::{EXTERNAL_TOPICS, Subject};
 use crate::auth::AccessControl;
 use crate::back_pressure::BackPressure;
+use crate::deadlines::{Deadlines, Due};
 use crate::deferred_ops::HandedOver;
 use crate::event::{BrokerEvent, CloseOrder};
-use crate::housekeeping::Housekeeping;
 use crate::limits::Limits;
 use crate::mailbox::Mailboxes;
 use crate::message::MessageId;
@@ -20,9 +21,9 @@ use crate::quota::Quota;
 use crate::rate_limiter::RateLimiter;
 use crate::registry::Registry;
 use crate::retained::RetainedStore;
-use crate::session::Session;
+use crate::session::{Session, SessionState};
 use crate::stall::Stall;
-use crate::storage::{Restored, Seq, Storage};
+use crate::storage::{Seq, Storage};
 use crate::time::Timestamp;
 use crate::transports::{ClientStatistics, Transports};
 use crate::tree::TopicTree;
@@ -65,7 +66,7 @@ pub struct Broker {
     storage: Arc<dyn Storage>,
     stall: Stall,
     next_message: AtomicU64,
-    housekeeping: Mutex<Housekeeping>,
+    deadlines: Mutex<Deadlines>,
     transports: Transports,
     next_housekeeping: AtomicU64,
     started: Timestamp,
@@ -79,18 +80,18 @@ impl std::fmt::Debug for Broker {
 }
 
 impl Broker {
-    /// A broker with what storage remembers.
-    #[must_use]
-    pub fn new(
+    /// One without sessions and retained messages. What begins now gets numbers above these.
+    pub(crate) fn empty(
         config: BrokerConfig,
         storage: Arc<dyn Storage>,
-        restored: Restored,
+        last_session_key: u64,
+        last_message_id: u64,
         now: Timestamp,
     ) -> Arc<Broker> {
         let workers = config.workers.clamp(1, 1024);
         let apart = config.access_control.external_users.is_some().then_some(EXTERNAL_TOPICS);
         let mailboxes = Mailboxes::new(workers);
-        let broker = Arc::new(Broker {
+        Arc::new(Broker {
             sys_interval_s: config.sys_interval_s,
             client_statistics: config.client_statistics,
             access_control: RwLock::new(Arc::new(config.access_control)),
@@ -99,23 +100,21 @@ impl Broker {
             retained: RwLock::new(RetainedStore::with_apart(apart)),
             rate_limiter: RateLimiter::default(),
             quota: Quota::default(),
-            registry: Registry::new(restored.last_session_key),
+            registry: Registry::new(last_session_key),
             back_pressure: BackPressure::new(config.internal_sessions, mailboxes.clone()),
             mailboxes,
             handed_over: (0..workers).map(|_| HandedOver::default()).collect(),
             metrics: Metrics::new(workers),
             storage,
             stall: Stall::default(),
-            next_message: AtomicU64::new(restored.last_message_id + 1),
-            housekeeping: Mutex::default(),
+            next_message: AtomicU64::new(last_message_id + 1),
+            deadlines: Mutex::default(),
             transports: Transports::default(),
             next_housekeeping: AtomicU64::new(now.0),
             started: now,
             limits: config.limits,
             publish_hook: OnceLock::new(),
-        });
-        crate::restore::restore(&broker, restored, now);
-        broker
+        })
     }
 
     /// Bounds.
@@ -272,8 +271,25 @@ impl Broker {
         &self.transports
     }
 
-    pub(crate) fn housekeeping(&self) -> &Mutex<Housekeeping> {
-        &self.housekeeping
+    pub(crate) fn deadlines(&self) -> &Mutex<Deadlines> {
+        &self.deadlines
+    }
+
+    /// Schedules the session to be examined at its earliest deadline.
+    pub(crate) fn schedule(&self, session: &Arc<Session>, state: &mut SessionState) {
+        let mut at = state.next_flow_expiry();
+        if state.attachment.is_none() {
+            at = at.min(state.expires_at).min(state.will_at.unwrap_or(Timestamp::NEVER));
+        }
+        if at == Timestamp::NEVER
+            || state.ended
+            || state.housekeeping_at.is_some_and(|set| set <= at)
+        {
+            return;
+        }
+        state.housekeeping_at = Some(at);
+        self.deadlines.lock().sessions.push(Reverse(Due { at, session: Arc::clone(session) }));
+        self.housekeeping_due(at);
     }
 
     pub(crate) fn client_statistics(&self) -> ClientStatistics {

@@ -139,7 +139,7 @@ pub(crate) fn lose_stream(
     };
     state.last_turn = turn.awaitable_stamp();
     lose(state, session, turn, index);
-    crate::housekeeping::schedule(&turn.broker, session, state);
+    turn.broker.schedule(session, state);
 }
 
 /// All streams are gone with their connection.
@@ -187,13 +187,6 @@ pub(crate) fn gather(state: &mut SessionState, session: &Arc<Session>, turn: &mu
     while let Some(id) = state.flows.get(1).map(|flow| flow.id) {
         move_to_control(state, session, turn, id);
     }
-}
-
-/// When the next flow of this session expires.
-pub(crate) fn next_expiry(state: &SessionState) -> Timestamp {
-    let waiting = state.flows.iter().filter(|flow| flow.stream.is_none());
-    let times = waiting.filter_map(Flow::persistence).map(|lifetime| lifetime.expires_at);
-    times.min().unwrap_or(Timestamp::NEVER)
 }
 
 fn move_to_control(state: &mut SessionState, session: &Arc<Session>, turn: &mut Turn, id: FlowId) {

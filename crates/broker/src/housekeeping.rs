@@ -5,11 +5,12 @@
 //! thousand.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::broker::Broker;
+use crate::deadlines::Due;
 use crate::event::BrokerEvent;
 use crate::fan_out::WILLS;
 use crate::flows;
@@ -25,54 +26,6 @@ const SWEEP: usize = 1000;
 
 /// Time between two searches for expired retained messages.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
-
-/// The deadlines.
-#[derive(Debug, Default)]
-pub(crate) struct Housekeeping {
-    sessions: BinaryHeap<Reverse<Due>>,
-    next_sys: Timestamp,
-    next_sweep: Timestamp,
-}
-
-#[derive(Debug)]
-struct Due {
-    at: Timestamp,
-    session: Arc<Session>,
-}
-
-impl PartialEq for Due {
-    fn eq(&self, other: &Due) -> bool {
-        self.at == other.at
-    }
-}
-
-impl Eq for Due {}
-
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Due) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Due {
-    fn cmp(&self, other: &Due) -> std::cmp::Ordering {
-        self.at.cmp(&other.at)
-    }
-}
-
-/// Schedules the session to be examined at its earliest deadline.
-pub(crate) fn schedule(broker: &Broker, session: &Arc<Session>, state: &mut SessionState) {
-    let mut at = flows::next_expiry(state);
-    if state.attachment.is_none() {
-        at = at.min(state.expires_at).min(state.will_at.unwrap_or(Timestamp::NEVER));
-    }
-    if at == Timestamp::NEVER || state.ended || state.housekeeping_at.is_some_and(|set| set <= at) {
-        return;
-    }
-    state.housekeeping_at = Some(at);
-    broker.housekeeping().lock().sessions.push(Reverse(Due { at, session: Arc::clone(session) }));
-    broker.housekeeping_due(at);
-}
 
 /// Does what is due.
 pub(crate) fn run(shard: &mut Shard) {
@@ -94,25 +47,25 @@ pub(crate) fn run(shard: &mut Shard) {
             }
         }
     }
-    broker.housekeeping().lock().sessions.extend(not_yet);
+    broker.deadlines().lock().sessions.extend(not_yet);
     sweep_retained(shard, &broker);
     publish_sys(shard, &broker);
-    let housekeeping = broker.housekeeping().lock();
-    let mut next = housekeeping.next_sweep;
+    let deadlines = broker.deadlines().lock();
+    let mut next = deadlines.next_sweep;
     if broker.sys_interval_s() > 0 {
-        next = next.min(housekeeping.next_sys);
+        next = next.min(deadlines.next_sys);
     }
-    if let Some(Reverse(due)) = housekeeping.sessions.peek() {
+    if let Some(Reverse(due)) = deadlines.sessions.peek() {
         next = next.min(due.at);
     }
-    drop(housekeeping);
+    drop(deadlines);
     broker.housekeeping_due(next);
 }
 
 fn next_due(broker: &Broker, now: Timestamp) -> Option<Arc<Session>> {
-    let mut housekeeping = broker.housekeeping().lock();
-    housekeeping.sessions.peek().filter(|due| due.0.at <= now)?;
-    housekeeping.sessions.pop().map(|Reverse(due)| due.session)
+    let mut deadlines = broker.deadlines().lock();
+    deadlines.sessions.peek().filter(|due| due.0.at <= now)?;
+    deadlines.sessions.pop().map(|Reverse(due)| due.session)
 }
 
 /// Continues with the wills that had to wait, when their turn has come.
@@ -123,7 +76,7 @@ pub(crate) fn go_on(shard: &mut Shard) {
             Examined::NotYet => {
                 let at = shard.turn.now;
                 let broker = &shard.turn.broker;
-                broker.housekeeping().lock().sessions.push(Reverse(Due { at, session }));
+                broker.deadlines().lock().sessions.push(Reverse(Due { at, session }));
                 broker.housekeeping_due(at);
             }
             Examined::GivesWay => {
@@ -179,14 +132,14 @@ fn examine(shard: &mut Shard, session: &Arc<Session>) -> Examined {
         will = state.will.take();
     }
     if over {
-        crate::registry::end(&mut state, session, turn);
+        crate::lifecycle::end(&mut state, session, turn);
     } else {
         if will.is_some() && state.durable {
             // In the same batch as its publication, so that it is published once.
-            turn.op(Op::SessionPut(crate::registry::record(&state, session)));
+            turn.op(Op::SessionPut(crate::lifecycle::record(&state, session)));
         }
         flows::expire(&mut state, session, turn);
-        schedule(&turn.broker, session, &mut state);
+        turn.broker.schedule(session, &mut state);
     }
     drop(state);
     if over {
@@ -216,11 +169,11 @@ pub(crate) fn publish_will(shard: &mut Shard, publisher: u64, will: &Will) {
 fn sweep_retained(shard: &mut Shard, broker: &Arc<Broker>) {
     let now = shard.turn.now;
     {
-        let mut housekeeping = broker.housekeeping().lock();
-        if housekeeping.next_sweep > now {
+        let mut deadlines = broker.deadlines().lock();
+        if deadlines.next_sweep > now {
             return;
         }
-        housekeeping.next_sweep = now + SWEEP_INTERVAL;
+        deadlines.next_sweep = now + SWEEP_INTERVAL;
     }
     let expired = broker.retained().read().expired(now, SWEEP);
     for topic in expired {
@@ -237,11 +190,11 @@ fn sweep_retained(shard: &mut Shard, broker: &Arc<Broker>) {
 fn publish_sys(shard: &mut Shard, broker: &Arc<Broker>) {
     let now = shard.turn.now;
     {
-        let mut housekeeping = broker.housekeeping().lock();
-        if broker.sys_interval_s() == 0 || housekeeping.next_sys > now {
+        let mut deadlines = broker.deadlines().lock();
+        if broker.sys_interval_s() == 0 || deadlines.next_sys > now {
             return;
         }
-        housekeeping.next_sys = now.plus_secs(broker.sys_interval_s());
+        deadlines.next_sys = now.plus_secs(broker.sys_interval_s());
     }
     for (topic, payload) in crate::sys::values(broker, now) {
         shard.publish(MessageParts {
@@ -254,5 +207,5 @@ fn publish_sys(shard: &mut Shard, broker: &Arc<Broker>) {
             publisher: 0,
         });
     }
-    crate::transports::publish(shard, broker);
+    crate::client_list::publish(shard, broker);
 }

@@ -7,21 +7,37 @@ use fulmar_mqtt::QoS;
 use fulmar_mqtt::topic::Subscription;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::broker::Broker;
+use crate::broker::{Broker, BrokerConfig};
 use crate::deferred_ops::TurnStamp;
+use crate::lifecycle;
 use crate::limits::Limits;
 use crate::message::Message;
 use crate::quota::{self, Quota};
-use crate::registry;
 use crate::session::{
     Flow, FlowPersistence, Outgoing, SendState, Session, SessionState, SessionSubscription,
 };
-use crate::storage::{FlowId, Op, Position, Progress, QueuedRecord, Restored, SessionKey};
+use crate::storage::{FlowId, Op, Position, Progress, QueuedRecord, Restored, SessionKey, Storage};
 use crate::time::Timestamp;
+
+impl Broker {
+    /// A broker with what storage remembers.
+    #[must_use]
+    pub fn new(
+        config: BrokerConfig,
+        storage: Arc<dyn Storage>,
+        restored: Restored,
+        now: Timestamp,
+    ) -> Arc<Broker> {
+        let (last_key, last_id) = (restored.last_session_key, restored.last_message_id);
+        let broker = Broker::empty(config, storage, last_key, last_id, now);
+        restore(&broker, restored, now);
+        broker
+    }
+}
 
 /// Restores everything. For a session that was connected when the broker stopped, the session expiry interval and the
 /// will delay interval begin now.
-pub(crate) fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) {
+fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) {
     let limits = broker.limits();
     let mut repairs = Repairs::default();
     let mut sessions: FxHashMap<SessionKey, Arc<Session>> = FxHashMap::default();
@@ -40,7 +56,7 @@ pub(crate) fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) 
         let mut state = session.lock();
         state.durable = true;
         state.username.clone_from(&record.username);
-        registry::watch(broker, &session, &mut state);
+        lifecycle::watch(broker, &session, &mut state);
         state.mqtt_sn = record.mqtt_sn;
         state.expiry_interval_s = record.expiry_interval_s;
         let from_now = match record.expiry_interval_s {
@@ -116,7 +132,7 @@ pub(crate) fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) 
     restore_retained(broker, restored.retained, now, &mut repairs);
     broker.storage().submit(&mut repairs.into_ops());
     for session in sessions.values() {
-        crate::housekeeping::schedule(broker, session, &mut session.lock());
+        broker.schedule(session, &mut session.lock());
     }
 }
 

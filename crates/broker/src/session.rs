@@ -149,6 +149,13 @@ impl SessionState {
         self.flows.iter_mut().find(|flow| flow.id == id)
     }
 
+    /// When the next flow that has lost its stream expires.
+    pub(crate) fn next_flow_expiry(&self) -> Timestamp {
+        let waiting = self.flows.iter().filter(|flow| flow.stream.is_none());
+        let times = waiting.filter_map(Flow::persistence).map(|lifetime| lifetime.expires_at);
+        times.min().unwrap_or(Timestamp::NEVER)
+    }
+
     /// Whether `at` is this session's connection now: false for one that was taken over.
     pub(crate) fn is_attached(&self, at: Attachment) -> bool {
         self.attachment == Some(at)

@@ -38,7 +38,7 @@ const FIXED: [[&str; 4]; 25] = [
         "0x89",
     ],
     [
-        "crates/broker/src/transports.rs",
+        "crates/broker/src/client_list.rs",
         "MAX_PUBLISHED",
         "Clients per interval below `$SYS/broker/connections/`",
         "they take turns",

@@ -12,10 +12,10 @@ use super::{Connection, State};
 use crate::access::{EXTERNAL_USER_PREFIX, Subject};
 use crate::auth::{Admitted, Applicant, AuthReply, Credentials, Decision, ReplyTo, WaitingLogin};
 use crate::event::BrokerEvent;
+use crate::lifecycle::{self, NotOpened, OpenRequest};
 use crate::limits::Limits;
 use crate::peer::TransportKind;
 use crate::rate_limiter;
-use crate::registry::{NotOpened, OpenRequest};
 use crate::shard::Shard;
 use crate::time::Timestamp;
 use crate::will::Will;
@@ -290,30 +290,28 @@ impl Connection {
             streams: self.peer.transport == TransportKind::Quic,
             again: pending.waited,
         };
-        let broker = Arc::clone(shard.broker());
         let before = shard.turn.batch_len();
         let user = request.username.clone();
-        let opened =
-            match broker.registry().open(&mut shard.turn, request, access_control.session_owner) {
-                Ok(opened) => opened,
-                Err(NotOpened::Full) => return self.refuse(shard, ReasonCode::QuotaExceeded),
-                Err(NotOpened::Foreign(owner)) => {
-                    return self.refuse_foreign(shard, &pending.client_id, user, owner);
-                }
-                Err(NotOpened::Superseded) => {
-                    self.state = State::New;
-                    let code = u64::from(ReasonCode::SessionTakenOver.as_u8());
-                    return self.end(shard, "session taken over", code);
-                }
-                Err(NotOpened::NotYet(took_over)) => {
-                    // The other worker's turn ends soon: this worker checks again in its next one.
-                    pending.waited = true;
-                    pending.took_over |= took_over;
-                    self.state = State::Authenticating(Box::new(pending));
-                    shard.turn.notify(self.at, BrokerEvent::Authenticated(Ok(admitted)));
-                    return;
-                }
-            };
+        let opened = match lifecycle::open(&mut shard.turn, request, access_control.session_owner) {
+            Ok(opened) => opened,
+            Err(NotOpened::Full) => return self.refuse(shard, ReasonCode::QuotaExceeded),
+            Err(NotOpened::Foreign(owner)) => {
+                return self.refuse_foreign(shard, &pending.client_id, user, owner);
+            }
+            Err(NotOpened::Superseded) => {
+                self.state = State::New;
+                let code = u64::from(ReasonCode::SessionTakenOver.as_u8());
+                return self.end(shard, "session taken over", code);
+            }
+            Err(NotOpened::NotYet(took_over)) => {
+                // The other worker's turn ends soon: this worker checks again in its next one.
+                pending.waited = true;
+                pending.took_over |= took_over;
+                self.state = State::Authenticating(Box::new(pending));
+                shard.turn.notify(self.at, BrokerEvent::Authenticated(Ok(admitted)));
+                return;
+            }
+        };
         let user = opened.session.lock().username.clone();
         tracing::info!(peer = %self.peer.address, client = opened.session.client_id(),
             user = user.as_deref(), transport = %self.peer.transport, present = opened.present,

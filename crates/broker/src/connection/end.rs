@@ -7,7 +7,7 @@ use fulmar_mqtt::packet::Disconnect;
 use fulmar_mqtt::{Properties, ReasonCode, Version};
 
 use super::{Closing, Connection, LostCause, State};
-use crate::registry::{self, Departure};
+use crate::lifecycle::{self, Departure};
 use crate::shard::Shard;
 
 impl Connection {
@@ -40,7 +40,7 @@ impl Connection {
             "disconnected: {why}");
         let will = session.lock().will.clone().filter(|_| !departure.discard_will);
         let gives_way = will.is_some_and(|will| shard.will_waits(&will));
-        let left = registry::leave(&mut shard.turn, &session, self.at, departure, gives_way);
+        let left = lifecycle::leave(&mut shard.turn, &session, self.at, departure, gives_way);
         if let Some(will) = left {
             crate::housekeeping::publish_will(shard, session.key().0, &will);
         }

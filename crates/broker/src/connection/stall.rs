@@ -10,7 +10,7 @@ use fulmar_mqtt::topic::check_name;
 use fulmar_mqtt::{Packet, Properties, QoS, ReasonCode, Version};
 
 use super::{Connection, State, Waiting, WaitingAck};
-use crate::registry::Departure;
+use crate::lifecycle::Departure;
 use crate::session::Session;
 use crate::shard::Shard;
 use crate::time::Timestamp;

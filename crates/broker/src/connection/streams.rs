@@ -5,8 +5,8 @@ use fulmar_mqtt::flow::{self, FlowHeader, StreamError};
 
 use super::{Connection, State, Stream, StreamAction, StreamEnd};
 use crate::flows;
+use crate::lifecycle::Departure;
 use crate::peer::StreamKey;
-use crate::registry::Departure;
 use crate::shard::Shard;
 use crate::storage::FlowId;
 
@@ -64,7 +64,7 @@ impl Connection {
             if state.is_attached(self.at) {
                 state.last_turn = shard.turn.awaitable_stamp();
                 flows::expire(&mut state, session, &mut shard.turn);
-                crate::housekeeping::schedule(shard.broker(), session, &mut state);
+                shard.broker().schedule(session, &mut state);
             }
         }
     }
