@@ -19,11 +19,11 @@ use crate::event::BrokerEvent;
 use crate::limits::DropPolicy;
 use crate::mailbox::Attachment;
 use crate::outbox::{ClientLimits, Outbox};
-use crate::publish::{Publication, Terms, count, encode_publish};
+use crate::publication::{Parcel, Publication, Terms, count, encode_publish};
 use crate::session::{Block, Flow, FlowExtras, Outgoing, SendState, Session, SessionState};
-use crate::shard::{Turn, Waiter};
 use crate::storage::{Delivery, FlowId, Op, Position, Progress};
 use crate::time::Timestamp;
+use crate::turn::{Turn, Waiter};
 
 /// Encoded bytes at which refilling stops; the rest follows when the connection has taken these.
 const REFILL_BYTES: usize = 64 * 1024;
@@ -391,7 +391,7 @@ impl SessionState {
         let broker = Arc::clone(&turn.broker);
         let access_control = broker.access_control();
         let mut budget = turn.fan_out.retained_visits();
-        let mut parcel = crate::publish::Parcel::default();
+        let mut parcel = Parcel::default();
         let most = self.outbox_bytes(turn.limits()).min(REFILL_BYTES);
         while self.flows[index].outbox.len() < most && budget > 0 {
             let flow = &mut self.flows[index];

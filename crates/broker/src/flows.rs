@@ -17,9 +17,9 @@ use crate::deferred_ops::TurnNumber;
 use crate::deliver::enqueue_op;
 use crate::peer::StreamKey;
 use crate::session::{Flow, FlowPersistence, Outgoing, SendState, Session, SessionState};
-use crate::shard::{Turn, Waiter};
 use crate::storage::{FlowId, Op, Progress};
 use crate::time::Timestamp;
+use crate::turn::{Turn, Waiter};
 
 /// Flow identifiers of streams without a header are above the largest varint.
 const UNNAMED: u64 = 1 << 62;

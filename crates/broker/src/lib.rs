@@ -4,6 +4,11 @@
 //! passes in the bytes of ordered streams and the time, and gets bytes and deadlines. A message's path through the
 //! modules: [`connection`](Connection) → `publish` → `route` (`tree`) → `deliver` (`session`) → the receivers'
 //! connections. Durable changes go to [`storage`] in batches, and their acknowledgements wait until they are durable.
+//!
+//! Each module uses only those below it. From the bottom: data and its limits; a session (`session`) and the
+//! subscription tree (`tree`); what all workers share (`broker`), what one turn of a worker collects (`turn`), and a
+//! worker (`shard`); what is done with sessions (`deliver`, `subscribe`, `flows`, `lifecycle`, `publish`); `restore`,
+//! `housekeeping` and `event_loop`; the connections.
 #![forbid(unsafe_code)]
 
 pub mod access;
@@ -18,6 +23,7 @@ mod deadlines;
 mod deferred_ops;
 mod deliver;
 mod event;
+mod event_loop;
 mod fan_out;
 mod flows;
 mod housekeeping;
@@ -31,6 +37,7 @@ pub mod metrics;
 mod outbox;
 mod owner;
 mod peer;
+mod publication;
 mod publish;
 mod publish_hook;
 mod quota;
@@ -51,6 +58,7 @@ mod test_hook;
 mod time;
 mod transports;
 mod tree;
+mod turn;
 mod will;
 
 pub use broker::{Broker, BrokerConfig};

@@ -16,9 +16,9 @@ use crate::mailbox::Attachment;
 use crate::owner::{self, Claim, Owner, SessionOwner};
 use crate::peer::StreamKey;
 use crate::session::{Session, SessionState};
-use crate::shard::Turn;
 use crate::storage::{Op, SessionRecord};
 use crate::time::Timestamp;
+use crate::turn::Turn;
 use crate::will::Will;
 
 /// What a CONNECT that has been let in asks for.

@@ -16,8 +16,8 @@ use fulmar_mqtt::session::Replay;
 use smallvec::SmallVec;
 
 use crate::session::{Flow, FlowPositions, Outgoing, SendState, Session, SessionState};
-use crate::shard::{Turn, Waiter};
 use crate::storage::{FlowId, Op, Position};
+use crate::turn::{Turn, Waiter};
 
 impl SessionState {
     /// A subscription moves: later messages on `to` wait for the undelivered ones of `from`, and for those that
@@ -276,7 +276,7 @@ mod tests {
     use crate::auth::AccessControl;
     use crate::mailbox::Attachment;
     use crate::message::MessageParts;
-    use crate::publish::{Parcel, Publication, Terms};
+    use crate::publication::{Parcel, Publication, Terms};
     use crate::storage::{NoStorage, Restored, SessionKey};
     use crate::{
         Broker, BrokerConfig, ClientStatistics, Limits, Shard, StreamKey, Timestamp, Token, flows,

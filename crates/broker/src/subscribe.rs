@@ -12,9 +12,9 @@ use fulmar_mqtt::{ReasonCode, Version};
 use crate::quota;
 use crate::retained::RetainedCursor;
 use crate::session::{Session, SessionState, SessionSubscription};
-use crate::shard::Turn;
 use crate::storage::{FlowId, Op, SubscriptionRecord};
 use crate::subscribers::Subscriber;
+use crate::turn::Turn;
 
 /// The tree's form of a session's subscription.
 pub(crate) fn subscriber(session: &Arc<Session>, own: &SessionSubscription) -> Subscriber {

@@ -3,12 +3,10 @@
 
 use std::fmt;
 
-use crate::shard::Shard;
-
 /// Called after a publication's receivers are found, and before each of them gets it. No lock is held then, so the hook
 /// may do with other workers' shards what these could do at that moment.
 #[derive(Default)]
-pub(crate) struct TestHook(Option<Box<dyn FnMut() + Send>>);
+pub(crate) struct TestHook(pub(crate) Option<Box<dyn FnMut() + Send>>);
 
 impl TestHook {
     pub(crate) fn run(&mut self) {
@@ -21,13 +19,5 @@ impl TestHook {
 impl fmt::Debug for TestHook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("TestHook").field(&self.0.is_some()).finish()
-    }
-}
-
-impl Shard {
-    /// For tests: sets the function that is called within this worker's publications, after the receivers are found and
-    /// before each of them gets the message.
-    pub fn set_test_hook(&mut self, hook: Option<Box<dyn FnMut() + Send>>) {
-        self.test_hook = TestHook(hook);
     }
 }

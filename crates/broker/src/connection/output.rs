@@ -11,7 +11,8 @@ use super::{Connection, Output, State, StreamAction, Waiting, WaitingAck};
 use crate::mailbox::Attachment;
 use crate::peer::StreamKey;
 use crate::session::Session;
-use crate::shard::{Shard, Waiter};
+use crate::shard::Shard;
+use crate::turn::Waiter;
 
 impl Connection {
     pub(super) fn release_waiting(&mut self, shard: &mut Shard) {

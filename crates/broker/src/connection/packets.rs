@@ -22,9 +22,10 @@ use crate::message::MessageParts;
 use crate::publish_hook::Arrival;
 use crate::retained::RetainedFull;
 use crate::session::{Session, SessionState};
-use crate::shard::{Shard, Turn};
+use crate::shard::Shard;
 use crate::storage::{FlowId, Op};
 use crate::time::Timestamp;
+use crate::turn::Turn;
 
 /// The properties of a PUBLISH that concern this hop only.
 #[derive(Default)]
