@@ -129,10 +129,15 @@ fn who_goes_away_leaves_the_queue() {
 #[test]
 fn who_waits_when_the_file_changes_is_told_to_come_again() {
     let mut world = world();
-    // On a busy machine, some are checked before the last one has come.
+    // On a busy machine, some are checked before the last one has come. Each comes from an address of its own: after the
+    // third from one, a refusal waits for a time that does not pass here.
     let waiting = (0..20)
-        .map(|_| {
-            let waiting = flood(&mut world, ATTACKER, 50);
+        .map(|attempt: u8| {
+            let log_ins = (0..50_u8).map(|number| {
+                let user = format!("user {attempt}.{number}");
+                log_in(&mut world, [10, 0, attempt, number], &user, b"wrong")
+            });
+            let waiting: Vec<_> = log_ins.collect();
             waiting.into_iter().filter(|&conn| decision(&mut world, conn).is_none()).collect()
         })
         .find(|waiting: &Vec<_>| waiting.len() > 20)
