@@ -16,6 +16,7 @@ struct Reading {
     quantity: usize,
     qos: QoS,
     acknowledged: bool,
+    /// Or given up.
     refused: bool,
 }
 
@@ -23,8 +24,8 @@ struct Reading {
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     readings: Vec<Reading>,
-    /// The newest reading of a topic that has reached the platform, and all that have.
-    newest: BTreeMap<(usize, usize), usize>,
+    /// The newest reading of a topic and quality of service that has reached the platform, and all that have.
+    newest: BTreeMap<(usize, usize, QoS), usize>,
     arrived: Vec<bool>,
 }
 
@@ -52,13 +53,24 @@ impl Ledger {
         self.readings[number].refused = true;
     }
 
+    /// The device forgets the readings that were not acknowledged.
+    pub(crate) fn forget(&mut self, device: usize) {
+        let own = self.readings.iter_mut().filter(|reading| reading.device == device);
+        own.filter(|reading| !reading.acknowledged).for_each(|reading| reading.refused = true);
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.readings.len()
     }
 
     /// A message reaches the platform. Whatever crashes, the readings of a topic first arrive in the order in which
-    /// they were sent.
-    pub(crate) fn arrive(&mut self, topic: &str, payload: &[u8]) -> Result<(), String> {
+    /// they were sent, as far as brokers keep it: for each quality of service ([MQTT-4.6.0-6]), and if `ordered`.
+    pub(crate) fn arrive(
+        &mut self,
+        topic: &str,
+        payload: &[u8],
+        ordered: bool,
+    ) -> Result<(), String> {
         let number = std::str::from_utf8(payload).ok().and_then(|text| text.parse().ok());
         let known = number.and_then(|number: usize| Some((number, self.readings.get(number)?)));
         let Some((number, reading)) = known else {
@@ -72,15 +84,16 @@ impl Ledger {
         if std::mem::replace(&mut self.arrived[number], true) || reading.qos == QoS::AtMostOnce {
             return Ok(());
         }
-        let newest = self.newest.insert((reading.device, reading.quantity), number);
-        match newest.filter(|newest| *newest > number) {
+        let newest = self.newest.insert((reading.device, reading.quantity, reading.qos), number);
+        match newest.filter(|newest| ordered && *newest > number) {
             Some(newest) => Err(format!("reading {number} arrives after reading {newest}")),
             None => Ok(()),
         }
     }
 
-    /// At rest: each acknowledged reading is stored once, any other at most once, and nothing else is.
-    pub(crate) fn check(&self, stored: &Stored) -> Result<(), String> {
+    /// At rest: each acknowledged reading is stored once, any other at most once, and nothing else is. If not
+    /// `only_once`, each may be stored again.
+    pub(crate) fn check(&self, stored: &Stored, only_once: bool) -> Result<(), String> {
         let mut stored = stored.clone();
         for (number, reading) in self.readings.iter().enumerate() {
             let quantity = QUANTITIES[reading.quantity].to_owned();
@@ -89,7 +102,7 @@ impl Ledger {
             if reading.acknowledged && times == 0 {
                 return Err(format!("reading {number} is lost: {reading:?}"));
             }
-            if times > 1 {
+            if times > 1 && only_once {
                 return Err(format!("reading {number} is stored {times} times: {reading:?}"));
             }
         }

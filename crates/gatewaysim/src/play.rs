@@ -28,6 +28,8 @@ const MAX_ROUNDS: usize = 2_000;
 const BEGINS_MS: u64 = 1_767_225_600_000;
 /// Time for what waits for it, in milliseconds.
 const PATIENCE_MS: u64 = 60_000;
+/// Milliseconds that pass at most where no broker may find that its storage is stalled.
+const MAX_WAIT_MS: u128 = 8_000;
 /// A broker's reason to refuse a publication while its storage stands still.
 const STALLED: ReasonCode = ReasonCode::ImplementationSpecificError;
 /// Readings of a schedule, at most.
@@ -107,16 +109,24 @@ struct Scene<'a> {
     devices: Vec<Session<usize>>,
     gateway: Gateway<'a>,
     uplink: Uplink,
+    /// Whether readings have identifiers on the way upstream.
+    only_once: bool,
+    /// Whether a broker may find that its storage is stalled.
+    stalls: bool,
     server: Server<'a>,
     ledger: Ledger,
     packets: u64,
 }
 
+fn version(v5: bool) -> Version {
+    if v5 { Version::V5 } else { Version::V311 }
+}
+
 fn device(index: usize, v5: bool, now: Instant) -> Result<Session<usize>, String> {
     let mut options = Options::new("mqtt://gateway").map_err(|error| error.to_string())?;
-    options.version = if v5 { Version::V5 } else { Version::V311 };
+    options.version = version(v5);
     options.client_id = device_name(index);
-    options.clean_start = false;
+    options.clean_start = true;
     options.session_expiry_s = 86_400;
     options.keep_alive_s = 0;
     Ok(Session::new(options, now))
@@ -124,7 +134,7 @@ fn device(index: usize, v5: bool, now: Instant) -> Result<Session<usize>, String
 
 impl<'a> Scene<'a> {
     fn new(schedule: &Schedule, scenery: &'a Scenery) -> Result<Scene<'a>, String> {
-        let Setup { workers, natures, window, batch } = &schedule.setup;
+        let Setup { workers, natures, window, batch, upstream_v5, stalls } = &schedule.setup;
         let mut rng = Rng::with_seed(schedule.seed ^ 0xD15C);
         let began = Instant::now();
         let gateway = Gateway::new(&scenery.gateway, workers[0], &mut rng)?;
@@ -143,7 +153,9 @@ impl<'a> Scene<'a> {
             elapsed: Duration::ZERO,
             devices: devices.collect::<Result<_, _>>()?,
             gateway,
-            uplink: Uplink::new(window, batching, began, BEGINS_MS)?,
+            uplink: Uplink::new((window, batching), version(*upstream_v5), began, BEGINS_MS)?,
+            only_once: *upstream_v5,
+            stalls: *stalls,
             server,
             ledger: Ledger::default(),
             packets: 0,
@@ -202,7 +214,12 @@ impl<'a> Scene<'a> {
                 Process::Gateway => self.gateway.set_trouble(trouble),
                 Process::Server => self.server.set_trouble(trouble),
             },
-            Step::Wait { ms } => self.pass(ms),
+            Step::Storage { process, failing } => self.world(process).disk.set_failing(failing),
+            Step::Reboot { device } => self.reboot(device),
+            Step::Wait { ms } if self.stalls || self.elapsed.as_millis() < MAX_WAIT_MS => {
+                self.pass(ms);
+            }
+            Step::Wait { .. } => {}
             Step::Rest => self.settle()?,
         }
         Ok(())
@@ -224,6 +241,17 @@ impl<'a> Scene<'a> {
         let message = Message::new(topic, number.to_string()).qos(qos);
         let now = self.now();
         self.devices[device].publish(&mut self.gateway.world, message, number, now);
+    }
+
+    /// A device starts again. One that speaks 3.1.1 cannot begin another session that outlives its connection.
+    fn reboot(&mut self, device: usize) {
+        let now = self.now();
+        let session = &mut self.devices[device];
+        if session.is_v5() {
+            session.cut(&mut self.gateway.world, true);
+            *session = session.replaced(now);
+            self.ledger.forget(device);
+        }
     }
 
     fn connect(&mut self, end: End, worker: usize) {
@@ -275,9 +303,9 @@ impl<'a> Scene<'a> {
     fn take(&mut self, process: Process, most: usize) -> Result<bool, String> {
         match process {
             Process::Gateway => self.gateway.take(most),
-            Process::Server => self
-                .server
-                .take(most, |message| self.ledger.arrive(&message.topic, &message.payload)),
+            Process::Server => self.server.take(most, |message| {
+                self.ledger.arrive(&message.topic, &message.payload, !self.stalls)
+            }),
         }
     }
 
@@ -374,6 +402,9 @@ impl<'a> Scene<'a> {
         self.server.fail_power_after(None);
         self.gateway.set_trouble(Trouble::None);
         self.server.set_trouble(Trouble::None);
+        for process in [Process::Gateway, Process::Server] {
+            self.world(process).disk.set_failing(false);
+        }
         self.settle()?;
         // Three times: an old connection that the broker reads late may take a session back.
         for _ in 0..3 {
@@ -385,7 +416,8 @@ impl<'a> Scene<'a> {
         self.ledger.check_acknowledged()?;
         self.gateway.check_empty()?;
         self.server.check_empty()?;
-        self.ledger.check(&stored::read(&self.scenery.check, self.server.durable())?)
+        let stored = stored::read(&self.scenery.check, self.server.durable())?;
+        self.ledger.check(&stored, self.only_once)
     }
 
     fn come_back(&mut self) {

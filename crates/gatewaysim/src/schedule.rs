@@ -27,6 +27,11 @@ pub struct Setup {
     pub window: usize,
     /// Messages per batch, if there are batches.
     pub batch: Option<usize>,
+    /// MQTT 5.0 upstream, not 3.1.1, which has no identifiers: readings are stored at least once.
+    pub upstream_v5: bool,
+    /// Whether time passes in which a broker may find that its storage is stalled. It then refuses messages, which
+    /// later ones that are in flight overtake.
+    pub stalls: bool,
 }
 
 /// What the gateway's connection upstream handles next.
@@ -171,6 +176,18 @@ pub enum Step {
         /// How.
         trouble: Trouble,
     },
+    /// The storage of a process' broker fails, or works again.
+    Storage {
+        /// Which.
+        process: Process,
+        /// Whether it fails from now on.
+        failing: bool,
+    },
+    /// A device starts again: it forgets its session and the readings that were not acknowledged.
+    Reboot {
+        /// Which, if it speaks MQTT 5.0.
+        device: usize,
+    },
     /// Time passes.
     Wait {
         /// How much.
@@ -197,10 +214,11 @@ pub struct Schedule {
 const MAX_DEVICES: usize = 3;
 
 /// How often each kind of step is drawn; some kinds are left out of a schedule.
-const WEIGHTS: [u32; 20] = [14, 8, 2, 16, 28, 20, 18, 18, 12, 12, 12, 30, 1, 4, 1, 2, 1, 2, 2, 1];
+const WEIGHTS: [u32; 22] =
+    [14, 8, 2, 16, 28, 20, 18, 18, 12, 12, 12, 30, 1, 4, 1, 2, 1, 2, 2, 2, 1, 1];
 
 /// Kinds of steps that are left out of some schedules, so that others meet more often: faults.
-const FAULTS: [usize; 7] = [2, 12, 14, 15, 16, 17, 19];
+const FAULTS: [usize; 9] = [2, 12, 14, 15, 16, 17, 18, 20, 21];
 
 impl Script for Schedule {
     type Step = Step;
@@ -237,15 +255,20 @@ impl Script for Schedule {
 impl Setup {
     fn draw(rng: &mut Rng) -> Setup {
         let devices = rng.usize(1..=MAX_DEVICES);
+        let upstream_v5 = rng.u8(..6) > 0;
+        // Batches need properties.
+        let batch = (upstream_v5 && rng.u8(..3) == 0).then(|| [2, 4, 50][rng.usize(..3)]);
         Setup {
             workers: [rng.usize(1..=2), rng.usize(1..=2)],
             natures: (0..devices).map(|_| Nature { v5: rng.u8(..3) > 0 }).collect(),
             window: [1, 3, 8, 100][rng.usize(..4)],
-            batch: (rng.u8(..3) == 0).then(|| [2, 4, 50][rng.usize(..3)]),
+            batch,
+            upstream_v5,
+            stalls: rng.u8(..3) == 0,
         }
     }
 
-    fn step(&self, rng: &mut Rng, weights: &[u32; 20]) -> Step {
+    fn step(&self, rng: &mut Rng, weights: &[u32; 22]) -> Step {
         let all: u32 = weights.iter().sum();
         let mut at = rng.u32(..all);
         let kind = weights.iter().position(|weight| match at.checked_sub(*weight) {
@@ -292,7 +315,10 @@ impl Setup {
                 let kinds = [Trouble::Full, Trouble::Writes, Trouble::Syncs, Trouble::None];
                 Step::Disk { process, trouble: kinds[rng.usize(..4)] }
             }
-            18 => Step::Wait { ms: [10, 200, 2_000, 40_000][rng.usize(..4)] },
+            18 => Step::Storage { process, failing: rng.bool() },
+            19 if self.stalls => Step::Wait { ms: [10, 200, 2_000, 40_000][rng.usize(..4)] },
+            19 => Step::Wait { ms: [10, 100, 500][rng.usize(..3)] },
+            20 => Step::Reboot { device },
             _ => Step::Rest,
         }
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use fulmar_broker::StreamKey;
 use fulmar_client::simulation::{CONTROL, Machine, Outcome};
-use fulmar_client::{Error, Message, Options};
+use fulmar_client::{Error, Message, Options, Version};
 use fulmar_mqtt::codec::peek_frame;
 use fulmar_simulator::{Input, World};
 
@@ -17,17 +17,24 @@ pub(crate) struct Session<P> {
     options: Arc<Options>,
     machine: Machine<P, ()>,
     line: Option<usize>,
+    /// Whether CONNACK has been received on this connection.
+    greeted: bool,
 }
 
 impl<P> Session<P> {
     pub(crate) fn new(options: Options, now: Instant) -> Session<P> {
         let options = Arc::new(options);
-        Session { machine: Machine::new(Arc::clone(&options), now), options, line: None }
+        let machine = Machine::new(Arc::clone(&options), now);
+        Session { machine, options, line: None, greeted: false }
     }
 
     /// The same client without its memory.
     pub(crate) fn replaced(&self, now: Instant) -> Session<P> {
         Session::new(Options::clone(&self.options), now)
+    }
+
+    pub(crate) fn is_v5(&self) -> bool {
+        self.options.version == Version::V5
     }
 
     pub(crate) fn is_connected(&self) -> bool {
@@ -62,7 +69,10 @@ impl<P> Session<P> {
             return Ok(false);
         };
         match self.machine.receive(now, CONTROL, &packet) {
-            Ok(_) => self.flush(world, now),
+            Ok(_) => {
+                self.greeted = true;
+                self.flush(world, now);
+            }
             Err(Error::Refused { reason, .. } | Error::Disconnected(reason))
                 if MAY_END.contains(&reason) =>
             {
@@ -80,13 +90,15 @@ impl<P> Session<P> {
     /// The connection breaks, with what was sent last if `lossy`.
     pub(crate) fn cut(&mut self, world: &mut World, lossy: bool) {
         if let Some(line) = self.line {
-            world.cut(line, lossy);
+            // A CONNECT that is read after a later one would take the session back, and perhaps clear it.
+            world.cut(line, lossy || !self.greeted);
         }
         self.lost();
     }
 
     /// The broker's process has died, or its end of the connection is closed.
     pub(crate) fn lost(&mut self) {
+        self.greeted = false;
         if self.line.take().is_some() {
             self.machine.disconnected();
         }

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use fulmar_client::simulation::Outcome;
-use fulmar_client::{Error, Message, Options};
+use fulmar_client::{Error, Message, Options, Version};
 use fulmar_gateway::forward::{self, BatchForm, Outgoing};
 use fulmar_gateway::mapping::Priority;
 use fulmar_gateway::outbox::Page;
@@ -35,13 +35,15 @@ pub(crate) struct Uplink {
 
 impl Uplink {
     pub(crate) fn new(
-        window: Window,
-        batching: Option<Batching>,
+        (window, batching): (Window, Option<Batching>),
+        version: Version,
         now: Instant,
         now_ms: u64,
     ) -> Result<Uplink, String> {
         let mut options = Options::new("mqtt://upstream").map_err(|error| error.to_string())?;
         NAME.clone_into(&mut options.client_id);
+        options.version = version;
+        options.bridge = version == Version::V311;
         options.publish_before_connack = true;
         options.clean_start = false;
         options.session_expiry_s = 86_400;
