@@ -1,8 +1,8 @@
 //! A message that is being sent to its receivers.
 //!
-//! It is encoded at most once per protocol version and layout (with or without packet identifier);
-//! for each receiver the bytes are copied and the first byte and the identifier set. The shared
-//! [`Message`] is made only when somebody must remember it: a QoS 0 message to connected
+//! For the first receiver of a protocol version and layout (with or without packet identifier) it is encoded where it is
+//! to be sent from. From the second one on there is a template: its bytes are copied, and the first byte and the
+//! identifier set. The shared [`Message`] is made only when somebody must remember it: a QoS 0 message to connected
 //! receivers never allocates.
 
 use std::sync::Arc;
@@ -25,9 +25,19 @@ pub(crate) struct Parcel {
 
 #[derive(Debug, Default)]
 struct Template {
-    made: bool,
+    receivers: Receivers,
     bytes: Vec<u8>,
     packet_id_at: usize,
+}
+
+/// How many receivers of a template's version and layout there were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Receivers {
+    #[default]
+    None,
+    One,
+    /// The template is made.
+    More,
 }
 
 /// How one receiver gets it.
@@ -52,7 +62,7 @@ pub(crate) struct Publication<'a> {
 impl<'a> Publication<'a> {
     pub(crate) fn new(parts: MessageParts<'a>, parcel: &'a mut Parcel) -> Publication<'a> {
         for template in &mut parcel.templates {
-            template.made = false;
+            template.receivers = Receivers::None;
         }
         Publication { parts, message: None, parcel, found_in: u64::MAX }
     }
@@ -118,14 +128,19 @@ impl<'a> Publication<'a> {
         }
         let layout = usize::from(version == Version::V5) * 2 + usize::from(packet_id.is_some());
         let template = &mut self.parcel.templates[layout];
-        if !template.made {
+        if template.receivers == Receivers::None {
+            template.receivers = Receivers::One;
+            encode_publish(out, version, &self.parts, terms, packet_id, false, now);
+            return;
+        }
+        if template.receivers == Receivers::One {
             template.bytes.clear();
             let bytes = &mut template.bytes;
             encode_publish(bytes, version, &self.parts, terms, packet_id, false, now);
             let tail = self.parts.payload.len();
             template.packet_id_at = packet_id_place(bytes, self.parts.topic.len());
             debug_assert!(template.packet_id_at + tail <= template.bytes.len());
-            template.made = true;
+            template.receivers = Receivers::More;
         }
         let start = out.len();
         out.extend_from_slice(&template.bytes);

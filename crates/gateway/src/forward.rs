@@ -1,6 +1,7 @@
 //! The form in which a message leaves: from the publication that the gateway's session receives to the outbox's item,
 //! and from there to the publication upstream.
 
+use bytes::Bytes;
 use fulmar_mqtt::packet::Publish;
 use fulmar_mqtt::{Properties, Property, PropertyBuf, QoS};
 
@@ -62,7 +63,7 @@ pub struct Outgoing {
     /// Topic name.
     pub topic: String,
     /// Payload.
-    pub payload: Vec<u8>,
+    pub payload: Bytes,
     /// Quality of service.
     pub qos: QoS,
     /// RETAIN flag.
@@ -95,7 +96,7 @@ pub fn outgoing(publication: &Publication, form: &BatchForm<'_>, now_ms: u64) ->
                 .push(Property::UserProperty(ENCODING, if packed { DEFLATE } else { "none" }))
                 .push(Property::UserProperty(VIA, form.name));
             let (topic, qos) = (form.topic.to_owned(), QoS::AtLeastOnce);
-            Outgoing { topic, payload, qos, retain: false, properties }
+            Outgoing { topic, payload: payload.into(), qos, retain: false, properties }
         }
     }
 }
@@ -110,8 +111,8 @@ fn one(stored: &Stored, now_ms: u64) -> Outgoing {
         let left = u32::try_from(left).unwrap_or(u32::MAX);
         properties.push(Property::MessageExpiryInterval(left));
     }
-    let Stored { topic, payload, qos, retain, .. } = stored.clone();
-    Outgoing { topic, payload, qos, retain, properties }
+    let (topic, payload) = (stored.topic.clone(), stored.payload.clone());
+    Outgoing { topic, payload, qos: stored.qos, retain: stored.retain, properties }
 }
 
 #[cfg(test)]

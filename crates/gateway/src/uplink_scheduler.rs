@@ -304,7 +304,7 @@ mod tests {
     use super::*;
 
     fn message(seq: u64) -> Stored {
-        Stored { seq, entered_ms: 1000, payload: vec![0; 100], ..Stored::default() }
+        Stored { seq, entered_ms: 1000, payload: vec![0; 100].into(), ..Stored::default() }
     }
 
     fn read(messages: impl IntoIterator<Item = Stored>, more: bool) -> Page {

@@ -158,7 +158,7 @@ impl<'a> Server<'a> {
     /// The platform stores what was received. False if there is nothing, or if it fails.
     pub(crate) fn store(&mut self) -> bool {
         let Some(taken) = self.taken.as_mut().filter(|taken| !taken.stored) else { return false };
-        let stored = self.platform.take_measurements(taken.messages.clone());
+        let stored = self.platform.take_measurements(&taken.messages);
         taken.stored = self.runtime.block_on(stored).is_ok();
         taken.stored
     }

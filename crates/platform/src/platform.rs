@@ -172,7 +172,7 @@ impl Platform {
         twin: &str,
         receiver: &str,
         publisher: Option<&str>,
-        payloads: Vec<Vec<u8>>,
+        payloads: &[Vec<u8>],
     ) -> Result<(), Error> {
         let (Ok(twin), Ok(receiver)) = (twin.parse::<Name>(), receiver.parse::<Name>()) else {
             tracing::info!(twin, receiver, "frames of a receiver with an invalid name");
@@ -208,7 +208,7 @@ impl Platform {
     /// # Errors
     /// Something was not stored, for now: try all of it again; what has an identifier or a time of its
     /// own is stored once. What cannot be taken at all is logged, counted and done with.
-    pub async fn take_measurements(&self, messages: Vec<SensorMessage>) -> Result<(), Error> {
+    pub async fn take_measurements(&self, messages: &[SensorMessage]) -> Result<(), Error> {
         Ok(crate::measurements::handlers::take_messages(&self.app, messages).await?)
     }
 

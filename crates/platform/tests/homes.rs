@@ -206,7 +206,7 @@ async fn messages_of_unknown_devices_are_kept_and_nonsense_is_counted() {
         message("north/sensor/cellar/radon/x", "5", "gw-5"),
         message("south/sensor/cellar/radon", "6", "gw-1"),
     ];
-    world.platform.take_measurements(messages).await.unwrap();
+    world.platform.take_measurements(&messages).await.unwrap();
     let sensor = world.get(&office, &format!("{BASE}/sensor/cellar")).await.json;
     assert_eq!(sensor["home"], Value::Null);
     assert_eq!(sensor["quantities"], json!(["co2", "humidity", "radon"]));

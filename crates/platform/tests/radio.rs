@@ -78,7 +78,7 @@ async fn frames_are_stored_as_published_by_whoever_published_them() {
     let voucher = world.platform.vouch("north-office", topic, &payload).unwrap();
     let publisher = world.platform.vouched(&voucher, topic, &payload);
     assert_eq!(publisher, Some("north-office"));
-    world.platform.take_frames("north", "van-1", publisher, vec![payload]).await.unwrap();
+    world.platform.take_frames("north", "van-1", publisher, &[payload]).await.unwrap();
     let readings = world.get(&admin, "/api/v1/north/reading").await.json;
     let stored = &readings["items"][0];
     assert_eq!((&stored["reader"], &stored["device"]), (&json!("north-office"), &json!("van-1")));

@@ -109,7 +109,8 @@ pub struct Sender<S> {
     tail_since: Option<Duration>,
     end: End,
     events: VecDeque<Event>,
-    payload: Vec<u8>,
+    /// Scratch for a parity symbol.
+    parity: Vec<u8>,
 }
 
 impl<S: Source> Sender<S> {
@@ -131,7 +132,7 @@ impl<S: Source> Sender<S> {
             tail_since: None,
             end: End::Open,
             events: VecDeque::new(),
-            payload: Vec::new(),
+            parity: Vec::new(),
         })
     }
 
@@ -312,22 +313,25 @@ impl<S: Source> Sender<S> {
         let tell = block == 0 || symbol.is_multiple_of(FTI_EVERY_SYMBOLS);
         let (fti, head) = (tell.then(|| self.fti(id.into())), self.base.head());
         let object = &mut self.objects[usize::from(id)];
-        if let Err(error) = object.symbol(&self.base.code, block, symbol, &mut self.payload) {
-            object.withdrawn = true;
-            self.squelch = true;
-            self.events.push_back(Event::Unreadable(id, error));
-            return false;
-        }
-        let block_len = object.partition.symbols(block);
+        let (flags, block_len) = (object.flags | repair, object.partition.symbols(block));
+        let payload = match object.symbol(&self.base.code, block, symbol, &mut self.parity) {
+            Ok(payload) => payload,
+            Err(error) => {
+                object.withdrawn = true;
+                self.squelch = true;
+                self.events.push_back(Event::Unreadable(id, error));
+                return false;
+            }
+        };
         let message = ObjectMessage {
             head,
-            flags: object.flags | repair,
+            flags,
             fec: Fec::default(),
             object: id,
             symbol: Some(SymbolId { block, symbol: symbol.into(), block_len }),
             fti,
             rate: None,
-            payload: &self.payload,
+            payload,
         };
         Message::Object(message).encode(out);
         if repair != 0 || u16::from(symbol) >= block_len {

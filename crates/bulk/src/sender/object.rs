@@ -151,28 +151,27 @@ impl<S: Source> SentObject<S> {
         Ok(&self.cache[0].1)
     }
 
-    /// Writes a symbol, source or parity, into `out`.
-    pub(super) fn symbol(
-        &mut self,
+    /// A symbol, source or parity; parity is made in `scratch`.
+    pub(super) fn symbol<'a>(
+        &'a mut self,
         code: &Code,
         block: u32,
         symbol: u8,
-        out: &mut Vec<u8>,
-    ) -> io::Result<()> {
+        scratch: &'a mut Vec<u8>,
+    ) -> io::Result<&'a [u8]> {
         let symbols = self.partition.symbols(block);
         let length = usize::from(self.partition.symbol_bytes());
         let within = self.partition.block_bytes(block);
         let bytes = self.block(block)?;
-        out.clear();
         if u16::from(symbol) < symbols {
             let start = usize::from(symbol) * length;
             // The object's last symbol may be shorter.
-            out.extend_from_slice(&bytes[start..within.min(start + length)]);
-        } else {
-            out.resize(length, 0);
-            code.parity(usize::from(u16::from(symbol) - symbols), bytes, out);
+            return Ok(&bytes[start..within.min(start + length)]);
         }
-        Ok(())
+        scratch.clear();
+        scratch.resize(length, 0);
+        code.parity(usize::from(u16::from(symbol) - symbols), bytes, scratch);
+        Ok(scratch)
     }
 }
 
@@ -229,11 +228,9 @@ mod tests {
         let code = Code::new(2, 1).unwrap();
         let mut object = SentObject::new(parts, vec![], 0, b"abcde".to_vec());
         let mut out = Vec::new();
-        object.symbol(&code, 0, 1, &mut out).unwrap();
-        assert_eq!(out, b"e");
-        object.symbol(&code, 0, 2, &mut out).unwrap();
+        assert_eq!(object.symbol(&code, 0, 1, &mut out).unwrap(), b"e");
         let mut parity = vec![0; 4];
         code.parity(0, b"abcde\0\0\0", &mut parity);
-        assert_eq!(out, parity);
+        assert_eq!(object.symbol(&code, 0, 2, &mut out).unwrap(), parity);
     }
 }

@@ -11,6 +11,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use fulmar_mqtt::QoS;
 use rusqlite::{Connection, OptionalExtension as _, Result as SqlResult, Row, params};
 
@@ -86,7 +87,7 @@ pub struct Stored {
     /// Topic name upstream.
     pub topic: String,
     /// Payload.
-    pub payload: Vec<u8>,
+    pub payload: Bytes,
     /// Properties to be sent, in MQTT 5.0 encoding, without the message expiry interval.
     pub properties: Vec<u8>,
     /// Quality of service upstream.
@@ -482,7 +483,7 @@ fn stored(row: &Row<'_>) -> SqlResult<Stored> {
     Ok(Stored {
         seq: number(row, 0)?,
         topic: row.get(1)?,
-        payload: row.get(2)?,
+        payload: row.get::<_, Vec<u8>>(2)?.into(),
         properties: row.get(3)?,
         qos: QoS::try_from(row.get::<_, u8>(4)?).unwrap_or(QoS::AtLeastOnce),
         retain: row.get(5)?,

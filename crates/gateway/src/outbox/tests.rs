@@ -27,7 +27,10 @@ fn item(number: u64) -> Item {
 
 fn waiting(outbox: &Outbox) -> Vec<String> {
     let read = outbox.read(Priority::Normal, 0, 1000, usize::MAX).unwrap();
-    read.messages.into_iter().map(|message| String::from_utf8(message.payload).unwrap()).collect()
+    read.messages
+        .into_iter()
+        .map(|message| String::from_utf8(message.payload.to_vec()).unwrap())
+        .collect()
 }
 
 struct Folder(tempfile::TempDir);

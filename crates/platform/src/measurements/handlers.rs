@@ -75,10 +75,10 @@ async fn take(
 }
 
 /// Takes messages, in their order; what cannot be taken is logged and done with.
-pub(crate) async fn take_messages(app: &App, messages: Vec<SensorMessage>) -> Result<(), Problem> {
+pub(crate) async fn take_messages(app: &App, messages: &[SensorMessage]) -> Result<(), Problem> {
     let mut by_twin: BTreeMap<Name, Vec<Each<NewMeasurement>>> = BTreeMap::new();
     let now = Time::now();
-    for message in &messages {
+    for message in messages {
         match read(app, message, now) {
             Ok((twin, items)) => {
                 let items = items.into_iter().map(|item| Each { id: None, item: Ok(item) });

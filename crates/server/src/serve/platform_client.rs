@@ -207,14 +207,14 @@ async fn take(platform: &Platform, receiver: &mut LocalReceiver) -> std::io::Res
     }
     for ((twin, device, publisher), payloads) in frames {
         let publisher = publisher.as_deref();
-        let take = || platform.take_frames(&twin, &device, publisher, payloads.clone());
+        let take = || platform.take_frames(&twin, &device, publisher, &payloads);
         while let Err(error) = take().await {
             tracing::warn!(twin, device, "frames are waiting: {error}");
             tokio::time::sleep(PAUSE).await;
         }
     }
     if !measured.is_empty() {
-        while let Err(error) = platform.take_measurements(measured.clone()).await {
+        while let Err(error) = platform.take_measurements(&measured).await {
             tracing::warn!("measurements are waiting: {error}");
             tokio::time::sleep(PAUSE).await;
         }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use fulmar_gateway::identity::MessageIdentity;
 use fulmar_gateway::outbox::Stored;
 use fulmar_mqtt::{Properties, ReasonCode};
@@ -45,7 +46,7 @@ impl DeadLetter {
         let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
         let message = Stored {
             topic: topic.to_owned(),
-            payload: payload.to_vec(),
+            payload: Bytes::copy_from_slice(payload),
             id: text(identity.id),
             at: text(identity.at),
             ..Stored::default()
@@ -155,7 +156,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("dead.jsonl");
         let mut letters = DeadLetters::open(&path, 300).unwrap();
-        let message = Stored { topic: "a".into(), payload: vec![0, 255], ..Stored::default() };
+        let message =
+            Stored { topic: "a".into(), payload: vec![0, 255].into(), ..Stored::default() };
         let letter = DeadLetter { message, reason: "Topic Name invalid", way: Way::Up };
         letters.append(std::slice::from_ref(&letter)).unwrap();
         let line: serde_json::Value =

@@ -304,7 +304,6 @@ impl<'a> Session<'a> {
         let identity = MessageIdentity::read(properties.as_properties());
         let id = identity.id.unwrap_or_default().to_owned();
         let at = identity.at.unwrap_or_default().to_owned();
-        let payload = payload.to_vec();
         let message = Stored { topic, payload, qos, retain, id, at, ..Stored::default() };
         self.outbox.add_dead_letters(vec![DeadLetter {
             message,
