@@ -338,7 +338,13 @@ impl Broker {
                 reason,
                 "storage is stalled: what needs the disk is refused until it works again"
             );
+            self.mailboxes.wake_all();
         }
+    }
+
+    /// Whether storage is stalled now.
+    pub(crate) fn stall_lasts(&self) -> bool {
+        self.stall.lasts(self.storage())
     }
 
     /// Whether storage is stalled; logs the end of a stall.
@@ -346,6 +352,6 @@ impl Broker {
         if self.stall.end(self.storage()) {
             tracing::info!("storage works again: nothing is refused any longer");
         }
-        self.stall.lasts(self.storage())
+        self.stall_lasts()
     }
 }

@@ -70,6 +70,9 @@ pub(crate) struct Turn {
     held: FxHashSet<Token>,
     /// How far storage was when the first of them began to wait.
     held_since: Seq,
+    held_in_stall: bool,
+    /// What was committed when [`Turn::see_storage`] was called last.
+    seen_committed: Seq,
     /// Connections that wait because an internal session is behind.
     delayed: FxHashSet<Token>,
     /// [`BackPressure::falls`](crate::back_pressure::BackPressure) when the first of them began to wait.
@@ -101,6 +104,8 @@ impl Turn {
             pool: Vec::new(),
             held: FxHashSet::default(),
             held_since: Seq(0),
+            held_in_stall: false,
+            seen_committed: Seq(0),
             delayed: FxHashSet::default(),
             delayed_since: 0,
             fan_out: FanOutBudget::default(),
@@ -336,12 +341,18 @@ impl Turn {
         self.number.0 += 1;
     }
 
-    /// Notes that a connection waits for storage.
+    /// Notes that a connection waits for the next commit, or for a stall to begin or end.
     pub(crate) fn hold(&mut self, token: Token) {
         if self.held.is_empty() {
-            self.held_since = self.broker.storage().committed();
+            // As of before the decision: what has happened since is then not missed.
+            (self.held_since, self.held_in_stall) = (self.seen_committed, self.stalled);
         }
         self.held.insert(token);
+    }
+
+    /// Whether a connection waits for storage.
+    pub(crate) fn is_held(&self, token: Token) -> bool {
+        self.held.contains(&token)
     }
 
     /// Notes that a connection waits because an internal session is behind, as of this number of
@@ -353,13 +364,21 @@ impl Turn {
         self.delayed.insert(token);
     }
 
+    /// A connection has ended: it waits for nothing.
+    pub(crate) fn forget(&mut self, token: Token) {
+        self.held.remove(&token);
+        self.delayed.remove(&token);
+    }
+
     /// Whether a connection waits because an internal session is behind.
     pub(crate) fn is_delayed(&self, token: Token) -> bool {
         self.delayed.contains(&token)
     }
 
     fn may_release_held(&self) -> bool {
-        !self.held.is_empty() && self.broker.storage().committed() > self.held_since
+        !self.held.is_empty()
+            && (self.broker.storage().committed() > self.held_since
+                || self.broker.stall_lasts() != self.held_in_stall)
     }
 
     fn may_release_delayed(&self) -> bool {
@@ -424,6 +443,7 @@ impl Turn {
 
     /// Sees whether storage is stalled.
     pub(crate) fn see_storage(&mut self) {
+        self.seen_committed = self.broker.storage().committed();
         self.stalled = self.broker.is_storage_stalled();
     }
 }

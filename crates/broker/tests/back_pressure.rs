@@ -240,6 +240,21 @@ fn a_client_that_waits_is_not_disconnected_for_its_keep_alive() {
 }
 
 #[test]
+fn a_client_that_has_gone_while_it_waits_is_not_kept() {
+    let mut scene = Scene::new();
+    for keep_alive in [0, 10] {
+        let (device, _) = scene.world.connect(1, &Hello { keep_alive, ..hello("device") });
+        scene.publish_times(6, device, "a/b");
+        assert!(scene.waits(device));
+        scene.world.half_close(device);
+        scene.world.wait(Duration::from_secs(14));
+        assert!(!scene.world.is_closed(device), "there may be room yet for what it sent");
+        scene.world.wait(Duration::from_secs(80));
+        assert!(scene.world.is_closed(device));
+    }
+}
+
+#[test]
 fn a_client_that_waits_gets_its_turn_without_a_commit_and_whatever_worker_serves_it() {
     let mut scene = Scene::new();
     let device = scene.join("device");

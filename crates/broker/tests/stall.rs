@@ -387,6 +387,38 @@ fn publishers_that_wait_for_a_backlog_go_on_after_the_next_commit() {
 }
 
 #[test]
+fn a_packet_left_unread_is_read_after_a_commit_that_came_within_the_turn() {
+    let mut scene = Scene::new();
+    let old = scene.join(0, &of_311("old"));
+    scene.stall();
+    // The worker still takes storage for stalled.
+    scene.storage.commit();
+    let packet = Packet::Publish(Publish {
+        dup: false,
+        qos: QoS::AtLeastOnce,
+        retain: false,
+        topic: "a/b",
+        packet_id: PacketId::new(7),
+        properties: Properties::NONE,
+        payload: b"1",
+    });
+    scene.world.send_within_turn(old, &packet);
+    scene.world.settle();
+    scene.commit();
+    assert_eq!(scene.world.seen(old), [puback(7, ReasonCode::Success)]);
+}
+
+#[test]
+fn wills_are_not_stored_without_end() {
+    let mut scene = Scene::new();
+    scene.stall();
+    let with_will = Hello { will: Some(("a/will", 0)), ..hello("mourned") };
+    assert_eq!(scene.connect_refused(0, &with_will), ReasonCode::Success);
+    scene.storage.set_backlog(usize::MAX);
+    assert_eq!(scene.connect_refused(0, &with_will), ReasonCode::ServerUnavailable);
+}
+
+#[test]
 fn sys_says_why_and_stops_saying_it() {
     let mut scene = Scene::with(Setup { sys_interval_s: 1, ..Setup::default() });
     let failures = |scene: &mut Scene| {

@@ -93,6 +93,13 @@ pub fn may_pass(reason: ReasonCode) -> bool {
     )
 }
 
+/// Whether the refusal ends by itself: a Fulmar whose disk fails answers so, and each of its topics is tried again every
+/// few seconds.
+#[must_use]
+pub fn is_passing(reason: ReasonCode) -> bool {
+    reason == ReasonCode::ImplementationSpecificError
+}
+
 impl Refusals {
     /// Every refusal, in order of topics.
     pub fn all(&self) -> impl Iterator<Item = (&Refused, &Refusal)> {
@@ -119,7 +126,11 @@ impl Refusals {
         now_ms: u64,
     ) -> RefusalRecord {
         let what = Refused::of(publication);
-        if self.retry_at_ms.is_none_or(|at| at <= now_ms) {
+        let soon = now_ms.saturating_add(FIRST_RETRY_MS);
+        if is_passing(reason) {
+            self.retry_at_ms =
+                Some(self.retry_at_ms.filter(|at| *at > now_ms).map_or(soon, |at| at.min(soon)));
+        } else if self.retry_at_ms.is_none_or(|at| at <= now_ms) {
             let wait = FIRST_RETRY_MS << self.retries.min(10);
             self.retry_at_ms = Some(now_ms.saturating_add(wait.min(LAST_RETRY_MS)));
         }

@@ -256,6 +256,12 @@ impl StreamConn {
                 Err(_) => return self.lost(io, LostCause::Failed),
             }
         }
+        if self.core_blocked
+            && self.read_closed
+            && let Some(mqtt) = &mut self.mqtt
+        {
+            mqtt.peer_closed(&io.shard);
+        }
         After::Wait
     }
 

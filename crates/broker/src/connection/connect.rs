@@ -259,7 +259,8 @@ impl Connection {
                 return self.refuse(shard, ReasonCode::NotAuthorized);
             }
         }
-        if Self::refuses_session(shard, &pending.client_id, pending.expiry_interval_s) {
+        let is_stored = pending.expiry_interval_s > 0;
+        if Self::refuses_session(shard, &pending.client_id, is_stored, pending.will.is_some()) {
             return self.refuse(shard, ReasonCode::ServerUnavailable);
         }
         if username.as_deref().is_some_and(|name| name.starts_with(EXTERNAL_USER_PREFIX)) {

@@ -23,6 +23,7 @@ impl Connection {
             return;
         }
         self.lost = true;
+        shard.turn.forget(self.at.token);
         let kind = self.peer.transport.index();
         shard.metrics().connections[kind].sub(1);
         self.unlist(shard);

@@ -44,6 +44,9 @@ use crate::transports::SharedHere;
 use connect::{PendingConnect, is_connect};
 use throttle::Throttle;
 
+/// How long a connection whose client has closed its side may wait to be read.
+const MAX_UNREAD: Duration = Duration::from_secs(90);
+
 /// The result of [`Connection::receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
@@ -223,6 +226,8 @@ struct Rare {
     throttle: Option<Throttle>,
     /// A packet is left unread until then because storage is stalled.
     held_until: Option<Timestamp>,
+    /// The client has closed its side while nothing is read from it: when the connection ends.
+    gone_by: Option<Timestamp>,
 }
 
 impl Default for Rare {
@@ -236,6 +241,7 @@ impl Default for Rare {
             credential: None,
             throttle: None,
             held_until: None,
+            gone_by: None,
         }
     }
 }
@@ -455,8 +461,10 @@ impl Connection {
             State::Connected(_) => {
                 // Nothing is read from the client while it waits.
                 let token = self.at.token;
-                let unheard = shard.turn.fan_out.is_waiting(token) || shard.turn.is_delayed(token);
-                let silent_at = if unheard { Timestamp::NEVER } else { self.silent_at() };
+                let unheard = shard.turn.fan_out.is_waiting(token)
+                    || shard.turn.is_delayed(token)
+                    || shard.turn.is_held(token);
+                let silent_at = if unheard { self.gone_by() } else { self.silent_at() };
                 let own = self.throttled_until().or(self.held_until()).unwrap_or(silent_at);
                 own.min(self.admitted_until())
             }
@@ -466,6 +474,17 @@ impl Connection {
 
     fn rare(&mut self) -> &mut Rare {
         self.rare.get_or_insert_default()
+    }
+
+    /// The peer has closed its side, and what it sent before is not read yet because it has to wait. The connection ends
+    /// after its Keep Alive, a minute and a half at most, if that takes so long.
+    pub fn peer_closed(&mut self, shard: &Shard) {
+        let by = self.silent_at().min(shard.now() + MAX_UNREAD);
+        self.rare().gone_by.get_or_insert(by);
+    }
+
+    fn gone_by(&self) -> Timestamp {
+        self.rare.as_ref().and_then(|rare| rare.gone_by).unwrap_or(Timestamp::NEVER)
     }
 
     fn admitted_until(&self) -> Timestamp {

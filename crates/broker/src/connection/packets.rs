@@ -166,7 +166,11 @@ impl Connection {
             return self.refuse_packet(shard, reason, &error);
         }
         let mut reason = self.may_publish(shard, session, topic);
-        if !reason.is_error() && self.refuses_publish(shard, stream_index, session, topic, publish)
+        // Of 3.1.1, what cannot be refused was left unread; what is here is stored.
+        let may_refuse = self.version == Version::V5 || publish.qos == QoS::AtMostOnce;
+        if !reason.is_error()
+            && may_refuse
+            && self.refuses_publish(shard, stream_index, session, topic, publish)
         {
             shard.metrics().storage_refused.add(1);
             reason = STALLED;

@@ -10,7 +10,9 @@ use fulmar_mqtt::topic::check_name;
 use fulmar_mqtt::{Packet, Properties, QoS, ReasonCode, Version};
 
 use super::{Connection, State, Waiting, WaitingAck};
+use crate::event::BrokerEvent;
 use crate::lifecycle::Departure;
+use crate::peer::StreamKey;
 use crate::session::Session;
 use crate::shard::Shard;
 use crate::time::Timestamp;
@@ -123,6 +125,19 @@ impl Connection {
         self.end_hold(shard);
         if self.held_until().is_some() {
             self.close_for_stall(shard);
+        } else {
+            shard.turn.notify_own(self.at.token, BrokerEvent::Ready);
+        }
+    }
+
+    /// Nothing of a stream is waited for any more.
+    pub(super) fn unblock(&mut self, stream: StreamKey) {
+        let ended = self.streams.iter_mut().find(|open| open.key == stream);
+        ended.into_iter().for_each(|open| open.blocked = false);
+        if let Some(rare) = &mut self.rare
+            && self.streams.iter().all(|open| !open.blocked)
+        {
+            rare.held_until = None;
         }
     }
 
@@ -136,6 +151,8 @@ impl Connection {
     /// was not answered, and is then answered as if for the first time. A PUBREL goes on waiting, as its message has
     /// arrived.
     pub(super) fn refuse_overdue(&mut self, shard: &mut Shard) {
+        // What has become durable meanwhile is no refusal.
+        self.release_waiting(shard);
         let overdue = shard.turn.overdue();
         if self.waiting.front().is_none_or(|ack| ack.turn > overdue) {
             return;
@@ -184,10 +201,18 @@ impl Connection {
         self.end(shard, WHY, u64::from(reason.as_u8()));
     }
 
-    /// Whether CONNECT is refused because its session would have to be stored, or removed from storage.
-    pub(super) fn refuses_session(shard: &Shard, client_id: &str, expiry_interval_s: u32) -> bool {
+    /// Whether CONNECT is refused because its session would have to be stored, or removed from storage; or because of a
+    /// will, which nobody could refuse when it is published, and storage has too much already.
+    pub(super) fn refuses_session(
+        shard: &Shard,
+        client_id: &str,
+        is_stored: bool,
+        has_will: bool,
+    ) -> bool {
         let refuses = shard.turn.is_stalled()
-            && (expiry_interval_s > 0 || shard.broker().registry().is_durable(client_id));
+            && (is_stored
+                || shard.broker().registry().is_durable(client_id)
+                || has_will && shard.turn.storage_is_behind());
         if refuses {
             shard.metrics().storage_refused.add(1);
         }

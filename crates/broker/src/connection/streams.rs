@@ -28,6 +28,7 @@ impl Connection {
             self.announce_output(shard);
             return;
         }
+        self.unblock(stream);
         if stream.is_unidirectional() {
             self.streams.retain(|open| open.key != stream);
             return;

@@ -4,7 +4,7 @@
 mod interleaving;
 pub mod storage;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,6 +47,8 @@ pub struct World {
     pub broker: Arc<Broker>,
     shards: Vec<Shard>,
     lines: HashMap<u64, Line>,
+    /// Connections that had an event. What they left unread is offered to them again, as transports do, and only then.
+    notified: HashSet<u64>,
     now: Timestamp,
     next: u64,
 }
@@ -170,7 +172,14 @@ impl World {
         let broker = Broker::new(config, setup.storage, setup.restored, setup.now);
         let shard = |index| Shard::new(Arc::clone(&broker), index, setup.now, Arc::new(|| {}));
         let shards = (0..setup.workers).map(shard).collect();
-        World { broker, shards, lines: HashMap::new(), now: setup.now, next: 0 }
+        World {
+            broker,
+            shards,
+            lines: HashMap::new(),
+            notified: HashSet::new(),
+            now: setup.now,
+            next: 0,
+        }
     }
 
     /// A broker that crashes now and starts again with what `storage` has committed.
@@ -354,6 +363,12 @@ impl World {
         self.offer(conn.0);
     }
 
+    /// The client closes its side, while the worker does not read from it.
+    pub fn half_close(&mut self, conn: Conn) {
+        let line = self.lines.get_mut(&conn.0).unwrap();
+        line.connection.peer_closed(&self.shards[line.shard]);
+    }
+
     /// One worker sends what it has and ends its turn, while the others' go on.
     pub fn end_turn(&mut self, shard: usize) {
         let mut events = Vec::new();
@@ -361,6 +376,7 @@ impl World {
         for (token, event) in events {
             let line = self.lines.get_mut(&token.0).unwrap();
             line.connection.on_event(&mut self.shards[shard], event);
+            self.notified.insert(token.0);
             self.drain(token.0);
         }
         self.shards[shard].end_turn();
@@ -566,6 +582,7 @@ impl World {
                 self.shards[at].take_events(&mut events);
                 for (token, event) in events {
                     moved = true;
+                    self.notified.insert(token.0);
                     let Some(line) = self.lines.get_mut(&token.0) else { continue };
                     if line.open {
                         line.connection.on_event(&mut self.shards[at], event);
@@ -575,9 +592,10 @@ impl World {
                 moved |= !self.shards[at].before_sleep();
                 self.shards[at].after_sleep();
             }
+            let notified = std::mem::take(&mut self.notified);
             let numbers: Vec<u64> = self.lines.keys().copied().collect();
             for number in numbers {
-                if !self.lines[&number].unread.is_empty() {
+                if notified.contains(&number) && !self.lines[&number].unread.is_empty() {
                     let before = self.lines[&number].unread.len();
                     self.offer(number);
                     moved |= self.lines[&number].unread.len() != before;

@@ -35,7 +35,8 @@ use crate::config::{Config, set};
 ///
 /// It runs on threads of its own. Several servers can run in one process, each with a data folder of its own. They share
 /// nothing, and change nothing of the process: they set up no log (their events go to the program's `tracing`
-/// subscriber), handle no signals, read no environment and do not write to standard output.
+/// subscriber), handle no signals, read no environment except for the default data folder, and do not write to standard
+/// output.
 ///
 /// [`Server::stop`] ends it in order. Dropping it ends it at once: clients are disconnected without waiting for what
 /// they have not received, everything that was acknowledged is stored, and an error of storage is only logged. Both

@@ -17,7 +17,7 @@ use fulmar_gateway::forward::{self, BatchForm, Outgoing};
 use fulmar_gateway::identity::{self, MessageIdentity};
 use fulmar_gateway::mapping::Priority;
 use fulmar_gateway::outbox::{Page, Stored};
-use fulmar_gateway::refusals::{RefusalRecord, Refused, may_pass};
+use fulmar_gateway::refusals::{RefusalRecord, Refused, is_passing, may_pass};
 use fulmar_gateway::uplink_scheduler::{Publication, UplinkScheduler};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
@@ -366,7 +366,8 @@ impl<'a> Uplink<'a> {
         if record == RefusalRecord::TooMany {
             tracing::error!(%reason,
                 "the upstream broker refuses too many topics: forwarding paused");
-            self.again_at = Some(Instant::now() + SUBSCRIBE_AGAIN);
+            let pause = if is_passing(reason) { LATER } else { SUBSCRIBE_AGAIN };
+            self.again_at = Some(Instant::now() + pause);
             return;
         }
         if record == RefusalRecord::New {
@@ -375,7 +376,13 @@ impl<'a> Uplink<'a> {
                 Publication::One(message) => &message.topic,
                 Publication::Batch(_) => &self.shared.config.batch.topic,
             };
-            if known <= NAMED {
+            if is_passing(reason) && known <= NAMED {
+                tracing::warn!(
+                    topic, %reason,
+                    "the upstream broker cannot store the topic's messages now: they stay in the \
+                     outbox and are tried again every few seconds"
+                );
+            } else if known <= NAMED {
                 tracing::error!(
                     topic, %reason,
                     "the upstream broker refuses the topic: its messages stay in the outbox and \
