@@ -480,6 +480,24 @@ mod tests {
     }
 
     #[test]
+    fn a_broker_that_cannot_store_now_is_asked_again_soon() {
+        const STALLED: ReasonCode = ReasonCode::ImplementationSpecificError;
+        let mut scheduler = scheduler(2, usize::MAX);
+        lanes(&mut scheduler, [of(1, "a"), of(2, "b")]);
+        let (a, b) = (scheduler.next(0).unwrap(), scheduler.next(0).unwrap());
+        scheduler.refused(&a, DENIED, 1000);
+        for now in [6000, 16_000] {
+            scheduler.restart(now);
+            lanes_at(&mut scheduler, now, [of(1, "a")]);
+            let probe = scheduler.next(now).unwrap();
+            scheduler.refused(&probe, DENIED, now);
+        }
+        assert_eq!(scheduler.refusals().retry_at_ms(), Some(36_000));
+        scheduler.refused(&b, STALLED, 17_000);
+        assert_eq!(scheduler.refusals().retry_at_ms(), Some(22_000));
+    }
+
+    #[test]
     fn what_no_longer_waits_is_no_longer_refused() {
         let mut scheduler = scheduler(2, usize::MAX);
         lanes(&mut scheduler, [of(1, "a")]);
