@@ -116,9 +116,11 @@ impl UplinkScheduler {
     ) -> RefusalRecord {
         self.done(publication.first());
         let record = self.refusals.add(publication, reason, now_ms);
-        let (what, batching) = (Refused::of(publication), self.batching.is_some());
-        for lane in &mut self.lanes {
-            lane.ready.retain(|message| !what.covers(message, batching));
+        let what = Refused::of(publication);
+        for priority in [Priority::Urgent, Priority::Normal] {
+            let batching = self.batches(priority);
+            let ready = &mut self.lanes[priority as usize].ready;
+            ready.retain(|message| !what.covers(message, batching));
         }
         record
     }
@@ -160,6 +162,7 @@ impl UplinkScheduler {
 
     /// Adds messages that were read from the outbox.
     pub fn loaded(&mut self, priority: Priority, read: Page) {
+        let batching = self.batches(priority);
         let lane = &mut self.lanes[priority as usize];
         lane.read_to = lane.read_to.max(read.to);
         lane.more = read.more || lane.arrived;
@@ -168,7 +171,6 @@ impl UplinkScheduler {
             lane.ready.extend(read.messages);
             return;
         }
-        let batching = self.batching.is_some();
         let refusals = &mut self.refusals;
         let free = read.messages.into_iter().filter(|message| !refusals.holds(message, batching));
         lane.ready.extend(free);
@@ -180,6 +182,11 @@ impl UplinkScheduler {
             self.pass_ended = true;
             self.refusals.end_pass(now_ms);
         }
+    }
+
+    /// Whether messages of a lane are combined in batches.
+    fn batches(&self, priority: Priority) -> bool {
+        self.batching.is_some() && priority == Priority::Normal
     }
 
     fn has_room(&self, priority: Priority) -> bool {
@@ -333,6 +340,20 @@ mod tests {
         scheduler.loaded(Priority::Normal, read([message(2)], false));
         assert_eq!(seqs(&mut scheduler), [2]);
         assert_eq!(scheduler.wants(), None);
+    }
+
+    #[test]
+    fn urgent_messages_do_not_wait_for_refused_batches() {
+        let batching = Batching { messages: 2, bytes: 10_000, delay_ms: 0 };
+        let window = Window { messages: 100, bytes: usize::MAX };
+        let mut scheduler = UplinkScheduler::new(window, Some(batching));
+        scheduler.loaded(Priority::Normal, read((1..=2).map(message), false));
+        let batch = scheduler.next(2000).unwrap();
+        scheduler.loaded(Priority::Urgent, read([message(3)], false));
+        scheduler.refused(&batch, ReasonCode::NotAuthorized, 2000);
+        scheduler.loaded(Priority::Urgent, read([message(4)], false));
+        assert_eq!(scheduler.next(2000).map(|next| next.first()), Some(3));
+        assert_eq!(scheduler.next(2000).map(|next| next.first()), Some(4));
     }
 
     #[test]

@@ -26,8 +26,8 @@ use crate::uplink::Uplink;
 const MAX_ROUNDS: usize = 2_000;
 /// When the simulation begins, in milliseconds since the Unix epoch: 2026-01-01.
 const BEGINS_MS: u64 = 1_767_225_600_000;
-/// Time for what waits for it, in milliseconds.
-const PATIENCE_MS: u64 = 60_000;
+/// Time for what waits for it, in milliseconds: longer than the longest pause before a refused topic is tried again.
+const PATIENCE_MS: u64 = 310_000;
 /// Milliseconds that pass at most where no broker may find that its storage is stalled.
 const MAX_WAIT_MS: u128 = 8_000;
 /// A broker's reason to refuse a publication while its storage stands still.
