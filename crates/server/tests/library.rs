@@ -243,3 +243,50 @@ fn stopping_gives_clients_what_is_queued_for_them() {
     assert_eq!(received, MESSAGES);
     stopping.join().unwrap().unwrap();
 }
+
+/// What an operator does with an outbox that is damaged. What the broker has acknowledged and the outbox has not taken
+/// waits in the session of the old one.
+#[test]
+fn a_new_outbox_gets_what_was_acknowledged_for_the_one_before() {
+    let [data, upstream_data] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let upstream = Server::start(config("", upstream_data.path())).unwrap();
+    let gateway = |url: &str| {
+        let more = format!(
+            "[upstream]\nurl = \"{url}\"\n[upstream.outbox]\nmax_bytes = 65536\npolicy = \"refuse\"\n\
+             [[upstream.up]]\nfilter = \"#\"\n"
+        );
+        Server::start(config(&more, data.path())).unwrap()
+    };
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let first = gateway(&format!("mqtt://{}", silent.local_addr().unwrap()));
+    runtime().block_on(async {
+        let (client, _events) = Client::connect(Options::new(&url(&first)).unwrap()).unwrap();
+        for number in ["1", "2", "3"] {
+            let message = Message::new("reading", number.repeat(40_000)).qos1();
+            client.publish(message).await.unwrap().await.unwrap();
+        }
+        client.disconnect().await;
+    });
+    first.stop().unwrap();
+    for file in std::fs::read_dir(data.path()).unwrap().map(|entry| entry.unwrap().path()) {
+        if file.file_name().unwrap().to_str().unwrap().starts_with("outbox.db") {
+            std::fs::remove_file(file).unwrap();
+        }
+    }
+    let runtime = runtime();
+    let (client, mut events) = runtime.block_on(async {
+        let (client, events) = Client::connect(Options::new(&url(&upstream)).unwrap()).unwrap();
+        client.subscribe(&[("reading", SubscribeOptions::default())]).await.unwrap();
+        (client, events)
+    });
+    let _second = gateway(&url(&upstream));
+    runtime.block_on(async {
+        let mut got = Vec::new();
+        while !got.contains(&b'3') {
+            if let Event::Message(message) = next(&mut events).await {
+                got.push(message.payload[0]);
+            }
+        }
+        client.disconnect().await;
+    });
+}

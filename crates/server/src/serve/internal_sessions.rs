@@ -32,6 +32,15 @@ impl InternalSessions<'_> {
     }
 }
 
+/// The client identifier of a session that belongs to the program itself and begins so; the newest, if there are several.
+pub(super) fn client_id_of(restored: &Restored, prefix: &str) -> Option<String> {
+    let own = restored.sessions.iter().filter(|session| {
+        session.username.as_deref() == Some(EXTERNAL_USER_PREFIX)
+            && session.client_id.starts_with(prefix)
+    });
+    own.max_by_key(|session| session.key).map(|session| session.client_id.to_string())
+}
+
 fn ensure(
     storage: &dyn Storage,
     restored: &mut Restored,

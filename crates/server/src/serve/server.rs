@@ -170,7 +170,7 @@ impl Opened {
             workers => workers,
         };
         let mut stored = Stored::open(config, &data)?;
-        let gateway = Gateway::open(config, &data).context("gateway")?;
+        let gateway = Gateway::open(config, &data, stored.restored()).context("gateway")?;
         let platform = platform::Running::open(config, &data)?;
         let internal_sessions = stored.add_internal_sessions(gateway.as_ref(), &platform);
         Ok(Opened {

@@ -42,6 +42,11 @@ impl Stored {
         Ok(Stored { store: Some(Arc::clone(&store)), storage: store, restored, wake })
     }
 
+    /// The restored state.
+    pub(super) fn restored(&self) -> &Restored {
+        &self.restored
+    }
+
     /// Adds the internal sessions, and returns their client identifiers.
     pub(super) fn add_internal_sessions(
         &mut self,

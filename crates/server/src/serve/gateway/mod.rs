@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use anyhow::Context as _;
+use fulmar_broker::storage::Restored;
 use fulmar_gateway::identity::Stamper;
 use fulmar_gateway::outbox::Outbox;
 use fulmar_transport::Handoff;
@@ -36,8 +37,11 @@ pub(super) use self::metrics::GatewayMetrics;
 use self::outbox_thread::OutboxThread;
 use self::shared::Shared;
 pub(super) use self::stamps::Stamps;
-use super::internal_sessions::InternalSessions;
+use super::internal_sessions::{self, InternalSessions};
 use crate::config::Config;
+
+/// What the local session's client identifier begins with.
+const CLIENT_ID_PREFIX: &str = "gateway-";
 
 /// Messages from upstream that the local broker has not accepted yet.
 const MAX_COMING_DOWN: usize = 64;
@@ -67,11 +71,16 @@ impl Drop for Running {
 }
 
 impl Gateway {
-    /// Opens the outbox in the data folder, if there is an upstream.
+    /// Opens the outbox in the data folder, if there is an upstream. A new outbox belongs to the session that the broker
+    /// has of an earlier one, for example one that was damaged: its messages are acknowledged.
     ///
     /// # Errors
     /// The outbox cannot be opened, or a rule or a file of the configuration is wrong.
-    pub(super) fn open(config: &Config, data: &Path) -> anyhow::Result<Option<Gateway>> {
+    pub(super) fn open(
+        config: &Config,
+        data: &Path,
+        restored: &Restored,
+    ) -> anyhow::Result<Option<Gateway>> {
         let (congestion, copies) = (config.quic.congestion(), config.quic.copies);
         let config = &config.upstream;
         if !config.is_on() {
@@ -85,7 +94,10 @@ impl Gateway {
             name => name.to_owned(),
         };
         // Random, so that no other client can guess it and take the session over.
-        let client_id = outbox.meta("client", || format!("gateway-{:016x}", random[1]))?;
+        let earlier = internal_sessions::client_id_of(restored, CLIENT_ID_PREFIX);
+        let client_id = outbox.meta("client", || {
+            earlier.unwrap_or(format!("{CLIENT_ID_PREFIX}{:016x}", random[1]))
+        })?;
         // A file that cannot be read is an error to be reported at start.
         config.options(&name)?;
         let metrics = Arc::new(GatewayMetrics::default());
