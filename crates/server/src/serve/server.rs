@@ -292,6 +292,8 @@ impl Parts {
     }
 
     /// Ends everything, in the reverse order of the start.
+    // Parts that are not compiled in have nothing to drop.
+    #[cfg_attr(not(all(feature = "acme", feature = "platform")), allow(clippy::drop_non_drop))]
     fn end(self, drain: Duration) -> anyhow::Result<()> {
         // First: no certificate is ordered while the broker drains.
         drop(self.acme);
