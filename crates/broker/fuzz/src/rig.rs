@@ -68,6 +68,8 @@ pub(crate) fn limits(drop_policy: DropPolicy) -> Limits {
         drop_policy,
         max_outbox_bytes: 4096,
         max_cached_routes: 16,
+        // The witness takes no refusal because of storage: `tests/stall.rs` has those.
+        storage_stall_timeout: Duration::MAX,
         ..Limits::default()
     }
 }
