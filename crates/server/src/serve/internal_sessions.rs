@@ -23,11 +23,11 @@ impl InternalSessions<'_> {
     /// state. Its other subscriptions stay.
     pub(super) fn add(&mut self, client_id: &str, filters: &[&str], options: SubscribeOptions) {
         ensure(self.storage, self.restored, client_id, filters, options);
-        self.expect(client_id);
+        self.name(client_id);
     }
 
-    /// `client_id` may get its session later.
-    pub(super) fn expect(&mut self, client_id: &str) {
+    /// Names a session that `client_id` may get later.
+    pub(super) fn name(&mut self, client_id: &str) {
         self.client_ids.push(client_id.into());
     }
 }

@@ -43,7 +43,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub(super) fn add_internal_sessions(platform: &Platform, sessions: &mut InternalSessions<'_>) {
     let client_id = client_id(platform);
     if platform.has_no_users() {
-        sessions.expect(&client_id);
+        sessions.name(&client_id);
     } else {
         sessions.add(&client_id, &FILTERS, OPTIONS);
     }
