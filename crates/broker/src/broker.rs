@@ -14,6 +14,7 @@ use crate::deferred_ops::HandedOver;
 use crate::event::{BrokerEvent, CloseOrder};
 use crate::limits::Limits;
 use crate::mailbox::Mailboxes;
+use crate::memory::{Account, Memory};
 use crate::message::MessageId;
 use crate::metrics::Metrics;
 use crate::publish_hook::PublishHook;
@@ -58,6 +59,7 @@ pub struct Broker {
     registry: Registry,
     rate_limiter: RateLimiter,
     quota: Quota,
+    memory: Memory,
     mailboxes: Mailboxes,
     back_pressure: Arc<BackPressure>,
     /// How far each worker is with storage.
@@ -100,6 +102,7 @@ impl Broker {
             retained: RwLock::new(RetainedStore::with_apart(apart)),
             rate_limiter: RateLimiter::default(),
             quota: Quota::default(),
+            memory: Memory::new(config.limits.memory),
             registry: Registry::new(last_session_key),
             back_pressure: BackPressure::new(config.internal_sessions, mailboxes.clone()),
             mailboxes,
@@ -183,6 +186,12 @@ impl Broker {
         (retained.len(), retained.bytes())
     }
 
+    /// Bytes that clients make the broker keep, and the limit.
+    #[must_use]
+    pub fn memory_totals(&self, account: Account) -> (usize, usize) {
+        self.memory.totals(account)
+    }
+
     /// When the broker was started.
     #[must_use]
     pub fn started(&self) -> Timestamp {
@@ -249,6 +258,10 @@ impl Broker {
 
     pub(crate) fn quota(&self) -> &Quota {
         &self.quota
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
     }
 
     pub(crate) fn mailboxes(&self) -> &Mailboxes {

@@ -62,6 +62,7 @@ impl SessionState {
             maybe_sent: false,
             send_state: SendState::of_new(self.durable, terms.qos),
             stamp: turn.stamp(),
+            kept: None,
         };
         self.order_after_stale_route(index, outgoing.position, publication.found_in);
         let most = self.outbox_bytes(turn.limits());
@@ -76,7 +77,8 @@ impl SessionState {
             && !behind
             && !flow.has_waiting()
             && !flow.outbound.is_full()
-            && flow.outbox.len() < most;
+            && flow.outbox.len() < most
+            && self.has_memory_for(&outgoing.message);
         if !may_send {
             let kept = self.enqueue(session, turn, index, outgoing);
             let flow = &mut self.flows[index];
@@ -112,6 +114,7 @@ impl SessionState {
         let sent = publication.send(&mut flow.outbox, turn, client, terms, None);
         if sent {
             flow.announce(turn, attachment);
+            self.count_output(index);
         }
         sent
     }
@@ -123,21 +126,26 @@ impl SessionState {
         turn: &mut Turn,
         publication: &mut Publication<'_>,
         index: usize,
-        outgoing: Outgoing,
+        mut outgoing: Outgoing,
         terms: Terms<'_>,
     ) -> bool {
+        outgoing.kept = self.keep(&outgoing.message);
         let (durable, client) = (self.durable, self.client_limits());
         let attachment = self.attachment;
         let flow = &mut self.flows[index];
-        let record = durable.then(|| outgoing.clone());
+        let record =
+            durable.then(|| enqueue_op(session, flow.stored_as(), &outgoing, Progress::Queued));
         let (position, send_state) = (outgoing.position, outgoing.send_state);
         let wanted = outgoing.position.packet_id();
         let Some(packet_id) = flow.outbound.push_as(wanted, terms.qos, outgoing) else {
             // The session has been locked since the window had room.
             return false;
         };
-        if let Some(outgoing) = record {
-            turn.op(enqueue_op(session, flow.stored_as(), &outgoing, flow.sent(packet_id)));
+        if let Some(mut record) = record {
+            if let Op::Enqueue { progress, .. } = &mut record {
+                *progress = flow.sent(packet_id);
+            }
+            turn.op(record);
         }
         if send_state != SendState::Sendable {
             flow.rare().unsendable.push_back((packet_id, position));
@@ -149,6 +157,7 @@ impl SessionState {
             flow.abandon(session, turn, packet_id, durable);
         } else if let Some(attachment) = attachment {
             flow.announce(turn, attachment);
+            self.count_output(index);
         }
         sent
     }
@@ -159,12 +168,19 @@ impl SessionState {
         session: &Arc<Session>,
         turn: &mut Turn,
         index: usize,
-        outgoing: Outgoing,
+        mut outgoing: Outgoing,
     ) -> bool {
         let size = outgoing.message.size();
         let policy = turn.limits().drop_policy;
-        while !self.queued.has_room(size, turn.limits()) {
+        loop {
+            let has_memory = self.has_memory_for(&outgoing.message);
+            if has_memory && self.queued.has_room(size, turn.limits()) {
+                break;
+            }
             turn.metrics().messages_dropped_queue.add(1);
+            if !has_memory {
+                self.refused_memory(session, turn);
+            }
             if policy == DropPolicy::Disconnect
                 && let Some(at) = self.attachment
             {
@@ -175,12 +191,27 @@ impl SessionState {
             }
         }
         self.queued.add(size);
+        outgoing.kept = self.keep(&outgoing.message);
         let flow = &mut self.flows[index];
         if self.durable {
             turn.op(enqueue_op(session, flow.stored_as(), &outgoing, Progress::Queued));
         }
         flow.queue.push_back(outgoing);
         true
+    }
+
+    /// A message has found no room because of the owner's share of the memory.
+    fn refused_memory(&self, session: &Session, turn: &mut Turn) {
+        turn.metrics().memory_refused.add(1);
+        turn.memory_refused = true;
+        if let Some(times) = turn.memory_full.occurred(turn.now) {
+            tracing::warn!(
+                client = session.client_id(),
+                user = self.username.as_deref(),
+                times,
+                "message not queued: the user's sessions have their share of [limits] memory"
+            );
+        }
     }
 
     fn drop_oldest(&mut self, session: &Session, turn: &mut Turn, index: usize) -> bool {
@@ -204,7 +235,8 @@ impl SessionState {
     }
 
     /// Restores a message from storage.
-    pub(crate) fn restore(&mut self, index: usize, outgoing: Outgoing, progress: Progress) {
+    pub(crate) fn restore(&mut self, index: usize, mut outgoing: Outgoing, progress: Progress) {
+        outgoing.kept = self.keep(&outgoing.message);
         self.restore_position(outgoing.position);
         let flow = &mut self.flows[index];
         match progress {
@@ -290,6 +322,7 @@ impl SessionState {
                 break;
             }
         }
+        self.count_output(index);
         if !self.flows[index].has_waiting() {
             let behind = self.waits_for_other_flow(index, Position(u64::MAX));
             self.flows[index].set_blocked(behind.then_some(Block::Order));

@@ -17,6 +17,7 @@ use crate::deferred_ops::TurnNumber;
 use crate::deliver::enqueue_op;
 use crate::peer::StreamKey;
 use crate::session::{Flow, FlowPersistence, Outgoing, SendState, Session, SessionState};
+use crate::session_memory;
 use crate::storage::{FlowId, Op, Progress};
 use crate::time::Timestamp;
 use crate::turn::{Turn, Waiter};
@@ -24,19 +25,28 @@ use crate::turn::{Turn, Waiter};
 /// Flow identifiers of streams without a header are above the largest varint.
 const UNNAMED: u64 = 1 << 62;
 
+/// Whether the session may have one flow more.
+fn may_open(state: &SessionState, turn: &Turn) -> bool {
+    let fits = state.may_grow(session_memory::FLOW_BYTES);
+    turn.metrics().memory_refused.add(u64::from(!fits));
+    fits && state.flows.len() < turn.limits().max_flows_per_session
+}
+
 /// Gives a stream without a header its flow.
 pub(crate) fn open_unnamed(
     state: &mut SessionState,
+    session: &Session,
     turn: &Turn,
     stream: StreamKey,
 ) -> Result<FlowId, StreamError> {
-    if state.flows.len() >= turn.limits().max_flows_per_session {
+    if !may_open(state, turn) {
         return Err(StreamError::FlowRefused);
     }
     let id = FlowId(UNNAMED | stream.0);
     let mut flow = Flow::new(id, state.window);
     flow.stream = Some(stream);
     state.flows.push(flow);
+    state.count_memory(session);
     Ok(id)
 }
 
@@ -74,13 +84,14 @@ pub(crate) fn open_named(
         None if header.flags.has(FlowFlags::ABORT_IF_NO_STATE) => {
             return Err(StreamError::NoFlowState);
         }
-        None if state.flows.len() >= turn.limits().max_flows_per_session => {
+        None if !may_open(state, turn) => {
             return Err(StreamError::FlowRefused);
         }
         None => {
             let mut flow = Flow::new(id, window);
             flow.rare().opened_in = turn.broker.tree_generation().load(Ordering::Acquire);
             state.flows.push(flow);
+            state.count_memory(session);
             state.flows.len() - 1
         }
     };
@@ -192,6 +203,7 @@ pub(crate) fn gather(state: &mut SessionState, session: &Arc<Session>, turn: &mu
 fn move_to_control(state: &mut SessionState, session: &Arc<Session>, turn: &mut Turn, id: FlowId) {
     let Some(index) = state.flow_index(id).filter(|index| *index > 0) else { return };
     let mut flow = state.flows.remove(index);
+    state.count_memory(session);
     if state.ended {
         return;
     }
@@ -292,6 +304,7 @@ fn redirect_subscriptions(
 fn remove(state: &mut SessionState, session: &Arc<Session>, turn: &mut Turn, id: FlowId) {
     let Some(index) = state.flow_index(id).filter(|index| *index > 0) else { return };
     let mut flow = state.flows.remove(index);
+    state.count_memory(session);
     let stored_as = flow.stored_as();
     for outgoing in &flow.queue {
         state.queued.remove(outgoing.message.size());

@@ -184,6 +184,7 @@ fn sweep_retained(shard: &mut Shard, broker: &Arc<Broker>) {
             shard.turn.store_retained(&topic);
         }
     }
+    broker.memory().sweep();
     shard.routes.forget_stale(broker);
 }
 

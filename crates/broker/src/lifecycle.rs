@@ -13,9 +13,11 @@ use crate::broker::Broker;
 use crate::event::BrokerEvent;
 use crate::flows;
 use crate::mailbox::Attachment;
+use crate::memory::Account;
 use crate::owner::{self, Claim, Owner, SessionOwner};
 use crate::peer::StreamKey;
 use crate::session::{Session, SessionState};
+use crate::session_memory;
 use crate::storage::{Op, SessionRecord};
 use crate::time::Timestamp;
 use crate::turn::Turn;
@@ -57,6 +59,8 @@ pub(crate) enum NotOpened {
     Foreign(Option<Box<str>>),
     /// There are as many sessions as there may be.
     Full,
+    /// The client's user, or its address, has its share of the memory.
+    NoMemory,
     /// Another worker has stored something for the session in a turn that has not ended. An operation stored here would
     /// reach storage before that, and be overwritten by it. True if the session's present connection gets closed.
     NotYet(bool),
@@ -144,6 +148,13 @@ pub(crate) fn open(
     if !replaces && sessions.len() >= turn.limits().max_sessions {
         return Err(NotOpened::Full);
     }
+    if !replaces {
+        let owner = broker.memory().owner(request.username.as_deref(), request.site);
+        let bytes = session_memory::of_session(request.client_id, request.will.as_deref());
+        if !owner.has_room(Account::Sessions, bytes) {
+            return Err(NotOpened::NoMemory);
+        }
+    }
     let key = broker.registry().next_key();
     let session = Session::new(key, request.client_id, turn.limits());
     attach(&mut session.lock(), &session, turn, request);
@@ -180,6 +191,7 @@ fn attach(
     state.window = request.window.min(turn.limits().max_in_flight);
     state.will = request.will;
     state.will_at = None;
+    state.set_memory_owner(&turn.broker, session, request.site);
     if !request.streams {
         flows::gather(state, session, turn);
     }
@@ -193,6 +205,7 @@ fn attach(
             control.announce(turn, request.attachment);
         }
     }
+    state.count_memory(session);
     turn.broker.schedule(session, state);
     if state.expiry_interval_s > 0 || state.durable {
         state.durable = true;
@@ -306,6 +319,7 @@ pub(crate) fn end(state: &mut SessionState, session: &Session, turn: &mut Turn) 
     }
     state.flows.clear();
     state.queued.clear();
+    state.memory = None;
 }
 
 fn unsubscribe_all(state: &mut SessionState, session: &Session, broker: &Broker) {
@@ -313,6 +327,8 @@ fn unsubscribe_all(state: &mut SessionState, session: &Session, broker: &Broker)
         return;
     }
     let subscriptions = std::mem::take(&mut state.subscriptions);
+    state.subscription_bytes = 0;
+    state.count_memory(session);
     broker.change_tree(|tree| {
         for filter in subscriptions.keys() {
             if let Ok(parsed) = Subscription::parse(filter) {

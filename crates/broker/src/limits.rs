@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use crate::memory::MemoryLimits;
+
 /// Largest CONNECT accepted, in bytes, whatever the limit for packets: its sender is unknown until it is complete.
 /// Enough for a will of 64 KiB and a large token; larger ones get 0x95.
 pub(crate) const MAX_CONNECT_BYTES: usize = 100 * 1024;
@@ -100,6 +102,8 @@ pub struct Limits {
     /// Connections per second from one address (IPv6: one /64), with bursts of the same number; further ones are
     /// closed before any MQTT byte. 0 for no limit.
     pub max_connects_per_s_per_address: u32,
+    /// What clients can make the broker keep in memory, altogether.
+    pub memory: MemoryLimits,
     /// Topics a worker remembers the receivers of.
     pub max_cached_routes: usize,
 }
@@ -133,6 +137,7 @@ impl Default for Limits {
             max_publish_bytes_per_s: 0,
             rate_policy: RatePolicy::default(),
             max_connects_per_s_per_address: 0,
+            memory: MemoryLimits::NONE,
             max_cached_routes: 16_384,
         }
     }

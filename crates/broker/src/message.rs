@@ -5,11 +5,12 @@
 //! without the message expiry interval, which is computed again at each delivery
 //! (MQTT 5.0 section 3.3.2.3.3).
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use fulmar_mqtt::QoS;
 use smallvec::SmallVec;
 
+use crate::memory::Accounts;
 use crate::time::Timestamp;
 
 /// Identifies a stored message; unique for the life of the store.
@@ -49,6 +50,16 @@ pub struct Message {
     retain: bool,
     expires_at: Option<Timestamp>,
     publisher: u64,
+    /// Where its content is counted.
+    counted_in: OnceLock<Arc<Accounts>>,
+}
+
+impl Drop for Message {
+    fn drop(&mut self) {
+        if let Some(accounts) = self.counted_in.get() {
+            accounts.remove_content(self.size());
+        }
+    }
 }
 
 impl Message {
@@ -74,7 +85,15 @@ impl Message {
             retain: parts.retain,
             expires_at: parts.expires_at,
             publisher: parts.publisher,
+            counted_in: OnceLock::new(),
         })
+    }
+
+    /// Counts its content until nobody keeps it any longer.
+    pub(crate) fn count_in(&self, accounts: &Arc<Accounts>) {
+        if self.counted_in.set(Arc::clone(accounts)).is_ok() {
+            accounts.add_content(self.size());
+        }
     }
 
     /// Storage name of this message.

@@ -344,8 +344,9 @@ mod tests {
         let (_broker, mut shard, session) = broker();
         let turn = &mut shard.turn;
         let mut state = session.lock();
-        let [old, new] =
-            [4, 8].map(|stream| flows::open_unnamed(&mut state, turn, StreamKey(stream)).unwrap());
+        let [old, new] = [4, 8].map(|stream| {
+            flows::open_unnamed(&mut state, &session, turn, StreamKey(stream)).unwrap()
+        });
         let before = subscribe(&mut state, &session, turn, old);
         let after = subscribe(&mut state, &session, turn, new);
         deliver(&mut state, &session, turn, (old, before));

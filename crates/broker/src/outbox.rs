@@ -2,9 +2,13 @@
 //! in the order in which they were added; if one does not leave, neither do those after it. So an alias is set once
 //! its packet is added.
 
+use std::sync::Arc;
+
 use fulmar_mqtt::Version;
 
 use crate::aliases::{self, Naming, SentAliases};
+use crate::memory::{Account, Charge, MemoryOwner};
+use crate::session_memory::FREE_OUTPUT;
 
 /// The limits that a client sets with CONNECT.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +26,8 @@ pub(crate) struct Outbox {
     bytes: Vec<u8>,
     /// None before the first message that could get an alias.
     aliases: Option<Box<SentAliases>>,
+    /// Of a receiver that is slow: what is counted for its owner.
+    counted: Option<Box<Charge>>,
 }
 
 impl Outbox {
@@ -35,7 +41,20 @@ impl Outbox {
 
     /// The packets, for their stream.
     pub(crate) fn take(&mut self) -> Vec<u8> {
+        self.counted = None;
         std::mem::take(&mut self.bytes)
+    }
+
+    /// Whether so much has been added that it has to be counted.
+    pub(crate) fn is_uncounted(&self) -> bool {
+        let counted = self.counted.as_ref().map_or(0, |counted| counted.bytes());
+        self.bytes.len() >= counted + FREE_OUTPUT
+    }
+
+    /// Counts what waits.
+    pub(crate) fn count(&mut self, owner: &Arc<MemoryOwner>) {
+        let new = || Box::new(Charge::new(Arc::clone(owner), Account::Output));
+        self.counted.get_or_insert_with(new).set(self.bytes.len());
     }
 
     /// Where packets other than PUBLISH go.

@@ -80,8 +80,11 @@ impl<'a> Publication<'a> {
 
     /// The shared form, made at the first call.
     pub(crate) fn message(&mut self, broker: &Broker) -> Arc<Message> {
-        let message =
-            self.message.get_or_insert_with(|| Message::new(broker.next_message_id(), &self.parts));
+        let message = self.message.get_or_insert_with(|| {
+            let message = Message::new(broker.next_message_id(), &self.parts);
+            message.count_in(broker.memory().accounts());
+            message
+        });
         Arc::clone(message)
     }
 

@@ -17,9 +17,9 @@ use crate::access;
 /// messages to all devices, perhaps a group.
 pub(crate) const FREE_PER_SESSION: u32 = 16;
 
-/// The owner for whom a subscription counts.
+/// The owner for whom something counts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Payer {
+pub(crate) enum Payer {
     User(Box<str>),
     /// Clients without a user, by [`crate::rate_limiter::site`].
     Site(IpAddr),
@@ -27,7 +27,7 @@ enum Payer {
 
 impl Payer {
     /// `None` for the program's own sessions, which are not counted.
-    fn of(user: Option<&str>, site: IpAddr) -> Option<Payer> {
+    pub(crate) fn of(user: Option<&str>, site: IpAddr) -> Option<Payer> {
         match user {
             _ if access::is_program(user) => None,
             Some(user) => Some(Payer::User(user.into())),

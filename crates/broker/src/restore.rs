@@ -16,6 +16,7 @@ use crate::quota::{self, Quota};
 use crate::session::{
     Flow, FlowPersistence, Outgoing, SendState, Session, SessionState, SessionSubscription,
 };
+use crate::session_memory;
 use crate::storage::{FlowId, Op, Position, Progress, QueuedRecord, Restored, SessionKey, Storage};
 use crate::time::Timestamp;
 
@@ -93,12 +94,17 @@ fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) {
         broker.change_tree(|tree| tree.insert(parsed.filter, parsed.share, subscriber));
         let mut state = session.lock();
         let wide = quota::is_wide(&parsed);
-        if state.subscriptions.insert(record.filter, own).is_none() && wide {
-            Quota::restore(&mut state.quota_use);
+        let bytes = session_memory::of_subscription(&record.filter);
+        if state.subscriptions.insert(record.filter, own).is_none() {
+            state.subscription_bytes += bytes;
+            if wide {
+                Quota::restore(&mut state.quota_use);
+            }
         }
     }
     for session in sessions.values() {
         let state = &mut *session.lock();
+        state.set_memory_owner(broker, session, Ipv4Addr::UNSPECIFIED.into());
         // Sessions without a user count for their client's address when it reconnects.
         if let Some(user) = state.username.as_deref() {
             broker.quota().belongs_to(
@@ -112,6 +118,7 @@ fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) {
         restored.sessions.iter().filter(|r| r.expires_at.is_none()).map(|r| r.key).collect();
     for queued in restored.queued {
         let Some(session) = repairs.owner(&sessions, queued.session) else { continue };
+        queued.message.count_in(broker.memory().accounts());
         let was_connected = connected.contains(&queued.session);
         restore_queued(&mut session.lock(), queued, was_connected, limits, &mut repairs);
     }
@@ -144,6 +151,7 @@ fn restore_retained(
 ) {
     let mut retained = broker.retained().write();
     for message in messages {
+        message.count_in(broker.memory().accounts());
         if message.is_expired(now) {
             // Nothing else would remove it from storage, except another message to its topic.
             repairs.ops.push(Op::RetainedRemove(message.topic().into()));
@@ -243,6 +251,7 @@ fn restore_queued(
         maybe_sent,
         send_state: SendState::of_new(unsent, queued.delivery.qos),
         stamp: TurnStamp::default(),
+        kept: None,
     };
     state.restore(index, outgoing, queued.progress);
 }

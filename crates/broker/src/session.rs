@@ -20,11 +20,13 @@ use crate::back_pressure::Queued;
 use crate::deferred_ops::{TurnNumber, TurnStamp};
 use crate::limits::Limits;
 use crate::mailbox::Attachment;
+use crate::memory::{Charge, Kept};
 use crate::message::{Identifiers, Message};
 use crate::outbox::{ClientLimits, Outbox};
 use crate::peer::StreamKey;
 use crate::quota::QuotaUse;
 use crate::retained::RetainedCursor;
+use crate::session_memory::FREE_OUTPUT;
 use crate::storage::{FlowId, Position, Progress, SessionKey};
 use crate::time::Timestamp;
 use crate::will::Will;
@@ -97,6 +99,10 @@ pub(crate) struct SessionState {
     pub(crate) subscriptions: FxHashMap<Box<str>, SessionSubscription>,
     /// How many of the subscriptions count for the owner's quota.
     pub(crate) quota_use: QuotaUse,
+    /// What the session takes of its owner's memory, apart from messages and output; see [`crate::session_memory`].
+    pub(crate) memory: Option<Charge>,
+    /// Of it, what the subscriptions take.
+    pub(crate) subscription_bytes: usize,
     pub(crate) will: Option<Arc<Will>>,
     /// When the session is examined next; see [`crate::housekeeping`].
     pub(crate) housekeeping_at: Option<Timestamp>,
@@ -125,6 +131,8 @@ impl SessionState {
             flows: SmallVec::from_buf([Flow::new(FlowId::CONTROL, limits.max_in_flight)]),
             subscriptions: FxHashMap::default(),
             quota_use: QuotaUse::default(),
+            memory: None,
+            subscription_bytes: 0,
             will: None,
             housekeeping_at: None,
             will_at: None,
@@ -173,6 +181,7 @@ impl SessionState {
     /// Encoded bytes that may wait in each flow's outbox.
     pub(crate) fn outbox_bytes(&self, limits: &Limits) -> usize {
         let share = limits.max_connection_outbox_bytes / self.flows.len().max(1);
+        let share = if self.output_is_tight() { share.min(FREE_OUTPUT) } else { share };
         // At least one byte, or the flow could never send.
         share.clamp(1, limits.max_outbox_bytes.max(1))
     }
@@ -387,7 +396,7 @@ impl Flow {
 }
 
 /// A message to be delivered to one receiver.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Outgoing {
     pub(crate) message: Arc<Message>,
     pub(crate) position: Position,
@@ -400,6 +409,8 @@ pub(crate) struct Outgoing {
     pub(crate) send_state: SendState,
     /// In which turn it was queued.
     pub(crate) stamp: TurnStamp,
+    /// What it counts for the session's owner.
+    pub(crate) kept: Option<Kept>,
 }
 
 /// Whether a message may be sent.

@@ -12,6 +12,7 @@ use fulmar_mqtt::{ReasonCode, Version};
 use crate::quota;
 use crate::retained::RetainedCursor;
 use crate::session::{Session, SessionState, SessionSubscription};
+use crate::session_memory;
 use crate::storage::{FlowId, Op, SubscriptionRecord};
 use crate::subscribers::Subscriber;
 use crate::turn::Turn;
@@ -70,6 +71,19 @@ pub(crate) fn add(
     if !known && state.subscriptions.len() >= turn.limits().max_subscriptions_per_session {
         return ReasonCode::QuotaExceeded;
     }
+    if !known && !state.may_grow(session_memory::of_subscription(text)) {
+        turn.metrics().memory_refused.add(1);
+        if let Some(times) = turn.memory_full.occurred(turn.now) {
+            tracing::warn!(
+                client = session.client_id(),
+                user = state.username.as_deref(),
+                filter = text,
+                times,
+                "subscription refused: the user's sessions have their share of [limits] memory"
+            );
+        }
+        return ReasonCode::QuotaExceeded;
+    }
     let before = state.subscriptions.get(text).map(|own| own.flow);
     if let Some(before) = before {
         state.keep_order(before, flow);
@@ -78,7 +92,10 @@ pub(crate) fn add(
         return ReasonCode::QuotaExceeded;
     }
     let own = SessionSubscription { flow, options: options.to_byte(), identifier };
-    state.subscriptions.insert(text.into(), own);
+    if state.subscriptions.insert(text.into(), own).is_none() {
+        state.subscription_bytes += session_memory::of_subscription(text);
+        state.count_memory(session);
+    }
     let subscriber = subscriber(session, &own);
     turn.broker.change_tree(|tree| tree.insert(parsed.filter, parsed.share, subscriber));
     if let Some(before) = before {
@@ -150,6 +167,8 @@ pub(crate) fn remove(
     if state.subscriptions.remove(text).is_none() {
         return ReasonCode::NoSubscriptionExisted;
     }
+    state.subscription_bytes -= session_memory::of_subscription(text);
+    state.count_memory(session);
     if quota::is_wide(&parsed) {
         turn.broker.quota().give_back(&mut state.quota_use);
     }

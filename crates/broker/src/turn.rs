@@ -81,6 +81,10 @@ pub(crate) struct Turn {
     pub(crate) fan_out: FanOutBudget,
     /// For subscriptions over an owner's quota.
     pub(crate) quota_full: LogLimiter,
+    /// For what finds no room in [`crate::memory`].
+    pub(crate) memory_full: LogLimiter,
+    /// A receiver of the publication in hand had no room for it there.
+    pub(crate) memory_refused: bool,
 }
 
 impl Turn {
@@ -110,6 +114,8 @@ impl Turn {
             delayed_since: 0,
             fan_out: FanOutBudget::default(),
             quota_full: LogLimiter::default(),
+            memory_full: LogLimiter::default(),
+            memory_refused: false,
         }
     }
 

@@ -35,6 +35,10 @@ impl Scene<'_> {
         if let Some(at) = tables.flows.keys().find(|at| unknown(&at.0)) {
             return Err(format!("storage holds a flow of no session: {at:?}"));
         }
+        let (kept, retained) = self.world.kept_bytes();
+        if kept != retained {
+            return Err(format!("messages count for {kept} bytes, {retained} of them retained"));
+        }
         for client in &self.clients {
             let name = Client::name(client.index);
             let sessions: Vec<_> =

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use fulmar_broker::message::Message;
+use fulmar_broker::message::{Message, MessageId};
 use fulmar_broker::storage::{
     FlowId, Op, Position, Progress, QueuedRecord, Restored, SessionKey, SessionRecord,
     SubscriptionRecord,
@@ -119,15 +119,24 @@ impl Tables {
         let inbound = |(session, flow, id): &(SessionKey, FlowId, u16)| {
             Some((*session, *flow, PacketId::new(*id)?))
         };
+        // As read from a disk: nothing of the former process is left.
+        let mut read: BTreeMap<MessageId, Arc<Message>> = BTreeMap::new();
+        let mut message = |stored: &Arc<Message>| {
+            let id = stored.id();
+            Arc::clone(read.entry(id).or_insert_with(|| Message::new(id, &stored.parts())))
+        };
+        let mut queued: Vec<QueuedRecord> = self.queued.values().cloned().collect();
+        queued.iter_mut().for_each(|record| record.message = message(&record.message));
+        let retained = self.retained.values().map(message).collect();
         Restored {
             last_message_id: self.last_message_id,
             last_session_key: self.last_session_key,
             sessions: self.sessions.values().cloned().collect(),
             flows: self.flows.iter().map(|(at, terms)| (at.0, at.1, terms.0, terms.1)).collect(),
             subscriptions: self.subscriptions.values().cloned().collect(),
-            queued: self.queued.values().cloned().collect(),
+            queued,
             inbound: self.inbound.iter().filter_map(inbound).collect(),
-            retained: self.retained.values().cloned().collect(),
+            retained,
         }
     }
 }

@@ -11,8 +11,8 @@ use std::time::Duration;
 use fulmar_broker::auth::AccessControl;
 use fulmar_broker::storage::{Restored, SessionRecord};
 use fulmar_broker::{
-    Broker, BrokerConfig, ClientStatistics, Connection, Limits, ListenerPolicy, LostCause, Peer,
-    PublishHook, ReadState, Shard, StreamAction, StreamEnd, StreamKey, Timestamp, Token,
+    Account, Broker, BrokerConfig, ClientStatistics, Connection, Limits, ListenerPolicy, LostCause,
+    Peer, PublishHook, ReadState, Shard, StreamAction, StreamEnd, StreamKey, Timestamp, Token,
     TransportKind,
 };
 use fulmar_mqtt::codec::peek_frame;
@@ -148,6 +148,11 @@ impl World {
     pub(crate) fn dropped(&self) -> u64 {
         let now = self.broker.metrics().sum(|worker| &worker.messages_dropped_queue);
         self.dropped_before + now
+    }
+
+    /// Bytes of all messages that the broker keeps, and of those that are retained.
+    pub(crate) fn kept_bytes(&self) -> (usize, usize) {
+        (self.broker.memory_totals(Account::Messages).0, self.broker.retained_totals().1)
     }
 
     /// The number of workers.

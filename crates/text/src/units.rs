@@ -16,6 +16,8 @@ pub const MILLISECOND: Nanos = 1_000_000;
 pub const MAX_TIME: Nanos = 86_400 * SECOND;
 /// The highest rate that is taken, in bits per second.
 pub const MAX_RATE: u64 = 100_000_000_000;
+/// The most memory that is taken, in bytes.
+const MAX_MEMORY: f64 = 1_125_899_906_842_624.0;
 /// The largest size that is taken, in bytes.
 pub const MAX_SIZE: u64 = 1 << 32;
 
@@ -78,6 +80,23 @@ pub fn parse_size(text: &str) -> Result<u64, UnitError> {
         [("", 1.0), ("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("KiB", 1024.0), ("MiB", 1_048_576.0)];
     let wanted = "a size up to 4GiB, such as 1500, 32kB or 1MiB";
     quantity(text, &units, MAX_SIZE as f64, wanted).map(|value| value.round() as u64)
+}
+
+/// Reads an amount of memory such as `512MB` or `2GiB`, in bytes.
+///
+/// # Errors
+/// No number, no unit, an unknown unit, or more than 1 PiB.
+pub fn parse_memory(text: &str) -> Result<u64, UnitError> {
+    let units = [
+        ("MB", 1e6),
+        ("GB", 1e9),
+        ("TB", 1e12),
+        ("MiB", 1_048_576.0),
+        ("GiB", 1_073_741_824.0),
+        ("TiB", 1_099_511_627_776.0),
+    ];
+    let wanted = "an amount of memory up to 1PiB, such as 512MB or 2GiB";
+    quantity(text, &units, MAX_MEMORY, wanted).map(|value| value.round() as u64)
 }
 
 /// Reads a share such as `5%` or `0.05`.

@@ -296,6 +296,9 @@ impl Connection {
         let opened = match lifecycle::open(&mut shard.turn, request, access_control.session_owner) {
             Ok(opened) => opened,
             Err(NotOpened::Full) => return self.refuse(shard, ReasonCode::QuotaExceeded),
+            Err(NotOpened::NoMemory) => {
+                return self.refuse_memory(shard, &pending.client_id, user.as_deref());
+            }
             Err(NotOpened::Foreign(owner)) => {
                 return self.refuse_foreign(shard, &pending.client_id, user, owner);
             }
@@ -335,6 +338,16 @@ impl Connection {
         }
         // The credential may have been revoked before this connection was registered.
         self.recheck(shard);
+    }
+
+    /// Refuses a new session for which its user, or its address, has no memory left.
+    fn refuse_memory(&mut self, shard: &mut Shard, client_id: &str, user: Option<&str>) {
+        shard.metrics().memory_refused.add(1);
+        if let Some(times) = shard.turn.memory_full.occurred(shard.turn.now) {
+            tracing::warn!(peer = %self.peer.address, client = client_id, user, times,
+                "connection refused: the user's sessions have their share of [limits] memory");
+        }
+        self.refuse(shard, ReasonCode::QuotaExceeded);
     }
 
     /// Refuses a client identifier that belongs to another user, before that user's session is touched.

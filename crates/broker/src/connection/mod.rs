@@ -6,6 +6,7 @@
 //! `transport` the state of its path. What belongs to the client rather than to the connection is in
 //! its [`Session`].
 
+mod aliases;
 mod auth;
 mod back_pressure;
 mod connect;
@@ -33,6 +34,7 @@ use crate::deferred_ops::TurnNumber;
 use crate::event::{BrokerEvent, CloseOrder};
 use crate::limits::MAX_CONNECT_BYTES;
 use crate::mailbox::Attachment;
+use crate::memory::Charge;
 use crate::peer::{Peer, StreamKey, Token};
 use crate::rate_limiter::Attempt;
 use crate::session::Session;
@@ -224,6 +226,8 @@ struct Rare {
     /// What it showed, for that part to take back.
     credential: Option<Box<str>>,
     throttle: Option<Throttle>,
+    /// What the client's topic aliases take, if that is much.
+    aliases: Option<Charge>,
     /// A packet is left unread until then because storage is stalled.
     held_until: Option<Timestamp>,
     /// The client has closed its side while nothing is read from it: when the connection ends.
@@ -240,6 +244,7 @@ impl Default for Rare {
             external_user: false,
             credential: None,
             throttle: None,
+            aliases: None,
             held_until: None,
             gone_by: None,
         }

@@ -146,16 +146,15 @@ impl Connection {
         let aliased: Box<str>;
         let topic = match hop.alias {
             None => publish.topic,
-            Some(alias) => match self.resolve_alias(shard, stream_index, alias, publish.topic) {
-                Some(topic) => {
-                    aliased = topic;
-                    &aliased
+            Some(alias) => {
+                match self.resolve_alias(shard, stream_index, session, alias, publish.topic) {
+                    Ok(topic) => {
+                        aliased = topic;
+                        &aliased
+                    }
+                    Err(reason) => return self.refuse_alias(shard, alias, reason),
                 }
-                None => {
-                    let why = format!("topic alias {alias} is not known or too large");
-                    return self.refuse_packet(shard, ReasonCode::TopicAliasInvalid, &why);
-                }
-            },
+            }
         };
         if let Err(error) = check_name(topic) {
             // Section 3.3.2.3.4: no name, and no alias to stand for one.
@@ -398,7 +397,12 @@ impl Connection {
         }
         // A 3.1.1 client takes any acknowledgement as success, so its message is delivered even if it cannot be
         // retained.
+        shard.turn.memory_refused = false;
         match shard.publish_or_refuse(parts, self.version == Version::V5) {
+            // Its receivers have no room for it now, and later they may: the client can send it again.
+            Ok(0) if shard.turn.memory_refused && !parts.retain && self.version == Version::V5 => {
+                ReasonCode::QuotaExceeded
+            }
             Ok(0) => ReasonCode::NoMatchingSubscribers,
             Ok(_) => ReasonCode::Success,
             Err(RetainedFull) => ReasonCode::QuotaExceeded,
@@ -407,22 +411,6 @@ impl Connection {
 
     pub(super) fn flow_of(&self, stream_index: usize) -> FlowId {
         self.streams[stream_index].flow.unwrap_or(FlowId::CONTROL)
-    }
-
-    /// Sets an alias, or looks it up.
-    fn resolve_alias(
-        &mut self,
-        shard: &Shard,
-        stream_index: usize,
-        alias: u16,
-        topic: &str,
-    ) -> Option<Box<str>> {
-        let maximum = shard.broker().limits().topic_alias_maximum;
-        let table = self.streams[stream_index].aliases.get_or_insert_default();
-        if topic.is_empty() {
-            return table.get(alias).map(Into::into);
-        }
-        table.set(alias, maximum, topic).then(|| topic.into())
     }
 
     fn may_publish(&mut self, shard: &Shard, session: &Session, topic: &str) -> ReasonCode {

@@ -94,8 +94,8 @@ impl Connection {
             return self.begin_unidirectional(shard, stream_index, data);
         }
         if !flow::is_flow_header(first) {
-            let opened = self.with_session(shard, |state, _, shard| {
-                flows::open_unnamed(state, &shard.turn, key)
+            let opened = self.with_session(shard, |state, session, shard| {
+                flows::open_unnamed(state, session, &shard.turn, key)
             });
             self.finish_begin(shard, stream_index, opened);
             return Some(0);

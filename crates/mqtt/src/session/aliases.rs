@@ -4,6 +4,8 @@
 #[derive(Debug, Default)]
 pub struct TopicAliases {
     topics: Vec<Option<Box<str>>>,
+    /// Of all topics together.
+    bytes: usize,
 }
 
 impl TopicAliases {
@@ -16,8 +18,15 @@ impl TopicAliases {
         if self.topics.len() <= at {
             self.topics.resize(at + 1, None);
         }
-        self.topics[at] = Some(topic.into());
+        let before = self.topics[at].replace(topic.into());
+        self.bytes = self.bytes + topic.len() - before.map_or(0, |before| before.len());
         true
+    }
+
+    /// Bytes of all topics together.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// The topic of `alias`.

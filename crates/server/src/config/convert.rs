@@ -12,6 +12,7 @@ use fulmar_broker::{Limits, ListenerPolicy};
 use fulmar_transport::{QuicKeys, QuicSettings, RetryPolicy, TransportLimits, tls};
 
 use super::document::Config;
+use super::memory::Parts;
 #[cfg(feature = "platform")]
 use super::sections::Platform;
 use super::sections::{
@@ -26,7 +27,7 @@ fn seconds(seconds: u32) -> Duration {
 
 impl LimitsConfig {
     /// Bounds of the broker.
-    pub(crate) fn broker(&self, storage: &Storage) -> Limits {
+    pub(crate) fn broker(&self, storage: &Storage, parts: Parts) -> Limits {
         let Limits { max_cached_routes, .. } = Limits::default();
         // Without `..`, here and below: a new field does not compile until it has its key or stands in the line above.
         Limits {
@@ -43,7 +44,7 @@ impl LimitsConfig {
             max_wildcard_subscriptions_per_user: self.max_wildcard_subscriptions_per_user,
             max_flows_per_session: self.max_flows_per_session,
             max_retained_messages: self.max_retained_messages,
-            max_retained_bytes: self.max_retained_bytes,
+            max_retained_bytes: self.max_retained_bytes.min(parts.retained),
             max_queued_messages: self.max_queued_messages,
             max_queued_bytes: self.max_queued_bytes,
             drop_policy: self.drop_policy,
@@ -56,12 +57,13 @@ impl LimitsConfig {
             rate_policy: self.rate_policy,
             max_connects_per_s_per_address: self.max_connects_per_s_per_address,
             connect_timeout: seconds(self.connect_timeout_s),
+            memory: parts.broker,
             max_cached_routes,
         }
     }
 
     /// Bounds of the stream transports.
-    pub(crate) fn transport(&self) -> TransportLimits {
+    pub(crate) fn transport(&self, parts: Parts, workers: usize) -> TransportLimits {
         let TransportLimits {
             linger,
             max_partial_bytes_per_connection,
@@ -70,7 +72,7 @@ impl LimitsConfig {
         } = TransportLimits::default();
         TransportLimits {
             handshake_timeout: seconds(self.handshake_timeout_s),
-            max_partial_bytes_per_worker: self.max_partial_bytes_per_worker,
+            max_partial_bytes_per_worker: self.incomplete_per_worker(parts, workers),
             linger,
             max_partial_bytes_per_connection,
             max_read_bytes_per_turn,
@@ -98,7 +100,7 @@ impl Http {
 
 impl Coap {
     /// Bounds of the CoAP server.
-    pub(crate) fn limits(&self) -> fulmar_coap::Limits {
+    pub(crate) fn limits(&self, parts: Parts) -> fulmar_coap::Limits {
         let fulmar_coap::Limits {
             timing,
             max_requests_per_peer,
@@ -109,7 +111,7 @@ impl Coap {
         fulmar_coap::Limits {
             max_peers: self.max_peers,
             max_body_bytes: self.max_body_bytes,
-            max_buffered_bytes: self.max_buffered_bytes,
+            max_buffered_bytes: self.max_buffered_bytes.min(parts.coap),
             max_observations_per_peer: self.max_observations_per_peer,
             timing,
             max_requests_per_peer,

@@ -9,6 +9,7 @@ mod check;
 mod convert;
 mod document;
 mod features;
+mod memory;
 mod mqttsn;
 mod range;
 mod read;

@@ -10,6 +10,7 @@ use fulmar_broker::{ClientStatistics, DropPolicy, Limits, RatePolicy, SessionOwn
 use fulmar_transport::{QuicKeys, QuicSettings, TransportLimits};
 use serde::{Deserialize, Serialize};
 
+use super::memory::Memory;
 use crate::logging::Format;
 
 /// A path that is set.
@@ -311,6 +312,7 @@ impl Default for Coap {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct LimitsConfig {
+    pub(crate) memory: Memory,
     pub(crate) max_packet_bytes: usize,
     pub(crate) max_connections: usize,
     pub(crate) max_client_id_bytes: usize,
@@ -345,6 +347,7 @@ impl Default for LimitsConfig {
     fn default() -> Self {
         let (limits, transport) = (Limits::default(), TransportLimits::default());
         LimitsConfig {
+            memory: Memory::default(),
             max_packet_bytes: limits.max_packet_bytes,
             max_connections: limits.max_connections,
             max_client_id_bytes: limits.max_client_id_bytes,

@@ -54,7 +54,7 @@ pub(super) fn start(
         listeners,
         quic: config.listeners.quic.iter().map(quic_listener).collect(),
         origins: Arc::clone(&origins),
-        limits: config.limits.transport(),
+        limits: config.limits.transport(config.memory(), workers),
     };
     let server = Server::start(broker, server_config, clock).map_err(|error| {
         let key = key_of(config, &error);

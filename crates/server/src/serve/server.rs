@@ -216,7 +216,7 @@ impl Parts {
         let clock = Clock::start();
         let broker_config = BrokerConfig {
             workers,
-            limits: config.limits.broker(&config.storage),
+            limits: config.limits.broker(&config.storage, config.memory()),
             access_control: AccessControl {
                 external_users: platform.external_users()?,
                 ..opened.access_control
@@ -239,7 +239,7 @@ impl Parts {
         }
         let orders = certificates.orders();
         let challenges = orders.as_ref().map(acme::Orders::tls).transpose()?;
-        let bodies = BodyBudget::new(config.http.max_buffered_body_bytes);
+        let bodies = BodyBudget::new(config.buffered_bodies());
         let tls = (&certificates, challenges, keys);
         let shared = (&running.server, Arc::clone(&running.origins));
         let shown = landing_page::Listeners::default();

@@ -87,7 +87,7 @@ impl Coap {
             .fill(&mut secret)
             .ok()
             .context("the system random number generator failed")?;
-        let server = Server::new(config.coap.limits(), &secret, Instant::now());
+        let server = Server::new(config.coap.limits(config.memory()), &secret, Instant::now());
         let (sender, events) = mpsc::channel(MAX_WAITING_EVENTS);
         let broker = Arc::clone(wiring.broker);
         let coap_to_mqtt = CoapToMqtt::new(server, broker, wiring.handoff, wiring.clock, sender);

@@ -6,8 +6,8 @@
 use std::fmt::{Display, Write as _};
 use std::time::SystemTime;
 
-use fulmar_broker::TransportKind;
 use fulmar_broker::metrics::HistogramTotals;
+use fulmar_broker::{Account, TransportKind};
 use fulmar_http::Counts;
 use fulmar_store::{COMMIT_BUCKETS_US, Stats};
 use fulmar_transport::tickets::TicketCounts;
@@ -30,6 +30,16 @@ pub(super) fn render(state: &Operated) -> String {
     page.one("subscriptions", "gauge", "Subscriptions of all sessions", broker.subscriptions());
     page.one("retained_messages", "gauge", "Retained messages", retained);
     page.one("retained_bytes", "gauge", "Bytes of retained messages", retained_bytes);
+    page.head("memory_used_bytes", "gauge", "Bytes that clients make the broker keep");
+    for account in Account::ALL {
+        let label = format!("{{account=\"{}\"}}", account.name());
+        page.sample("memory_used_bytes", &label, broker.memory_totals(account).0);
+    }
+    page.head("memory_limit_bytes", "gauge", "Their part of [limits] memory");
+    for account in Account::ALL {
+        let label = format!("{{account=\"{}\"}}", account.name());
+        page.sample("memory_limit_bytes", &label, broker.memory_totals(account).1);
+    }
     page.one("storage_backlog", "gauge", "Operations not yet durable", broker.storage().backlog());
     let failing = u8::from(broker.storage_problem().is_some());
     page.one("storage_failing", "gauge", "1 while the disk cannot be written", failing);

@@ -1,0 +1,365 @@
+//! One budget for the memory that clients can make the broker keep.
+//!
+//! Limits per packet, session and connection do not bound their sum. Everything that stays because of a client
+//! therefore counts in an [`Account`], and for an owner: a user, or all clients without a user at one address. While an
+//! account is less than half full, owners get what they ask for. Above that, an owner may have as much as is still
+//! free: one greedy owner gets half of the account, n greedy owners get 1/(n+1) each, and room remains for the others
+//! ("dynamic thresholds", Choudhury and Hahne, 1998). An owner that has next to nothing always gets [`FLOOR`].
+//!
+//! A message's content is counted once, however many receivers it waits for, so that the account shows what is really
+//! in use; for owners, each receiver's copy counts in full.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+
+use crate::quota::Payer;
+
+/// What every owner may have in an account, even if it is full.
+const FLOOR: usize = 16 * 1024;
+
+/// What memory is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Account {
+    /// Sessions, their subscriptions, flows and wills.
+    Sessions,
+    /// Messages that wait for receivers or for their acknowledgements, and retained messages.
+    Messages,
+    /// Encoded packets that receivers are slow to accept.
+    Output,
+    /// Topic aliases that clients have set.
+    Aliases,
+}
+
+impl Account {
+    /// All of them.
+    pub const ALL: [Account; 4] =
+        [Account::Sessions, Account::Messages, Account::Output, Account::Aliases];
+
+    /// Its name in metrics and log lines.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Account::Sessions => "sessions",
+            Account::Messages => "messages",
+            Account::Output => "output",
+            Account::Aliases => "aliases",
+        }
+    }
+}
+
+/// The size of each account in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryLimits {
+    /// Of [`Account::Sessions`]; further sessions, subscriptions and flows get 0x97 (Quota exceeded).
+    pub sessions: usize,
+    /// Of [`Account::Messages`]; for an owner without room, a queue counts as full. A publication that nobody has
+    /// taken because of that gets 0x97.
+    pub messages: usize,
+    /// Of [`Account::Output`]; above it receivers' outboxes are small.
+    pub output: usize,
+    /// Of [`Account::Aliases`]; a client that sets more is disconnected with 0x97.
+    pub aliases: usize,
+}
+
+impl MemoryLimits {
+    /// No limits.
+    pub const NONE: MemoryLimits = MemoryLimits {
+        sessions: usize::MAX,
+        messages: usize::MAX,
+        output: usize::MAX,
+        aliases: usize::MAX,
+    };
+
+    /// The size of one account.
+    #[must_use]
+    pub fn of(&self, account: Account) -> usize {
+        match account {
+            Account::Sessions => self.sessions,
+            Account::Messages => self.messages,
+            Account::Output => self.output,
+            Account::Aliases => self.aliases,
+        }
+    }
+}
+
+/// The accounts of a broker.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    accounts: Arc<Accounts>,
+    owners: Mutex<FxHashMap<Payer, Arc<MemoryOwner>>>,
+    /// Of the program's own sessions, which are counted and never refused.
+    program: Arc<MemoryOwner>,
+}
+
+/// What is in use over all owners.
+#[derive(Debug)]
+pub(crate) struct Accounts {
+    used: [AtomicUsize; Account::ALL.len()],
+    limits: MemoryLimits,
+}
+
+impl Accounts {
+    fn of(&self, account: Account) -> &AtomicUsize {
+        &self.used[account as usize]
+    }
+
+    /// Bytes in use.
+    pub(crate) fn used(&self, account: Account) -> usize {
+        self.of(account).load(Ordering::Relaxed)
+    }
+
+    /// A message's content is kept from now on.
+    pub(crate) fn add_content(&self, bytes: usize) {
+        self.of(Account::Messages).fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Nobody keeps it any longer.
+    pub(crate) fn remove_content(&self, bytes: usize) {
+        self.of(Account::Messages).fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// What one owner has.
+#[derive(Debug)]
+pub(crate) struct MemoryOwner {
+    accounts: Arc<Accounts>,
+    used: [AtomicUsize; Account::ALL.len()],
+    unlimited: bool,
+}
+
+impl MemoryOwner {
+    fn new(accounts: &Arc<Accounts>, unlimited: bool) -> Arc<MemoryOwner> {
+        Arc::new(MemoryOwner {
+            accounts: Arc::clone(accounts),
+            used: Default::default(),
+            unlimited,
+        })
+    }
+
+    /// Whether it may have this many bytes more.
+    pub(crate) fn has_room(&self, account: Account, more: usize) -> bool {
+        let (used, limit) = (self.accounts.used(account), self.accounts.limits.of(account));
+        if used.saturating_add(more) <= limit / 2 || self.unlimited {
+            return true;
+        }
+        let own = self.used[account as usize].load(Ordering::Relaxed);
+        own.saturating_add(more) <= limit.saturating_sub(used).max(FLOOR)
+    }
+
+    fn add(&self, account: Account, bytes: usize, overall: usize) {
+        self.used[account as usize].fetch_add(bytes, Ordering::Relaxed);
+        self.accounts.of(account).fetch_add(overall, Ordering::Relaxed);
+    }
+
+    fn remove(&self, account: Account, bytes: usize, overall: usize) {
+        self.used[account as usize].fetch_sub(bytes, Ordering::Relaxed);
+        self.accounts.of(account).fetch_sub(overall, Ordering::Relaxed);
+    }
+}
+
+impl Memory {
+    pub(crate) fn new(limits: MemoryLimits) -> Memory {
+        let accounts = Arc::new(Accounts { used: Default::default(), limits });
+        let program = MemoryOwner::new(&accounts, true);
+        Memory { accounts, owners: Mutex::default(), program }
+    }
+
+    pub(crate) fn accounts(&self) -> &Arc<Accounts> {
+        &self.accounts
+    }
+
+    /// Bytes in use and the limit.
+    pub(crate) fn totals(&self, account: Account) -> (usize, usize) {
+        (self.accounts.used(account), self.accounts.limits.of(account))
+    }
+
+    /// The owner of what a client of `user` at this address keeps; see [`crate::rate_limiter::site`].
+    pub(crate) fn owner(&self, user: Option<&str>, site: IpAddr) -> Arc<MemoryOwner> {
+        let Some(payer) = Payer::of(user, site) else { return Arc::clone(&self.program) };
+        let mut owners = self.owners.lock();
+        Arc::clone(owners.entry(payer).or_insert_with(|| MemoryOwner::new(&self.accounts, false)))
+    }
+
+    /// Forgets owners that have nothing.
+    pub(crate) fn sweep(&self) {
+        let mut owners = self.owners.lock();
+        owners.retain(|_, owner| Arc::strong_count(owner) > 1);
+        if owners.capacity() > 64 + 4 * owners.len() {
+            owners.shrink_to_fit();
+        }
+    }
+
+    #[cfg(test)]
+    fn owners(&self) -> usize {
+        self.owners.lock().len()
+    }
+}
+
+/// Bytes that an owner has in an account until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    owner: Arc<MemoryOwner>,
+    account: Account,
+    bytes: usize,
+}
+
+impl Charge {
+    /// None yet.
+    pub(crate) fn new(owner: Arc<MemoryOwner>, account: Account) -> Charge {
+        Charge { owner, account, bytes: 0 }
+    }
+
+    pub(crate) fn owner(&self) -> &Arc<MemoryOwner> {
+        &self.owner
+    }
+
+    /// Whether there is room for this many bytes more.
+    pub(crate) fn has_room(&self, more: usize) -> bool {
+        self.owner.has_room(self.account, more)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// It is this many bytes from now on.
+    pub(crate) fn set(&mut self, bytes: usize) {
+        if bytes > self.bytes {
+            self.owner.add(self.account, bytes - self.bytes, bytes - self.bytes);
+        } else {
+            self.owner.remove(self.account, self.bytes - bytes, self.bytes - bytes);
+        }
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.owner.remove(self.account, self.bytes, self.bytes);
+    }
+}
+
+/// A receiver's copy of a message, which counts in full for the owner, and overall only for what the copy itself takes.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    owner: Arc<MemoryOwner>,
+    content: u32,
+    own: u32,
+}
+
+impl Kept {
+    /// A copy that takes `own` bytes beside the shared content of `content` bytes.
+    pub(crate) fn new(owner: &Arc<MemoryOwner>, content: usize, own: usize) -> Kept {
+        let limited = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
+        let (content, own) = (limited(content), limited(own));
+        owner.add(Account::Messages, content as usize + own as usize, own as usize);
+        Kept { owner: Arc::clone(owner), content, own }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let (content, own) = (self.content as usize, self.own as usize);
+        self.owner.remove(Account::Messages, content + own, own);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+    const THERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
+    const MAX: usize = 64 * 1024 * 1024;
+
+    fn memory() -> Memory {
+        Memory::new(MemoryLimits { sessions: MAX, ..MemoryLimits::NONE })
+    }
+
+    fn charge(memory: &Memory, user: Option<&str>, site: IpAddr) -> Charge {
+        Charge::new(memory.owner(user, site), Account::Sessions)
+    }
+
+    /// Takes as much as it gets, in small parts.
+    fn fill(charge: &mut Charge) -> usize {
+        while charge.bytes() < 2 * MAX && charge.has_room(1024) {
+            charge.set(charge.bytes() + 1024);
+        }
+        charge.bytes()
+    }
+
+    #[test]
+    fn greedy_owners_get_equal_parts_and_leave_one_for_others() {
+        for greedy in [1, 2, 3, 7] {
+            let memory = memory();
+            let names: Vec<_> = (0..greedy).map(|number| format!("eve-{number}")).collect();
+            let mut charges: Vec<_> =
+                names.iter().map(|name| charge(&memory, Some(name), HERE)).collect();
+            // In turn, as they would at the same time.
+            for round in 1..=MAX / 4096 {
+                for charge in &mut charges {
+                    if charge.has_room(4096) {
+                        charge.set(round * 4096);
+                    }
+                }
+            }
+            let share = MAX / (greedy + 1);
+            for charge in &charges {
+                assert!(
+                    charge.bytes().abs_diff(share) <= share / 10,
+                    "{greedy}: {}",
+                    charge.bytes()
+                );
+            }
+            let mut honest = charge(&memory, Some("ann"), HERE);
+            assert!(fill(&mut honest) >= share / 3, "{greedy}");
+            assert!(memory.totals(Account::Sessions).0 <= MAX + FLOOR);
+        }
+    }
+
+    #[test]
+    fn one_user_is_one_owner_wherever_its_clients_are_and_others_are_by_address() {
+        let memory = memory();
+        let mut first = charge(&memory, Some("eve"), HERE);
+        assert!(fill(&mut first) <= MAX / 2);
+        assert!(!charge(&memory, Some("eve"), THERE).has_room(FLOOR));
+        let mut anonymous = charge(&memory, None, HERE);
+        fill(&mut anonymous);
+        assert!(!charge(&memory, None, HERE).has_room(FLOOR));
+        assert!(charge(&memory, None, THERE).has_room(FLOOR));
+    }
+
+    #[test]
+    fn an_owner_with_nothing_gets_the_floor_of_a_full_account_and_the_program_everything() {
+        let memory = Memory::new(MemoryLimits { sessions: 4096, ..MemoryLimits::NONE });
+        let mut full = charge(&memory, Some("eve"), HERE);
+        full.set(8192);
+        let mut honest = charge(&memory, Some("ann"), HERE);
+        assert_eq!(fill(&mut honest), FLOOR);
+        let program = crate::access::EXTERNAL_USER_PREFIX;
+        assert!(charge(&memory, Some(program), HERE).has_room(MAX));
+    }
+
+    #[test]
+    fn nothing_is_left_behind() {
+        let memory =
+            Memory::new(MemoryLimits { sessions: MAX, messages: MAX, ..MemoryLimits::NONE });
+        let mut session = charge(&memory, Some("eve"), HERE);
+        session.set(5000);
+        session.set(3000);
+        let copies: Vec<_> = (0..3).map(|_| Kept::new(session.owner(), 1000, 100)).collect();
+        assert_eq!(memory.totals(Account::Sessions).0, 3000);
+        assert_eq!(memory.totals(Account::Messages).0, 300, "the content is counted apart");
+        memory.sweep();
+        assert_eq!(memory.owners(), 1);
+        drop((session, copies));
+        assert_eq!(memory.totals(Account::Sessions).0, 0);
+        assert_eq!(memory.totals(Account::Messages).0, 0);
+        memory.sweep();
+        assert_eq!(memory.owners(), 0);
+    }
+}

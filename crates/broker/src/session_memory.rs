@@ -1,0 +1,94 @@
+//! What a session takes of its owner's memory ([`crate::memory`]).
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::broker::Broker;
+use crate::memory::{Account, Charge, Kept, MemoryOwner};
+use crate::message::Message;
+use crate::session::{Flow, Outgoing, Session, SessionState};
+use crate::will::Will;
+
+/// A session without anything: itself, its place in the registry, and what the allocator adds.
+const SESSION_BYTES: usize = size_of::<Session>() + 192;
+
+/// A subscription beside its filter, which the session and the tree have: their entries for it.
+const SUBSCRIPTION_BYTES: usize = 256;
+
+/// A flow beyond the control flow, with the state that only such flows have.
+pub(crate) const FLOW_BYTES: usize = size_of::<Flow>() + 512;
+
+/// A place in a queue.
+const PLACE_BYTES: usize = size_of::<Outgoing>() + 32;
+
+/// Encoded packets of one flow that are not counted; below this, counting would cost more than it is worth.
+pub(crate) const FREE_OUTPUT: usize = 16 * 1024;
+
+/// What a subscription takes.
+pub(crate) fn of_subscription(filter: &str) -> usize {
+    SUBSCRIPTION_BYTES + 2 * filter.len()
+}
+
+/// What a new session takes.
+pub(crate) fn of_session(client_id: &str, will: Option<&Will>) -> usize {
+    let will = will.map_or(0, |will| {
+        size_of::<Will>() + will.topic.len() + will.properties.len() + will.payload.len()
+    });
+    SESSION_BYTES + 2 * client_id.len() + will
+}
+
+impl SessionState {
+    /// The session's user and address are known: what it takes counts for them from now on.
+    pub(crate) fn set_memory_owner(&mut self, broker: &Broker, session: &Session, site: IpAddr) {
+        let owner = broker.memory().owner(self.username.as_deref(), site);
+        self.memory = Some(Charge::new(owner, Account::Sessions));
+        self.count_memory(session);
+    }
+
+    /// Whose memory the session uses.
+    pub(crate) fn memory_owner(&self) -> Option<Arc<MemoryOwner>> {
+        self.memory.as_ref().map(|memory| Arc::clone(memory.owner()))
+    }
+
+    /// Counts what the session takes now.
+    pub(crate) fn count_memory(&mut self, session: &Session) {
+        let flows = self.flows.len().saturating_sub(1) * FLOW_BYTES;
+        let bytes = of_session(session.client_id(), self.will.as_deref());
+        let bytes = bytes + self.subscription_bytes + flows;
+        if let Some(memory) = &mut self.memory {
+            memory.set(bytes);
+        }
+    }
+
+    /// Whether the session may take this many bytes more.
+    pub(crate) fn may_grow(&self, bytes: usize) -> bool {
+        self.memory.as_ref().is_none_or(|memory| memory.has_room(bytes))
+    }
+
+    /// Whether a message may wait for the session.
+    pub(crate) fn has_memory_for(&self, message: &Message) -> bool {
+        let bytes = message.size() + PLACE_BYTES;
+        let has_room = |memory: &Charge| memory.owner().has_room(Account::Messages, bytes);
+        self.memory.as_ref().is_none_or(has_room)
+    }
+
+    /// A message waits for the session.
+    pub(crate) fn keep(&self, message: &Message) -> Option<Kept> {
+        let memory = self.memory.as_ref()?;
+        Some(Kept::new(memory.owner(), message.size(), PLACE_BYTES))
+    }
+
+    /// Whether the session's outboxes must be small because its owner has its share of the memory for output.
+    pub(crate) fn output_is_tight(&self) -> bool {
+        let has_room = |memory: &Charge| memory.owner().has_room(Account::Output, FREE_OUTPUT);
+        !self.memory.as_ref().is_none_or(has_room)
+    }
+
+    /// Counts the encoded packets that wait for one flow's stream.
+    pub(crate) fn count_output(&mut self, index: usize) {
+        let outbox = &mut self.flows[index].outbox;
+        if let (true, Some(memory)) = (outbox.is_uncounted(), &self.memory) {
+            outbox.count(memory.owner());
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! `[limits] memory`: one budget for the process, divided among everything that clients can make it keep.
+//!
+//! The parts are limits that apply together with the configured ones: whichever is lower. What is left over is for the
+//! program itself: connections and their handshakes, password hashing, databases, and the allocator's waste.
+
+use std::path::Path;
+
+use fulmar_broker::MemoryLimits;
+use fulmar_text::units;
+use serde::{Deserialize, Serialize};
+
+use super::document::Config;
+use super::sections::LimitsConfig;
+use crate::exit::Usage;
+
+/// The smallest budget. A server needs some 30 MB before anybody has connected.
+const LEAST: u64 = 64_000_000;
+
+/// `auto`, or an amount such as `512MB`.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(transparent)]
+pub(crate) struct Memory(pub(crate) String);
+
+impl Default for Memory {
+    fn default() -> Self {
+        Memory("auto".to_owned())
+    }
+}
+
+impl Memory {
+    /// The budget in bytes.
+    ///
+    /// # Errors
+    /// It is neither `auto` nor an amount of at least 64 MB.
+    pub(super) fn bytes(&self) -> Result<u64, Usage> {
+        if self.0 == "auto" {
+            return Ok((available() / 2).max(LEAST));
+        }
+        let bytes = units::parse_memory(&self.0).ok().filter(|bytes| *bytes >= LEAST);
+        bytes.ok_or_else(|| {
+            let given = &self.0;
+            Usage(format!(
+                "[limits] memory = {given:?}: must be \"auto\" (half of this machine's memory) or an amount of at \
+                 least 64MB, such as \"512MB\" or \"2GiB\""
+            ))
+        })
+    }
+}
+
+/// The parts of the budget, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Parts {
+    /// The broker's accounts.
+    pub(crate) broker: MemoryLimits,
+    /// Retained messages, within the account for messages.
+    pub(crate) retained: usize,
+    /// Incomplete packets, over all workers.
+    pub(crate) incomplete: usize,
+    /// Bodies of HTTP requests.
+    pub(crate) bodies: usize,
+    /// Values in transfer over CoAP.
+    pub(crate) coap: usize,
+}
+
+impl Parts {
+    fn of(bytes: u64) -> Parts {
+        let percent = |share: u64| usize::try_from(bytes / 100 * share).unwrap_or(usize::MAX);
+        Parts {
+            broker: MemoryLimits {
+                sessions: percent(15),
+                messages: percent(30),
+                // As much again may be in the transports' hands.
+                output: percent(8),
+                aliases: percent(3),
+            },
+            retained: percent(10),
+            incomplete: percent(6),
+            bodies: percent(6),
+            coap: percent(3),
+        }
+    }
+}
+
+impl Config {
+    /// How the budget for memory is divided.
+    pub(crate) fn memory(&self) -> Parts {
+        // Checked when the configuration was read.
+        Parts::of(self.limits.memory.bytes().unwrap_or(u64::MAX))
+    }
+
+    /// Bytes of request bodies that may be in memory.
+    pub(crate) fn buffered_bodies(&self) -> usize {
+        // One body must fit.
+        let least = self.http.max_body_bytes.max(1024 * 1024);
+        self.http.max_buffered_body_bytes.min(self.memory().bodies.max(least))
+    }
+}
+
+impl LimitsConfig {
+    /// Bytes of incomplete packets that a worker may hold.
+    pub(super) fn incomplete_per_worker(&self, parts: Parts, workers: usize) -> usize {
+        // Each worker must be able to receive a packet.
+        let least = self.max_packet_bytes + 65_536;
+        self.max_partial_bytes_per_worker.min((parts.incomplete / workers.max(1)).max(least))
+    }
+}
+
+/// The memory that this process can have: the machine's, or its control group's if that is less.
+fn available() -> u64 {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let machine = machine(&meminfo).unwrap_or(u64::MAX);
+    let group = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    machine.min(control_group(&group, Path::new("/sys/fs/cgroup")).unwrap_or(u64::MAX))
+}
+
+fn machine(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// The lowest limit of the process's control group (version 2) and of the groups around it.
+fn control_group(own: &str, root: &Path) -> Option<u64> {
+    let path = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let group = root.join(path);
+    let limit = |group: &Path| -> Option<u64> {
+        std::fs::read_to_string(group.join("memory.max")).ok()?.trim().parse().ok()
+    };
+    group.ancestors().take_while(|group| group.starts_with(root)).filter_map(limit).min()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn bytes(text: &str) -> Result<u64, String> {
+        Memory(text.to_owned()).bytes().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn amounts_are_read_and_nonsense_is_refused_with_what_is_allowed() {
+        assert_eq!(bytes("512MB"), Ok(512_000_000));
+        assert_eq!(bytes("2GiB"), Ok(2 << 30));
+        assert!(bytes("auto").unwrap() >= LEAST);
+        for text in ["", "512", "10MB", "half", "-1GB", "2000TB"] {
+            assert!(bytes(text).unwrap_err().contains("such as \"512MB\""), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_parts_leave_room_for_the_program() {
+        let parts = Parts::of(512_000_000);
+        let MemoryLimits { sessions, messages, output, aliases } = parts.broker;
+        let all = sessions + messages + 2 * output + aliases;
+        let all = all + parts.incomplete + parts.bodies + parts.coap;
+        assert!(all < 512_000_000 * 4 / 5, "{all}");
+        assert!(parts.retained < messages / 2);
+    }
+
+    #[test]
+    fn the_lower_of_machine_and_control_groups_counts() {
+        assert_eq!(machine("MemTotal:       2048 kB\nMemFree: 5 kB\n"), Some(2 << 20));
+        let root = tempfile::tempdir().unwrap();
+        let inner = root.path().join("system.slice/fulmar.service");
+        std::fs::create_dir_all(&inner).unwrap();
+        std::fs::write(inner.join("memory.max"), "max\n").unwrap();
+        std::fs::write(root.path().join("system.slice/memory.max"), "1000000\n").unwrap();
+        let own = "0::/system.slice/fulmar.service\n";
+        assert_eq!(control_group(own, root.path()), Some(1_000_000));
+        assert_eq!(control_group("1:memory:/x\n", root.path()), None);
+    }
+
+    #[test]
+    fn a_small_budget_lowers_the_limits_of_its_parts_but_one_packet_fits() {
+        let config = Config::from_toml("[limits]\nmemory = \"64MB\"\n").unwrap();
+        let parts = config.memory();
+        let incomplete = config.limits.incomplete_per_worker(parts, 4);
+        assert!(incomplete > config.limits.max_packet_bytes, "{incomplete}");
+        assert!(incomplete < 2_000_000, "{incomplete}");
+        assert_eq!(config.buffered_bodies(), config.http.max_body_bytes);
+        let limits = config.limits.broker(&config.storage, parts);
+        assert_eq!(limits.max_retained_bytes, 6_400_000);
+    }
+}
