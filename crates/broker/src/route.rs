@@ -100,12 +100,18 @@ impl Route {
 /// number of topics is the limit that is reached first.
 const MAX_CACHED_SUBSCRIPTIONS: usize = 500_000;
 
+/// Maximum size of the topics of a worker's cached routes, in bytes: enough for as many topics of usual length as may be
+/// cached. A topic may have 64 KiB.
+const MAX_CACHED_TOPIC_BYTES: usize = 2 << 20;
+
 /// A worker's cache of routes.
 #[derive(Debug, Default)]
 pub(crate) struct RouteCache {
     routes: FxHashMap<Box<str>, Arc<Route>>,
     /// How many subscriptions they were merged from.
     subscriptions: usize,
+    /// Of all topics together.
+    topic_bytes: usize,
 }
 
 impl RouteCache {
@@ -138,14 +144,17 @@ impl RouteCache {
         let route = Arc::new(Route::new(generation, guarded, matches));
         if let Some(old) = self.routes.remove(topic) {
             self.subscriptions -= old.subscriptions;
+            self.topic_bytes -= topic.len();
         }
         if self.routes.len() >= broker.limits().max_cached_routes
             || self.subscriptions + found > MAX_CACHED_SUBSCRIPTIONS
+            || self.topic_bytes + topic.len() > MAX_CACHED_TOPIC_BYTES
         {
             self.routes.clear();
-            self.subscriptions = 0;
+            (self.subscriptions, self.topic_bytes) = (0, 0);
         }
         self.subscriptions += found;
+        self.topic_bytes += topic.len();
         self.routes.insert(topic.into(), Arc::clone(&route));
         route
     }
@@ -155,6 +164,7 @@ impl RouteCache {
         let generation = broker.tree_generation().load(Ordering::Acquire);
         self.routes.retain(|_, route| route.generation == generation);
         self.subscriptions = self.routes.values().map(|route| route.subscriptions).sum();
+        self.topic_bytes = self.routes.keys().map(|topic| topic.len()).sum();
     }
 }
 
@@ -223,6 +233,18 @@ mod tests {
         broker.change_tree(|_| ());
         cache.forget_stale(&broker);
         assert_eq!((cache.subscriptions, cache.routes.len()), (0, 0));
+    }
+
+    #[test]
+    fn routes_are_bounded_by_the_size_of_their_topics() {
+        let (mut cache, broker) = (RouteCache::default(), broker(0, 16_384));
+        for number in 0..1_000 {
+            let topic = format!("{number}{}", "t".repeat(60_000));
+            cache.find(&broker, &topic, &mut FanOutBudget::default());
+            let remembered = cache.routes.keys().map(|topic| topic.len()).sum();
+            assert_eq!(cache.topic_bytes, remembered, "what is counted is what there is");
+            assert!(remembered <= MAX_CACHED_TOPIC_BYTES, "{remembered}");
+        }
     }
 
     #[test]

@@ -59,9 +59,7 @@ impl Args {
 /// The server cannot start, or storage could not write everything when it stopped.
 pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     let config = args.config()?;
-    if config.upstream.is_on() {
-        memory::keep_large_off_the_heap();
-    }
+    memory::keep_large_off_the_heap(config.upstream.is_on());
     logging::start(log, &config.log.level, Some(config.log.format))?;
     for (file, key) in args.config.iter().flat_map(|file| {
         let keys = Config::world_readable_secrets(file).into_iter();

@@ -6,9 +6,11 @@
 //!
 //! Memory used at start, for keys, schemas and parsed CAs, is returned in the same way.
 //!
-//! A gateway, which may be a small machine, has large buffers outside the heap: a QUIC client's receive buffer has 3
-//! MB, of which little is used, but on the heap all of it would be filled with zeros at each attempt to reach upstream.
-//! Other brokers do not, because messages of a MB, each on new pages, would be forwarded half as fast.
+//! The 19 MiB that a password's hash takes are outside the heap: threads have heaps of their own, which would keep them
+//! after the first login that each has checked. A gateway, which may be a small machine, has smaller buffers there too:
+//! a QUIC client's receive buffer has 3 MB, of which little is used, but on the heap all of it would be filled with
+//! zeros at each attempt to reach upstream. Other brokers do not, because messages of a MB, each on new pages, would be
+//! forwarded half as fast.
 //!
 //! Nothing is returned while connections begin and end at the same rate, because they reuse each other's memory. Many
 //! connections that end before the next check are not detected; the next ones reuse their memory.
@@ -131,20 +133,22 @@ impl Watch {
 mod system {
     /// Allocations of this size or more have pages of their own. By default, glibc's limit is lower at first, and rises
     /// with each such allocation that is freed, until all of them are on the heap.
-    const LARGE: libc::c_int = 512 << 10;
-    /// Free bytes at the heap's end that are not returned; in glibc's usual proportion.
-    const SPARE: libc::c_int = 2 * LARGE;
+    const LARGE: libc::c_int = 8 << 20;
+    /// The same on a gateway.
+    const LARGE_ON_GATEWAY: libc::c_int = 512 << 10;
 
     pub(super) fn give_back() {
         // SAFETY: it takes no pointer and locks the heap itself (malloc_trim(3), MT-Safe).
         unsafe { libc::malloc_trim(0) };
     }
 
-    pub(in crate::serve) fn keep_large_off_the_heap() {
+    pub(in crate::serve) fn keep_large_off_the_heap(is_gateway: bool) {
+        let large = if is_gateway { LARGE_ON_GATEWAY } else { LARGE };
         // SAFETY: it takes no pointer; a limit is a number that others read as it was or as it is.
         unsafe {
-            libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
-            libc::mallopt(libc::M_TRIM_THRESHOLD, SPARE);
+            libc::mallopt(libc::M_MMAP_THRESHOLD, large);
+            // Free bytes at the heap's end that are not returned; in glibc's usual proportion.
+            libc::mallopt(libc::M_TRIM_THRESHOLD, 2 * large);
         }
     }
 }
@@ -153,7 +157,7 @@ mod system {
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 mod system {
     pub(super) fn give_back() {}
-    pub(in crate::serve) fn keep_large_off_the_heap() {}
+    pub(in crate::serve) fn keep_large_off_the_heap(_: bool) {}
 }
 
 #[cfg(test)]
