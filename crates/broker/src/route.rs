@@ -241,7 +241,7 @@ mod tests {
         for number in 0..1_000 {
             let topic = format!("{number}{}", "t".repeat(60_000));
             cache.find(&broker, &topic, &mut FanOutBudget::default());
-            let remembered = cache.routes.keys().map(|topic| topic.len()).sum();
+            let remembered: usize = cache.routes.keys().map(|topic| topic.len()).sum();
             assert_eq!(cache.topic_bytes, remembered, "what is counted is what there is");
             assert!(remembered <= MAX_CACHED_TOPIC_BYTES, "{remembered}");
         }
