@@ -366,7 +366,9 @@ def full_queues(site, seconds):
 
 def deaf_readers(site, seconds):
     """Subscribers that read nothing, and messages of 10 kB at QoS 0 for all of them."""
-    deaf = []
+    deaf, first = [], logged_in(site, "first", durable=False)
+    # From then on, logins are remembered and not queued.
+    answer(first, wire.Packets())
     for number in range(500):
         sock = logged_in(site, f"deaf-{number}", durable=False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -383,7 +385,8 @@ def deaf_readers(site, seconds):
 
 def long_aliases(site, seconds):
     """64 topic aliases of 64 KiB on each of 200 connections."""
-    socks = []
+    socks, first = [], logged_in(site, "first", durable=False)
+    answer(first, wire.Packets())
 
     def one(number):
         try:

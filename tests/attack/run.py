@@ -229,6 +229,7 @@ def row(name, number, seconds, spent, figures, broker):
         faults.append("login")
     if name and not number:
         faults.append("no attack")
+        print(broker.log(), file=sys.stderr)
     slowest = " ".join(f"{kind} {seconds:.2f}" for kind, seconds in sorted(figures["worst_login_s"].items()))
     return {
         "attack": name or "none",
