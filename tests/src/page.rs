@@ -88,7 +88,7 @@ impl Host {
         self.words.push((word.to_owned(), meaning.to_owned()));
     }
 
-    /// An environment variable of servers that are started.
+    /// An environment variable of servers that are started or checked.
     pub fn set(&mut self, key: &str, value: &str) {
         self.env.insert(key.to_owned(), value.to_owned());
     }
@@ -122,6 +122,9 @@ impl Host {
             }
         }
         command.env("PATH", &self.env["PATH"]);
+        if here.contains("fulmar serve") {
+            command.envs(&self.env);
+        }
         command
     }
 
@@ -164,7 +167,7 @@ impl Host {
     #[must_use]
     pub fn starts(&self, line: &str) -> Program {
         let mut command = self.command(&format!("exec {line}"));
-        let child = command.envs(&self.env).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = child.spawn().unwrap();
         let output = Log::follow(child.stdout.take().unwrap());
         let log = Log::follow(child.stderr.take().unwrap());

@@ -1,6 +1,8 @@
 //! The contents of a certificate, to show them to people and to identify users. Nothing is verified here.
 
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::time::SystemTime;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,6 +12,8 @@ use rustls_pki_types::CertificateDer;
 use x509_parser::certificate::BasicExtension;
 use x509_parser::extensions::ExtendedKeyUsage;
 use x509_parser::prelude::{FromDer, GeneralName, ParsedExtension, X509Certificate};
+
+use crate::authority::{begin_of, end_of};
 
 /// What a certificate says, as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,6 +96,27 @@ pub fn user_name(certificate: &CertificateDer<'_>) -> Option<Box<str>> {
 pub fn is_root(certificate: &CertificateDer<'_>) -> bool {
     X509Certificate::from_der(certificate)
         .is_ok_and(|(_, parsed)| parsed.subject().as_raw() == parsed.issuer().as_raw())
+}
+
+/// From when until when a certificate is valid; `None` if it is not one.
+#[must_use]
+pub fn validity(certificate: &CertificateDer<'_>) -> Option<RangeInclusive<SystemTime>> {
+    Some(begin_of(certificate)?..=end_of(certificate)?)
+}
+
+/// Whether each certificate of a chain is signed in the name of the next, as servers must send them (RFC 8446 section
+/// 4.4.2). Signatures are not verified.
+#[must_use]
+pub fn is_in_order(chain: &[CertificateDer<'_>]) -> bool {
+    chain.windows(2).all(|pair| {
+        let [one, next] = pair else { return false };
+        let (Ok((_, one)), Ok((_, next))) =
+            (X509Certificate::from_der(one), X509Certificate::from_der(next))
+        else {
+            return false;
+        };
+        one.issuer().as_raw() == next.subject().as_raw()
+    })
 }
 
 /// Whether its holder may do something in TLS; one that does not say may do all (RFC 5280 section

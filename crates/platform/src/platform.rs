@@ -17,6 +17,7 @@ use crate::problem::Problem;
 use crate::readings::intake::Sender;
 use crate::role::Deed;
 use crate::settings::Settings;
+use crate::store::sql::sqlite;
 use crate::text::Name;
 use crate::time::Time;
 use crate::topics::Whose;
@@ -55,6 +56,15 @@ impl Platform {
     ) -> Result<(Platform, mpsc::Receiver<Announcement>), Error> {
         let (app, receiver) = App::open(data, settings)?;
         Ok((Platform { app }, receiver))
+    }
+
+    /// Checks that this version knows the tables of a database file. `version` is what SQLite calls user version, in the
+    /// header of the file, which is not opened.
+    ///
+    /// # Errors
+    /// They are a newer version's.
+    pub fn check_file(path: &Path, version: usize) -> Result<(), Error> {
+        Ok(sqlite::check_version(path, version)?)
     }
 
     /// What handlers share.

@@ -10,7 +10,7 @@ use clap::Subcommand;
 use fulmar_certs::files;
 use fulmar_platform::{Admin, DATABASE_FILE, Database, Role, UserSummary, UserToAdd};
 
-use crate::config::{Config, set};
+use crate::config::Config;
 use crate::exit::Usage;
 use crate::passwd;
 
@@ -60,8 +60,7 @@ enum Missing {
 impl Folder {
     fn open(&self, missing: Missing) -> anyhow::Result<Admin> {
         let config = Config::load(self.config.as_deref())?;
-        let chosen = self.data.as_deref().or(set(&config.server.data_dir));
-        let data = chosen.map_or_else(fulmar_certs::default_data_dir, Path::to_owned);
+        let data = self.data.clone().unwrap_or_else(|| config.data_dir());
         let database = config.platform.database()?;
         // With PostgreSQL nothing of the platform is in the folder.
         if database == Database::File {

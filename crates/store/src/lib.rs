@@ -59,4 +59,5 @@ mod writer;
 pub use error::Error;
 pub use handle::SqliteStorage;
 pub use options::Options;
+pub use schema::inspect;
 pub use stats::{COMMIT_BUCKETS_US, Stats};

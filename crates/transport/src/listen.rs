@@ -11,6 +11,7 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tracing::warn;
 
+use crate::error::StartError;
 use crate::quic::steering;
 
 /// Connections the kernel keeps for a listener that has not yet accepted them; a burst of devices
@@ -19,6 +20,30 @@ const BACKLOG: i32 = 4096;
 
 /// UDP buffers asked of the kernel, in bytes: a burst of all clients must fit.
 const UDP_BUFFER_BYTES: usize = 4 * 1024 * 1024;
+
+/// Whether an address could be listened on now: binds it as a listener does, and frees it again.
+///
+/// # Errors
+/// [`StartError::Bind`].
+pub fn can_listen(address: SocketAddr, datagrams: bool) -> Result<(), StartError> {
+    let kind = if datagrams { Type::DGRAM } else { Type::STREAM };
+    bind(address, 1, kind).map_err(|source| StartError::Bind { address, source })?;
+    Ok(())
+}
+
+/// How much the kernel lets a UDP listener receive before it reads: the bytes that listeners ask for, and the bytes that
+/// they get.
+///
+/// # Errors
+/// The system refuses a socket.
+pub fn receive_buffer() -> io::Result<(usize, usize)> {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+    // What cannot be set shows in what is granted.
+    let _ = socket.set_recv_buffer_size(UDP_BUFFER_BYTES);
+    // Linux reports twice what was asked for, because half of it is for its own records (socket(7)).
+    let granted = socket.recv_buffer_size()? / if cfg!(target_os = "linux") { 2 } else { 1 };
+    Ok((UDP_BUFFER_BYTES, granted))
+}
 
 /// `count` listening sockets on `address`, non-blocking.
 ///

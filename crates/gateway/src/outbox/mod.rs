@@ -15,6 +15,8 @@ use bytes::Bytes;
 use fulmar_mqtt::QoS;
 use rusqlite::{Connection, OptionalExtension as _, Result as SqlResult, Row, params};
 
+pub use schema::check_owner;
+
 use crate::error::Error;
 use crate::identity::key_of_id;
 use crate::mapping::Priority;

@@ -56,9 +56,7 @@ pub(super) fn open(path: &Path, max_file_bytes: Option<u64>) -> Result<Connectio
     let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let (version, owner) =
         (number("user_version").map_err(failed)?, number("application_id").map_err(failed)?);
-    if !matches!((version, owner), (0, 0) | (VERSION, APPLICATION_ID)) {
-        return Err(Error::Foreign(path.to_owned()));
-    }
+    check_owner(path, version, owner)?;
     configure(&connection, max_file_bytes).map_err(failed)?;
     if version == 0 {
         let create = format!(
@@ -73,6 +71,18 @@ pub(super) fn open(path: &Path, max_file_bytes: Option<u64>) -> Result<Connectio
         return Err(Error::Damaged { path: path.to_owned(), detail: found });
     }
     Ok(connection)
+}
+
+/// Refuses a file of another program or of a newer version; `version` and `owner` are what SQLite calls user version and
+/// application id, in the header of its file.
+///
+/// # Errors
+/// [`Error::Foreign`].
+pub fn check_owner(path: &Path, version: i64, owner: i64) -> Result<(), Error> {
+    match (version, owner) {
+        (0, 0) | (VERSION, APPLICATION_ID) => Ok(()),
+        _ => Err(Error::Foreign(path.to_owned())),
+    }
 }
 
 fn configure(connection: &Connection, max_file_bytes: Option<u64>) -> Result<()> {

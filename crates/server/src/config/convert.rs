@@ -246,7 +246,7 @@ impl Platform {
     }
 
     /// As [`Platform::database`], with this password.
-    pub(super) fn database_with(
+    pub(crate) fn database_with(
         &self,
         password: Option<&str>,
     ) -> anyhow::Result<fulmar_platform::Database> {
@@ -295,6 +295,11 @@ impl Config {
     /// # Errors
     /// A file cannot be read; the error has its key and path.
     pub(crate) fn check_files(&self) -> Result<(), Usage> {
+        self.unreadable_files().next().map_or(Ok(()), Err)
+    }
+
+    /// The files that the configuration names, each with its key.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let files = [
             ("[auth] password_file", &self.auth.password_file),
             ("[auth] jwt_key_file", &self.auth.jwt_key_file),
@@ -309,22 +314,22 @@ impl Config {
             ("[upstream] cert", &self.upstream.cert),
             ("[upstream] key", &self.upstream.key),
         ];
-        for (key, path) in files {
-            if let Some(path) = set(path) {
-                let opened = std::fs::File::open(path);
-                opened.map_err(|error| {
-                    let path = path.display();
-                    let missing = error.kind() == std::io::ErrorKind::NotFound;
-                    let hint = if missing && key == "[auth] password_file" {
-                        format!("; create it with `fulmar passwd USER --file {path}`")
-                    } else {
-                        String::new()
-                    };
-                    Usage(format!("{key} {path}: {error}{hint}"))
-                })?;
-            }
-        }
-        Ok(())
+        files.into_iter().filter_map(|(key, path)| Some((key, set(path)?)))
+    }
+
+    /// An error for each of these files that cannot be read, with its key and path.
+    pub(crate) fn unreadable_files(&self) -> impl Iterator<Item = Usage> {
+        self.files().filter_map(|(key, path)| {
+            let error = std::fs::File::open(path).err()?;
+            let path = path.display();
+            let missing = error.kind() == std::io::ErrorKind::NotFound;
+            let hint = if missing && key == "[auth] password_file" {
+                format!("; create it with `fulmar passwd USER --file {path}`")
+            } else {
+                String::new()
+            };
+            Some(Usage(format!("{key} {path}: {error}{hint}")))
+        })
     }
 
     /// The policy of the listener `name` at `address`.

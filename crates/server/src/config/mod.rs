@@ -48,6 +48,11 @@ impl Config {
         self
     }
 
+    /// The data folder.
+    pub(crate) fn data_dir(&self) -> PathBuf {
+        set(&self.server.data_dir).map_or_else(fulmar_certs::default_data_dir, Path::to_owned)
+    }
+
     /// Reads the file, if there is a path, then the process's environment.
     ///
     /// # Errors

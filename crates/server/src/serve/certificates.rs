@@ -14,6 +14,7 @@ use fulmar_transport::{SharedTls, TlsSettings, tls};
 
 use fulmar_coap::dtls::Certificate;
 use rustls::server::WebPkiClientVerifier;
+use rustls_pki_types::CertificateDer;
 
 use super::acme::{self, Orders};
 use super::coap;
@@ -111,9 +112,54 @@ fn read_identity(config: &Config, acme: &Acme, data: &Path) -> anyhow::Result<Ar
         return Ok(Identity::new(issued.chain, issued.key)?);
     }
     let (chain, key) = identity_files(config, data)?;
-    let identity = Identity::new(files::read_chain(&chain)?, files::read_key(&key)?);
+    read_pair(&chain, &key)
+}
+
+fn read_pair(chain: &Path, key: &Path) -> anyhow::Result<Arc<Identity>> {
+    let identity = Identity::new(files::read_chain(chain)?, files::read_key(key)?);
     let of = || format!("[tls] cert {} and key {}", chain.display(), key.display());
     identity.with_context(of)
+}
+
+/// The certificate that a server would present.
+pub(super) enum Presented {
+    /// This chain, read from this file.
+    Chain(PathBuf, Vec<CertificateDer<'static>>),
+    /// One issued by the development CA, which has this certificate.
+    Development(PathBuf, Vec<CertificateDer<'static>>),
+    /// One issued by a development CA that the next start creates in this folder.
+    New(PathBuf),
+}
+
+/// As [`Certificates::open`], but creates nothing.
+///
+/// # Errors
+/// A file cannot be read, or does not match the others.
+pub(super) fn inspect(config: &Config, data: &Path) -> anyhow::Result<Presented> {
+    let roots = client_roots(config)?;
+    if config.tls.client_auth.policy() != tls::ClientAuth::Off {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+        builder.build().context("[tls] client_ca")?;
+    }
+    set(&config.coap.psk_file).map(super::psk::read).transpose()?;
+    if let Some(issued) = acme::kept(&config.acme, data, SystemTime::now()) {
+        let chain = issued.chain.clone();
+        Identity::new(issued.chain, issued.key)?;
+        return Ok(Presented::Chain(data.to_owned(), chain));
+    }
+    if let (Some(chain), Some(key)) = (set(&config.tls.cert), set(&config.tls.key)) {
+        read_pair(chain, key)?;
+        return Ok(Presented::Chain(chain.to_owned(), files::read_chain(chain)?));
+    }
+    let folder = data.join(AUTHORITY_FOLDER);
+    // Where its certificate is missing, opening it creates one.
+    if !folder.join("ca.pem").exists() {
+        return Ok(Presented::New(folder));
+    }
+    let path = Authority::open(&folder)?.certificate_path();
+    let chain = files::read_chain(&path)?;
+    Ok(Presented::Development(path, chain))
 }
 
 /// Paths of chain and key.

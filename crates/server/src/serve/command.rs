@@ -8,6 +8,10 @@ use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::check::{
+    self,
+    finding::{Finding, Report},
+};
 use super::memory::{self, Memory};
 use super::server::Server;
 use super::{listeners, notify};
@@ -20,6 +24,8 @@ Examples:
   fulmar serve                             on loopback, with a development CA of its own
   fulmar serve --data /var/lib/fulmar      state and certificates in this folder
   fulmar serve --config fulmar.toml        settings from the file; every key: fulmar.example.toml
+  fulmar serve --config fulmar.toml --check
+                                           what is wrong with them, without starting a broker
   FULMAR_LISTENERS__MQTT='[\"127.0.0.1:0\"]' fulmar serve
                                            one key from the environment";
 
@@ -40,6 +46,10 @@ pub struct Args {
     /// configuration, else ~/.local/share/fulmar]
     #[arg(long, value_name = "DIR", env = "FULMAR_DATA")]
     data: Option<PathBuf>,
+    /// Check the configuration, the files that it names, the data folder and the listeners' addresses, print what is
+    /// wrong, and exit with the code with which the broker would end. Changes nothing
+    #[arg(long)]
+    check: bool,
 }
 
 impl Args {
@@ -58,6 +68,9 @@ impl Args {
 /// # Errors
 /// The server cannot start, or storage could not write everything when it stopped.
 pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
+    if args.check {
+        return check_only(args, log);
+    }
     let config = args.config()?;
     memory::keep_large_off_the_heap(config.upstream.is_on());
     logging::start(log, &config.log.level, Some(config.log.format))?;
@@ -77,6 +90,16 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     notify::stopping();
     drop(memory);
     server.stop()
+}
+
+/// `--check`.
+fn check_only(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
+    logging::start(log, "error", None)?;
+    let report = match args.config() {
+        Ok(config) => check::check(&config, args.config.as_deref()),
+        Err(error) => Report(vec![Finding::error("configuration", &error)]),
+    };
+    report.print(false)
 }
 
 /// The one line on standard output, for scripts that wait for it.

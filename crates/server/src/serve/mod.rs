@@ -4,6 +4,7 @@
 #[cfg_attr(not(feature = "acme"), path = "no_acme.rs")]
 mod acme;
 mod certificates;
+pub(crate) mod check;
 mod coap;
 mod command;
 mod gateway;

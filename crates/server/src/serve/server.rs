@@ -9,7 +9,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -324,8 +324,7 @@ impl Parts {
 
 /// The data folder, which is created if it is missing.
 fn data_dir(config: &Config) -> anyhow::Result<PathBuf> {
-    let chosen = set(&config.server.data_dir);
-    let data = chosen.map_or_else(fulmar_certs::default_data_dir, Path::to_owned);
+    let data = config.data_dir();
     files::make_private_dir(&data)
         .context("data folder (choose another one with [server] data_dir or --data)")?;
     Ok(data)

@@ -9,7 +9,7 @@ mod error;
 mod postgres;
 mod row;
 mod source;
-mod sqlite;
+pub(crate) mod sqlite;
 mod transaction_kind;
 mod value;
 

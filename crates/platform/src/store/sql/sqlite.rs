@@ -50,10 +50,7 @@ pub(super) fn open(path: &Path) -> Result<Connection> {
     connection.set_prepared_statement_cache_capacity(128);
     let transaction = connection.transaction()?;
     let done: usize = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    if done > MIGRATIONS.len() {
-        let text = "a newer version of Fulmar has changed its tables: use that version, or a copy from before";
-        return Err(DatabaseError::Setting(format!("{}: {text}", path.display())));
-    }
+    check_version(path, done)?;
     for migration in MIGRATIONS.iter().skip(done) {
         transaction.execute_batch(migration)?;
     }
@@ -64,6 +61,16 @@ pub(super) fn open(path: &Path) -> Result<Connection> {
     }
     transaction.commit()?;
     Ok(connection)
+}
+
+/// Refuses a file of a newer version; `done` is what SQLite calls user version, in the header of its file.
+pub(crate) fn check_version(path: &Path, done: usize) -> Result<()> {
+    if done <= MIGRATIONS.len() {
+        return Ok(());
+    }
+    let text =
+        "a newer version of Fulmar has changed its tables: use that version, or a copy from before";
+    Err(DatabaseError::Setting(format!("{}: {text}", path.display())))
 }
 
 pub(super) fn open_to_read(path: &Path) -> Result<Connection> {
