@@ -21,6 +21,9 @@ use crate::quota::Payer;
 /// What every owner may have in an account, even if it is full.
 const FLOOR: usize = 16 * 1024;
 
+/// Encoded packets of one flow that are not counted; below this, counting would cost more than it is worth.
+pub(crate) const FREE_OUTPUT: usize = 16 * 1024;
+
 /// What memory is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Account {

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use fulmar_mqtt::Version;
 
 use crate::aliases::{self, Naming, SentAliases};
-use crate::memory::{Account, Charge, MemoryOwner};
-use crate::session_memory::FREE_OUTPUT;
+use crate::memory::{Account, Charge, FREE_OUTPUT, MemoryOwner};
 
 /// The limits that a client sets with CONNECT.
 #[derive(Clone, Copy, Debug)]

@@ -20,13 +20,12 @@ use crate::back_pressure::Queued;
 use crate::deferred_ops::{TurnNumber, TurnStamp};
 use crate::limits::Limits;
 use crate::mailbox::Attachment;
-use crate::memory::{Charge, Kept};
+use crate::memory::{Account, Charge, FREE_OUTPUT, Kept};
 use crate::message::{Identifiers, Message};
 use crate::outbox::{ClientLimits, Outbox};
 use crate::peer::StreamKey;
 use crate::quota::QuotaUse;
 use crate::retained::RetainedCursor;
-use crate::session_memory::FREE_OUTPUT;
 use crate::storage::{FlowId, Position, Progress, SessionKey};
 use crate::time::Timestamp;
 use crate::will::Will;
@@ -181,7 +180,9 @@ impl SessionState {
     /// Encoded bytes that may wait in each flow's outbox.
     pub(crate) fn outbox_bytes(&self, limits: &Limits) -> usize {
         let share = limits.max_connection_outbox_bytes / self.flows.len().max(1);
-        let share = if self.output_is_tight() { share.min(FREE_OUTPUT) } else { share };
+        let has_room = |memory: &Charge| memory.owner().has_room(Account::Output, FREE_OUTPUT);
+        let tight = !self.memory.as_ref().is_none_or(has_room);
+        let share = if tight { share.min(FREE_OUTPUT) } else { share };
         // At least one byte, or the flow could never send.
         share.clamp(1, limits.max_outbox_bytes.max(1))
     }

@@ -21,9 +21,6 @@ pub(crate) const FLOW_BYTES: usize = size_of::<Flow>() + 512;
 /// A place in a queue.
 const PLACE_BYTES: usize = size_of::<Outgoing>() + 32;
 
-/// Encoded packets of one flow that are not counted; below this, counting would cost more than it is worth.
-pub(crate) const FREE_OUTPUT: usize = 16 * 1024;
-
 /// What a subscription takes.
 pub(crate) fn of_subscription(filter: &str) -> usize {
     SUBSCRIPTION_BYTES + 2 * filter.len()
@@ -76,12 +73,6 @@ impl SessionState {
     pub(crate) fn keep(&self, message: &Message) -> Option<Kept> {
         let memory = self.memory.as_ref()?;
         Some(Kept::new(memory.owner(), message.size(), PLACE_BYTES))
-    }
-
-    /// Whether the session's outboxes must be small because its owner has its share of the memory for output.
-    pub(crate) fn output_is_tight(&self) -> bool {
-        let has_room = |memory: &Charge| memory.owner().has_room(Account::Output, FREE_OUTPUT);
-        !self.memory.as_ref().is_none_or(has_room)
     }
 
     /// Counts the encoded packets that wait for one flow's stream.

@@ -25,6 +25,30 @@ fn seconds(seconds: u32) -> Duration {
     Duration::from_secs(u64::from(seconds))
 }
 
+impl Config {
+    /// How the budget for memory is divided.
+    pub(crate) fn memory(&self) -> Parts {
+        // Checked when the configuration was read.
+        Parts::of(self.limits.memory.bytes().unwrap_or(u64::MAX))
+    }
+
+    /// Bytes of request bodies that may be in memory.
+    pub(crate) fn buffered_bodies(&self) -> usize {
+        // One body must fit.
+        let least = self.http.max_body_bytes.max(1024 * 1024);
+        self.http.max_buffered_body_bytes.min(self.memory().bodies.max(least))
+    }
+}
+
+impl LimitsConfig {
+    /// Bytes of incomplete packets that a worker may hold.
+    fn incomplete_per_worker(&self, parts: Parts, workers: usize) -> usize {
+        // Each worker must be able to receive a packet.
+        let least = self.max_packet_bytes + 65_536;
+        self.max_partial_bytes_per_worker.min((parts.incomplete / workers.max(1)).max(least))
+    }
+}
+
 impl LimitsConfig {
     /// Bounds of the broker.
     pub(crate) fn broker(&self, storage: &Storage, parts: Parts) -> Limits {

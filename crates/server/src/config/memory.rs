@@ -9,8 +9,6 @@ use fulmar_broker::MemoryLimits;
 use fulmar_text::units;
 use serde::{Deserialize, Serialize};
 
-use super::document::Config;
-use super::sections::LimitsConfig;
 use crate::exit::Usage;
 
 /// The smallest budget. A server needs some 30 MB before anybody has connected.
@@ -63,7 +61,7 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    fn of(bytes: u64) -> Parts {
+    pub(super) fn of(bytes: u64) -> Parts {
         let percent = |share: u64| usize::try_from(bytes / 100 * share).unwrap_or(usize::MAX);
         Parts {
             broker: MemoryLimits {
@@ -78,30 +76,6 @@ impl Parts {
             bodies: percent(6),
             coap: percent(3),
         }
-    }
-}
-
-impl Config {
-    /// How the budget for memory is divided.
-    pub(crate) fn memory(&self) -> Parts {
-        // Checked when the configuration was read.
-        Parts::of(self.limits.memory.bytes().unwrap_or(u64::MAX))
-    }
-
-    /// Bytes of request bodies that may be in memory.
-    pub(crate) fn buffered_bodies(&self) -> usize {
-        // One body must fit.
-        let least = self.http.max_body_bytes.max(1024 * 1024);
-        self.http.max_buffered_body_bytes.min(self.memory().bodies.max(least))
-    }
-}
-
-impl LimitsConfig {
-    /// Bytes of incomplete packets that a worker may hold.
-    pub(super) fn incomplete_per_worker(&self, parts: Parts, workers: usize) -> usize {
-        // Each worker must be able to receive a packet.
-        let least = self.max_packet_bytes + 65_536;
-        self.max_partial_bytes_per_worker.min((parts.incomplete / workers.max(1)).max(least))
     }
 }
 
@@ -169,17 +143,5 @@ mod tests {
         let own = "0::/system.slice/fulmar.service\n";
         assert_eq!(control_group(own, root.path()), Some(1_000_000));
         assert_eq!(control_group("1:memory:/x\n", root.path()), None);
-    }
-
-    #[test]
-    fn a_small_budget_lowers_the_limits_of_its_parts_but_one_packet_fits() {
-        let config = Config::from_toml("[limits]\nmemory = \"64MB\"\n").unwrap();
-        let parts = config.memory();
-        let incomplete = config.limits.incomplete_per_worker(parts, 4);
-        assert!(incomplete > config.limits.max_packet_bytes, "{incomplete}");
-        assert!(incomplete < 2_000_000, "{incomplete}");
-        assert_eq!(config.buffered_bodies(), config.http.max_body_bytes);
-        let limits = config.limits.broker(&config.storage, parts);
-        assert_eq!(limits.max_retained_bytes, 6_400_000);
     }
 }

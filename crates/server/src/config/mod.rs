@@ -334,4 +334,16 @@ mod tests {
         let error = Config::load_with(Some(Path::new("/none.toml")), std::iter::empty());
         assert!(error.unwrap_err().to_string().contains("/none.toml"));
     }
+
+    #[test]
+    fn a_small_budget_lowers_the_limits_of_its_parts_but_one_packet_fits() {
+        let config = Config::from_toml("[limits]\nmemory = \"64MB\"\n").unwrap();
+        let parts = config.memory();
+        let incomplete = config.limits.transport(parts, 4).max_partial_bytes_per_worker;
+        assert!(incomplete > config.limits.max_packet_bytes, "{incomplete}");
+        assert!(incomplete < 2_000_000, "{incomplete}");
+        assert_eq!(config.buffered_bodies(), config.http.max_body_bytes);
+        let limits = config.limits.broker(&config.storage, parts);
+        assert_eq!(limits.max_retained_bytes, 6_400_000);
+    }
 }
