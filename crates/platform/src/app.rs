@@ -28,6 +28,8 @@ const LOGINS_AT_ONCE: f64 = 5.0;
 /// Users and networks of good logins that are remembered, to be served first.
 const MAX_KNOWN_LOGINS: usize = 10_000;
 
+const SECONDS_PER_DAY: f64 = 86_400.0;
+
 /// What handlers share.
 #[derive(Debug)]
 pub(crate) struct Inner {
@@ -40,6 +42,7 @@ pub(crate) struct Inner {
     pub(crate) decoders: Arc<Decoders>,
     pub(crate) logins: Rate<(String, IpAddr)>,
     pub(crate) requests: Rate<Name>,
+    pub(crate) photo_bytes: Rate<Name>,
     /// Notified when there may be events for webhooks.
     pub(crate) deliveries: Notify,
     /// Account names and addresses of earlier logins.
@@ -81,6 +84,7 @@ impl App {
         });
         let (announcements, receiver) = Announcements::new();
         let per_s = f64::from(settings.max_requests_per_s);
+        let photo_bytes = settings.photo_bytes_per_day as f64;
         let app = App(Arc::new(Inner {
             settings,
             store,
@@ -91,6 +95,7 @@ impl App {
             decoders: Arc::default(),
             logins: Rate::new(LOGINS_PER_S, LOGINS_AT_ONCE),
             requests: Rate::new(per_s, per_s * 4.0),
+            photo_bytes: Rate::new(photo_bytes / SECONDS_PER_DAY, photo_bytes),
             deliveries: Notify::new(),
             known_logins: RecentSet::new(MAX_KNOWN_LOGINS),
             hashing: Hashing::default(),

@@ -11,6 +11,8 @@ pub struct Settings {
     pub token_lifetime_s: u32,
     /// Requests an account may make a second in the long run; four times as many at once.
     pub max_requests_per_s: u32,
+    /// Bytes of photos that an account may store per day, a day's worth at once.
+    pub photo_bytes_per_day: u64,
     /// How long what sensors measured is kept.
     pub monitoring: Monitoring,
     /// Where everything is kept.
@@ -63,6 +65,7 @@ impl Default for Settings {
         Settings {
             token_lifetime_s: 30 * 24 * 3600,
             max_requests_per_s: 200,
+            photo_bytes_per_day: 512_000_000,
             monitoring: Monitoring::default(),
             database: Database::File,
             webhook_allowlist: WebhookAllowlist::default(),

@@ -259,6 +259,27 @@ async fn a_photo_is_stored_once_and_never_changed() {
 }
 
 #[tokio::test]
+async fn an_account_stores_no_more_photos_than_its_bytes_for_the_day() {
+    let world = World::new().with_settings(|settings| settings.photo_bytes_per_day = 10_000);
+    let (reader, office) = (world.log_in("north-reader").await, world.log_in("north-office").await);
+    let put = async |token: &str, id: u128, bytes: usize| {
+        let path = format!("/api/v1/north/photo/{}", uuid::Uuid::from_u128(id));
+        let request = Request::put(&path).header("authorization", format!("Bearer {token}"));
+        let body = [&b"\xFF\xD8\xFF"[..], &vec![0; bytes - 3]].concat();
+        world.send(request.body(Body::from(body)).unwrap()).await
+    };
+    assert_eq!(put(&reader, 1, 6_000).await.status, 201);
+    // What was stored already does not count again, nor does what is refused.
+    assert_eq!(put(&reader, 1, 4_000).await.status, 409);
+    assert_eq!(put(&reader, 2, 3_900).await.status, 201);
+    let refused = put(&reader, 3, 1_000).await;
+    assert_eq!(refused.status, 429);
+    let wait: u64 = refused.retry_after.unwrap().parse().unwrap();
+    assert!((1_000..86_400).contains(&wait), "{wait}");
+    assert_eq!(put(&office, 4, 9_000).await.status, 201, "another account");
+}
+
+#[tokio::test]
 async fn what_the_van_decodes_does_the_work_of_the_list_when_a_key_or_a_role_vouches_for_it() {
     let mut world = World::new();
     let (admin, van) = (world.log_in("north-admin").await, world.log_in("north-device").await);

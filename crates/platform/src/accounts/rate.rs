@@ -50,6 +50,14 @@ impl<K: Hash + Eq> Rate<K> {
     /// # Errors
     /// There is no token; the error is the number of seconds until there is one.
     pub(crate) fn take(&self, name: K, now: Instant) -> Result<(), u64> {
+        self.take_many(name, 1.0, now)
+    }
+
+    /// Takes this many tokens.
+    ///
+    /// # Errors
+    /// As for [`Rate::take`].
+    pub(crate) fn take_many(&self, name: K, wanted: f64, now: Instant) -> Result<(), u64> {
         let mut buckets = self.buckets.lock();
         if buckets.len() >= MAX_NAMES && !buckets.contains_key(&name) {
             self.forget(&mut buckets, now);
@@ -57,10 +65,10 @@ impl<K: Hash + Eq> Rate<K> {
         let bucket = buckets.entry(name).or_insert(Bucket { tokens: self.burst, at: now });
         let tokens = self.filled(*bucket, now);
         *bucket = Bucket { tokens, at: now };
-        if tokens < 1.0 {
-            return Err(((1.0 - tokens) / self.per_s).ceil() as u64);
+        if tokens < wanted {
+            return Err(((wanted - tokens) / self.per_s).ceil() as u64);
         }
-        bucket.tokens -= 1.0;
+        bucket.tokens -= wanted;
         Ok(())
     }
 
@@ -84,8 +92,13 @@ impl<K: Hash + Eq> Rate<K> {
 
     /// Returns a token.
     pub(crate) fn give_back(&self, name: &K) {
+        self.give_back_many(name, 1.0);
+    }
+
+    /// Returns this many tokens.
+    pub(crate) fn give_back_many(&self, name: &K, tokens: f64) {
         if let Some(bucket) = self.buckets.lock().get_mut(name) {
-            bucket.tokens += 1.0;
+            bucket.tokens += tokens;
         }
     }
 

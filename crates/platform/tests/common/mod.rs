@@ -25,6 +25,7 @@ pub(crate) const PASSWORD: &str = "correct horse";
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) etag: Option<String>,
+    pub(crate) retry_after: Option<String>,
     pub(crate) kind: String,
     pub(crate) bytes: Vec<u8>,
     pub(crate) json: Value,
@@ -91,15 +92,26 @@ impl World {
     }
 
     pub(crate) fn open(folder: TempDir, database: Database) -> World {
-        let settings = Settings {
+        World::open_with(folder, database, |_| ())
+    }
+
+    fn open_with(folder: TempDir, database: Database, set: impl FnOnce(&mut Settings)) -> World {
+        let mut settings = Settings {
             max_requests_per_s: 100_000,
             database: database.clone(),
             webhook_allowlist: WebhookAllowlist::new(&["127.0.0.1"]).unwrap(),
             ..Settings::default()
         };
+        set(&mut settings);
         let (platform, announced) = Platform::open(folder.path(), settings).unwrap();
         let router = platform.router();
         World { folder, database, platform, announced, router }
+    }
+
+    /// Stops and starts again with other settings.
+    pub(crate) fn with_settings(self, set: impl FnOnce(&mut Settings)) -> World {
+        self.platform.close();
+        World::open_with(self.folder, self.database, set)
     }
 
     /// Stops and starts again on the same folder.
@@ -116,6 +128,7 @@ impl World {
         Answer {
             status: parts.status.as_u16(),
             etag: text(header::ETAG),
+            retry_after: text(header::RETRY_AFTER),
             kind: text(header::CONTENT_TYPE).unwrap_or_default(),
             json: serde_json::from_slice(&bytes).unwrap_or(Value::Null),
             bytes,

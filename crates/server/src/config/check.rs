@@ -232,6 +232,8 @@ fn ranges(config: &Config) -> Result<(), Usage> {
     within("storage.commit_max_ops", storage.commit_max_ops, 1, usize::MAX)?;
     within("platform.token_lifetime_s", config.platform.token_lifetime_s, 60, 366 * 24 * 3600)?;
     within("platform.max_requests_per_s", config.platform.max_requests_per_s, 1, u32::MAX)?;
+    let photos = config.platform.max_photo_bytes_per_day;
+    within("platform.max_photo_bytes_per_day", photos, 4_194_304, 1 << 50)?;
     within("platform.raw_days", config.platform.raw_days, 1, MAX_KEPT_DAYS)?;
     within(
         "platform.hour_days",

@@ -234,6 +234,7 @@ impl Platform {
         Ok(fulmar_platform::Settings {
             token_lifetime_s: self.token_lifetime_s,
             max_requests_per_s: self.max_requests_per_s,
+            photo_bytes_per_day: self.max_photo_bytes_per_day,
             monitoring: fulmar_platform::Monitoring {
                 raw_days: self.raw_days,
                 hour_days: self.hour_days,

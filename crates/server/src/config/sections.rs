@@ -507,6 +507,8 @@ pub(crate) struct Platform {
     pub(crate) token_lifetime_s: u32,
     /// Requests an account may make in the long run.
     pub(crate) max_requests_per_s: u32,
+    /// Bytes of photos an account may store per day.
+    pub(crate) max_photo_bytes_per_day: u64,
     /// Days for which measurements are kept.
     pub(crate) raw_days: u32,
     /// Days for which hourly means are kept.
@@ -551,6 +553,7 @@ impl Default for Platform {
             enabled: Enabled::By(Auto::Auto),
             token_lifetime_s: settings.token_lifetime_s,
             max_requests_per_s: settings.max_requests_per_s,
+            max_photo_bytes_per_day: settings.photo_bytes_per_day,
             raw_days: settings.monitoring.raw_days,
             hour_days: settings.monitoring.hour_days,
             day_days: settings.monitoring.day_days,
@@ -570,6 +573,7 @@ impl Default for Platform {
             enabled: Enabled::Set(false),
             token_lifetime_s: 3600,
             max_requests_per_s: 1,
+            max_photo_bytes_per_day: 1,
             raw_days: 1,
             hour_days: 1,
             day_days: 1,
