@@ -5,7 +5,9 @@
 use clap::{Parser, Subcommand};
 use fulmar_command::logging::LogArgs;
 
-use crate::{accounts, bench, bulk, cert, demo, lab, meter, passwd, pubsub, sensor, serve};
+use crate::{
+    accounts, bench, bulk, cert, demo, health, lab, manual, meter, passwd, pubsub, sensor, serve,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -69,6 +71,12 @@ pub(crate) enum Command {
     Cert(cert::Args),
     /// Add a user to the password file, or change a password
     Passwd(passwd::Args),
+    /// Ask whether a broker is healthy
+    Health(health::Args),
+    /// Print completions for a shell
+    Completions(manual::CompletionArgs),
+    /// Write manual pages
+    Man(manual::ManArgs),
 }
 
 #[cfg(test)]

@@ -15,7 +15,9 @@ mod cli;
     feature = "sensor"
 )))]
 mod disabled_commands;
+mod health;
 mod help;
+mod manual;
 // Only with all commands, because disabled commands accept any arguments.
 #[cfg(all(
     test,
@@ -66,6 +68,11 @@ use crate::disabled_commands::meter;
 #[cfg(not(feature = "sensor"))]
 use crate::disabled_commands::sensor;
 
+// musl's allocator has one lock for all threads, and the workers would wait for it.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     exit::end_with_the_reader();
     let mut line = help::laid_out(Cli::command());
@@ -90,6 +97,9 @@ fn main() -> ExitCode {
         Command::User(args) => with_log(&log, || accounts::user(&args)),
         Command::Twin(args) => with_log(&log, || accounts::twin(&args)),
         Command::Cert(args) => with_log(&log, || cert::run(args)),
+        Command::Health(args) => with_log(&log, || health::run(&args)),
+        Command::Completions(args) => with_log(&log, || manual::completions(&args, Cli::command())),
+        Command::Man(args) => with_log(&log, || manual::man(&args, line)),
     };
     exit::code(outcome)
 }

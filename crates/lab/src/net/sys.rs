@@ -89,12 +89,13 @@ pub(crate) fn start_in(command: &mut Command, namespace: Arc<OwnedFd>) {
 /// Asks the scheduler to run the calling thread before all ordinary ones. False if that is not allowed; the thread
 /// then competes like any other, but with short time slices.
 pub(crate) fn run_first() -> bool {
-    // One is the lowest real-time priority: above every ordinary thread, below the kernel's own.
-    let parameters = libc::sched_param { sched_priority: 1 };
-    // SAFETY: the pointer is to a live, initialised `sched_param`; 0 names the calling thread.
-    let is_first = unsafe {
-        libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &parameters) == 0
-    };
+    // One is the lowest real-time priority: above every ordinary thread, below the kernel's own. It is all there is in
+    // the kernel's `sched_param`; the one of the C library has more in musl, whose function always fails.
+    let priority: libc::c_int = 1;
+    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: the pointer is to a live, initialised integer; 0 names the calling thread.
+    let is_first =
+        unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) == 0 };
     if !is_first {
         ask_for_short_turns();
     }
