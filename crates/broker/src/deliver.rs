@@ -78,6 +78,7 @@ impl SessionState {
             && !flow.has_waiting()
             && !flow.outbound.is_full()
             && flow.outbox.len() < most
+            && self.may_output(index)
             && self.has_memory_for(&outgoing.message);
         if !may_send {
             let kept = self.enqueue(session, turn, index, outgoing);
@@ -103,14 +104,15 @@ impl SessionState {
     ) -> bool {
         let Some(attachment) = self.attachment else { return false };
         let (most, client) = (self.outbox_bytes(turn.limits()), self.client_limits());
-        let flow = &mut self.flows[index];
+        let flow = &self.flows[index];
         if flow.stream.is_none() {
             return false;
         }
-        if flow.outbox.len() >= most {
+        if flow.outbox.len() >= most || !self.may_output(index) {
             turn.metrics().messages_dropped_qos0.add(1);
             return false;
         }
+        let flow = &mut self.flows[index];
         let sent = publication.send(&mut flow.outbox, turn, client, terms, None);
         if sent {
             flow.announce(turn, attachment);
@@ -315,7 +317,7 @@ impl SessionState {
             return;
         }
         let most = self.outbox_bytes(turn.limits()).min(REFILL_BYTES);
-        while self.flows[index].outbox.len() < most {
+        while self.flows[index].outbox.len() < most && self.may_output(index) {
             let moved =
                 self.resend_one(session, turn, index) || self.send_queued(session, turn, index);
             if !moved {
@@ -426,7 +428,7 @@ impl SessionState {
         let mut budget = turn.fan_out.retained_visits();
         let mut parcel = Parcel::default();
         let most = self.outbox_bytes(turn.limits()).min(REFILL_BYTES);
-        while self.flows[index].outbox.len() < most && budget > 0 {
+        while self.flows[index].outbox.len() < most && self.may_output(index) && budget > 0 {
             let flow = &mut self.flows[index];
             let flow_id = flow.id;
             let full = flow.outbound.is_full();

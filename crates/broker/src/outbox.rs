@@ -45,7 +45,11 @@ impl Outbox {
     }
 
     /// Whether so much has been added that it has to be counted.
+    #[inline]
     pub(crate) fn is_uncounted(&self) -> bool {
+        if self.bytes.len() < FREE_OUTPUT {
+            return false;
+        }
         let counted = self.counted.as_ref().map_or(0, |counted| counted.bytes());
         self.bytes.len() >= counted + FREE_OUTPUT
     }

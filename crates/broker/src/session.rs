@@ -180,11 +180,18 @@ impl SessionState {
     /// Encoded bytes that may wait in each flow's outbox.
     pub(crate) fn outbox_bytes(&self, limits: &Limits) -> usize {
         let share = limits.max_connection_outbox_bytes / self.flows.len().max(1);
-        let has_room = |memory: &Charge| memory.owner().has_room(Account::Output, FREE_OUTPUT);
-        let tight = !self.memory.as_ref().is_none_or(has_room);
-        let share = if tight { share.min(FREE_OUTPUT) } else { share };
         // At least one byte, or the flow could never send.
         share.clamp(1, limits.max_outbox_bytes.max(1))
+    }
+
+    /// Whether a flow's outbox, which is not yet at [`SessionState::outbox_bytes`], takes more now.
+    #[inline]
+    pub(crate) fn may_output(&self, index: usize) -> bool {
+        self.flows[index].outbox.len() < FREE_OUTPUT
+            || self
+                .memory
+                .as_ref()
+                .is_none_or(|memory| memory.owner().has_room(Account::Output, FREE_OUTPUT))
     }
 
     /// Whether messages that cannot be sent now are queued.

@@ -76,6 +76,7 @@ impl SessionState {
     }
 
     /// Counts the encoded packets that wait for one flow's stream.
+    #[inline]
     pub(crate) fn count_output(&mut self, index: usize) {
         let outbox = &mut self.flows[index].outbox;
         if let (true, Some(memory)) = (outbox.is_uncounted(), &self.memory) {
