@@ -1,5 +1,5 @@
-//! Outgoing messages of a session: sends, queues or drops them, handles the client's acknowledgements, and refills the
-//! connection's output (MQTT 5.0 sections 4.3, 4.4, 4.9).
+//! Outgoing messages of a session: sends, queues or drops them, and refills the connection's output (MQTT 5.0 sections
+//! 4.3, 4.4, 4.9). What the client acknowledges is in [`crate::client_acks`].
 //!
 //! The session is locked during all of this. A message of a durable session is in the storage batch for which its
 //! publisher's acknowledgement waits, together with the packet identifier with which it is sent, so that after a crash
@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use fulmar_mqtt::ack::{self, AckKind};
-use fulmar_mqtt::session::{AckError, Outbound, Replay};
+use fulmar_mqtt::session::{Outbound, Replay};
 use fulmar_mqtt::{PacketId, QoS, ReasonCode};
 use smallvec::SmallVec;
 
@@ -228,7 +228,13 @@ impl SessionState {
         }
     }
 
-    fn forget(&self, session: &Session, turn: &mut Turn, index: usize, outgoing: &Outgoing) {
+    pub(crate) fn forget(
+        &self,
+        session: &Session,
+        turn: &mut Turn,
+        index: usize,
+        outgoing: &Outgoing,
+    ) {
         if self.durable {
             let (session, flow, position) =
                 (session.key(), self.flows[index].stored_as(), outgoing.position);
@@ -459,93 +465,6 @@ impl SessionState {
                 self.deliver(session, turn, &mut publication, flow_id, terms);
             }
         }
-    }
-
-    /// PUBACK from the client.
-    pub(crate) fn handle_puback(
-        &mut self,
-        session: &Session,
-        turn: &mut Turn,
-        flow: FlowId,
-        packet_id: PacketId,
-    ) -> Result<(), AckError> {
-        let Some(index) = self.flow_index(flow) else { return Ok(()) };
-        let outgoing = self.flows[index].outbound.puback(packet_id)?;
-        self.forget(session, turn, index, &outgoing);
-        self.room_made(turn, index);
-        Ok(())
-    }
-
-    /// PUBREC with an error from the client: the exchange is over ([MQTT-4.3.3-4]).
-    pub(crate) fn handle_pubrec_error(
-        &mut self,
-        session: &Session,
-        turn: &mut Turn,
-        flow: FlowId,
-        packet_id: PacketId,
-    ) -> Result<(), AckError> {
-        let Some(index) = self.flow_index(flow) else { return Ok(()) };
-        let (released, outgoing) = self.flows[index].outbound.pubrec_refused(packet_id)?;
-        // Otherwise an earlier PUBREC has already removed it from storage.
-        if !released || self.flows[index].is_stored() {
-            self.forget(session, turn, index, &outgoing);
-        }
-        self.room_made(turn, index);
-        Ok(())
-    }
-
-    /// PUBREC from the client. True when PUBREL must wait for storage.
-    pub(crate) fn handle_pubrec(
-        &mut self,
-        session: &Session,
-        turn: &mut Turn,
-        flow: FlowId,
-        packet_id: PacketId,
-    ) -> Result<bool, AckError> {
-        let Some(index) = self.flow_index(flow) else { return Ok(false) };
-        let flow = &mut self.flows[index];
-        let outgoing = flow.outbound.pubrec(packet_id)?;
-        let position = outgoing.position;
-        if self.durable {
-            let (session, flow) = (session.key(), flow.stored_as());
-            // The message has arrived. The rest of the exchange has no meaning without its stream.
-            turn.op(if self.flows[index].is_stored() {
-                Op::Advance { session, flow, position, progress: Progress::Released(packet_id) }
-            } else {
-                Op::Dequeue { session, flow, position }
-            });
-        }
-        Ok(self.durable)
-    }
-
-    /// PUBCOMP from the client.
-    pub(crate) fn handle_pubcomp(
-        &mut self,
-        session: &Session,
-        turn: &mut Turn,
-        flow: FlowId,
-        packet_id: PacketId,
-    ) -> Result<(), AckError> {
-        let Some(index) = self.flow_index(flow) else { return Ok(()) };
-        let outgoing = self.flows[index].outbound.pubcomp(packet_id)?;
-        // Otherwise PUBREC has already removed it from storage.
-        if self.flows[index].is_stored() {
-            self.forget(session, turn, index, &outgoing);
-        }
-        self.room_made(turn, index);
-        Ok(())
-    }
-
-    /// The window has room again: the connection's worker refills the outbox.
-    fn room_made(&mut self, turn: &mut Turn, index: usize) {
-        let attachment = self.attachment;
-        let flow = &mut self.flows[index];
-        if let Some(attachment) = attachment
-            && flow.has_more()
-        {
-            flow.announce(turn, attachment);
-        }
-        self.unblock(turn);
     }
 }
 

@@ -17,6 +17,7 @@ pub mod auth;
 mod back_pressure;
 mod broker;
 mod bucket;
+mod client_acks;
 mod client_list;
 mod connection;
 mod deadlines;

@@ -1,7 +1,7 @@
 //! Handles the packets of a connected client: PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, DISCONNECT
 //! (MQTT 5.0, sections 3.3 to 3.7 and 3.14).
 //!
-//! The client's answers to our publications (PUBACK, PUBREC, PUBCOMP) continue in [`crate::deliver`]; PUBREL, which
+//! The client's answers to our publications (PUBACK, PUBREC, PUBCOMP) continue in [`crate::client_acks`]; PUBREL, which
 //! ends a publication of the client, is handled here.
 
 use std::sync::Arc;
