@@ -225,6 +225,7 @@ lint: needs ## Check format, lints, documentation, wording, modules, licences an
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --exclude fulmar --no-deps --locked --quiet
 	@scripts/firmware lint
 	@scripts/deny
+	@if command -v python3 >/dev/null; then scripts/package; else echo "packages: NOT CHECKED: python3 is missing" >&2; fi
 	@if command -v python3 >/dev/null; then scripts/docs && scripts/modules; else echo "docs, modules: NOT CHECKED: python3 is missing" >&2; fi
 
 fmt: needs ## Format the sources
@@ -255,6 +256,9 @@ bench: needs ## Compare with other brokers on this machine (BENCH=short: quickly
 bench-parts: needs ## Time parts of the broker alone: packets, routes, commits
 	cargo bench --locked -p fulmar-mqtt -p fulmar-broker -p fulmar-store \
 		--bench codec --bench routes --bench commit
+
+package: needs ## Package the crates for other programs, and compile each from its package
+	scripts/package --verify
 
 tools: needs ## Install what only developers need: cargo-deny
 	cargo install --locked cargo-deny

@@ -1,5 +1,6 @@
 //! Puts the web app into the program: a table of the files that `make web` left in `web/dist`, those that
-//! it compressed in these forms alone. Without them the table is empty, and the program says at `/` how to build the app.
+//! it compressed in these forms alone. Without them, as in the crate's package, the table is empty, and the program says at
+//! `/` how to build the app.
 
 use std::collections::hash_map::DefaultHasher;
 use std::error::Error;
@@ -9,11 +10,15 @@ use std::hash::{Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let dist = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../../web/dist");
-    // Cargo watches a folder, but takes one that is missing for changed each time. Where it cannot be
-    // made, the sources cannot change either.
-    let _ = fs::create_dir_all(&dist);
-    println!("cargo::rerun-if-changed={}", dist.display());
+    let web = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../../web");
+    let dist = web.join("dist");
+    // In a package from a registry there is no web app, and nothing may be made outside of it.
+    if web.join("package.json").is_file() {
+        // Cargo watches a folder, but takes one that is missing for changed each time. Where it cannot be
+        // made, the sources cannot change either.
+        let _ = fs::create_dir_all(&dist);
+        println!("cargo::rerun-if-changed={}", dist.display());
+    }
     println!("cargo::rerun-if-changed=build.rs");
     let mut files = Vec::new();
     let wanted = std::env::var_os("CARGO_FEATURE_WEB_APP").is_some();
