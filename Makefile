@@ -5,6 +5,9 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 FULMAR := $(abspath $(TARGET))/debug/fulmar
 # What the interoperability tests are run with.
 VENV := $(TARGET)/interop-venv
+# What packages are compiled and packed with, and for which machines (make dist TARGETS=x86_64).
+DIST_VENV := $(TARGET)/dist-venv
+TARGETS ?= x86_64 aarch64 armv7
 # What the documentation becomes a site with.
 SITE_VENV := $(TARGET)/site-venv
 NODE := tests/interop/node
@@ -74,6 +77,40 @@ gateway: needs ## Build a small program with the broker and gateway only: target
 	cargo rustc --release --locked --package fulmar --bin fulmar --no-default-features --features gateway \
 		--target-dir $(TARGET)/gateway $(foreach crate,$(SMALL),--config profile.release.package.$(crate).opt-level=\"s\") \
 		-- $(PACKED)
+
+$(DIST_VENV)/ready: scripts/dist/requirements.txt
+	python3 -m venv $(DIST_VENV)
+	$(DIST_VENV)/bin/pip install --quiet --disable-pip-version-check --only-binary :all: -r $<
+	touch $@
+
+DIST := $(abspath $(TARGET))/dist
+PROGRAMS := $(abspath $(TARGET))/dist-programs
+# With zig and cargo-zigbuild; the second is found as `cargo zigbuild`.
+DIST_ENV = PATH="$(abspath $(DIST_VENV))/bin:$$PATH" CARGO_TARGET_DIR=$(abspath $(TARGET)) SMALL="$(SMALL)"
+.PHONY: dist dist-twice dist-test dist-test-short
+dist: needs web $(DIST_VENV)/ready ## Make packages, wheels and images in target/dist (TARGETS="x86_64 aarch64 armv7")
+	@scripts/dist/needs $(TARGETS)
+	rm -rf $(DIST) $(PROGRAMS)
+	$(DIST_ENV) scripts/dist/compile $(PROGRAMS) $(TARGETS)
+	$(DIST_ENV) python3 scripts/dist/pack.py $(PROGRAMS) $(DIST) $(TARGETS)
+
+dist-twice: $(DIST_VENV)/ready ## Make the gateway's x86_64 packages in two folders, and compare them byte by byte
+	@scripts/dist/needs x86_64
+	$(DIST_ENV) scripts/dist/twice $(TARGET)/dist-twice
+
+dist-test: $(DIST_VENV)/ready ## Install what `make dist` has made on bare systems, and use it
+	@tests/interop/setup dist
+	mkdir -p $(TARGET)/dist-roots
+	cd tests/dist && FULMAR_DIST=$(DIST) FULMAR_PROGRAMS=$(PROGRAMS) FULMAR_ROOTS=$(abspath $(TARGET))/dist-roots \
+		$(abspath $(DIST_VENV))/bin/python -m unittest -v
+
+# No release is compiled, and Debian's root is a view of this machine's.
+dist-test-short: interop-needs built ## The same for a .deb and an image of the tests' program
+	rm -rf $(DIST)-short $(PROGRAMS)-short
+	install -D -s $(FULMAR) $(PROGRAMS)-short/x86_64/full/fulmar
+	DIST_LEVEL=1 $(DIST_ENV) python3 scripts/dist/pack.py $(PROGRAMS)-short $(DIST)-short x86_64 --formats deb,wheel
+	cd tests/dist && DIST_LEVEL=1 FULMAR_DIST=$(DIST)-short FULMAR_PROGRAMS=$(PROGRAMS)-short \
+		python3 -m unittest -v test_packages.Deb test_packages.Wheel test_packages.Sums
 
 web: web/dist/index.html ## Build the web app, for the next build of the program (needs Node.js and npm)
 

@@ -42,6 +42,8 @@ TYPED = [
     ("tests/interop/test_pages.py", "docs/platform.md", ["api", "TOKEN=", "LIST="]),
     ("tests/interop/test_pages.py", "docs/meters-app.md", ["fulmar ", "tail ", "api "]),
     ("tests/interop/test_page_commands.py", "README.md", ["target/quick/fulmar sub"]),
+    ("tests/dist/test_packages.py", "README.md",
+     ["sudo apt install", "fulmar sub mqtt://localhost -t 'plant", "fulmar pub mqtt://localhost -t plant"]),
     ("tests/interop/test_page_commands.py", "docs/guide.md",
      ["fulmar serve", "fulmar sub quic://localhost -t '#' --json", "fulmar pub mqtts://broker",
       "fulmar passwd ann --file /etc/fulmar/passwords", "fulmar sub quic://broker.example.org --fallback",
@@ -78,8 +80,13 @@ NOT_TYPED = [
     ("README.md", "python3 -m venv", "downloads a package, which `make test-interop` has in an environment of its own"),
     *[("CONTRIBUTING.md", f"make {target} ", why) for target, why in [
         ("run", RUN), ("test", "runs the tests"), ("reference", HAND), ("site", HAND), ("screenshots", HAND),
-        ("lint", CI), ("bench", HAND), ("bench-parts", HAND), ("attack", HAND), ("soak", SHORT), ("kill-test", SHORT),
+        ("lint", CI), ("bench", HAND), ("bench-parts", HAND), ("attack", HAND), ("soak", SHORT), ("dist", HAND), ("dist-test", SHORT), ("dist-twice", HAND), ("kill-test", SHORT),
         ("fuzz", SHORT)]],
+    *[("docs/install.md", begins, "installs on bare systems: tests/dist types the same with paths and versions of its own")
+      for begins in ["sudo apt ", "sudo dnf ", "sudo systemctl ", "tar ", "fulmar-0.1.0-x86_64/fulmar ", "pip ",
+                     "sha256sum "]],
+    ("docs/install.md", "podman ", "needs a container engine: tests/dist/test_image.py runs the image without one"),
+    ("docs/install.md", "make dist ", "builds for minutes"),
     ("docs/build.md", "make gateway", "builds for minutes: scripts/features, which CI runs, checks these features"),
     ("docs/build.md", "cargo build --release --no-default-features", "builds for minutes, as `make gateway`"),
     ("docs/firmware.md", "make firmware ", CI),
