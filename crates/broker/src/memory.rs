@@ -35,12 +35,14 @@ pub enum Account {
     Output,
     /// Topic aliases that clients have set.
     Aliases,
+    /// What clients may send over QUIC before it is processed, beyond what every connection may.
+    Input,
 }
 
 impl Account {
     /// All of them.
-    pub const ALL: [Account; 4] =
-        [Account::Sessions, Account::Messages, Account::Output, Account::Aliases];
+    pub const ALL: [Account; 5] =
+        [Account::Sessions, Account::Messages, Account::Output, Account::Aliases, Account::Input];
 
     /// Its name in metrics and log lines.
     #[must_use]
@@ -50,6 +52,7 @@ impl Account {
             Account::Messages => "messages",
             Account::Output => "output",
             Account::Aliases => "aliases",
+            Account::Input => "input",
         }
     }
 }
@@ -66,6 +69,8 @@ pub struct MemoryLimits {
     pub output: usize,
     /// Of [`Account::Aliases`]; a client that sets more is disconnected with 0x97.
     pub aliases: usize,
+    /// Of [`Account::Input`]; above it clients' windows over QUIC are small.
+    pub input: usize,
 }
 
 impl MemoryLimits {
@@ -75,6 +80,7 @@ impl MemoryLimits {
         messages: usize::MAX,
         output: usize::MAX,
         aliases: usize::MAX,
+        input: usize::MAX,
     };
 
     /// The size of one account.
@@ -85,6 +91,7 @@ impl MemoryLimits {
             Account::Messages => self.messages,
             Account::Output => self.output,
             Account::Aliases => self.aliases,
+            Account::Input => self.input,
         }
     }
 }
@@ -141,6 +148,16 @@ impl MemoryOwner {
             used: Default::default(),
             unlimited,
         })
+    }
+
+    /// As many of these bytes as it may have more.
+    pub(crate) fn room_for(&self, account: Account, wanted: usize) -> usize {
+        if self.has_room(account, wanted) {
+            return wanted;
+        }
+        let (used, limit) = (self.accounts.used(account), self.accounts.limits.of(account));
+        let own = self.used[account as usize].load(Ordering::Relaxed);
+        limit.saturating_sub(used).saturating_sub(own).min(wanted)
     }
 
     /// Whether it may have this many bytes more.

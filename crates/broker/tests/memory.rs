@@ -24,7 +24,8 @@ fn world() -> World {
 }
 
 fn limits() -> Limits {
-    let memory = MemoryLimits { sessions: MIB, messages: MIB, output: MIB, aliases: MIB };
+    let memory =
+        MemoryLimits { sessions: MIB, messages: MIB, output: MIB, aliases: MIB, input: MIB };
     Limits { memory, ..Limits::default() }
 }
 
@@ -317,4 +318,25 @@ fn what_storage_remembers_counts() {
     let world = World::with(Setup { storage: storage as _, ..setup });
     assert_eq!(used(&world, Account::Messages), before);
     assert!(used(&world, Account::Sessions) > 500);
+}
+
+#[test]
+fn a_users_connections_share_what_may_be_sent_before_it_is_processed() {
+    let mut world = world();
+    let mut window = |user: &str, number: usize| {
+        let conn = world.open_user(0, TransportKind::Quic, Some(user));
+        world.say_hello(conn, &hello(format!("{user}-{number}").leak()));
+        world.seen(conn);
+        (conn, world.input_window(conn, 100_000))
+    };
+    let windows: Vec<_> = (0..10).map(|number| window("eve", number)).collect();
+    let granted: usize = windows.iter().map(|(_, bytes)| bytes).sum();
+    assert_eq!(windows[0].1, 100_000);
+    assert_eq!(windows[9].1, 0, "{windows:?}");
+    assert!(granted.abs_diff(MIB / 2) < MIB / 10, "{granted}");
+    assert_eq!(window("ann", 0).1, 100_000);
+    for (conn, _) in windows {
+        world.cut(conn);
+    }
+    assert_eq!(used(&world, Account::Input), 100_000, "that of ann");
 }

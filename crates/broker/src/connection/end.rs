@@ -27,7 +27,7 @@ impl Connection {
         let kind = self.peer.transport.index();
         shard.metrics().connections[kind].sub(1);
         self.unlist(shard);
-        self.forget_aliases();
+        self.forget_memory();
         let departure = Departure { discard_will: false, expiry_interval_s: None };
         self.leave(shard, departure, cause.text());
     }

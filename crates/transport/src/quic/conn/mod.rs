@@ -51,8 +51,8 @@ pub(crate) struct QuicConn {
     must_know_first: bool,
     /// Memory that its streams hold for incomplete packets, as counted by the worker.
     incomplete_bytes: usize,
-    /// The receive window of a client that has been let in, until it is.
-    full_window: Option<VarInt>,
+    /// The receive window in bytes of a client that has been let in, until it is; less if its user has no memory for it.
+    full_window: Option<u32>,
     /// Bytes that may be unacknowledged whatever the congestion window.
     min_send_window: u64,
     /// The client's address was proven before the handshake.
@@ -109,7 +109,7 @@ impl QuicConn {
             silence: Silence::new(now, settings.idle_timeout),
             must_know_first,
             incomplete_bytes: 0,
-            full_window: Some(VarInt::from_u32(settings.connection_window_bytes)),
+            full_window: Some(settings.connection_window_bytes),
             min_send_window: settings.min_send_window_bytes,
             is_proven: unvalidated.is_none(),
             losses_seen: 0,

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 
 use super::QuicConn;
 use crate::connection::Io;
+use crate::quic::config::FIRST_WINDOW_BYTES;
 
 /// Congestion windows' worth of bytes that may be unacknowledged or unsent.
 const SEND_WINDOWS: u64 = 2;
@@ -64,7 +65,10 @@ impl QuicConn {
         if core.is_connected()
             && let Some(window) = self.full_window.take()
         {
-            self.inner.set_receive_window(window);
+            let more = core.input_window(window.saturating_sub(FIRST_WINDOW_BYTES) as usize);
+            let more = u32::try_from(more).unwrap_or(u32::MAX);
+            let window = window.min(FIRST_WINDOW_BYTES).saturating_add(more);
+            self.inner.set_receive_window(VarInt::from_u32(window));
             // Operators see it from now on.
             self.next_stats = None;
         }

@@ -1,8 +1,9 @@
-//! Topic aliases that the client sets (MQTT 5.0 section 3.3.2.3.4), and the memory that they take.
+//! What a connection takes of its owner's memory ([`crate::memory`]): topic aliases that the client sets (MQTT 5.0 section
+//! 3.3.2.3.4), and what it may send over QUIC before that is processed.
 
 use fulmar_mqtt::ReasonCode;
 
-use super::Connection;
+use super::{Connection, State};
 use crate::memory::{Account, Charge};
 use crate::session::Session;
 use crate::shard::Shard;
@@ -54,11 +55,23 @@ impl Connection {
     }
 
     /// The connection has ended.
-    pub(super) fn forget_aliases(&mut self) {
+    pub(super) fn forget_memory(&mut self) {
         self.streams.iter_mut().for_each(|stream| stream.aliases = None);
         if let Some(rare) = &mut self.rare {
-            rare.aliases = None;
+            (rare.aliases, rare.input) = (None, None);
         }
+    }
+
+    /// How many of `wanted` bytes the client may send before they are processed, beyond what every connection may. To
+    /// be called once, when the client is connected; they count for its user until the connection ends.
+    pub fn input_window(&mut self, wanted: usize) -> usize {
+        let State::Connected(session) = &self.state else { return 0 };
+        let Some(owner) = session.lock().memory_owner() else { return wanted };
+        let granted = owner.room_for(Account::Input, wanted);
+        let mut charge = Charge::new(owner, Account::Input);
+        charge.set(granted);
+        self.rare().input = Some(charge);
+        granted
     }
 
     pub(super) fn refuse_alias(&mut self, shard: &mut Shard, alias: u16, reason: ReasonCode) {
