@@ -37,11 +37,11 @@ impl Refused {
         }
     }
 
-    /// Whether it concerns this message.
-    pub(crate) fn covers(&self, message: &Stored, batching: bool) -> bool {
+    /// Whether it concerns this message, which would be sent in a batch or not.
+    pub(crate) fn covers(&self, message: &Stored, in_batch: bool) -> bool {
         match self {
             Refused::Topic(topic) => *topic == message.topic,
-            Refused::Batches => batching && message.batchable(),
+            Refused::Batches => in_batch,
         }
     }
 }
@@ -153,10 +153,9 @@ impl Refusals {
     }
 
     /// Whether a message has to be skipped; counts the probes of this pass.
-    pub(crate) fn holds(&mut self, message: &Stored, batching: bool) -> bool {
-        let by_batch = batching && message.batchable();
+    pub(crate) fn holds(&mut self, message: &Stored, in_batch: bool) -> bool {
         let keys =
-            [Some(Refused::Topic(message.topic.clone())), by_batch.then_some(Refused::Batches)];
+            [Some(Refused::Topic(message.topic.clone())), in_batch.then_some(Refused::Batches)];
         let mut held = false;
         for key in keys.into_iter().flatten() {
             let Some(refusal) = self.all.get_mut(&key) else { continue };

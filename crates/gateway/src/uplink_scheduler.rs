@@ -35,6 +35,15 @@ pub struct Batching {
     pub bytes: usize,
     /// Longest time in milliseconds that a message may wait for others.
     pub delay_ms: u64,
+    /// Batches contain only messages that Fulmar's platform takes out of them: those about sensors. It drops others.
+    pub only_sensors: bool,
+}
+
+impl Batching {
+    /// Whether this message may be sent in a batch.
+    fn takes(&self, message: &Stored) -> bool {
+        message.batchable() && (!self.only_sensors || message.is_about_sensor())
+    }
 }
 
 /// One or several stored messages that are sent as one publication.
@@ -118,9 +127,10 @@ impl UplinkScheduler {
         let record = self.refusals.add(publication, reason, now_ms);
         let what = Refused::of(publication);
         for priority in [Priority::Urgent, Priority::Normal] {
-            let batching = self.batches(priority);
+            let batching = self.batching_of(priority);
             let ready = &mut self.lanes[priority as usize].ready;
-            ready.retain(|message| !what.covers(message, batching));
+            let in_batch = |message: &Stored| batching.is_some_and(|it| it.takes(message));
+            ready.retain(|message| !what.covers(message, in_batch(message)));
         }
         record
     }
@@ -162,7 +172,7 @@ impl UplinkScheduler {
 
     /// Adds messages that were read from the outbox.
     pub fn loaded(&mut self, priority: Priority, read: Page) {
-        let batching = self.batches(priority);
+        let batching = self.batching_of(priority);
         let lane = &mut self.lanes[priority as usize];
         lane.read_to = lane.read_to.max(read.to);
         lane.more = read.more || lane.arrived;
@@ -172,7 +182,9 @@ impl UplinkScheduler {
             return;
         }
         let refusals = &mut self.refusals;
-        let free = read.messages.into_iter().filter(|message| !refusals.holds(message, batching));
+        let in_batch = |message: &Stored| batching.is_some_and(|it| it.takes(message));
+        let free =
+            read.messages.into_iter().filter(|message| !refusals.holds(message, in_batch(message)));
         lane.ready.extend(free);
     }
 
@@ -184,9 +196,9 @@ impl UplinkScheduler {
         }
     }
 
-    /// Whether messages of a lane are combined in batches.
-    fn batches(&self, priority: Priority) -> bool {
-        self.batching.is_some() && priority == Priority::Normal
+    /// How messages of a lane are combined in batches, if they are.
+    fn batching_of(&self, priority: Priority) -> Option<Batching> {
+        self.batching.filter(|_| priority == Priority::Normal)
     }
 
     fn has_room(&self, priority: Priority) -> bool {
@@ -225,7 +237,7 @@ impl UplinkScheduler {
         let batching = self.batching.as_ref()?;
         let lane = &self.lanes[Priority::Normal as usize];
         let first = lane.ready.front()?;
-        if !first.batchable() || first.seq <= self.singly_to {
+        if !batching.takes(first) || first.seq <= self.singly_to {
             return None;
         }
         let (len, ready) = (self.batch_len(), lane.ready.len());
@@ -239,7 +251,7 @@ impl UplinkScheduler {
         let mut bytes = 0;
         let fits = |message: &&Stored| {
             bytes += message.size();
-            message.batchable() && message.seq > self.singly_to && bytes <= batching.bytes
+            batching.takes(message) && message.seq > self.singly_to && bytes <= batching.bytes
         };
         let ready = &self.lanes[Priority::Normal as usize].ready;
         ready.iter().take(batching.messages).take_while(fits).count().max(1)
@@ -344,7 +356,7 @@ mod tests {
 
     #[test]
     fn urgent_messages_do_not_wait_for_refused_batches() {
-        let batching = Batching { messages: 2, bytes: 10_000, delay_ms: 0 };
+        let batching = Batching { messages: 2, bytes: 10_000, delay_ms: 0, only_sensors: false };
         let window = Window { messages: 100, bytes: usize::MAX };
         let mut scheduler = UplinkScheduler::new(window, Some(batching));
         scheduler.loaded(Priority::Normal, read((1..=2).map(message), false));
@@ -406,7 +418,7 @@ mod tests {
 
     #[test]
     fn small_messages_wait_a_little_for_company() {
-        let batching = Batching { messages: 3, bytes: 10_000, delay_ms: 500 };
+        let batching = Batching { messages: 3, bytes: 10_000, delay_ms: 500, only_sensors: false };
         let mut scheduler =
             UplinkScheduler::new(Window { messages: 100, bytes: usize::MAX }, Some(batching));
         scheduler.loaded(Priority::Urgent, read([], false));
@@ -433,7 +445,7 @@ mod tests {
 
     #[test]
     fn a_batch_that_waits_grows_by_what_arrives() {
-        let batching = Batching { messages: 3, bytes: 10_000, delay_ms: 500 };
+        let batching = Batching { messages: 3, bytes: 10_000, delay_ms: 500, only_sensors: false };
         let mut scheduler =
             UplinkScheduler::new(Window { messages: 100, bytes: usize::MAX }, Some(batching));
         scheduler.loaded(Priority::Urgent, read([], false));
@@ -547,7 +559,7 @@ mod tests {
 
     #[test]
     fn the_messages_of_an_unacceptable_batch_are_sent_singly() {
-        let batching = Batching { messages: 3, bytes: 10_000, delay_ms: 0 };
+        let batching = Batching { messages: 3, bytes: 10_000, delay_ms: 0, only_sensors: false };
         let window = Window { messages: 100, bytes: usize::MAX };
         let mut scheduler = UplinkScheduler::new(window, Some(batching));
         lanes(&mut scheduler, (1..=5).map(message));
@@ -563,7 +575,7 @@ mod tests {
 
     #[test]
     fn refused_batches_wait_and_what_goes_alone_does_not() {
-        let batching = Batching { messages: 2, bytes: 10_000, delay_ms: 0 };
+        let batching = Batching { messages: 2, bytes: 10_000, delay_ms: 0, only_sensors: false };
         let window = Window { messages: 100, bytes: usize::MAX };
         let mut scheduler = UplinkScheduler::new(window, Some(batching));
         let retained = |seq| Stored { retain: true, ..of(seq, "r") };
@@ -575,5 +587,25 @@ mod tests {
         lanes(&mut scheduler, [message(1), message(2), message(3), message(4)]);
         let probe = scheduler.next(6000).unwrap();
         assert_eq!((probe.messages().len(), scheduler.next(6000)), (2, None));
+    }
+
+    #[test]
+    fn what_the_platform_does_not_take_out_of_batches_is_sent_singly() {
+        let batching = Batching { messages: 3, bytes: 10_000, delay_ms: 0, only_sensors: true };
+        let window = Window { messages: 100, bytes: usize::MAX };
+        let mut scheduler = UplinkScheduler::new(window, Some(batching));
+        let topics = [
+            "fulmar/town/sensor/attic/radon",
+            "fulmar/town/sensor/attic/co2",
+            "fulmar/town/receiver/gw-1/frame",
+            "fulmar/town/receiver/gw-1/frame",
+            "plant/sensor",
+            "fulmar/town/sensor/attic",
+            "fulmar/town/sensor/attic",
+        ];
+        lanes(&mut scheduler, (1..).zip(topics).map(|(seq, topic)| of(seq, topic)));
+        let sizes = std::iter::from_fn(|| scheduler.next(1000))
+            .map(|publication| publication.messages().len());
+        assert_eq!(sizes.collect::<Vec<_>>(), [2, 1, 1, 1, 2]);
     }
 }

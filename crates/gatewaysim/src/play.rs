@@ -143,7 +143,12 @@ impl<'a> Scene<'a> {
         let runtime = &scenery.runtime;
         let server = Server::new(&scenery.server, runtime, blank, workers[1], &mut rng)?;
         let window = Window { messages: *window, bytes: 64 << 10 };
-        let batching = batch.map(|messages| Batching { messages, bytes: 16 << 10, delay_ms: 1000 });
+        let batching = batch.map(|messages| Batching {
+            messages,
+            bytes: 16 << 10,
+            delay_ms: 1000,
+            only_sensors: true,
+        });
         let devices = natures.iter().enumerate();
         let devices = devices.map(|(index, nature)| device(index, nature.v5, began));
         let mut scene = Scene {

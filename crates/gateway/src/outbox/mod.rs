@@ -113,6 +113,12 @@ impl Stored {
         self.topic.len() + self.payload.len() + self.properties.len()
     }
 
+    /// Whether its topic is one of those of which Fulmar's platform takes messages out of batches.
+    pub(crate) fn is_about_sensor(&self) -> bool {
+        let mut levels = self.topic.split('/');
+        levels.next() == Some("fulmar") && levels.nth(1) == Some("sensor")
+    }
+
     /// Whether it may be sent in a batch, which has neither RETAIN nor expiry.
     #[must_use]
     pub fn batchable(&self) -> bool {

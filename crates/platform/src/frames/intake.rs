@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use fulmar_text::hex;
+use fulmar_wmbus::frame::Frame;
 use fulmar_wmbus::{
     Decoder, Error, InMemoryKeys, Key, Reading as Record, Received, Security, Sighting, Telegram,
 };
@@ -109,7 +110,7 @@ fn one(
     });
     let digest = digest(&SHA256, &sighting.frame);
     let known = (&*short_address, digest.as_ref());
-    let mut result = match decode(db, decoder, sender, frame, &received, &meter, known)? {
+    let mut result = match decode(db, decoder, sender, frame, &sighting, &meter, known)? {
         Ok(telegram) => {
             let (result, lists) = store(db, sender, receiver, frame, &meter, &telegram, known)?;
             taken.lists.extend(lists);
@@ -127,7 +128,7 @@ fn decode(
     decoder: &mut Decoder<InMemoryKeys>,
     sender: &Sender,
     frame: &NewFrame,
-    received: &Received,
+    sighting: &Sighting,
     meter: &RadioMeter,
     (short_address, digest): (&str, &[u8]),
 ) -> Result<Result<Telegram, FrameResult>, Problem> {
@@ -143,7 +144,8 @@ fn decode(
         let named = decoder.keys_mut().insert(short_address, Key::new(key));
         named.map_err(|error| Problem::internal(&error))?;
     }
-    let telegram = match decoder.decode(received) {
+    let parsed = Frame::parse(&sighting.frame).map_err(Error::from);
+    let telegram = match parsed.and_then(|bare| decoder.frame(&bare)) {
         Ok(telegram) => telegram,
         Err(error) => {
             let status = match &error {

@@ -206,6 +206,11 @@ impl Crossing {
     }
 }
 
+/// Whether Fulmar's platform takes batches at this topic.
+fn is_for_platform(topic: &str) -> bool {
+    matches!(topic.split('/').collect::<Vec<_>>()[..], ["fulmar", _, "batch", _])
+}
+
 impl Upstream {
     /// Whether there is one.
     pub(crate) fn is_on(&self) -> bool {
@@ -349,6 +354,7 @@ impl Upstream {
             messages: batch.max_messages,
             bytes: batch.max_bytes,
             delay_ms: u64::from(batch.max_delay_ms),
+            only_sensors: is_for_platform(&batch.topic),
         })
     }
 
