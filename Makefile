@@ -110,7 +110,7 @@ dist-test-short: interop-needs built ## The same for a .deb and an image of the 
 	install -D -s $(FULMAR) $(PROGRAMS)-short/x86_64/full/fulmar
 	DIST_LEVEL=1 $(DIST_ENV) python3 scripts/dist/pack.py $(PROGRAMS)-short $(DIST)-short x86_64 --formats deb,wheel
 	cd tests/dist && DIST_LEVEL=1 FULMAR_DIST=$(DIST)-short FULMAR_PROGRAMS=$(PROGRAMS)-short \
-		python3 -m unittest -v test_packages.Deb test_packages.Wheel test_packages.Sums
+		python3 -m unittest -v test_packages.Deb test_packages.Wheel test_packages.Sums test_release
 
 web: web/dist/index.html ## Build the web app, for the next build of the program (needs Node.js and npm)
 

@@ -104,13 +104,14 @@ class Root:
             process.stdout.close()
 
 
-def debian(folder):
-    """Debian's smallest root, by debootstrap; kept in `folder` for the next run."""
-    base = pathlib.Path(folder, "debian")
+def debian(folder, *packages):
+    """Debian's smallest root and these packages, by debootstrap; kept in `folder` for the next run."""
+    base = pathlib.Path(folder, "-".join(["debian", *packages]))
     if not (base / "complete").exists():
         shutil.rmtree(base, ignore_errors=True)
         mirror = os.environ.get("DEBIAN_MIRROR", "http://deb.debian.org/debian")
-        subprocess.run(["debootstrap", "--variant=minbase", "bookworm", base, mirror], check=True,
+        more = [f"--include={','.join(packages)}"] if packages else []
+        subprocess.run(["debootstrap", "--variant=minbase", *more, "bookworm", base, mirror], check=True,
                        stdout=subprocess.DEVNULL)
         hosts(base)
         (base / "complete").touch()

@@ -60,7 +60,7 @@ fn it_starts_the_example_configuration_and_is_told() {
             assert_eq!(next(), told);
         }
     }
-    assert_eq!(unit("ExecReload"), "/bin/kill -HUP $MAINPID");
+    assert_eq!(unit("ExecReload"), "/bin/sh -c 'kill -HUP $MAINPID'");
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
