@@ -87,7 +87,8 @@ pub fn play(schedule: &Schedule, scenery: &Scenery) -> Result<Played, Failure> {
             at += 1;
         }
         scene.finish()?;
-        Ok(Played { heard: scene.packets, sent: scene.ledger.len() as u64 })
+        let (heard, sent) = (scene.packets, scene.ledger.len() as u64);
+        Ok(Played { heard, sent, ..Played::default() })
     }));
     let what = match outcome {
         Ok(Ok(played)) => return Ok(played),

@@ -40,12 +40,11 @@ pub fn campaign<S: Script>(play: impl Fn(&S) -> Result<Played, Failure>) -> Exit
     let keep_going = number("KEEP_GOING").is_some();
     let start = Instant::now();
     let mut kinds: BTreeMap<String, (u64, u64)> = BTreeMap::new();
-    let (mut seed, mut sent, mut heard) = (first, 0, 0);
+    let (mut seed, mut sum) = (first, Played::default());
     while seed - first < most && Instant::now() < until {
         match play(&S::draw(seed, steps)) {
             Ok(played) => {
-                sent += played.sent;
-                heard += played.heard;
+                sum.add(played);
             }
             Err(failure) if keep_going => {
                 let words: String =
@@ -69,9 +68,12 @@ pub fn campaign<S: Script>(play: impl Fn(&S) -> Result<Played, Failure>) -> Exit
     }
     let (schedules, seconds) = (seed - first, start.elapsed().as_secs_f64());
     println!(
-        "{schedules} schedules (seeds {first} to {}) of {steps} steps in {seconds:.0} s: {sent} messages, \
-         {heard} packets read, {} failures. Go on with FROM={seed}.",
+        "{schedules} schedules (seeds {first} to {}) of {steps} steps in {seconds:.0} s: {} messages, \
+         {} packets read{}, {} failures. Go on with FROM={seed}.",
         seed.saturating_sub(1),
+        sum.sent,
+        sum.heard,
+        sum.troubles(),
         kinds.values().map(|kind| kind.1).sum::<u64>()
     );
     if kinds.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -1,33 +1,45 @@
 //! One simulated world for the broker and its storage: the schedule and every fault are drawn from a seed, and a seed
 //! always gives the same run (like TigerBeetle's `vopr`).
 //!
-//! `schedule` draws the steps, `world` has the broker, whose workers run one step at a time, `client` the clients,
-//! `ledger` what the broker has promised them, `wills` their wills. `play` combines these, `rest` checks the state at
-//! the end, and `shrink` removes steps until only those remain without which nothing fails. `tables` defines what a
+//! `schedule` draws the steps and `troubles` those that make storage stall or an internal session fall behind, `world`
+//! has the broker, whose workers run one step at a time, `network` what is under way to it, `client` the clients,
+//! `ledger` what the broker has promised them, `wills` their wills. `play` combines these, `stalls` and `pressure` check
+//! what must hold while clients are refused or wait, `rest` the state at the end, `overdue` when the broker may refuse,
+//! and `shrink` removes steps until only those remain without which nothing fails. `tables` defines what a
 //! storage operation means, for everything that simulates storage; `disk` commits at given steps.
 //!
 //! One call of the core is one step here, although other workers may run during it; only within a publication,
 //! between finding its receivers and delivering to each, do they (`schedule::Amid`).
 #![forbid(unsafe_code)]
 
+mod amid;
 mod campaign;
 mod client;
 mod disk;
 mod ledger;
+mod network;
+mod overdue;
 mod play;
+mod pressure;
 mod rest;
 mod schedule;
 mod script;
 mod shrink;
+mod stalls;
 mod tables;
+mod troubles;
 mod wills;
+mod words;
 mod world;
 
 pub use campaign::campaign;
 pub use disk::{Disk, Volume};
+pub use network::Input;
 pub use play::{Failure, Played, play, play_on};
-pub use schedule::{Amid, Aside, FILTERS, Nature, Schedule, Setup, Step, TOPICS, Wanted, Will};
+pub use schedule::{
+    Amid, Aside, FILTERS, Nature, Schedule, Setup, Stalls, Step, TOPICS, Wanted, Will,
+};
 pub use script::Script;
 pub use shrink::shrink;
 pub use tables::{Place, Tables};
-pub use world::{Input, World};
+pub use world::World;

@@ -5,14 +5,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fulmar_broker::auth::EXTERNAL_USER_PREFIX;
 use fulmar_broker::{DropPolicy, Limits, StreamEnd};
 
 use crate::client::{Client, EXPIRY_S, Said};
 use crate::disk::{Disk, Volume};
 use crate::ledger::{Lane, Ledger};
-use crate::schedule::{Schedule, Setup, Step, Wanted};
+use crate::network::{DISCONNECT, Input};
+use crate::schedule::{FILTERS, Schedule, Setup, Step, Wanted};
 use crate::wills::Wills;
-use crate::world::{DISCONNECT, Input, World};
+use crate::world::World;
 
 /// Rounds after which everything must be at rest.
 const MAX_ROUNDS: usize = 3_000;
@@ -38,16 +40,40 @@ pub struct Played {
     pub heard: u64,
     /// Messages sent.
     pub sent: u64,
+    /// Refusals because storage was stalled.
+    pub refused: u64,
+    /// How often a client was found waiting because an internal session was behind.
+    pub delayed: u64,
+}
+
+impl Played {
+    pub(crate) fn add(&mut self, other: Played) {
+        self.heard += other.heard;
+        self.sent += other.sent;
+        self.refused += other.refused;
+        self.delayed += other.delayed;
+    }
+
+    /// What clients have suffered, for people.
+    pub(crate) fn troubles(&self) -> String {
+        match (self.refused, self.delayed) {
+            (0, 0) => String::new(),
+            (refused, delayed) => format!(", {refused} refusals, {delayed} waits"),
+        }
+    }
 }
 
 pub(crate) struct Scene<'a> {
-    setup: &'a Setup,
+    pub(crate) setup: &'a Setup,
     pub(crate) world: World,
     pub(crate) clients: Vec<Client>,
     pub(crate) ledger: Ledger,
-    wills: Wills,
+    pub(crate) wills: Wills,
     disk_fails: bool,
-    heard: u64,
+    /// What has happened so far.
+    pub(crate) played: Played,
+    /// The broker has crashed.
+    pub(crate) crashed: bool,
     /// The story for people, if wanted.
     story: &'a mut Option<Vec<String>>,
 }
@@ -81,7 +107,8 @@ pub fn play_on(
             at += 1;
         }
         scene.finish()?;
-        Ok(Played { heard: scene.heard, sent: scene.ledger.sent.len() as u64 })
+        let (sent, refused) = (scene.ledger.sent.len() as u64, scene.ledger.refusals);
+        Ok(Played { sent, refused, ..scene.played })
     }));
     let what = match outcome {
         Ok(Ok(played)) => return Ok(played),
@@ -103,15 +130,19 @@ impl<'a> Scene<'a> {
     ) -> Scene<'a> {
         let mut limits = Limits {
             max_in_flight: setup.max_in_flight,
-            // Clients that are refused have promises of their own: `broker/tests/stall.rs` has those.
             storage_stall_timeout: Duration::MAX,
             ..Limits::default()
         };
         if let Some((most, policy)) = setup.queue {
             (limits.max_queued_messages, limits.drop_policy) = (most, policy);
         }
+        if let Some(stalls) = setup.stalls {
+            limits.storage_stall_timeout = Duration::from_secs(stalls.timeout_s);
+            limits.max_storage_backlog = stalls.backlog;
+        }
         let natures = setup.natures.iter().enumerate();
-        let world = World::new(disk, setup.workers, limits);
+        let internal = setup.internal.iter().map(|client| Client::name(*client).into()).collect();
+        let world = World::with_internal(disk, setup.workers, limits, internal);
         let ledger = Ledger::new(setup.natures.len(), world.now);
         Scene {
             setup,
@@ -120,12 +151,14 @@ impl<'a> Scene<'a> {
             ledger,
             wills: Wills::new(setup.natures.len()),
             disk_fails: false,
-            heard: 0,
+            crashed: false,
+            played: Played::default(),
             story,
         }
     }
 
     fn step(&mut self, step: Step) -> Result<(), String> {
+        self.ledger.tick = self.world.tick();
         match step {
             Step::Connect { client, worker, quic, clean, takeover } => {
                 let away = |at: &usize| takeover || self.clients[*at].line.is_none();
@@ -155,7 +188,9 @@ impl<'a> Scene<'a> {
             }
             Step::Subscribe { client, filter, qos, stream } => {
                 if let Some(line) = self.greeted(client) {
-                    let who = &mut self.clients[client];
+                    // The program has no shared subscriptions.
+                    let most = if self.setup.internal == Some(client) { 4 } else { FILTERS.len() };
+                    let (filter, who) = (filter % most, &mut self.clients[client]);
                     let said = who.subscribe(filter, qos, stream, &mut self.ledger);
                     self.say(line, said);
                 }
@@ -212,6 +247,7 @@ impl<'a> Scene<'a> {
             Step::Timers { worker } => self.world.fire_timers(worker % self.world.workers()),
             Step::Wait { seconds } => self.wait(seconds),
             Step::Crash { workers } => self.crash(workers)?,
+            Step::Stall => self.stall()?,
             Step::Rest => self.rest()?,
         }
         self.check_lines()
@@ -224,7 +260,7 @@ impl<'a> Scene<'a> {
     }
 
     /// The connection of a client that has received CONNACK.
-    fn greeted(&self, client: usize) -> Option<usize> {
+    pub(crate) fn greeted(&self, client: usize) -> Option<usize> {
         self.clients[client].line.filter(|_| self.clients[client].greeted)
     }
 
@@ -238,7 +274,10 @@ impl<'a> Scene<'a> {
         let old = self.clients[client].line;
         let was_greeted = self.clients[client].greeted;
         let room = self.setup.natures[client].room;
-        let Some(line) = self.world.open(worker, quic, room) else { return };
+        let is_internal = self.setup.internal == Some(client);
+        let user = is_internal.then(|| EXTERNAL_USER_PREFIX.into());
+        let quic = quic && !is_internal;
+        let Some(line) = self.world.open_as(worker, quic, room, user) else { return };
         let who = &mut self.clients[client];
         let anew = who.begins_anew(clean);
         let will = self.wills.connecting(who, anew, line, &self.world, &mut self.ledger);
@@ -253,7 +292,7 @@ impl<'a> Scene<'a> {
     }
 
     /// A client closes its connection, perhaps after DISCONNECT.
-    fn cut(&mut self, client: usize, lossy: bool, goodbye: bool) {
+    pub(crate) fn cut(&mut self, client: usize, lossy: bool, goodbye: bool) {
         if let Some(line) = self.clients[client].line {
             let who = &self.clients[client];
             let lossy = lossy || !who.greeted || who.retained.1.is_some();
@@ -287,11 +326,14 @@ impl<'a> Scene<'a> {
         }
         let key = keys[stream % keys.len()];
         let Some(packet) = self.world.receive(line, key) else { return Ok(false) };
-        if packet.first() == Some(&DISCONNECT) && self.may_overflow() {
+        if packet.first() == Some(&DISCONNECT)
+            && (self.may_overflow() || self.is_for_stall(line, &packet))
+        {
             return Ok(true);
         }
-        self.heard += 1;
+        self.played.heard += 1;
         self.wills.look(&self.world, &mut self.ledger);
+        self.see_refusals(line);
         let who = &mut self.clients[client];
         if let Some(story) = self.story {
             story.push(format!("    client {client} reads {} ({key:?})", who.words(&packet)));
@@ -299,6 +341,10 @@ impl<'a> Scene<'a> {
         let said = who.receive(key, &packet, &mut self.ledger)?;
         if who.greeted {
             self.wills.greeted(client);
+        }
+        if std::mem::take(&mut who.turned_away) {
+            self.wills.refused(client, &mut self.ledger)?;
+            self.cut(client, true, false);
         }
         self.say(line, said);
         Ok(true)
@@ -312,9 +358,10 @@ impl<'a> Scene<'a> {
     fn wait(&mut self, seconds: u64) {
         self.pass(seconds);
         if seconds >= u64::from(EXPIRY_S) {
-            // A client that was not accepted so far starts again.
+            // A client that was not accepted so far starts again, and one that has not read yet that it must.
             for client in 0..self.clients.len() {
-                if self.greeted(client).is_none() {
+                let closed = |line: usize| !self.world.is_open(line);
+                if self.greeted(client).is_none_or(closed) {
                     self.cut(client, true, false);
                 }
             }
@@ -326,6 +373,7 @@ impl<'a> Scene<'a> {
 
     fn crash(&mut self, workers: usize) -> Result<(), String> {
         self.wills.look(&self.world, &mut self.ledger);
+        self.crashed = true;
         self.ledger.undone |= self.world.dropped() > 0;
         let stored = self.world.crash(workers)?;
         self.wills.crash(&stored, &mut self.ledger);
@@ -348,8 +396,12 @@ impl<'a> Scene<'a> {
             let Some(line) = who.line.filter(|line| !self.world.lines[*line].open) else {
                 continue;
             };
-            if who.greeted && !self.may_overflow() {
+            let overflowed = self.may_overflow() && self.setup.internal != Some(client);
+            if who.greeted && !overflowed && !self.world.lines[line].closed_by_stall {
                 return Err(format!("the broker closed the connection of client {client}"));
+            }
+            if self.reads_on(line) {
+                continue;
             }
             self.cut(client, true, false);
             self.world.cut(line, true);
@@ -370,7 +422,7 @@ impl<'a> Scene<'a> {
         if missing.len() as u64 > self.world.dropped() {
             return Err(missing.join(", "));
         }
-        Ok(())
+        self.check_internal_session(|_| true)
     }
 
     /// Everything comes to rest in the middle: connected clients that have streams for all that they are owed have
@@ -379,16 +431,23 @@ impl<'a> Scene<'a> {
         if self.disk_fails {
             return Ok(());
         }
+        self.settle_behind()?;
         self.settle()?;
-        if let Some(client) = self.clients.iter().find(|client| client.has_false_stream()) {
-            return Err(format!("client {} resumed a flow that never was", client.index));
-        }
+        self.check_all_is_read()?;
         let is_there = |client: usize| {
             self.greeted(client).is_some() && self.clients[client].has_all_streams()
         };
+        self.check_internal_session(is_there)?;
+        if self.is_internal_session_behind() {
+            // The acknowledgements of clients that wait are not read either.
+            return Ok(());
+        }
         let missing = self.ledger.missing(is_there);
         if missing.len() as u64 > self.world.dropped() {
             return Err(format!("at rest {}", missing.join(", ")));
+        }
+        if let Some(client) = self.clients.iter().find(|client| client.has_false_stream()) {
+            return Err(format!("client {} resumed a flow that never was", client.index));
         }
         let under_way = |who: &&Client| is_there(who.index) && !who.is_at_rest();
         match self.clients.iter().find(under_way).filter(|_| !self.may_overflow()) {
@@ -457,8 +516,14 @@ impl<'a> Scene<'a> {
 
     /// Runs until nothing happens any more.
     pub(crate) fn settle(&mut self) -> Result<(), String> {
+        self.settle_with(usize::MAX, None)
+    }
+
+    /// The same; storage commits this many batches each time, and one client may read nothing.
+    pub(crate) fn settle_with(&mut self, most: usize, idle: Option<usize>) -> Result<(), String> {
         let mut quiet = 0;
         for _ in 0..MAX_ROUNDS {
+            self.ledger.tick = self.world.tick();
             let mut moved = false;
             for line in self.world.readable() {
                 while self.world.read(line, 0) {
@@ -470,8 +535,8 @@ impl<'a> Scene<'a> {
                 moved |= self.world.exchange(worker) > 0;
                 self.world.end_turn(worker);
             }
-            moved |= self.world.commit(usize::MAX) > 0;
-            for client in 0..self.clients.len() {
+            moved |= most > 0 && self.world.commit(most) > 0;
+            for client in (0..self.clients.len()).filter(|client| idle != Some(*client)) {
                 while self.receive(client, 0)? {
                     moved = true;
                 }

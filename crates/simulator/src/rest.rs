@@ -8,9 +8,9 @@ use fulmar_mqtt::packet::{Connect, FilterList, Subscribe, SubscribeOptions};
 use fulmar_mqtt::{Packet, PacketId, Properties, Property, Version};
 
 use crate::client::Client;
+use crate::network::Input;
 use crate::play::Scene;
 use crate::schedule::FILTERS;
-use crate::world::Input;
 
 /// Seconds after which expired retained messages are deleted.
 const SWEPT_S: u64 = 100;
@@ -90,6 +90,7 @@ impl Scene<'_> {
             self.world.say(line, StreamKey::CONTROL, Input::Bytes(bytes));
         }
         self.settle()?;
+        self.see_refusals(line);
         let mut retained = vec![None; self.clients.len()];
         while let Some(packet) = self.world.receive(line, StreamKey::CONTROL) {
             let frame = peek_frame(&packet, usize::MAX).ok().flatten().ok_or("half a packet")?;
@@ -107,6 +108,9 @@ impl Scene<'_> {
                 .and_then(|sent| sent.expiry_s);
             if left_s.is_some() != asked_s.is_some() || left_s > asked_s || left_s == Some(0) {
                 return Err(format!("{publish:?} has {left_s:?} s left of {asked_s:?}"));
+            }
+            if publication(publish.payload).is_some_and(|number| self.ledger.was_refused(number)) {
+                return Err(format!("{publish:?} was refused"));
             }
             if own.replace(number(publish.payload)).is_some() {
                 return Err(format!("{} is retained twice", publish.topic));
@@ -146,4 +150,9 @@ impl Scene<'_> {
 /// The message's number.
 fn number(payload: &[u8]) -> Option<usize> {
     std::str::from_utf8(payload).ok()?.split(' ').next()?.parse().ok()
+}
+
+/// The publication's number.
+fn publication(payload: &[u8]) -> Option<u64> {
+    std::str::from_utf8(payload).ok()?.split(' ').nth(1)?.parse().ok()
 }

@@ -1,11 +1,11 @@
 //! A schedule: the setup of a world and its steps, all drawn from a seed before the first is taken. Every step is
 //! valid in every state (it does nothing if impossible), so that steps can be removed to find the few that matter.
 
-use std::fmt;
-
 use fastrand::Rng;
 use fulmar_broker::DropPolicy;
 use fulmar_mqtt::QoS;
+
+use crate::troubles;
 
 /// The most clients of a world.
 const MAX_CLIENTS: usize = 4;
@@ -103,6 +103,19 @@ pub struct Setup {
     pub max_in_flight: u16,
     /// The limit of a session's queue if it is small, and which messages are dropped beyond it.
     pub queue: Option<(usize, DropPolicy)>,
+    /// When storage counts as stalled, if ever.
+    pub stalls: Option<Stalls>,
+    /// The client of an internal session, if there is one: the program itself, which reads and does not publish.
+    pub internal: Option<usize>,
+}
+
+/// When storage counts as stalled, and what may wait for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stalls {
+    /// Seconds after which a batch is overdue.
+    pub timeout_s: u64,
+    /// Operations that may wait for the disk before publishers are not read from.
+    pub backlog: usize,
 }
 
 /// How a client wants a flow that the broker may know already.
@@ -255,97 +268,10 @@ pub enum Step {
         /// The number of workers.
         workers: usize,
     },
+    /// Storage commits nothing until all that waits for it is overdue, and clients have read what they get then.
+    Stall,
     /// Everything comes to rest: connected clients have received everything that they are owed.
     Rest,
-}
-
-impl fmt::Display for Aside {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Aside::Read { line, stream } => {
-                write!(f, "another worker reads a packet (connection {line}, stream {stream})")
-            }
-            Aside::Exchange { worker } => write!(f, "worker {worker} takes its events and sends"),
-            Aside::EndTurn { worker } => write!(f, "worker {worker} ends its turn"),
-            Aside::Commit => write!(f, "storage commits"),
-        }
-    }
-}
-
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Step::Connect { client, worker, quic, clean, .. } => write!(
-                f,
-                "client {client} connects to worker {worker} over {}{}",
-                if quic { "QUIC" } else { "TCP" },
-                if clean { " for a new session" } else { "" }
-            ),
-            Step::Cut { client, lossy } => {
-                let lost = if lossy { ", with what it said last" } else { "" };
-                write!(f, "the connection of client {client} breaks{lost}")
-            }
-            Step::Leave { client } => write!(f, "client {client} disconnects"),
-            Step::Publish { client, topic, qos, stream, retain, expiry_s } => {
-                let topic = if retain { "its retained topic" } else { TOPICS[topic] };
-                write!(
-                    f,
-                    "client {client} publishes to {topic} at QoS {} on stream {stream}",
-                    qos as u8
-                )?;
-                expiry_s.map_or(Ok(()), |seconds| write!(f, ", to expire in {seconds} s"))
-            }
-            Step::Subscribe { client, filter, qos, stream } => {
-                let filter = FILTERS[filter];
-                write!(
-                    f,
-                    "client {client} subscribes to {filter} at QoS {} on stream {stream}",
-                    qos as u8
-                )
-            }
-            Step::Unsubscribe { client, filter } => {
-                write!(f, "client {client} unsubscribes from {}", FILTERS[filter])
-            }
-            Step::OpenStream { client, name, keep, wanted } => {
-                write!(f, "client {client} opens a stream ")?;
-                match name {
-                    Some(name) if keep => write!(f, "with flow {name}, which outlives it"),
-                    Some(name) => write!(f, "with flow {name}"),
-                    None => write!(f, "without a name"),
-                }?;
-                match wanted {
-                    Wanted::Any => Ok(()),
-                    Wanted::AsLeft => write!(f, ", if the broker knows it"),
-                    Wanted::Clean => write!(f, ", emptied"),
-                }
-            }
-            Step::EndStream { client, stream, finish } => {
-                let verb = if finish { "finishes" } else { "resets" };
-                write!(f, "client {client} {verb} stream {stream}")
-            }
-            Step::Hear { client, stream } => write!(f, "client {client} reads (stream {stream})"),
-            Step::Acknowledge { client, pick } => {
-                write!(f, "client {client} acknowledges ({pick})")
-            }
-            Step::Read { line, stream, amid } => {
-                write!(f, "a worker reads a packet (connection {line}, stream {stream})")?;
-                let Some(amid) = amid else { return Ok(()) };
-                write!(f, "; if it publishes, before receiver {}:", amid.before)?;
-                amid.asides.iter().flatten().try_for_each(|aside| write!(f, " {aside};"))
-            }
-            Step::Exchange { worker } => write!(f, "worker {worker} takes its events and sends"),
-            Step::EndTurn { worker } => write!(f, "worker {worker} ends its turn"),
-            Step::Commit { most } => write!(f, "storage commits up to {most} batches"),
-            Step::Disk { failing: true } => write!(f, "the disk is full"),
-            Step::Disk { failing: false } => write!(f, "the disk has room again"),
-            Step::Timers { worker } => write!(f, "timers fire on worker {worker}"),
-            Step::Wait { seconds } => write!(f, "{seconds} s pass"),
-            Step::Crash { workers } => {
-                write!(f, "the broker crashes and starts again with {workers} workers")
-            }
-            Step::Rest => write!(f, "everything comes to rest"),
-        }
-    }
 }
 
 /// A world and its steps.
@@ -379,7 +305,7 @@ impl Schedule {
     pub fn draw(seed: u64, steps: usize) -> Schedule {
         // Neighbouring seeds must have unrelated schedules.
         let mut rng = Rng::with_seed(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5EED);
-        let setup = Setup::draw(&mut rng);
+        let mut setup = Setup::draw(&mut rng);
         let mut weights = if setup.calm { CALM } else { WEIGHTS };
         for (kind, weight) in weights.iter_mut().enumerate() {
             if !NEEDED.contains(&kind) && rng.u8(..4) == 0 {
@@ -397,6 +323,7 @@ impl Schedule {
         let qos = rng.u8(..5);
         let mut steps_drawn = Vec::with_capacity(steps + setup.natures.len() * 8);
         setup.open(&mut rng, quic, &mut steps_drawn);
+        let opening = steps_drawn.len();
         for _ in 0..steps {
             let step = setup.step(&mut rng, &weights, quic, qos);
             if matches!(step, Step::Crash { .. }) && rng.bool() {
@@ -406,7 +333,8 @@ impl Schedule {
             }
             steps_drawn.push(step);
         }
-        Schedule { seed, setup, steps: steps_drawn, aloud: false }
+        let steps = troubles::add(seed, &mut setup, steps_drawn, opening);
+        Schedule { seed, setup, steps, aloud: false }
     }
 }
 
@@ -466,6 +394,8 @@ impl Setup {
                 let policies = [DropPolicy::Oldest, DropPolicy::Newest, DropPolicy::Disconnect];
                 ([1, 2, 5][rng.usize(..3)], policies[rng.usize(..3)])
             }),
+            stalls: None,
+            internal: None,
         }
     }
 

@@ -96,6 +96,16 @@ impl Wills {
         }
     }
 
+    /// The broker has refused a client's CONNECT, and its will with it.
+    pub(crate) fn refused(&mut self, client: usize, ledger: &mut Ledger) -> Result<(), String> {
+        let Some(will) = self.current[client].take() else { return Ok(()) };
+        ledger.must_not_come(will.message);
+        match ledger.has_arrived(will.message) {
+            true => Err(format!("message {}, the will of a refused client, came", will.message)),
+            false => Ok(()),
+        }
+    }
+
     /// A client's connection has broken, or was replaced by a new one.
     pub(crate) fn lost(&mut self, client: usize, ledger: &mut Ledger) {
         if let Some(will) = &mut self.current[client]
@@ -141,7 +151,8 @@ impl Wills {
                 // Closed by the broker.
                 Fate::There if line.closed_at.is_some() => {
                     (will.fate, will.noticed) = (Fate::Lost, line.closed_at);
-                    ledger.bequeath(will.message, ledger.now + will.delay);
+                    let at = line.closed_at.unwrap_or(ledger.now);
+                    ledger.bequeath(will.message, at + will.delay);
                 }
                 Fate::Left if line.said_goodbye && !will.is_gone => {
                     will.is_gone = true;

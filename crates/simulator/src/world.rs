@@ -3,7 +3,6 @@
 //! A worker sleeps as the real one does: it does nothing until a packet, a timer or another worker wakes it. Work
 //! forgotten before a worker falls asleep is therefore missing here too.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,60 +14,15 @@ use fulmar_broker::{
     Peer, PublishHook, ReadState, Shard, StreamAction, StreamEnd, StreamKey, Timestamp, Token,
     TransportKind,
 };
-use fulmar_mqtt::codec::peek_frame;
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::disk::Volume;
-use crate::schedule::{Amid, Aside};
+use crate::network::{DISCONNECT, Input, Line, Wire};
+use crate::overdue::{Overdue, Tick};
+use crate::schedule::Amid;
 
-/// First byte of a DISCONNECT.
-pub(crate) const DISCONNECT: u8 = 0xE0;
-
-/// Input from a client that is in flight to the broker.
-#[derive(Clone, Debug)]
-pub enum Input {
-    /// One packet, or a flow header.
-    Bytes(Vec<u8>),
-    /// The client's end of the stream.
-    End(StreamEnd),
-}
-
-/// One stream of a network connection.
-#[derive(Debug)]
-pub(crate) struct Wire {
-    pub(crate) key: StreamKey,
-    to_broker: VecDeque<Input>,
-    to_client: VecDeque<Vec<u8>>,
-    /// The broker does not read from it until an event.
-    blocked: bool,
-    opened: bool,
-    /// The network accepts no more for the client until the client has read something.
-    full: bool,
-}
-
-/// A network connection.
-#[derive(Debug)]
-pub(crate) struct Line {
-    pub(crate) worker: usize,
-    /// `None` during a publication in which other workers act.
-    connection: Option<Connection>,
-    pub(crate) wires: Vec<Wire>,
-    /// Whether the broker's end is open.
-    pub(crate) open: bool,
-    /// The client has closed it, and the broker has not detected that yet.
-    cut: bool,
-    /// Whether the transport is to ask for output.
-    flush: bool,
-    /// Packets per stream that the network holds for the client.
-    room: usize,
-    /// The broker has read the client's DISCONNECT.
-    pub(crate) said_goodbye: bool,
-    /// When the broker's end was closed.
-    pub(crate) closed_at: Option<Timestamp>,
-    /// Streams that the broker has aborted: data sent there is lost.
-    pub(crate) aborted: Vec<StreamKey>,
-}
+/// Why the broker closes connections because of a stall.
+const CLOSED_BY_STALL: &str = "storage is stalled";
 
 #[derive(Debug)]
 struct Worker {
@@ -76,6 +30,10 @@ struct Worker {
     shard: Option<Shard>,
     asleep: bool,
     woken: Arc<AtomicBool>,
+    /// It has begun a turn, and seen the time.
+    in_turn: bool,
+    /// Whether a batch was overdue when it saw how far storage is.
+    saw_overdue: bool,
 }
 
 /// The broker, its storage, its network and the time.
@@ -88,6 +46,12 @@ pub struct World {
     /// The time.
     pub now: Timestamp,
     limits: Limits,
+    /// Client identifiers of internal sessions.
+    internal: Vec<Box<str>>,
+    tick: Tick,
+    overdue: Overdue,
+    /// Publications that the broker has refused when it read them, by their number.
+    refused: Vec<u64>,
     /// Messages that earlier brokers have dropped because of a full queue.
     dropped_before: u64,
 }
@@ -96,24 +60,34 @@ impl World {
     /// A world with the empty storage `disk`.
     #[must_use]
     pub fn new(disk: Arc<dyn Volume>, workers: usize, limits: Limits) -> World {
+        World::with_internal(disk, workers, limits, Vec::new())
+    }
+
+    /// The same with internal sessions, of these client identifiers.
+    pub(crate) fn with_internal(
+        disk: Arc<dyn Volume>,
+        workers: usize,
+        limits: Limits,
+        internal: Vec<Box<str>>,
+    ) -> World {
         let now = Timestamp(1_000_000);
-        World::start(disk, Restored::default(), workers, limits, now)
+        World::start((disk, Restored::default()), workers, (limits, internal), now)
     }
 
     fn start(
-        disk: Arc<dyn Volume>,
-        restored: Restored,
+        (disk, restored): (Arc<dyn Volume>, Restored),
         workers: usize,
-        limits: Limits,
+        (limits, internal): (Limits, Vec<Box<str>>),
         now: Timestamp,
     ) -> World {
+        let overdue = Overdue::new(limits.storage_stall_timeout);
         let config = BrokerConfig {
             workers,
             limits: limits.clone(),
             access_control: AccessControl::default(),
             sys_interval_s: 0,
             client_statistics: ClientStatistics::Rules,
-            internal_sessions: Vec::new(),
+            internal_sessions: internal.clone(),
         };
         let broker = Broker::new(config, Arc::clone(&disk) as _, restored, now);
         let worker = |index| {
@@ -121,10 +95,23 @@ impl World {
             let wake = Arc::clone(&woken);
             let wake = Arc::new(move || wake.store(true, Ordering::Relaxed));
             let shard = Shard::new(Arc::clone(&broker), index, now, wake);
-            Worker { shard: Some(shard), asleep: false, woken }
+            let (asleep, in_turn, saw_overdue) = (false, false, false);
+            Worker { shard: Some(shard), asleep, woken, in_turn, saw_overdue }
         };
         let workers = (0..workers).map(worker).collect();
-        World { disk, broker, workers, lines: Vec::new(), now, limits, dropped_before: 0 }
+        World {
+            disk,
+            broker,
+            workers,
+            lines: Vec::new(),
+            now,
+            limits,
+            internal,
+            tick: Tick::default(),
+            overdue,
+            refused: Vec::new(),
+            dropped_before: 0,
+        }
     }
 
     /// The process dies and starts again with this many workers: all connections and uncommitted batches are lost.
@@ -138,9 +125,10 @@ impl World {
             return Err(what);
         }
         let sessions = restored.sessions.clone();
-        let dropped_before = self.dropped();
-        let next = World::start(disk, restored, workers, self.limits.clone(), self.now);
-        *self = World { dropped_before, ..next };
+        let (dropped_before, refused) = (self.dropped(), self.take_refused());
+        let settings = (self.limits.clone(), self.internal.clone());
+        let next = World::start((disk, restored), workers, settings, self.now);
+        *self = World { dropped_before, refused, tick: self.tick, ..next };
         Ok(sessions)
     }
 
@@ -174,30 +162,30 @@ impl World {
 
     /// Opens a connection to a worker; the network holds `room` packets per stream for a slow client.
     pub fn open(&mut self, worker: usize, quic: bool, room: usize) -> Option<usize> {
+        self.open_as(worker, quic, room, None)
+    }
+
+    /// The same for a user whose name the transport knows.
+    pub(crate) fn open_as(
+        &mut self,
+        worker: usize,
+        quic: bool,
+        room: usize,
+        identity: Option<Box<str>>,
+    ) -> Option<usize> {
         let at = self.lines.len();
         let peer = Peer {
             address: ([127, 0, 0, 1], 1000).into(),
             transport: if quic { TransportKind::Quic } else { TransportKind::Tcp },
-            identity: None,
+            identity,
             listener: Arc::new(ListenerPolicy { name: "sim".into(), allow_anonymous: true }),
         };
         let worker = worker % self.workers.len();
         self.wake(worker);
         let shard = self.workers[worker].shard.as_mut()?;
-        let connection = Some(Connection::new(shard, Token(at as u64), peer).ok()?);
-        let (wires, open) = (vec![Wire::new(StreamKey::CONTROL)], true);
-        self.lines.push(Line {
-            worker,
-            connection,
-            wires,
-            open,
-            cut: false,
-            flush: false,
-            room,
-            said_goodbye: false,
-            closed_at: None,
-            aborted: Vec::new(),
-        });
+        let connection = Connection::new(shard, Token(at as u64), peer).ok()?;
+        let is_patient = self.is_patient();
+        self.lines.push(Line::new(worker, connection, room, is_patient));
         Some(at)
     }
 
@@ -261,7 +249,7 @@ impl World {
     pub fn readable(&self) -> Vec<usize> {
         let readable = |line: &Line| {
             let wires = || line.wires.iter().any(Wire::is_readable);
-            line.open && line.connection.is_some() && (line.cut || wires())
+            line.open && line.connection.is_some() && (line.ends() || wires())
         };
         let is_free = |line: &Line| self.workers[line.worker].shard.is_some();
         let able = |at: &usize| readable(&self.lines[*at]) && is_free(&self.lines[*at]);
@@ -281,8 +269,8 @@ impl World {
         }
         let readable: SmallVec<[usize; 4]> =
             (0..line.wires.len()).filter(|wire| line.wires[*wire].is_readable()).collect();
-        let (worker, cut) = (line.worker, line.cut);
-        if readable.is_empty() && !cut {
+        let (worker, ends) = (line.worker, line.ends());
+        if readable.is_empty() && !ends {
             return false;
         }
         self.wake(worker);
@@ -294,11 +282,13 @@ impl World {
         let wire = &mut line.wires[readable[pick % readable.len()]];
         let (key, is_new) = (wire.key, !std::mem::replace(&mut wire.opened, true));
         let Some(input) = wire.to_broker.pop_front() else { return false };
-        let worker = &mut self.workers[worker];
-        let (Some(connection), Some(shard)) = (line.connection.take(), worker.shard.take()) else {
+        let own = &mut self.workers[worker];
+        let (Some(connection), Some(shard)) = (line.connection.take(), own.shard.take()) else {
             return false;
         };
+        let stalled = self.call(worker, [at]);
         self.act(at, key, input, (connection, shard), (is_new, amid));
+        self.note_closing(at, stalled);
         true
     }
 
@@ -314,6 +304,7 @@ impl World {
         if is_new && key != StreamKey::CONTROL {
             connection.stream_opened(&mut shard, key);
         }
+        let refused_before = shard.metrics().storage_refused.get();
         let received = match &input {
             Input::Bytes(bytes) => Some(
                 self.with_others(amid, &mut shard, |shard| connection.receive(shard, key, bytes)),
@@ -323,6 +314,11 @@ impl World {
                 None
             }
         };
+        if let (Input::Bytes(bytes), true) =
+            (&input, shard.metrics().storage_refused.get() > refused_before)
+        {
+            self.refused.extend(publication_in(bytes));
+        }
         let line = &mut self.lines[at];
         line.connection = Some(connection);
         self.workers[line.worker].shard = Some(shard);
@@ -346,54 +342,20 @@ impl World {
         }
     }
 
-    /// Runs a part of a worker's turn; during a publication, others act as in `amid`.
-    fn with_others<R>(
-        &mut self,
-        amid: Option<Amid>,
-        shard: &mut Shard,
-        act: impl FnOnce(&mut Shard) -> R,
-    ) -> R {
-        let Some(amid) = amid else { return act(shard) };
-        let nobody = World {
+    /// What holds the place of this world while its workers act apart.
+    pub(crate) fn without_anybody(&self) -> World {
+        World {
             disk: Arc::clone(&self.disk),
             broker: Arc::clone(&self.broker),
             workers: Vec::new(),
             lines: Vec::new(),
             now: self.now,
             limits: self.limits.clone(),
+            internal: Vec::new(),
+            tick: self.tick,
+            overdue: Overdue::new(Duration::MAX),
+            refused: Vec::new(),
             dropped_before: self.dropped_before,
-        };
-        let rest = Arc::new(Mutex::new(std::mem::replace(self, nobody)));
-        let others = Arc::clone(&rest);
-        let mut before = 0;
-        let meanwhile = move || {
-            if before == amid.before {
-                others.lock().take_asides(&amid);
-            }
-            before += 1;
-        };
-        shard.set_test_hook(Some(Box::new(meanwhile)));
-        let result = act(shard);
-        shard.set_test_hook(None);
-        if let Some(rest) = Arc::into_inner(rest) {
-            *self = rest.into_inner();
-        }
-        result
-    }
-
-    fn take_asides(&mut self, amid: &Amid) {
-        for aside in amid.asides.iter().flatten() {
-            match *aside {
-                Aside::Read { line, stream } => {
-                    let readable = self.readable();
-                    if !readable.is_empty() {
-                        self.read(readable[line % readable.len()], stream);
-                    }
-                }
-                Aside::Exchange { worker } => drop(self.exchange(worker % self.workers())),
-                Aside::EndTurn { worker } => self.end_turn(worker % self.workers()),
-                Aside::Commit => drop(self.commit(usize::MAX)),
-            }
         }
     }
 
@@ -409,12 +371,27 @@ impl World {
 
     /// A packet or a timer wakes a worker that sleeps.
     fn wake(&mut self, at: usize) {
+        let in_turn = self.is_patient() && self.workers[at].in_turn;
         let worker = &mut self.workers[at];
         let Some(shard) = &mut worker.shard else { return };
         if std::mem::replace(&mut worker.asleep, false) {
             shard.after_sleep();
         }
-        shard.set_now(self.now);
+        if !in_turn {
+            shard.set_now(self.now);
+            worker.in_turn = true;
+            self.look_at_storage(at);
+        }
+    }
+
+    /// A worker sees how far storage is, and whether it is stalled.
+    fn look_at_storage(&mut self, at: usize) {
+        self.workers[at].saw_overdue = self.overdue.lasts(&*self.disk, self.now);
+    }
+
+    /// Whether clients may have to wait in this world.
+    fn is_patient(&self) -> bool {
+        self.overdue.is_possible() || !self.internal.is_empty()
     }
 
     /// Whether the worker may run without input; wakes it if it was notified.
@@ -439,6 +416,11 @@ impl World {
         let mut events = Vec::new();
         shard.take_events(&mut events);
         let count = events.len();
+        let lines: SmallVec<[usize; 8]> =
+            events.iter().map(|(token, _)| token.0 as usize).collect();
+        self.look_at_storage(at);
+        let stalled = self.call(at, lines.iter().copied());
+        let Some(shard) = &mut self.workers[at].shard else { return 0 };
         for (token, event) in events {
             let line = &mut self.lines[token.0 as usize];
             if let (true, Some(connection)) = (line.open, &mut line.connection) {
@@ -449,6 +431,7 @@ impl World {
                 }
             }
         }
+        lines.into_iter().for_each(|line| self.note_closing(line, stalled));
         let own = |line: &Line| line.worker == at && line.open && line.flush;
         let lines: Vec<usize> = (0..self.lines.len()).filter(|n| own(&self.lines[*n])).collect();
         lines.into_iter().for_each(|line| self.flush(line));
@@ -503,6 +486,8 @@ impl World {
         let worker = &mut self.workers[at];
         let Some(shard) = &mut worker.shard else { return };
         shard.end_turn();
+        worker.in_turn = false;
+        self.overdue.turn_ended(&*self.disk, shard.now());
         // A worker whose network accepts more sends before it sleeps.
         let sends = |line: &Line| line.worker == at && line.open && line.flush;
         worker.asleep = !self.lines.iter().any(sends) && shard.before_sleep();
@@ -514,20 +499,76 @@ impl World {
         let due = |shard: &Shard| shard.deadline().is_some_and(|due| due <= now);
         if self.workers[at].shard.as_ref().is_some_and(due) {
             self.wake(at);
+            let saw_overdue = self.workers[at].saw_overdue;
             self.workers[at].shard.iter_mut().for_each(Shard::on_deadline);
+            self.look_at_storage(at);
+            // It looks only if it finds a batch overdue.
+            self.workers[at].saw_overdue |= saw_overdue;
         }
         for line in 0..self.lines.len() {
             let is_own = self.lines[line].worker == at && self.lines[line].open;
+            if is_own {
+                self.half_close(line);
+            }
             let due =
                 |(connection, shard): (&Connection, &Shard)| connection.deadline(shard) <= now;
             let both = self.lines[line].connection.as_ref().zip(self.workers[at].shard.as_ref());
             if is_own && both.is_some_and(due) {
                 self.wake(at);
+                let stalled = self.call(at, [line]);
                 let both =
                     self.lines[line].connection.as_mut().zip(self.workers[at].shard.as_mut());
                 both.into_iter().for_each(|(connection, shard)| connection.on_deadline(shard));
+                self.note_closing(line, stalled);
             }
         }
+    }
+
+    /// Notifies the broker that the client has closed its side, if that is behind something that it leaves unread.
+    fn half_close(&mut self, at: usize) {
+        let line = &mut self.lines[at];
+        if !line.cut || !line.is_patient || !line.is_unread() || line.half_closed {
+            return;
+        }
+        let worker = line.worker;
+        self.wake(worker);
+        let line = &mut self.lines[at];
+        if let (Some(connection), Some(shard)) = (&mut line.connection, &self.workers[worker].shard)
+        {
+            connection.peer_closed(shard);
+            line.half_closed = true;
+        }
+    }
+
+    /// The core is about to be called for these connections of a worker. Whether a batch is overdue as far as that
+    /// has seen.
+    fn call(&mut self, worker: usize, lines: impl IntoIterator<Item = usize>) -> bool {
+        self.tick.0 += 1;
+        let stalled = self.workers[worker].saw_overdue;
+        if stalled {
+            let tick = self.tick;
+            lines.into_iter().for_each(|line| self.lines[line].stalled_in = tick);
+        }
+        stalled
+    }
+
+    /// The core was called for a connection, while a batch was overdue if `stalled`.
+    fn note_closing(&mut self, at: usize, stalled: bool) {
+        let Some(line) = self.lines.get_mut(at) else { return };
+        let closing = line.connection.as_ref().and_then(Connection::closing);
+        if let (Some(closing), true) = (closing, stalled) {
+            line.closed_by_stall |= closing.reason == CLOSED_BY_STALL;
+        }
+    }
+
+    /// The number of the last call of the core.
+    pub(crate) fn tick(&self) -> Tick {
+        self.tick
+    }
+
+    /// Publications that the broker has refused when it read them, since this was called last.
+    pub(crate) fn take_refused(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.refused)
     }
 
     /// Storage commits up to `most` batches, and wakes those that wait for them.
@@ -542,25 +583,14 @@ impl World {
     /// Time passes.
     pub fn wait(&mut self, time: Duration) {
         self.now = self.now + time;
+        // Turns are short: none goes on meanwhile.
+        self.workers.iter_mut().for_each(|worker| worker.in_turn = false);
     }
 }
 
-impl Wire {
-    fn new(key: StreamKey) -> Wire {
-        let (to_broker, to_client) = (VecDeque::new(), VecDeque::new());
-        Wire { key, to_broker, to_client, blocked: false, opened: false, full: false }
-    }
-
-    fn is_readable(&self) -> bool {
-        !self.blocked && !self.to_broker.is_empty()
-    }
-
-    /// Puts whole packets into the network towards the client.
-    fn put(&mut self, mut bytes: &[u8]) {
-        while let Ok(Some(frame)) = peek_frame(bytes, usize::MAX) {
-            self.to_client.push_back(bytes[..frame.len].to_vec());
-            bytes = &bytes[frame.len..];
-        }
-        assert!(bytes.is_empty(), "the broker sent half a packet");
-    }
+/// The number of the publication in a PUBLISH, which is the last word of its payload.
+fn publication_in(packet: &[u8]) -> Option<u64> {
+    let is_publish = packet.first()? >> 4 == 3;
+    let last = packet.rsplit(|byte| *byte == b' ').next()?;
+    std::str::from_utf8(last).ok()?.parse().ok().filter(|_| is_publish)
 }

@@ -7,13 +7,17 @@ const SEEDS: std::ops::Range<u64> = 0..500;
 
 #[test]
 fn every_promise_is_kept_in_schedules_drawn_from_seeds() {
+    let (mut refused, mut delayed) = (0, 0);
     for seed in SEEDS {
         let outcome = play(&Schedule::draw(seed, 400));
         assert!(
             outcome.is_ok(),
             "seed {seed}: {outcome:?}; see it with `make simulate SEED={seed}`"
         );
+        let played = outcome.unwrap();
+        (refused, delayed) = (refused + played.refused, delayed + played.delayed);
     }
+    assert!(refused > 0 && delayed > 0, "no stall, or no back pressure: {refused}, {delayed}");
 }
 
 #[test]

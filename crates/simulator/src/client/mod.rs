@@ -2,6 +2,7 @@
 //! the broker breaks a promise.
 
 mod receive;
+mod refusals;
 mod streams;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -16,7 +17,8 @@ use fulmar_mqtt::packet::{
 use fulmar_mqtt::session::Outbound;
 use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode, Version};
 
-use crate::ledger::{Lane, Ledger};
+use crate::ledger::{Before, Lane, Ledger};
+use crate::overdue::Tick;
 use crate::schedule::{FILTERS, Nature, TOPICS, Will};
 
 /// Seconds after which an absent client's session and its flows may have expired.
@@ -58,6 +60,28 @@ enum Refusal {
     MustNot,
 }
 
+/// A subscription that it has requested.
+#[derive(Clone, Copy, Debug)]
+struct Asking {
+    key: StreamKey,
+    filter: usize,
+    qos: QoS,
+    /// The least of those requested at the same time, of which the broker may have read another last.
+    least: QoS,
+    before: Before,
+    /// No other request for it was under way.
+    alone: bool,
+}
+
+/// A subscription of which it has asked to be rid.
+#[derive(Clone, Copy, Debug)]
+struct Leaving {
+    filter: usize,
+    before: Before,
+    /// No other request for it was under way.
+    alone: bool,
+}
+
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) index: usize,
@@ -87,15 +111,18 @@ pub(crate) struct Client {
     received_as: BTreeMap<u64, PacketId>,
     /// Delayed acknowledgements.
     unacknowledged: VecDeque<(StreamKey, Lane, AckKind, u16)>,
-    /// Unanswered subscriptions of this connection: filter, quality of service, and the least of those requested at
-    /// the same time, of which the broker may have read another last.
-    asking: BTreeMap<u16, (usize, QoS, QoS)>,
+    /// Unanswered subscriptions of this connection.
+    asking: BTreeMap<u16, Asking>,
     /// Of these, those that were asked for before a flow was to be emptied, which may have been read last.
     doubted: BTreeSet<u16>,
     /// Filters it has asked to be rid of: until that is answered it does not ask for them again, since
     /// streams overtake each other.
-    leaving: BTreeMap<u16, usize>,
+    leaving: BTreeMap<u16, Leaving>,
     next_id: u16,
+    /// When it sent its last CONNECT.
+    connected_at: Tick,
+    /// The broker has refused that.
+    pub(crate) turned_away: bool,
     /// The number of its connections.
     connections: u64,
     /// The topics of the aliases on each stream.
@@ -132,6 +159,8 @@ impl Client {
             doubted: BTreeSet::new(),
             leaving: BTreeMap::new(),
             next_id: 0,
+            connected_at: Tick::default(),
+            turned_away: false,
             connections: 0,
             aliases: BTreeMap::new(),
             resolved: BTreeMap::new(),
@@ -202,7 +231,7 @@ impl Client {
 
     /// Requests on a stream that has ended without a response: they may or may not have taken effect.
     fn doubt_unanswered(&self, lane: Lane, ledger: &mut Ledger) {
-        for (filter, ..) in self.asking.values() {
+        for Asking { filter, .. } in self.asking.values() {
             if ledger.lane_of(self.index, *filter) == Some(lane) {
                 ledger.may_be_elsewhere(self.index, *filter);
             }
@@ -267,6 +296,7 @@ impl Client {
         }
         (self.line, self.quic) = (Some(line), quic);
         self.connections += 1;
+        (self.connected_at, self.turned_away) = (ledger.tick, false);
         self.expects = if clean_start { Some(false) } else { self.known };
         if self.known == Some(false) {
             self.known = None;
@@ -404,23 +434,25 @@ impl Client {
         nth: usize,
         ledger: &mut Ledger,
     ) -> Option<Said> {
-        if self.leaving.values().any(|other| *other == filter) {
+        if self.leaving.values().any(|other| other.filter == filter) {
             return None;
         }
         let (key, lane) = self.lane(nth);
         let before = ledger.lane_of(self.index, filter);
         let is_between = |lane| self.streams.iter().any(|own| own.lane == lane && own.is_between);
         let open = before.is_none_or(|lane| self.has_stream_of(lane) && !is_between(lane));
-        let unanswered = self.asking.values().any(|(other, ..)| *other == filter);
+        let unanswered = self.asking.values().any(|other| other.filter == filter);
         let durable = self.nature.durable;
-        ledger.subscribing(self.index, filter, qos, lane, (open, unanswered, durable));
+        let state = (open, unanswered, durable);
+        let before = ledger.subscribing(self.index, filter, qos, lane, state);
         let packet_id = self.next_id();
-        let same = self.asking.values_mut().filter(|(other, ..)| *other == filter);
-        let least = same.fold(qos, |least, (.., own)| {
-            *own = qos.min(*own);
-            least.min(*own)
+        let same = self.asking.values_mut().filter(|other| other.filter == filter);
+        let least = same.fold(qos, |least, own| {
+            (own.least, own.alone) = (qos.min(own.least), false);
+            least.min(own.least)
         });
-        self.asking.insert(packet_id.get(), (filter, qos, least));
+        let asking = Asking { key, filter, qos, least, before, alone: !unanswered };
+        self.asking.insert(packet_id.get(), asking);
         let mut list = Vec::new();
         // What is retained and still to be sent has its flow looked at, which hides a flow that nobody looks at.
         let retain_handling = match self.nature.v5 && packet_id.get().is_multiple_of(2) {
@@ -435,10 +467,13 @@ impl Client {
     }
 
     pub(crate) fn unsubscribe(&mut self, filter: usize, ledger: &mut Ledger) -> Option<Said> {
-        ledger.unsubscribing(self.index, filter);
-        self.asking.retain(|_, (asked, ..)| *asked != filter);
+        let before = ledger.unsubscribing(self.index, filter);
+        let same = self.leaving.values_mut().filter(|other| other.filter == filter);
+        let others = same.map(|other| other.alone = false).count() + self.asking.len();
+        self.asking.retain(|_, asked| asked.filter != filter);
+        let alone = others == self.asking.len();
         let packet_id = self.next_id();
-        self.leaving.insert(packet_id.get(), filter);
+        self.leaving.insert(packet_id.get(), Leaving { filter, before, alone });
         let mut list = Vec::new();
         FilterList::encode_one(&mut list, FILTERS[filter], None);
         let filters = FilterList::from_encoded(&list, false, self.version()).ok()?;

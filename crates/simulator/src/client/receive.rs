@@ -32,32 +32,20 @@ impl Client {
         match packet {
             Packet::Connack(connack) => {
                 if connack.reason != ReasonCode::Success {
-                    return Err(format!("client {who} was refused: {}", connack.reason));
+                    return self.connection_refused(connack.reason, ledger);
                 }
                 self.greet(connack.session_present, ledger)
             }
             Packet::Publish(publish) => self.take(key, lane, &publish, ledger),
-            Packet::Ack(kind, ack) => {
-                if ack.reason.is_error() && kind != AckKind::Pubcomp && kind != AckKind::Pubrel {
-                    return Err(format!("client {who} got {kind:?}: {}", ack.reason));
-                }
-                self.settle(key, lane, kind, ack.packet_id, ledger)
+            Packet::Ack(kind @ (AckKind::Puback | AckKind::Pubrec), ack)
+                if ack.reason.is_error() =>
+            {
+                self.publication_refused(lane, kind, &ack, ledger)
             }
-            Packet::Suback(suback) => {
-                let id = suback.packet_id.get();
-                if let Some((filter, qos, least)) = self.asking.remove(&id) {
-                    if suback.codes != [qos as u8] {
-                        return Err(format!("client {who} got SUBACK {:?}", suback.codes));
-                    }
-                    if !self.doubted.remove(&id) {
-                        ledger.subscribed(who, filter, least);
-                    }
-                }
-                Ok(Vec::new())
-            }
+            Packet::Ack(kind, ack) => self.settle(key, lane, kind, ack.packet_id, ledger),
+            Packet::Suback(suback) => self.subscribed(suback.packet_id, suback.codes, ledger),
             Packet::Unsuback(unsuback) => {
-                self.leaving.remove(&unsuback.packet_id.get());
-                Ok(Vec::new())
+                self.unsubscribed(unsuback.packet_id, unsuback.codes, ledger)
             }
             other => Err(format!("client {who} was sent {other:?}")),
         }
@@ -203,11 +191,11 @@ impl Client {
         match kind {
             AckKind::Puback => {
                 let message = outbound.puback(id).map_err(unknown)?;
-                self.told(message, ledger);
+                self.told(message, ledger)?;
             }
             AckKind::Pubrec => {
                 let message = *outbound.pubrec(id).map_err(unknown)?;
-                self.told(message, ledger);
+                self.told(message, ledger)?;
                 said.push(self.ack(key, AckKind::Pubrel, id));
             }
             AckKind::Pubcomp => {
@@ -223,10 +211,12 @@ impl Client {
         Ok(said)
     }
 
-    fn told(&mut self, message: usize, ledger: &mut Ledger) {
+    fn told(&mut self, message: usize, ledger: &mut Ledger) -> Result<(), String> {
+        ledger.check_accepted(message)?;
         ledger.acknowledged(message);
         if ledger.sent[message].topic.is_none() {
             self.retained.0 = self.retained.0.max(Some(message));
         }
+        Ok(())
     }
 }

@@ -60,7 +60,7 @@ impl Client {
         }
         self.doubted.extend(self.asking.keys());
         let unanswered: BTreeSet<usize> =
-            self.asking.values().map(|(filter, ..)| *filter).collect();
+            self.asking.values().map(|asking| asking.filter).collect();
         ledger.lane_is_emptied(self.index, lane, &unanswered);
     }
 

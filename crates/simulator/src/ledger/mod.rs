@@ -3,12 +3,17 @@
 //! has not arrived, the session may have expired), nothing is owed, so that every reported error is the broker's
 //! fault.
 
+mod refusals;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use fulmar_broker::Timestamp;
 use fulmar_mqtt::QoS;
 
+use crate::overdue::Tick;
 use crate::schedule::{FILTERS, TOPICS};
+
+pub(crate) use refusals::Before;
 
 /// A flow from its client's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,6 +44,10 @@ pub(crate) struct Sent {
     pub(crate) expiry_s: Option<u32>,
     lapses: Option<Timestamp>,
     will: Option<Bequest>,
+    /// Its last publication, and when that was sent.
+    said: (u64, Tick),
+    /// The broker has refused it at QoS 2.
+    is_refused: bool,
 }
 
 impl Sent {
@@ -93,6 +102,8 @@ struct Reader {
     /// Its lanes have no order among each other.
     loose: bool,
     moved_from: BTreeSet<Lane>,
+    /// Counts what changes its subscriptions besides requests for one of them.
+    changes: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -131,6 +142,14 @@ pub(crate) struct Ledger {
     weak: BTreeSet<usize>,
     /// Dropped or expired messages may have returned, because a crash undid that.
     pub(crate) undone: bool,
+    /// The present.
+    pub(crate) tick: Tick,
+    /// The last call of the core while a batch was overdue, for the connection on which a client reads now.
+    pub(crate) stalled_in: Tick,
+    /// Publications that the broker has refused when it read them.
+    refused: BTreeSet<u64>,
+    /// Refusals that clients have got.
+    pub(crate) refusals: u64,
 }
 
 fn matches(filter: usize, topic: usize) -> bool {
@@ -158,6 +177,10 @@ impl Ledger {
             groups: BTreeMap::new(),
             weak: BTreeSet::new(),
             undone: false,
+            tick: Tick::default(),
+            stalled_in: Tick::default(),
+            refused: BTreeSet::new(),
+            refusals: 0,
         }
     }
 
@@ -183,6 +206,8 @@ impl Ledger {
             expiry_s,
             lapses,
             will,
+            said: Default::default(),
+            is_refused: false,
         });
     }
 
@@ -241,8 +266,10 @@ impl Ledger {
 
     /// The payload of a message sent now on this connection.
     pub(crate) fn payload(&mut self, message: usize, line: usize) -> String {
+        let publication = self.publications.len() as u64;
         self.publications.push(line);
-        format!("{message} {}", self.publications.len() - 1)
+        self.sent[message].said = (publication, self.tick);
+        format!("{message} {publication}")
     }
 
     fn shared_now(&self, topic: usize) -> Vec<(usize, u64)> {
@@ -308,7 +335,8 @@ impl Ledger {
         qos: QoS,
         lane: Lane,
         (open, unanswered, durable): (bool, bool, bool),
-    ) {
+    ) -> Before {
+        let before = self.before(client, filter);
         if is_shared(filter) && (qos == QoS::AtMostOnce || !durable) {
             self.weak.insert(filter);
         }
@@ -340,6 +368,7 @@ impl Ledger {
         if reader.asked.iter().any(apart) {
             (reader.mixed, reader.loose) = (true, true);
         }
+        before
     }
 
     /// The lane of a client's last SUBSCRIBE for a filter.
@@ -356,7 +385,8 @@ impl Ledger {
     }
 
     /// A client has sent UNSUBSCRIBE.
-    pub(crate) fn unsubscribing(&mut self, client: usize, filter: usize) {
+    pub(crate) fn unsubscribing(&mut self, client: usize, filter: usize) -> Before {
+        let before = self.before(client, filter);
         if is_shared(filter) {
             *self.groups.entry(filter).or_default() += 1;
         }
@@ -364,6 +394,7 @@ impl Ledger {
         reader.certain.remove(&filter);
         // It may overtake a SUBSCRIBE on another stream, which then creates a new subscription.
         reader.loose |= !reader.moved_from.is_empty();
+        before
     }
 
     /// The filters to which a client is certainly subscribed; `None` if there may be others.
@@ -378,14 +409,16 @@ impl Ledger {
         self.leaves_groups(client);
         let reader = &mut self.readers[client];
         reader.claim += 1;
+        reader.changes += 1;
         reader.certain.clear();
     }
 
     /// A client's session has ended.
     pub(crate) fn forget(&mut self, client: usize) {
         self.leaves_groups(client);
-        let claim = self.readers[client].claim + 1;
-        self.readers[client] = Reader { claim, ..Reader::default() };
+        let Reader { claim, changes, .. } = self.readers[client];
+        let (claim, changes) = (claim + 1, changes + 1);
+        self.readers[client] = Reader { claim, changes, ..Reader::default() };
     }
 
     /// A lane has lost its stream and continues.
@@ -397,6 +430,7 @@ impl Ledger {
     /// A lane has ended. Its subscriptions move, and may deliver copies besides those of another flow (MQTT 5.0
     /// section 3.3.4).
     pub(crate) fn lane_ends(&mut self, client: usize, lane: Lane) {
+        self.readers[client].changes += 1;
         let asked = self.readers[client].asked.values_mut();
         asked.filter(|(_, own)| *own == lane).for_each(|(_, own)| *own = Lane::Gone);
     }
@@ -412,6 +446,7 @@ impl Ledger {
         let reader = &mut self.readers[client];
         // What it was to get before may have waited there.
         reader.claim += 1;
+        reader.changes += 1;
         reader.loose = true;
         // Streams overtake each other: one that moved away may be back.
         let all = reader.moved_from.contains(&lane);
@@ -429,6 +464,7 @@ impl Ledger {
     /// A client does not know on which lane a subscription is.
     pub(crate) fn may_be_elsewhere(&mut self, client: usize, filter: usize) {
         let reader = &mut self.readers[client];
+        reader.changes += 1;
         if let Some((_, lane)) = reader.asked.get_mut(&filter) {
             // It may be the former one.
             reader.moved_from.insert(std::mem::replace(lane, Lane::Gone));
@@ -464,6 +500,7 @@ impl Ledger {
         if sent.topic != Some(topic) || qos > sent.qos {
             return Err(format!("client {client} got message {message} on {topic} at {qos:?}"));
         }
+        self.check_not_refused(client, got)?;
         let (_, lane) = sent.publisher;
         match sent.will {
             Some(Bequest::Never) => {
@@ -518,6 +555,13 @@ impl Ledger {
             *newest = publication.max(*newest);
         }
         Ok(())
+    }
+
+    /// Promised messages that a client has not received.
+    pub(crate) fn missing_of(&self, client: usize) -> Vec<String> {
+        let missing = self.missing(|other| other == client);
+        let own = format!("client {client} ");
+        missing.into_iter().filter(|words| words.starts_with(&own)).collect()
     }
 
     /// Promised messages that did not arrive, of clients for which `is_there` is true.
