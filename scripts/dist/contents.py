@@ -6,6 +6,7 @@ import gzip
 import os
 import pathlib
 import platform
+import re
 import shutil
 import signal
 import struct
@@ -17,6 +18,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Until a broker has written its files and says so.
 PATIENCE_S = 60
 LISTENERS = ["mqtt", "mqtts", "ws", "wss", "quic", "https", "webtransport", "http", "coap", "coaps", "mqtt_sn"]
+# Sections whose Cargo features the gateway's program does not have (crates/server/src/config/features.rs).
+LACKING = ("acme", "platform")
 COMPLETIONS = {
     "bash": "usr/share/bash-completion/completions/fulmar",
     "zsh": "usr/share/zsh/site-functions/_fulmar",
@@ -69,19 +72,21 @@ def load(arch, variant, path):
             shell: subprocess.run([*command, "completions", shell], check=True, stdout=subprocess.PIPE).stdout
             for shell in COMPLETIONS
         }
-        tables = tables_of(command, pathlib.Path(folder, "data"))
+        config = pathlib.Path(folder, "fulmar.toml")
+        config.write_bytes(configuration(variant))
+        tables = tables_of([*command, "serve", "--config", str(config)], variant, pathlib.Path(folder, "data"))
     return Program(arch, variant, path.read_bytes(), manual, completions, tables)
 
 
-def tables_of(command, data):
-    """The numbers of the tables (SQLite's user version) in the files that this program writes."""
-    env = dict(os.environ, FULMAR_UPSTREAM__URL="mqtt://127.0.0.1:9", FULMAR_UPSTREAM__UP='[{filter="#"}]',
-               FULMAR_PLATFORM__ENABLED="true")
-    if b"feature" in subprocess.run([*command, "user"], capture_output=True, check=False).stderr:
-        del env["FULMAR_PLATFORM__ENABLED"]
+def tables_of(command, variant, data):
+    """The numbers of the tables (SQLite's user version) in the files that this program writes; with the configuration
+    of the package, which it must accept."""
+    env = dict(os.environ, FULMAR_UPSTREAM__URL="mqtt://127.0.0.1:9", FULMAR_UPSTREAM__UP='[{filter="#"}]')
+    if variant == "full":
+        env["FULMAR_PLATFORM__ENABLED"] = "true"
     for name in LISTENERS:
         env[f"FULMAR_LISTENERS__{name.upper()}"] = '["127.0.0.1:0"]' if name == "mqtt" else "[]"
-    broker = subprocess.Popen([*command, "serve", "--data", str(data)], env=env, stdout=subprocess.PIPE,
+    broker = subprocess.Popen([*command, "--data", str(data)], env=env, stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True)
     watchdog = threading.Timer(PATIENCE_S, broker.kill)
     watchdog.start()
@@ -103,7 +108,7 @@ def system_files(program, third_party):
     """The files of a .deb or .rpm."""
     unit = (ROOT / "packaging/fulmar.service").read_text(encoding="utf-8")
     unit = unit.replace("/usr/local/bin/fulmar", "/usr/bin/fulmar")
-    example = (ROOT / "fulmar.example.toml").read_bytes()
+    example = configuration(program.variant)
     doc = f"usr/share/doc/{program.package}"
     files = [
         File("usr/bin/fulmar", program.data, 0o755),
@@ -122,12 +127,25 @@ def system_files(program, third_party):
 def archive_files(program, third_party):
     """The files of a .tar.gz, for systems with neither kind of package."""
     files = [File("fulmar", program.data, 0o755), File("THIRD-PARTY.txt", third_party)]
-    for path in ["fulmar.example.toml", "LICENSE-APACHE", "LICENSE-MIT", "CHANGELOG.md", "packaging/fulmar.service"]:
+    files.append(File("fulmar.example.toml", configuration(program.variant)))
+    for path in ["LICENSE-APACHE", "LICENSE-MIT", "CHANGELOG.md", "packaging/fulmar.service"]:
         files.append(File(pathlib.Path(path).name, (ROOT / path).read_bytes()))
     files += [File(f"completions/{pathlib.Path(COMPLETIONS[shell]).name}", text)
               for shell, text in program.completions.items()]
     files += [File(f"man/{name}", text) for name, text in program.manual.items()]
     return sorted(files, key=lambda file: file.path)
+
+
+def configuration(variant):
+    """The example, without the sections of parts that this program lacks: it would refuse them."""
+    kept, is_lacking = [], False
+    for paragraph in (ROOT / "fulmar.example.toml").read_text(encoding="utf-8").split("\n\n"):
+        section = re.search(r"(?m)^\[(\w+)", paragraph)
+        if section:
+            is_lacking = variant == "gateway" and section[1] in LACKING
+        if not is_lacking:
+            kept.append(paragraph)
+    return "\n\n".join(kept).rstrip("\n").encode() + b"\n"
 
 
 def copyright_notice():

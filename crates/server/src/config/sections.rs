@@ -565,7 +565,7 @@ impl Default for Platform {
     }
 }
 
-/// Without the platform these keys have no effect, and must not be set.
+/// Without the platform these keys have no effect, and must not be set; they are within their ranges.
 #[cfg(not(feature = "platform"))]
 impl Default for Platform {
     fn default() -> Self {
@@ -573,7 +573,7 @@ impl Default for Platform {
             enabled: Enabled::Set(false),
             token_lifetime_s: 3600,
             max_requests_per_s: 1,
-            max_photo_bytes_per_day: 1,
+            max_photo_bytes_per_day: 4_194_304,
             raw_days: 1,
             hour_days: 1,
             day_days: 1,
