@@ -5,6 +5,7 @@
 //! without the message expiry interval, which is computed again at each delivery
 //! (MQTT 5.0 section 3.3.2.3.3).
 
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use fulmar_mqtt::QoS;
@@ -40,7 +41,6 @@ pub struct MessageParts<'a> {
 }
 
 /// An application message as the broker holds it.
-#[derive(Debug)]
 pub struct Message {
     id: MessageId,
     data: Box<[u8]>,
@@ -52,6 +52,17 @@ pub struct Message {
     publisher: u64,
     /// Where its content is counted.
     counted_in: OnceLock<Arc<Accounts>>,
+}
+
+/// Without where it is counted: messages with the same content look the same.
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut message = f.debug_struct("Message");
+        message.field("id", &self.id).field("topic", &self.topic());
+        message.field("properties", &self.properties()).field("payload", &self.payload());
+        message.field("qos", &self.qos).field("retain", &self.retain);
+        message.field("expires_at", &self.expires_at).field("publisher", &self.publisher).finish()
+    }
 }
 
 impl Drop for Message {
