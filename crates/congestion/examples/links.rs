@@ -34,7 +34,14 @@ fn control(name: &str) -> Control {
 }
 
 fn flow(name: &str, begin: Duration, bytes: usize) -> Flow {
-    Flow { control: control(name), begin, bytes, window: WINDOW_BYTES, idle: IDLE }
+    Flow {
+        control: control(name),
+        begin,
+        bytes,
+        window: WINDOW_BYTES,
+        idle: IDLE,
+        copies: name == "ours",
+    }
 }
 
 /// One file alone: its rate as a share of what the link can deliver, in percent.
@@ -77,11 +84,10 @@ fn lossy(keys: &Keys, names: &[&str], seeds: u64) {
     }
 }
 
-/// Beside one CUBIC flow, which begins before or after: the rate of each in Mbit/s, and that of the other as a share of
-/// its rate beside another CUBIC flow.
-fn shared(keys: &Keys, names: &[&str], seeds: u64) {
+/// Beside one CUBIC or BBR flow, which begins before or after: the rate of each in Mbit/s, and that of the other as a
+/// share of its rate beside a CUBIC flow.
+fn shared(keys: &Keys, other: &str, names: &[&str], seeds: u64) {
     let (late, end) = (Duration::from_secs(5), Duration::from_secs(65));
-    let other = "cubic";
     for queue in SHARED_QUEUES {
         for other_first in [true, false] {
             let share = |name: &str| {
@@ -100,11 +106,11 @@ fn shared(keys: &Keys, names: &[&str], seeds: u64) {
                 }
                 (theirs, ours, worst)
             };
-            let usual = share(other).0;
+            let usual = share("cubic").0;
             for name in names {
                 let (theirs, ours, worst) = share(name);
                 println!(
-                    "queue {queue:3} cubic {}: it gets {theirs:5.2}, {name} {ours:5.2}; beside cubic it gets {usual:5.2}: keeps {:.2}, worst {:.2}",
+                    "queue {queue:3} {other} {}: it gets {theirs:5.2}, {name} {ours:5.2}; beside cubic it gets {usual:5.2}: keeps {:.2}, worst {:.2}",
                     if other_first { "first" } else { "later" },
                     theirs / usual,
                     worst / usual
@@ -150,7 +156,9 @@ fn main() {
     let keys = Keys::new();
     match words.first().map(String::as_str) {
         Some("lossy") => lossy(&keys, &names, seeds),
-        Some("shared") => shared(&keys, &names, seeds),
+        Some("shared") => {
+            ["cubic", "bbr"].iter().for_each(|other| shared(&keys, other, &names, seeds))
+        }
         Some("alone") => alone(&keys, &names),
         _ => println!("links lossy|shared|alone [SEEDS] [cubic|bbr|ours]..."),
     }

@@ -7,12 +7,14 @@ mod lossy;
 
 use std::time::Duration;
 
+use fulmar_congestion::Congestion;
 use lossy::cases::Cost;
 use lossy::{FRESH, Keys, Mode, OFF, Path, cases, tcp};
 
 const MESSAGES: usize = 1500;
 const IN_SUCCESSION: usize = 50;
 const EXCHANGES: usize = 100;
+const LINES: usize = 500;
 
 fn path(one_way_ms: u64, loss: [f64; 2]) -> Path {
     Path { delay: Duration::from_millis(one_way_ms), loss }
@@ -34,15 +36,23 @@ fn spread(mut values: Vec<f64>) -> String {
     format!("{:.2} / {:.2}", values[values.len() / 2], values[values.len() - 1])
 }
 
-fn price(costs: &[Cost]) -> String {
-    let sum = |part: fn(&Cost) -> u64| costs.iter().map(part).sum::<u64>().max(1) as f64;
-    let datagrams = sum(|cost| cost.copied.datagrams) / sum(|cost| cost.sent.datagrams);
-    let bytes = sum(|cost| cost.copied.bytes) / sum(|cost| cost.sent.bytes);
-    format!("+{:.0} % datagrams, +{:.0} % bytes", 100.0 * datagrams, 100.0 * bytes)
+/// What all ends sent per message, and how much of it are copies.
+fn price(costs: &[Cost], messages: usize) -> String {
+    let count = (costs.len() * messages).max(1) as f64;
+    let sum = |part: fn(&Cost) -> u64| costs.iter().map(part).sum::<u64>() as f64;
+    let (own, copies) = (sum(|cost| cost.sent.datagrams), sum(|cost| cost.copied.datagrams));
+    let (bytes, copied) = (sum(|cost| cost.sent.bytes), sum(|cost| cost.copied.bytes));
+    format!(
+        "{:.2} datagrams and {:.0} bytes per message, with copies +{:.0} % and +{:.0} %",
+        own / count,
+        bytes / count,
+        100.0 * copies / own.max(1.0),
+        100.0 * copied / bytes.max(1.0)
+    )
 }
 
 fn known(loss: [f64; 2]) -> Mode {
-    Mode { copies: true, known: loss }
+    Mode { known: loss, ..FRESH }
 }
 
 fn thin_stream(keys: &Keys, one_way_ms: u64, loss: f64, seeds: u64) {
@@ -77,7 +87,7 @@ fn thin_stream(keys: &Keys, one_way_ms: u64, loss: f64, seeds: u64) {
             spread(means),
             spread(gains),
             spread(lates),
-            price(&costs)
+            price(&costs, MESSAGES)
         );
     }
 }
@@ -97,7 +107,31 @@ fn in_succession(keys: &Keys, loss: [f64; 2], seeds: u64) {
             "  {name:<12} {}, mean {:.2}; {}",
             spread(ratios),
             mean(&times) / best,
-            price(&costs)
+            price(&costs, IN_SUCCESSION)
+        );
+    }
+}
+
+fn lines(keys: &Keys, loss: f64, seeds: u64) {
+    println!("200 B each 20 ms on one stream, 50 ms, random {} %, {seeds} seeds", 100.0 * loss);
+    for (name, mode) in [
+        ("off", OFF),
+        ("new path", FRESH),
+        ("off, adaptive", Mode { control: Congestion::Adaptive, ..OFF }),
+        ("adaptive", Mode { control: Congestion::Adaptive, ..FRESH }),
+    ] {
+        let (mut means, mut lates, mut costs) = (vec![], vec![], vec![]);
+        for seed in 1..=seeds {
+            let (times, cost) = cases::lines(keys, path(25, [loss; 2]), mode, LINES, seed);
+            means.push(mean(&times));
+            lates.push(percentile(&times, 99));
+            costs.push(cost);
+        }
+        println!(
+            "  {name:<14} mean {} ms, p99 {} ms; {}",
+            spread(means),
+            spread(lates),
+            price(&costs, LINES)
         );
     }
 }
@@ -135,7 +169,7 @@ fn exchanges(keys: &Keys, loss: f64, seeds: u64) {
             "  {name:<12} mean {} ms, against HTTP/1.1 {} %; {}",
             spread(means),
             spread(gains),
-            price(&costs)
+            price(&costs, EXCHANGES)
         );
     }
 }
@@ -143,7 +177,10 @@ fn exchanges(keys: &Keys, loss: f64, seeds: u64) {
 fn main() {
     let seeds = std::env::args().nth(1).map_or(20, |seeds| seeds.parse().unwrap());
     let keys = Keys::new();
-    for loss in [0.05, 0.1, 0.2] {
+    for loss in [0.0, 0.1, 0.2] {
+        lines(&keys, loss, seeds);
+    }
+    for loss in [0.0, 0.02, 0.05, 0.1, 0.2] {
         thin_stream(&keys, 35, loss, seeds);
     }
     for loss in [[0.1, 0.0], [0.1, 0.1], [0.2, 0.2]] {

@@ -13,6 +13,7 @@ const HEADERS: u64 = 28;
 enum Event {
     Sent(Sent),
     News { round_trip_us: u32, sent: u16, lost: u16 },
+    Acknowledged,
     Moved,
 }
 
@@ -26,7 +27,7 @@ fn event() -> impl Strategy<Value = Event> {
     let round_trip = prop_oneof![4 => 70_000..75_000u32, 1 => any::<u32>()];
     let news = (round_trip, 0..30u16, 0..30u16)
         .prop_map(|(round_trip_us, sent, lost)| Event::News { round_trip_us, sent, lost });
-    prop_oneof![6 => sent, 3 => news, 1 => Just(Event::Moved)]
+    prop_oneof![6 => sent, 3 => news, 1 => Just(Event::Acknowledged), 1 => Just(Event::Moved)]
 }
 
 fn pause() -> impl Strategy<Value = Duration> {
@@ -45,6 +46,7 @@ fn thin(copies: &mut Copies, now: &mut Instant, datagrams: u32, one_in: u32) -> 
         *now += Duration::from_millis(20);
         plans.push(copies.sent(*now, small(100)));
         let lost = one_in > 0 && count % one_in == 0;
+        copies.acknowledged();
         copies.observe(*now, Duration::from_millis(70), 1, u64::from(lost));
     }
     plans
@@ -69,6 +71,7 @@ proptest! {
         let mut copies = Copies::new(now, known);
         let (mut own, mut spent) = (0u128, 0u128);
         let (mut datagrams, mut bytes) = (0u64, 0u64);
+        let mut is_unanswered = false;
         for (event, pause, times) in events {
             for _ in 0..times {
                 now += pause;
@@ -78,7 +81,9 @@ proptest! {
                         let plan = copies.sent(now, sent);
                         prop_assert!(plan.copies <= MAX_COPIES);
                         prop_assert!(plan.copies == 0 || sent.is_validated);
-                        prop_assert!(plan.copies == 0 || sent.bytes <= 300 || sent.is_handshake);
+                        let is_small = sent.bytes <= 300 || sent.is_handshake;
+                        prop_assert!(plan.copies == 0 || is_small || is_unanswered);
+                        is_unanswered = true;
                         let most = Duration::from_millis(3);
                         prop_assert!(plan.gap <= most && (plan.copies == 0 || plan.gap > Duration::ZERO));
                         let times = u64::from(plan.copies);
@@ -90,7 +95,14 @@ proptest! {
                         let round_trip = Duration::from_micros(round_trip_us.into());
                         copies.observe(now, round_trip, sent.into(), lost.into());
                     }
-                    Event::Moved => copies.forget(now),
+                    Event::Acknowledged => {
+                        is_unanswered = false;
+                        copies.acknowledged();
+                    }
+                    Event::Moved => {
+                        is_unanswered = false;
+                        copies.forget(now);
+                    }
                 }
                 prop_assert!((0.0..=1.0).contains(&copies.loss()));
                 prop_assert!(spent <= 2 * own, "{spent} for {own} bytes");

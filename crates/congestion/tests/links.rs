@@ -20,7 +20,14 @@ fn bottleneck(queue: f64, loss: f64) -> Bottleneck {
 }
 
 fn flow(control: Control, begin: Duration, bytes: usize) -> Flow {
-    Flow { control, begin, bytes, window: 4 << 20, idle: Duration::from_secs(120) }
+    let idle = Duration::from_secs(120);
+    Flow { control, begin, bytes, window: 4 << 20, idle, copies: false }
+}
+
+/// As `fulmar send --via quic --adaptive` sends.
+fn adaptive(begin: Duration, bytes: usize) -> Flow {
+    let control = fulmar_congestion::Congestion::Adaptive.factory();
+    Flow { copies: true, ..flow(control, begin, bytes) }
 }
 
 fn cubic() -> Control {
@@ -43,6 +50,18 @@ fn random_loss_is_not_treated_as_a_full_queue() {
             assert!(share > least, "{share} of what arrives at {loss}, seed {seed}");
             assert!(ours.rate(longest) > 5.0 * usual.rate(longest), "seed {seed}");
         }
+    }
+}
+
+/// QUIC's timers double each time that a probe or its acknowledgement is lost, which at a loss of a half happens for ever.
+#[test]
+fn a_transfer_does_not_end_in_timers() {
+    let (keys, longest) = (Keys::new(), Duration::from_secs(300));
+    for seed in [1, 3, 4] {
+        let flows = [adaptive(Duration::ZERO, 1_000_000)];
+        let result = run(&keys, bottleneck(1.0, 0.5), &flows, seed, longest).remove(0);
+        let share = result.rate(longest) / (BITS_PER_SECOND / 8.0 * 0.5);
+        assert!(share > 0.1, "{share} of what arrives, seed {seed}");
     }
 }
 

@@ -56,7 +56,7 @@ fn messages_do_not_wait_for_lost_packets() {
 #[test]
 fn requests_in_succession_do_not_wait_for_timers() {
     let keys = Keys::new();
-    let known = Mode { copies: true, known: [LOSS; 2] };
+    let known = Mode { known: [LOSS; 2], ..FRESH };
     let time = |mode| {
         (1..=4).map(|seed| cases::succession(&keys, path(50, [LOSS; 2]), mode, 50, seed).0).sum()
     };
@@ -68,7 +68,7 @@ fn requests_in_succession_do_not_wait_for_timers() {
 fn the_first_flight_of_a_returning_client_is_sent_again() {
     let keys = Keys::new();
     let lossy = path(50, [LOSS; 2]);
-    let known = Mode { copies: true, known: [LOSS, 0.0] };
+    let known = Mode { known: [LOSS, 0.0], ..FRESH };
     let (with, cost) = cases::exchanges(&keys, lossy, known, true, 40, 1);
     let (without, _) = cases::exchanges(&keys, lossy, OFF, false, 40, 1);
     assert!(mean(&with) < mean(&without), "{} of {} ms", mean(&with), mean(&without));

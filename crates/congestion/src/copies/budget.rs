@@ -8,6 +8,8 @@ const PER_OWN_BYTE: f64 = 2.0;
 const PER_SECOND: f64 = 8000.0;
 /// What may be saved up, in bytes: a second's worth, and a first flight.
 const MOST_SAVED: f64 = 8000.0;
+/// Of that, what only urgent datagrams get: those that repeat what was lost, timers' probes and handshakes.
+const RESERVED: f64 = 1000.0;
 /// Bytes of the headers of UDP and IPv4, which each datagram costs as well.
 const HEADERS: usize = 28;
 
@@ -35,10 +37,11 @@ impl Budget {
 
     /// The number of copies of a datagram for which there are bytes, at most `wanted`. If the budget of this period
     /// runs low, one copy of each datagram is better than many of a few.
-    pub(super) fn spend(&mut self, bytes: usize, wanted: u8) -> u8 {
+    pub(super) fn spend(&mut self, bytes: usize, wanted: u8, is_urgent: bool) -> u8 {
         let cost = (bytes + HEADERS) as f64;
         let wanted = if self.by_time < MOST_SAVED / 2.0 { wanted.min(1) } else { wanted };
-        let affordable = (self.by_own.min(self.by_time) / cost) as u8;
+        let reserved = if is_urgent { 0.0 } else { RESERVED };
+        let affordable = (self.by_own.min(self.by_time - reserved).max(0.0) / cost) as u8;
         let copies = affordable.min(wanted);
         self.by_own -= f64::from(copies) * cost;
         self.by_time -= f64::from(copies) * cost;
@@ -101,7 +104,7 @@ mod tests {
         for _ in 0..500 {
             now += Duration::from_millis(20);
             budget.own(now, 100);
-            last.push(budget.spend(100, 2));
+            last.push(budget.spend(100, 2, false));
         }
         assert!(last[..20].iter().all(|copies| *copies == 2), "{last:?}");
         assert!(last[400..].iter().all(|copies| *copies >= 1), "{last:?}");

@@ -5,8 +5,8 @@ use super::MAX_COPIES;
 
 /// Packets that the estimate is an average of, without copies and with them, which hide most losses.
 const MEMORY: [f64; 2] = [64.0, 256.0];
-/// Packets that are assumed to have arrived before the first: one loss is no figure yet.
-const DOUBT: f64 = 20.0;
+/// Packets that are assumed to have arrived before the first.
+const DOUBT: f64 = 4.0;
 /// Packets' worth of trust in what an earlier connection saw.
 const TRUST: f64 = 48.0;
 /// The highest share that is assumed.
@@ -73,6 +73,11 @@ impl Loss {
         self.share
     }
 
+    /// Whether two losses count still: one is no figure yet.
+    pub(super) fn has_two(&self) -> bool {
+        self.lost > 1.5
+    }
+
     /// The share at which as many would have been lost as were.
     fn estimate(&self) -> f64 {
         if self.lost <= 0.0 {
@@ -109,6 +114,16 @@ mod tests {
             }
             assert!((loss.share() - share).abs() < 0.15 * share, "{share}: {}", loss.share());
         }
+    }
+
+    /// Waiting for a third would take half of 50 messages.
+    #[test]
+    fn two_losses_in_30_packets_are_enough_and_one_is_not() {
+        let mut loss = Loss::expecting(0.0);
+        loss.learn(1, 1, false);
+        assert!(!loss.has_two());
+        loss.learn(29, 1, false);
+        assert!(loss.has_two() && loss.share() > super::super::BEGINS_ABOVE, "{}", loss.share());
     }
 
     #[test]

@@ -38,6 +38,11 @@ const MISSED: f64 = 0.010_001;
 const GAP: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(3)];
 const GAP_PART: u32 = 32;
 
+/// Packets over which the share of all lost ones is averaged.
+const OVERALL_PACKETS: f32 = 128.0;
+/// Round trips without an acknowledgement after which only a timer sends.
+const PROBE_ROUND_TRIPS: f64 = 1.25;
+
 /// Silence after which the path may be another: what it lost is forgotten.
 const OLD: Duration = Duration::from_secs(600);
 
@@ -72,6 +77,12 @@ pub struct Copies {
     is_on: bool,
     /// More than the path's own time passes until acknowledgements come.
     is_queued: bool,
+    /// The share of all packets that is lost, of those in bursts as well.
+    overall_loss: f32,
+    /// Lost packets whose content is yet to be sent anew.
+    repairs: u8,
+    /// When the first datagram since the last acknowledgement was sent.
+    unanswered_since: Option<Instant>,
     heard: Instant,
     copied: Copied,
 }
@@ -97,6 +108,9 @@ impl Copies {
             budget: Budget::new(now),
             burst: Burst::new(now),
             is_queued: false,
+            overall_loss: 0.0,
+            repairs: 0,
+            unanswered_since: None,
             heard: now,
             copied: Copied::default(),
         }
@@ -113,7 +127,23 @@ impl Copies {
         self.learn(now, sent, lost);
     }
 
+    /// An acknowledgement was received.
+    pub fn acknowledged(&mut self) {
+        self.unanswered_since = None;
+    }
+
+    /// Packets were lost whose content is sent anew.
+    fn lose(&mut self, now: Instant, packets: u64) {
+        self.repairs = u8::try_from(packets).unwrap_or(u8::MAX);
+        self.learn(now, packets, packets);
+    }
+
     fn learn(&mut self, now: Instant, sent: u64, lost: u64) {
+        if sent > 0 {
+            let share = (lost as f32 / sent as f32).min(1.0);
+            let weight = (sent as f32 / OVERALL_PACKETS).min(1.0);
+            self.overall_loss += (share - self.overall_loss) * weight;
+        }
         // Where much is sent or something waits, losses may be those of a full queue.
         if self.is_queued || self.burst.was_large(now, self.pause()) {
             self.loss.skip();
@@ -121,7 +151,8 @@ impl Copies {
         }
         self.loss.learn(sent, lost, self.is_on);
         let share = self.loss.share();
-        self.is_on = share > BEGINS_ABOVE || (self.is_on && share >= ENDS_BELOW);
+        let begins = share > BEGINS_ABOVE && self.loss.has_two();
+        self.is_on = begins || (self.is_on && share >= ENDS_BELOW);
     }
 
     /// A datagram was sent: how often it is to be sent again. The copies count as sent.
@@ -133,14 +164,33 @@ impl Copies {
             self.burst.sent(now, sent.bytes, self.pause());
         }
         let is_thin = is_small && !self.burst.is_large();
-        if !self.is_on || self.is_queued || !sent.is_validated || !(is_thin || sent.is_handshake) {
+        let is_probe = self.is_probe(now);
+        let is_repair = self.repairs > 0;
+        self.repairs = self.repairs.saturating_sub(1);
+        let gets_copies = self.is_on && (is_thin || sent.is_handshake);
+        let loss = match gets_copies {
+            true => self.loss.share(),
+            false if is_probe => self.overall_loss.into(),
+            false => return Plan::default(),
+        };
+        if self.is_queued || !sent.is_validated {
             return Plan::default();
         }
-        let copies = self.budget.spend(sent.bytes, copies_at(self.loss.share()));
+        let is_urgent = is_probe || is_repair || sent.is_handshake;
+        let copies = self.budget.spend(sent.bytes, copies_at(loss), is_urgent);
         self.loss.copied(copies);
         self.copied.datagrams += u64::from(copies);
         self.copied.bytes += u64::from(copies) * sent.bytes as u64;
         Plan { copies, gap: (self.base.get() / GAP_PART).clamp(GAP[0], GAP[1]) }
+    }
+
+    /// Whether nothing was acknowledged for so long that only a timer (RFC 9002 section 6.2) sends now. Such a probe
+    /// gets copies whatever its size: the next one waits twice as long, which at a loss of a half can be a minute.
+    fn is_probe(&mut self, now: Instant) -> bool {
+        let since = *self.unanswered_since.get_or_insert(now);
+        let silence = now.saturating_duration_since(since);
+        f64::from(self.overall_loss) > BEGINS_ABOVE
+            && silence > self.base.get().mul_f64(PROBE_ROUND_TRIPS)
     }
 
     /// The path is another one.
@@ -176,6 +226,61 @@ fn copies_at(loss: f64) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const RTT: Duration = Duration::from_millis(100);
+    const LARGE: Sent = Sent { bytes: 1200, is_handshake: false, is_validated: true };
+
+    /// After a burst of which every second packet was lost, and the acknowledgement of the last one.
+    fn lossy(now: Instant) -> Copies {
+        let mut copies = Copies::new(now, 0.0);
+        for number in 0..100 {
+            let _ = copies.sent(now, LARGE);
+            copies.observe(now, RTT, 1, number % 2);
+        }
+        copies.acknowledged();
+        copies
+    }
+
+    #[test]
+    fn a_timers_probe_has_copies_whatever_its_size() {
+        let now = Instant::now();
+        let mut copies = lossy(now);
+        for ms in [0, 50, 120] {
+            let plan = copies.sent(now + Duration::from_millis(ms), LARGE);
+            assert_eq!(plan.copies, 0, "{ms}");
+        }
+        assert!(copies.sent(now + 2 * RTT, LARGE).copies > 0);
+        let forged = Sent { is_validated: false, ..LARGE };
+        assert_eq!(copies.sent(now + 3 * RTT, forged).copies, 0);
+        copies.acknowledged();
+        assert_eq!(copies.sent(now + 4 * RTT, LARGE).copies, 0);
+    }
+
+    #[test]
+    fn a_probe_has_no_copies_where_nothing_is_lost() {
+        let now = Instant::now();
+        let mut copies = Copies::new(now, 0.0);
+        (0..100).for_each(|_| copies.observe(now, RTT, 1, 0));
+        let _ = copies.sent(now, LARGE);
+        assert_eq!(copies.sent(now + 3 * RTT, LARGE).copies, 0);
+    }
+
+    #[test]
+    fn what_repeats_lost_content_has_a_share_of_the_budget() {
+        let (mut now, small) = (Instant::now(), Sent { bytes: 300, ..LARGE });
+        let mut copies = Copies::new(now, 0.2);
+        copies.observe(now, RTT, 0, 0);
+        // All that others may spend is spent.
+        for _ in 0..40 {
+            now += Duration::from_millis(5);
+            let _ = copies.sent(now, small);
+            copies.acknowledged();
+        }
+        assert_eq!(copies.sent(now, small).copies, 0);
+        copies.lose(now, 1);
+        assert!(copies.sent(now, small).copies > 0);
+        assert_eq!(copies.sent(now, small).copies, 0);
+    }
 
     #[test]
     fn there_are_as_many_copies_as_make_99_of_100_arrive() {

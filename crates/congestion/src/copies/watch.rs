@@ -71,6 +71,7 @@ impl Controller for Watched {
         self.packet_bytes +=
             if self.packet_bytes > 0.0 { (newest - self.packet_bytes) / AVERAGED } else { newest };
         let mut copies = share(&self.copies);
+        copies.acknowledged();
         if self.is_measured {
             copies.observe(now, rtt.get(), 1, 0);
         } else {
@@ -102,7 +103,7 @@ impl Controller for Watched {
         if lost_bytes > 0 {
             let packets = (lost_bytes as f64 / self.packet_bytes.max(1.0)).clamp(1.0, MOST_AT_ONCE);
             let packets = packets.round() as u64;
-            share(&self.copies).learn(now, packets, packets);
+            share(&self.copies).lose(now, packets);
         }
         self.inner.on_congestion_event(now, sent, is_persistent_congestion, lost_bytes);
     }

@@ -5,10 +5,11 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
+use fulmar_congestion::copies::{Copies, CopyQueue, Sent, SharedCopies, share, watched};
 use quinn_proto::congestion::ControllerFactory;
 use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn_proto::{
@@ -46,6 +47,8 @@ pub(crate) struct Flow {
     pub(crate) window: u32,
     /// The idle timeout.
     pub(crate) idle: Duration,
+    /// The sender sends copies, as `fulmar send` does.
+    pub(crate) copies: bool,
 }
 
 /// The result of a flow.
@@ -104,6 +107,8 @@ struct End {
     endpoint: Endpoint,
     connection: Option<(ConnectionHandle, Connection)>,
     address: SocketAddr,
+    copies: Option<SharedCopies>,
+    waiting: CopyQueue<Vec<u8>>,
 }
 
 struct Pair {
@@ -159,7 +164,12 @@ impl Keys {
     }
 }
 
-fn transport(flow: &Flow) -> Arc<TransportConfig> {
+fn transport(flow: &Flow, copies: Option<&SharedCopies>) -> Arc<TransportConfig> {
+    let control = Arc::clone(&flow.control);
+    let control = match copies {
+        Some(copies) => watched(control, Arc::clone(copies)),
+        None => control,
+    };
     let mut config = TransportConfig::default();
     config
         .max_idle_timeout(Some(flow.idle.try_into().unwrap()))
@@ -167,7 +177,7 @@ fn transport(flow: &Flow) -> Arc<TransportConfig> {
         .stream_receive_window(VarInt::from_u32(flow.window))
         .receive_window(VarInt::from_u32(flow.window))
         .send_window(4 * u64::from(flow.window))
-        .congestion_controller_factory(Arc::clone(&flow.control));
+        .congestion_controller_factory(control);
     Arc::new(config)
 }
 
@@ -240,8 +250,16 @@ impl World {
                 }
                 let mut out = Vec::new();
                 let mut datagrams = Vec::new();
+                side.waiting.send_due(now, |copy| datagrams.push(copy.clone()));
                 while let Some(transmit) = connection.poll_transmit(now, 10, &mut out) {
                     let each = transmit.segment_size.unwrap_or(transmit.size);
+                    if let Some(copies) = &side.copies {
+                        let is_handshake = out[0] & 0x80 != 0;
+                        let is_validated = transmit.size <= each;
+                        let sent = Sent { bytes: transmit.size, is_handshake, is_validated };
+                        let plan = share(copies).sent(now, sent);
+                        side.waiting.push(now, plan, || out[..transmit.size].to_vec());
+                    }
                     datagrams.extend(out[..transmit.size].chunks(each).map(<[u8]>::to_vec));
                     out.clear();
                 }
@@ -309,13 +327,15 @@ impl World {
 
 impl Pair {
     fn new(keys: &Keys, flow: &Flow, index: usize, seed: u64) -> Pair {
+        let now = Instant::now();
+        let copies = flow.copies.then(|| Arc::new(Mutex::new(Copies::new(now, 0.0))));
         let mut config = ServerConfig::with_crypto(Arc::clone(&keys.server) as _);
-        config.transport_config(transport(flow));
+        config.transport_config(transport(flow, None));
         let mut wanted = ClientConfig::new(Arc::clone(&keys.client) as _);
-        wanted.transport_config(transport(flow));
+        wanted.transport_config(transport(flow, copies.as_ref()));
         let port = 1000 + 2 * u16::try_from(index).unwrap();
         let seed = seed as u8;
-        let end = |server: Option<ServerConfig>, port: u16| End {
+        let end = |server: Option<ServerConfig>, port: u16, copies| End {
             endpoint: Endpoint::new(
                 Arc::new(EndpointConfig::default()),
                 server.map(Arc::new),
@@ -324,10 +344,12 @@ impl Pair {
             ),
             connection: None,
             address: SocketAddr::from(([192, 0, 2, 1], port)),
+            copies,
+            waiting: CopyQueue::new(64),
         };
         Pair {
             flow: flow.clone(),
-            ends: [end(None, port), end(Some(config), port + 1)],
+            ends: [end(None, port, copies), end(Some(config), port + 1, None)],
             wanted: Some(wanted),
             stream: None,
             left: flow.bytes,
@@ -345,11 +367,11 @@ impl Pair {
         if self.wanted.is_some() {
             return Some(self.flow.begin);
         }
-        let timeouts = self.ends.iter_mut().filter_map(|end| {
-            let at = end.connection.as_mut()?.1.poll_timeout()?;
-            Some(at.saturating_duration_since(start))
+        let timeouts = self.ends.iter_mut().flat_map(|end| {
+            let timeout = end.connection.as_mut().and_then(|(_, inner)| inner.poll_timeout());
+            [timeout, end.waiting.next()]
         });
-        timeouts.min()
+        timeouts.flatten().map(|at| at.saturating_duration_since(start)).min()
     }
 
     /// Writes as much as the connection accepts, and reads what arrived.

@@ -12,6 +12,8 @@ use super::{Keys, Mode, Pair, Path};
 const MESSAGE_BYTES: usize = 72;
 /// Its acknowledgement.
 const ANSWER_BYTES: usize = 4;
+/// A line of a live stream.
+const LINE_BYTES: usize = 200;
 const TOPICS: usize = 4;
 const PERIOD: Duration = Duration::from_millis(20);
 /// Steps that no run needs.
@@ -204,6 +206,50 @@ pub(crate) fn succession(
     let mut cost = Cost::default();
     cost.add(&pair[0]);
     ((now - begun).as_secs_f64(), cost)
+}
+
+/// Lines at a fixed interval on one stream, to an end that sends no copies: how late each arrives, in order and in
+/// milliseconds. As `fulmar lab lines` does it.
+pub(crate) fn lines(
+    keys: &Keys,
+    path: Path,
+    mode: Mode,
+    count: usize,
+    seed: u64,
+) -> (Vec<f64>, Cost) {
+    let start = Instant::now();
+    let mut now = Duration::ZERO;
+    let mut pair = [Pair::new(keys, path, mode, None, (start, now), seed)];
+    pair[0].ends[1].copier = None;
+    pair[0].loses = false;
+    let (mut out, mut begun, mut written) = (None, Duration::ZERO, 0);
+    let (mut came, mut late) = (HashMap::new(), Vec::new());
+    run(&mut pair, &mut now, |pair, now| {
+        let pair = &mut pair[0];
+        if !is_up(pair) {
+            return Some(Duration::MAX);
+        }
+        if out.is_none() {
+            pair.loses = true;
+            (out, begun) = (Some(open(inner(pair, 0).unwrap())), now);
+        }
+        let due = |number: usize| begun + PERIOD * u32::try_from(number).unwrap();
+        while written < count && due(written) <= now {
+            write(inner(pair, 0).unwrap(), out.unwrap(), &[b'x'; LINE_BYTES]);
+            written += 1;
+        }
+        read(inner(pair, 1).unwrap(), &mut came);
+        for bytes in came.values_mut() {
+            for _ in packets(bytes, LINE_BYTES) {
+                late.push((now - due(late.len())).as_secs_f64() * 1e3);
+            }
+        }
+        let next = if written < count { due(written) } else { Duration::MAX };
+        (late.len() < count).then_some(next)
+    });
+    let mut cost = Cost::default();
+    cost.add(&pair[0]);
+    (late, cost)
 }
 
 /// The server answers each request that has come.

@@ -27,10 +27,12 @@ pub(crate) struct Mode {
     pub(crate) copies: bool,
     /// The loss that an earlier connection found: at the client, at the server.
     pub(crate) known: [f64; 2],
+    /// The congestion control of both ends.
+    pub(crate) control: Congestion,
 }
 
-pub(crate) const OFF: Mode = Mode { copies: false, known: [0.0; 2] };
-pub(crate) const FRESH: Mode = Mode { copies: true, known: [0.0; 2] };
+pub(crate) const OFF: Mode = Mode { copies: false, known: [0.0; 2], control: Congestion::Cubic };
+pub(crate) const FRESH: Mode = Mode { copies: true, ..OFF };
 
 /// A path: time one way, and the shares lost on the way to the server and back.
 #[derive(Clone, Copy, Debug)]
@@ -69,9 +71,9 @@ impl Keys {
     }
 }
 
-fn transport(round_trip: Option<Duration>) -> TransportConfig {
+fn transport(control: Congestion, round_trip: Option<Duration>) -> TransportConfig {
     let mut config = TransportConfig::default();
-    config.mtu_discovery_config(None).congestion_controller_factory(Congestion::Cubic.factory());
+    config.mtu_discovery_config(None).congestion_controller_factory(control.factory());
     config.max_idle_timeout(Some(Duration::from_secs(60).try_into().unwrap()));
     if let Some(round_trip) = round_trip {
         config.initial_rtt(round_trip);
@@ -80,11 +82,18 @@ fn transport(round_trip: Option<Duration>) -> TransportConfig {
 }
 
 /// How an end knows what it loses.
-enum Copier {
+pub(crate) enum Copier {
     /// From its controller, as the client does.
     Watched(SharedCopies),
     /// From statistics, as the broker does, which looks every so often.
-    Looking { copies: Option<Box<Copies>>, known: f64, look_at: Instant, sent: u64, lost: u64 },
+    Looking {
+        copies: Option<Box<Copies>>,
+        known: f64,
+        look_at: Instant,
+        sent: u64,
+        lost: u64,
+        acks: u64,
+    },
 }
 
 const LOOK: Duration = Duration::from_millis(100);
@@ -94,7 +103,7 @@ pub(crate) struct End {
     endpoint: Endpoint,
     pub(crate) connection: Option<(ConnectionHandle, Connection)>,
     address: SocketAddr,
-    copier: Option<Copier>,
+    pub(crate) copier: Option<Copier>,
     waiting: CopyQueue<Vec<u8>>,
     is_validated: bool,
     /// Datagrams and bytes sent, without copies.
@@ -144,19 +153,19 @@ impl Pair {
             copied: Copied::default(),
         });
         let mut config = keys.server.clone();
-        config.transport_config(Arc::new(transport(None)));
+        config.transport_config(Arc::new(transport(mode.control, None)));
         server.endpoint.set_server_config(Some(Arc::new(config)));
         server.is_validated = false;
         let mut config = keys.client.clone();
-        let mut own = transport(round_trip);
+        let mut own = transport(mode.control, round_trip);
         if mode.copies {
             let copies = Arc::new(Mutex::new(Copies::new(at, mode.known[0])));
-            own.congestion_controller_factory(Congestion::Cubic.factory_watched_by(&copies));
+            own.congestion_controller_factory(mode.control.factory_watched_by(&copies));
             client.copier = Some(Copier::Watched(copies));
             let [_, known] = mode.known;
             let copies = (known > 0.0).then(|| Box::new(Copies::new(at, known)));
-            let (look_at, sent, lost) = (at + LOOK, 0, 0);
-            server.copier = Some(Copier::Looking { copies, known, look_at, sent, lost });
+            let (look_at, sent, lost, acks) = (at + LOOK, 0, 0, 0);
+            server.copier = Some(Copier::Looking { copies, known, look_at, sent, lost, acks });
         }
         config.transport_config(Arc::new(own));
         let connected = client.endpoint.connect(at, config, server.address, "localhost").unwrap();
@@ -289,7 +298,7 @@ impl End {
 
 impl Copier {
     fn look(&mut self, connection: &Connection, now: Instant) {
-        let Copier::Looking { copies, known, look_at, sent, lost } = self else { return };
+        let Copier::Looking { copies, known, look_at, sent, lost, acks } = self else { return };
         let path = connection.stats().path;
         if now < *look_at || (path.lost_packets == 0 && copies.is_none()) {
             return;
@@ -298,6 +307,10 @@ impl Copier {
         let policy = copies.get_or_insert_with(|| Box::new(Copies::new(now, *known)));
         policy.observe(now, path.rtt, path.sent_packets - *sent, path.lost_packets - *lost);
         (*sent, *lost) = (path.sent_packets, path.lost_packets);
+        let came = connection.stats().frame_rx.acks;
+        if std::mem::replace(acks, came) != came {
+            policy.acknowledged();
+        }
     }
 
     fn sent(&mut self, now: Instant, sent: Sent, waiting: &mut CopyQueue<Vec<u8>>, bytes: &[u8]) {

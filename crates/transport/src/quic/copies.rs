@@ -26,6 +26,7 @@ pub(super) struct ConnCopies {
     /// quinn's counters at the last look.
     sent: u64,
     lost: u64,
+    acks: u64,
     /// What was lost is remembered for the client's network.
     is_kept: bool,
 }
@@ -43,7 +44,8 @@ pub(super) fn look(
         return;
     }
     *looked_ms = now_ms;
-    let path = inner.stats().path;
+    let stats = inner.stats();
+    let path = stats.path;
     if path.lost_packets == 0 && copies.is_none() {
         return;
     }
@@ -52,12 +54,21 @@ pub(super) fn look(
     let lost = path.lost_packets.saturating_sub(copies.lost);
     (copies.sent, copies.lost) = (path.sent_packets, path.lost_packets);
     copies.policy.observe(now, path.rtt, sent, lost);
+    if std::mem::replace(&mut copies.acks, stats.frame_rx.acks) != stats.frame_rx.acks {
+        copies.policy.acknowledged();
+    }
 }
 
 impl ConnCopies {
     /// From a network that loses this share of packets; 0 where nothing is known.
     fn new(now: Instant, known_loss: f64) -> ConnCopies {
-        ConnCopies { policy: Copies::new(now, known_loss), sent: 0, lost: 0, is_kept: false }
+        ConnCopies {
+            policy: Copies::new(now, known_loss),
+            sent: 0,
+            lost: 0,
+            acks: 0,
+            is_kept: false,
+        }
     }
 
     /// Of a new connection from this address: `None` unless others have lost packets there.
