@@ -115,7 +115,8 @@ pub struct Options {
     pub keep_alive_s: u16,
     /// QUIC's own keep alive: silence after which the server is asked for a sign of life, which also
     /// keeps NAT bindings open. A server that is gone is noticed at the next one where its machine
-    /// still answers, and after two and a half (8 s to 30 s) more where nothing does.
+    /// still answers, and after six more (8 s to 75 s) where nothing does: it
+    /// survives a bad minute.
     pub quic_keep_alive: Duration,
     /// Congestion control of what this client sends over QUIC.
     pub congestion: Congestion,

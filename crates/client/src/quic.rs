@@ -30,9 +30,10 @@ const SEND_WINDOW_BYTES: u64 = 256 * 1024;
 /// Bytes the server may send before they are read.
 const RECEIVE_WINDOW_BYTES: u32 = 1 << 20;
 
-/// Limits of the idle timeout, which is two and a half keep-alive intervals within these, so that one lost packet
-/// does not end the connection.
-const IDLE_TIMEOUT: [Duration; 2] = [Duration::from_secs(8), Duration::from_secs(30)];
+/// The idle timeout in keep-alive intervals, and its limits: a connection survives 60 s in which nothing or only
+/// half of the packets arrives. To connect again would cost more, and would fail in that time as well.
+const IDLE_INTERVALS: u32 = 6;
+const IDLE_TIMEOUT: [Duration; 2] = [Duration::from_secs(8), Duration::from_secs(75)];
 
 /// Refusals (ICMP port unreachable) in a row that end a connection. A single one may come from a server that is being
 /// replaced by its successor on the same port.
@@ -129,7 +130,7 @@ impl QuicDialer {
             Some(copies) => self.congestion.factory_watched_by(copies),
             None => self.congestion.factory(),
         };
-        let idle = (self.keep_alive * 5 / 2).clamp(IDLE_TIMEOUT[0], IDLE_TIMEOUT[1]);
+        let idle = (self.keep_alive * IDLE_INTERVALS).clamp(IDLE_TIMEOUT[0], IDLE_TIMEOUT[1]);
         let idle = IdleTimeout::try_from(idle).map_err(|error| error.to_string())?;
         let mut transport = TransportConfig::default();
         transport
@@ -316,3 +317,7 @@ impl QuicConnection {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "quic_tests.rs"]
+mod tests;

@@ -22,7 +22,8 @@ use crate::exit::Usage;
 /// The application protocol.
 const PROTOCOL: &[u8] = b"fulmar-bulk";
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
-const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// A transfer survives 60 s without a link.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 /// The receive window: data after a gap waits until the gap is filled, which takes several round trips with much
 /// loss. quinn holds up to 1,024 pieces of a stream with gaps between them, and closes a connection with more; this
 /// window has 874 at a loss rate of a half.
