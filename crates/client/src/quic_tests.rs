@@ -28,12 +28,15 @@ struct End {
     lost: Option<String>,
 }
 
+/// A datagram that arrives: the time, the order and the end.
+type Arrival = Reverse<(Duration, u64, usize, Vec<u8>)>;
+
 /// A client, a broker, and the link between them.
 struct World {
     start: Instant,
     now: Duration,
     ends: [End; 2],
-    arrivals: BinaryHeap<Reverse<(Duration, u64, usize, Vec<u8>)>>,
+    arrivals: BinaryHeap<Arrival>,
     count: u64,
     random: fastrand::Rng,
     loss: f64,

@@ -59,6 +59,8 @@ pub(super) enum Over {
 enum Congestion {
     Cubic,
     Bbr,
+    // Fulmar's, over QUIC only.
+    Adaptive,
 }
 
 impl To {
@@ -67,14 +69,15 @@ impl To {
         let name = match self.congestion {
             Congestion::Cubic => "cubic",
             Congestion::Bbr => "bbr",
+            Congestion::Adaptive => bail!("--congestion adaptive is for --over quic"),
         };
         let set = SockRef::from(&stream).set_tcp_congestion(name.as_bytes());
         set.with_context(|| format!("this system has no TCP {name}"))?;
         Ok(stream)
     }
 
-    /// A connection to an address with a certificate of this machine's development CA. With `copies`, small datagrams
-    /// are sent again where packets are lost.
+    /// A connection to an address with a certificate of this machine's development CA. With `copies`, and
+    /// with the adaptive control, datagrams are sent again where packets are lost.
     pub(super) async fn quic(
         &self,
         copies: bool,
@@ -91,7 +94,7 @@ impl To {
             if self.to.is_ipv4() { ([0; 4], 0).into() } else { ([0_u16; 8], 0).into() };
         let copying = CopyingEndpoint::new(any)?;
         let mut transport = transport(self.congestion);
-        if copies {
+        if copies || self.congestion == Congestion::Adaptive {
             transport.congestion_controller_factory(copying.watched(self.congestion.factory()));
         }
         config.transport_config(Arc::new(transport));
@@ -132,6 +135,7 @@ impl Congestion {
         match self {
             Congestion::Cubic => Arc::new(CubicConfig::default()),
             Congestion::Bbr => Arc::new(BbrConfig::default()),
+            Congestion::Adaptive => fulmar_client::Congestion::Adaptive.factory(),
         }
     }
 }

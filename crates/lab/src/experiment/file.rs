@@ -389,6 +389,8 @@ pub struct Goal {
     pub at_most: Option<f64>,
     /// The smallest figure that meets it.
     pub at_least: Option<f64>,
+    /// The best figure that is possible, as computed; `note` states how.
+    pub limit: Option<f64>,
     /// Judges every sample instead of the cell's value; failures and timeouts miss the goal.
     #[serde(default)]
     pub every: bool,

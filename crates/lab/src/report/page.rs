@@ -165,6 +165,7 @@ fn section(
 }
 
 fn goals(part: &Results, verdicts: &[Verdicts<'_>]) -> Markup {
+    let limited = verdicts.iter().any(|one| one.goal.limit.is_some());
     html! {
         @if !verdicts.is_empty() {
             h3 { "Goals" }
@@ -172,10 +173,11 @@ fn goals(part: &Results, verdicts: &[Verdicts<'_>]) -> Markup {
                 thead { tr {
                     th scope="col" { "goal" }
                     th.number scope="col" { "bound" }
+                    @if limited { th.number scope="col" { "computed limit" } }
                     th.number scope="col" { "furthest cell" }
                     th scope="col" { "verdict" }
                 } }
-                tbody { @for one in verdicts { (goal(part, one)) } }
+                tbody { @for one in verdicts { (goal(part, one, limited)) } }
             } }
             @for one in verdicts.iter().filter(|one| !one.goal.note.is_empty()) {
                 p.note { strong { (one.goal.title) ". " } (one.goal.note) }
@@ -188,13 +190,14 @@ fn goals(part: &Results, verdicts: &[Verdicts<'_>]) -> Markup {
     }
 }
 
-fn goal(part: &Results, verdicts: &Verdicts<'_>) -> Markup {
+fn goal(part: &Results, verdicts: &Verdicts<'_>, limited: bool) -> Markup {
     let (met, of) = verdicts.tally();
     let furthest = verdicts.furthest();
     html! {
         tr {
             th scope="row" { (verdicts.goal.title) @if verdicts.goal.every { ", each sample" } }
             td.number { (bound(verdicts.goal)) " " span.unit { (verdicts.unit) } }
+            @if limited { td.number { (verdicts.goal.limit.map_or("–".to_owned(), short)) } }
             td.number {
                 @if let Some(row) = furthest {
                     (verdicts.told(row))

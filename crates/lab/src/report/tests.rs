@@ -113,6 +113,7 @@ at_most = 4
 title = "Faster than TCP"
 measure = "latency"
 at_least = 40
+limit = 75.5
 where = { way = "quic" }
 against = { way = "tcp" }
 "#;
@@ -181,6 +182,7 @@ fn a_page_shows_figures_failures_and_what_others_published() {
     // time, and TCP's 4.4 is not plausible.
     assert_eq!(written.missed.len(), 3);
     assert!(page.contains("missed") && page.contains("50 ("));
+    assert!(page.contains("computed limit") && page.contains(">75.5<"));
 }
 
 #[test]
