@@ -122,7 +122,7 @@ impl Host {
             }
         }
         command.env("PATH", &self.env["PATH"]);
-        if here.contains("fulmar serve") {
+        if ["fulmar serve", "fulmar doctor"].iter().any(|name| here.contains(name)) {
             command.envs(&self.env);
         }
         command

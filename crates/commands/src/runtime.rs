@@ -3,7 +3,7 @@
 use anyhow::Context;
 
 /// Does the work. What it left to other threads is waited for.
-pub fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+pub fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.context("cannot start the runtime")?.block_on(work)
 }

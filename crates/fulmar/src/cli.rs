@@ -33,6 +33,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run the broker
     Serve(serve::Args),
+    /// Examine a machine and a configuration, or the path to a broker
+    Doctor(serve::doctor::Args),
     /// Publish messages
     Pub(pubsub::PubArgs),
     /// Subscribe and print what arrives

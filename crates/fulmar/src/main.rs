@@ -80,6 +80,7 @@ fn main() -> ExitCode {
     let Cli { log, command } = parsed.unwrap_or_else(|error| error.format(&mut line).exit());
     let outcome = match command {
         Command::Serve(args) => serve::run(&args, &log),
+        Command::Doctor(args) => with_log(&log, || serve::doctor::run(&args)),
         Command::Pub(args) => with_log(&log, || pubsub::publish(args)),
         Command::Sub(args) => with_log(&log, || pubsub::subscribe(args)),
         Command::Send(args) => with_log(&log, || bulk::send(&args)),

@@ -8,6 +8,6 @@ mod serve;
 
 pub use config::Config;
 pub use fulmar_command::exit::Usage;
-pub use serve::{Args, Server, has_web_app, run};
+pub use serve::{Args, Server, doctor, has_web_app, run};
 
 use fulmar_command::{exit, logging};

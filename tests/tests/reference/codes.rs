@@ -115,6 +115,11 @@ fn the_page_of_codes_has_each_reason_that_the_broker_sends() {
             "every command",
             "wrong usage or configuration: a retry fails too, so systemd does not restart the broker",
         ],
+        [
+            "1",
+            "`fulmar doctor`, `fulmar serve --check`",
+            "also if there is a problem; 2 if it is the configuration; 0 if there are only warnings",
+        ],
         ["0", "`fulmar meter decode`", "at least one telegram was decoded; 1: none was"],
         ["1", "`fulmar sensor read`", "also if a line was not a reading and was skipped"],
         ["1", "`fulmar rollout`", "also if a device failed or did not get the file"],

@@ -31,8 +31,16 @@ impl Memory {
     /// # Errors
     /// It is neither `auto` nor an amount of at least 64 MB.
     pub(super) fn bytes(&self) -> Result<u64, Usage> {
+        self.bytes_of(available_to("self"))
+    }
+
+    /// The same for a process with this much memory.
+    ///
+    /// # Errors
+    /// As [`Memory::bytes`].
+    pub(crate) fn bytes_of(&self, available: u64) -> Result<u64, Usage> {
         if self.0 == "auto" {
-            return Ok((available() / 2).max(LEAST));
+            return Ok((available / 2).max(LEAST));
         }
         let bytes = units::parse_memory(&self.0).ok().filter(|bytes| *bytes >= LEAST);
         bytes.ok_or_else(|| {
@@ -80,11 +88,11 @@ impl Parts {
     }
 }
 
-/// The memory that this process can have: the machine's, or its control group's if that is less.
-fn available() -> u64 {
+/// The memory that a process can have, by its number or `self`: the machine's, or its control group's if that is less.
+pub(crate) fn available_to(process: &str) -> u64 {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let machine = machine(&meminfo).unwrap_or(u64::MAX);
-    let group = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let group = std::fs::read_to_string(format!("/proc/{process}/cgroup")).unwrap_or_default();
     machine.min(control_group(&group, Path::new("/sys/fs/cgroup")).unwrap_or(u64::MAX))
 }
 

@@ -19,6 +19,7 @@ mod upstream;
 use std::path::{Path, PathBuf};
 
 pub use document::Config;
+pub(crate) use memory::available_to;
 use read::Source;
 pub(crate) use sections::{Acme, set};
 pub(crate) use upstream::Upstream;

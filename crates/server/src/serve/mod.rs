@@ -7,6 +7,7 @@ mod certificates;
 pub(crate) mod check;
 mod coap;
 mod command;
+pub mod doctor;
 mod gateway;
 mod http;
 mod http_publish;

@@ -1,0 +1,157 @@
+//! Reads from the system what `machine` judges: thin code, no decisions.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::process::{Resource, getrlimit};
+
+use crate::config::{Config, available_to};
+use crate::serve::check::processes::Process;
+
+/// What is measured of the data folder's disk: this many writes of a page, within this time.
+const WRITES: usize = 20;
+const WRITE_BYTES: usize = 4096;
+const MEASURE_FOR: Duration = Duration::from_secs(2);
+
+/// `statfs` of a file system in memory (linux/magic.h: tmpfs and ramfs).
+const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// What is known of the machine, and what the configuration wants of it. `None` is not known.
+#[derive(Clone, Debug)]
+pub(super) struct Facts {
+    pub(super) now: SystemTime,
+    /// Bytes that a QUIC listener asks for and that it gets; `None` also without one.
+    pub(super) receive_buffer: Option<(u64, u64)>,
+    pub(super) open_files: Option<OpenFiles>,
+    pub(super) max_connections: u64,
+    /// Bytes that the process may use, the machine's or its control group's, and its budget.
+    pub(super) memory: Option<(u64, u64)>,
+    pub(super) disk: Option<Disk>,
+    /// Bytes that the configuration wants to store at most; 0 if it sets no bound.
+    pub(super) stored_bytes: u64,
+}
+
+/// A process's limit of open files.
+#[derive(Clone, Debug)]
+pub(super) struct OpenFiles {
+    pub(super) limit: u64,
+    /// The running server; `None` for this process, whose limit a server started in the same way would have.
+    pub(super) of: Option<Process>,
+}
+
+/// The data folder's file system.
+#[derive(Clone, Debug)]
+pub(super) struct Disk {
+    pub(super) folder: PathBuf,
+    pub(super) free_bytes: u64,
+    pub(super) in_memory: bool,
+    /// How long each write took until it was on the disk; empty if nothing could be written.
+    pub(super) writes: Vec<Duration>,
+}
+
+impl Facts {
+    pub(super) fn gather(config: &Config, server: Option<&Process>) -> Facts {
+        let listeners = &config.listeners;
+        let quic = !listeners.quic.is_empty() || !listeners.https.is_empty();
+        let bytes = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
+        let buffer = || fulmar_transport::receive_buffer().ok();
+        let mut stored = config.storage.max_bytes;
+        if config.upstream.is_on() {
+            stored = stored.saturating_add(config.upstream.outbox.max_bytes);
+        }
+        // Under a service manager, the server's control group is another than the shell's.
+        let process = server.map_or("self".to_owned(), |process| process.id.to_string());
+        let memory = available_to(&process);
+        Facts {
+            now: SystemTime::now(),
+            receive_buffer: quic
+                .then(buffer)
+                .flatten()
+                .map(|(wanted, granted)| (bytes(wanted), bytes(granted))),
+            open_files: open_files(server),
+            max_connections: bytes(config.limits.max_connections),
+            memory: config.limits.memory.bytes_of(memory).ok().map(|budget| (memory, budget)),
+            disk: disk(&config.data_dir()),
+            stored_bytes: stored,
+        }
+    }
+}
+
+fn open_files(server: Option<&Process>) -> Option<OpenFiles> {
+    let theirs = server.and_then(|process| {
+        let limits = fs::read_to_string(format!("/proc/{}/limits", process.id)).ok()?;
+        Some(OpenFiles { limit: open_files_in(&limits)?, of: Some(process.clone()) })
+    });
+    theirs.or_else(|| {
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        Some(OpenFiles { limit, of: None })
+    })
+}
+
+/// The soft limit in /proc/PID/limits.
+fn open_files_in(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    match line.split_whitespace().next()? {
+        "unlimited" => Some(u64::MAX),
+        number => number.parse().ok(),
+    }
+}
+
+fn disk(data: &Path) -> Option<Disk> {
+    // Before the first start, it is on the file system of the folder in which it will be.
+    let folder = data.ancestors().find(|folder| folder.is_dir())?;
+    let about = rustix::fs::statvfs(folder).ok()?;
+    let kind = rustix::fs::statfs(folder).ok()?;
+    // Signed or not, and of 32 or 64 bits, depending on the processor.
+    let kind = kind.f_type as u64 & 0xffff_ffff;
+    Some(Disk {
+        folder: folder.to_owned(),
+        free_bytes: about.f_bavail.saturating_mul(about.f_frsize),
+        in_memory: IN_MEMORY.contains(&kind),
+        writes: measure(folder).unwrap_or_default(),
+    })
+}
+
+/// Times writes to a file that is removed again.
+fn measure(folder: &Path) -> std::io::Result<Vec<Duration>> {
+    let mut file = tempfile::tempfile_in(folder)?;
+    let (begun, mut writes) = (Instant::now(), Vec::new());
+    while writes.len() < WRITES && begun.elapsed() < MEASURE_FOR {
+        let one = Instant::now();
+        file.write_all(&[0x5a; WRITE_BYTES])?;
+        file.sync_data()?;
+        writes.push(one.elapsed());
+    }
+    Ok(writes)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_the_kernel_are_understood() {
+        let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\
+                      Max cpu time              unlimited            unlimited            seconds   \n\
+                      Max open files            1024                 524288               files     \n";
+        assert_eq!(open_files_in(limits), Some(1024));
+        assert_eq!(open_files_in("Max open files unlimited unlimited files"), Some(u64::MAX));
+        assert_eq!(open_files_in(""), None);
+    }
+
+    #[test]
+    fn this_machine_has_facts() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = Config::default().with_data_dir(folder.path().join("not/there/yet"));
+        let facts = Facts::gather(&config, None);
+        let disk = facts.disk.unwrap();
+        assert_eq!(disk.folder, folder.path());
+        assert!(!disk.writes.is_empty());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert!(facts.open_files.unwrap().limit > 0 && facts.memory.is_some());
+        assert!(facts.receive_buffer.is_some());
+    }
+}
