@@ -15,6 +15,9 @@ const SESSION_BYTES: usize = size_of::<Session>() + 192;
 /// A subscription beside its filter, which the session and the tree have: their entries for it.
 const SUBSCRIPTION_BYTES: usize = 256;
 
+/// A level of a filter in the tree; counted for each subscription as though it shared no level with others.
+const LEVEL_BYTES: usize = 128;
+
 /// A flow beyond the control flow, with the state that only such flows have.
 pub(crate) const FLOW_BYTES: usize = size_of::<Flow>() + 512;
 
@@ -23,7 +26,8 @@ const PLACE_BYTES: usize = size_of::<Outgoing>() + 32;
 
 /// What a subscription takes.
 pub(crate) fn of_subscription(filter: &str) -> usize {
-    SUBSCRIPTION_BYTES + 2 * filter.len()
+    let levels = 1 + filter.bytes().filter(|byte| *byte == b'/').count();
+    SUBSCRIPTION_BYTES + levels * LEVEL_BYTES + 2 * filter.len()
 }
 
 /// What a new session takes.

@@ -54,14 +54,22 @@ pub(crate) struct Matches {
     pub(crate) nodes: usize,
 }
 
+/// A level of filters. Most have one child and end no filter, so they are small: a filter has up to 128 levels.
 #[derive(Debug, Default)]
 struct Node {
-    children: FxHashMap<Box<str>, Node>,
+    children: Option<Children>,
     plus: Option<Box<Node>>,
     /// Subscribers of the filter that ends here.
-    here: Leaf,
+    here: Option<Box<Leaf>>,
     /// Subscribers of the filter that ends here with `/#`.
-    hash: Leaf,
+    hash: Option<Box<Leaf>>,
+}
+
+/// The levels below a node that have names; none: `None`.
+#[derive(Debug)]
+enum Children {
+    One(Box<(Box<str>, Node)>),
+    Many(Box<FxHashMap<Box<str>, Node>>),
 }
 
 #[derive(Debug, Default)]
@@ -141,12 +149,12 @@ impl Node {
         let mut node = self;
         for level in filter.split('/') {
             node = match level {
-                "#" => return &mut node.hash,
+                "#" => return node.hash.get_or_insert_default(),
                 "+" => node.plus.get_or_insert_default(),
-                name => node.children.entry(name.into()).or_default(),
+                name => Children::get_or_insert(&mut node.children, name),
             };
         }
-        &mut node.here
+        node.here.get_or_insert_default()
     }
 
     /// Removes a subscription below this node, and nodes that have become empty on the way back.
@@ -158,8 +166,13 @@ impl Node {
         session: &Session,
     ) -> bool {
         let Some((level, rest)) = levels.split_first() else {
-            let leaf = if hash { &mut self.hash } else { &mut self.here };
-            return leaf.remove(share, session);
+            let place = if hash { &mut self.hash } else { &mut self.here };
+            let Some(leaf) = place else { return false };
+            let removed = leaf.remove(share, session);
+            if leaf.is_empty() {
+                *place = None;
+            }
+            return removed;
         };
         if *level == "+" {
             let Some(child) = &mut self.plus else { return false };
@@ -169,60 +182,112 @@ impl Node {
             }
             return removed;
         }
-        let Some(child) = self.children.get_mut(*level) else { return false };
+        let child = self.children.as_mut().and_then(|children| children.get_mut(level));
+        let Some(child) = child else { return false };
         let removed = child.remove(rest, hash, share, session);
         if child.is_empty() {
-            self.children.remove(*level);
-            if self.children.is_empty() {
-                self.children = FxHashMap::default();
-            }
+            Children::remove(&mut self.children, level);
         }
         removed
     }
 
     fn reaches_below(&self, rest: Option<&str>, dollar: bool) -> bool {
-        if !dollar && !self.hash.is_empty() {
+        if !dollar && self.hash.is_some() {
             return true;
         }
-        let Some(rest) = rest else { return !self.children.is_empty() || self.plus.is_some() };
+        let Some(rest) = rest else { return self.children.is_some() || self.plus.is_some() };
         let (level, rest) = match rest.split_once('/') {
             Some((level, rest)) => (level, Some(rest)),
             None => (rest, None),
         };
-        let child = self.children.get(level);
+        let child = self.children.as_ref().and_then(|children| children.get(level));
         let plus = self.plus.as_deref().filter(|_| !dollar);
         child.into_iter().chain(plus).any(|node| node.reaches_below(rest, false))
     }
 
     fn is_empty(&self) -> bool {
-        self.children.is_empty()
-            && self.plus.is_none()
-            && self.here.is_empty()
-            && self.hash.is_empty()
+        self.children.is_none() && self.plus.is_none() && self.here.is_none() && self.hash.is_none()
     }
 
     /// `rest` is what is left of the topic name below this node; `None` when it ended here.
     fn collect(&self, rest: Option<&str>, dollar: bool, found: &mut Matches) {
         found.nodes += 1;
         // `sport/#` also matches `sport` itself (section 4.7.1.2).
-        if !dollar {
-            self.hash.collect(found);
+        if let Some(hash) = &self.hash
+            && !dollar
+        {
+            hash.collect(found);
         }
         let Some(rest) = rest else {
-            self.here.collect(found);
+            if let Some(here) = &self.here {
+                here.collect(found);
+            }
             return;
         };
         let (level, rest) = match rest.split_once('/') {
             Some((level, rest)) => (level, Some(rest)),
             None => (rest, None),
         };
-        if let Some(child) = self.children.get(level) {
+        if let Some(child) = self.children.as_ref().and_then(|children| children.get(level)) {
             child.collect(rest, false, found);
         }
         if let Some(child) = &self.plus
             && !dollar
         {
             child.collect(rest, false, found);
+        }
+    }
+}
+
+impl Children {
+    fn get(&self, level: &str) -> Option<&Node> {
+        match self {
+            Children::One(one) => (*one.0 == *level).then_some(&one.1),
+            Children::Many(many) => many.get(level),
+        }
+    }
+
+    fn get_mut(&mut self, level: &str) -> Option<&mut Node> {
+        match self {
+            Children::One(one) => (*one.0 == *level).then_some(&mut one.1),
+            Children::Many(many) => many.get_mut(level),
+        }
+    }
+
+    fn get_or_insert<'a>(children: &'a mut Option<Children>, level: &str) -> &'a mut Node {
+        if let Some(Children::One(one)) = children
+            && *one.0 != *level
+        {
+            *children = children.take().map(Children::into_many);
+        }
+        let first = || Children::One(Box::new((level.into(), Node::default())));
+        match children.get_or_insert_with(first) {
+            Children::One(one) => &mut one.1,
+            Children::Many(many) => many.entry(level.into()).or_default(),
+        }
+    }
+
+    fn into_many(self) -> Children {
+        match self {
+            Children::One(one) => Children::Many(Box::new([*one].into_iter().collect())),
+            Children::Many(_) => self,
+        }
+    }
+
+    fn remove(children: &mut Option<Children>, level: &str) {
+        match children {
+            Some(Children::Many(many)) => {
+                many.remove(level);
+                if many.len() == 1 {
+                    let last = many.drain().next();
+                    *children = last.map(|last| Children::One(Box::new(last)));
+                } else if many.len() < many.capacity() / 4 {
+                    // Frees the memory after many have gone.
+                    many.shrink_to(2 * many.len());
+                }
+            }
+            Some(Children::One(one)) if *one.0 == *level => *children = None,
+            Some(Children::One(_)) | None => {}
         }
     }
 }

@@ -144,6 +144,22 @@ fn subscriptions_count_and_are_given_back() {
 }
 
 #[test]
+fn a_filter_counts_with_each_of_its_levels() {
+    let mut world = world();
+    let (conn, _) = connect(&mut world, "eve", "a");
+    let levels = "a/".repeat(120);
+    let granted = (0..1_000)
+        .take_while(|number| {
+            let codes = world.subscribe(conn, &format!("{number}/{levels}"), Q1);
+            world.seen(conn);
+            codes == [1]
+        })
+        .count();
+    // Some 16 KB each in the tree, of half a MiB.
+    assert!((20..40).contains(&granted), "{granted}");
+}
+
+#[test]
 fn a_users_queues_are_full_at_its_share_and_the_publisher_is_told() {
     let mut world = world();
     for number in 0..20 {
