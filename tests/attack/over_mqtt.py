@@ -1,0 +1,222 @@
+"""What clients with an account can ask the broker to keep or to do, over MQTT."""
+
+import collections
+import contextlib
+import os
+import random
+import socket
+
+import wire
+from common import Line, Pace, answer, dial, logged_in, spread
+
+
+def wrong_passwords(site, seconds):
+    """60 a second, under names that there are not and every fourth under the honest clients'."""
+    waiting = []
+
+    def one(number):
+        user = site["user"] if number % 4 == 0 else f"stranger{number}"
+        sock = dial(site["mqtt"], number)
+        waiting.append(sock)
+        sock.sendall(wire.connect(f"stranger{number}", user, "not it"))
+        # Half of them do not wait for the answer.
+        if number % 2 or len(waiting) > 512:
+            waiting.pop(0).close()
+
+    return spread(Pace(seconds, 60), one)
+
+
+class Leaving:
+    """Clients that leave when the broker has answered all they sent; some at once, so that they do not wait for its
+    disk one after the other."""
+
+    AT_ONCE = 64
+
+    def __init__(self):
+        self.waiting = collections.deque()
+
+    def add(self, sock, *packets):
+        self.waiting.append((sock, len(packets) + 1))
+        sock.sendall(b"".join(packets))
+        if len(self.waiting) > self.AT_ONCE:
+            self.leave()
+
+    def leave(self):
+        sock, answers = self.waiting.popleft()
+        with sock:
+            heard = wire.Packets()
+            for _ in range(answers):
+                answer(sock, heard)
+
+
+def publisher(site, name):
+    """A line whose answers are read: the broker need not wait."""
+    return Line(lambda number: logged_in(site, f"{name}-{number}", durable=False))
+
+
+def shout(line, data):
+    line.send(data)
+    line.read()
+
+
+def many_sessions(site, seconds):
+    """600 durable sessions a second, each left at once, with ten long subscriptions."""
+
+    leaving = Leaving()
+
+    def one(number):
+        filters = [f"{'x' * 500}/{number}/{at}" for at in range(10)]
+        leaving.add(logged_in(site, f"many-{number}"), wire.subscribe5(filters))
+
+    return spread(Pace(seconds, 600), one)
+
+
+def big_wills(site, seconds):
+    """300 sessions a second that are left with a will of 64 KB for next week."""
+    will, leaving = os.urandom(65_000), Leaving()
+    return spread(Pace(seconds, 300), lambda number: leaving.add(logged_in(site, f"will-{number}", will=will)))
+
+
+def takeovers(site, seconds):
+    """500 a second of the attacker's own session, which has a will and a subscription."""
+
+    def one(number):
+        with logged_in(site, "taken", number=number, will=b"gone") as sock:
+            sock.sendall(wire.subscribe5(["taken/#"]))
+
+    return spread(Pace(seconds, 500), one)
+
+
+def full_queues(site, seconds):
+    """60 sessions that are away, and 1,000 messages of 100 kB a second for them."""
+    leaving = Leaving()
+    with contextlib.suppress(OSError):
+        for number in range(60):
+            leaving.add(logged_in(site, f"away-{number}"), wire.subscribe5([f"away/{number}/#"]))
+        while leaving.waiting:
+            leaving.leave()
+    payload = os.urandom(100_000)
+
+    def dialled(number):
+        sock = logged_in(site, f"filler-{number}", durable=False)
+        answer(sock, wire.Packets())
+        return sock
+
+    line = Line(dialled)
+
+    def one(number):
+        line.send(wire.publish5(f"away/{number % 60}/t", payload, number % 60_000 + 1))
+        if answer(line.sock, wire.Packets()) is None:
+            line.close()
+
+    return spread(Pace(seconds, 1_000), one)
+
+
+def deaf_readers(site, seconds):
+    """500 subscribers that read nothing, and 100 messages of 10 kB a second at QoS 0 for all of them."""
+    deaf = []
+    with contextlib.suppress(OSError):
+        # From the first on, logins are remembered and not queued.
+        answer(logged_in(site, "first", durable=False), wire.Packets())
+        for number in range(500):
+            sock = logged_in(site, f"deaf-{number}", durable=False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.sendall(wire.subscribe5(["deaf/#"], qos=0))
+            deaf.append(sock)
+    line, message = publisher(site, "loud"), wire.publish5("deaf/t", os.urandom(10_000))
+    return spread(Pace(seconds, 100), lambda _: shout(line, message))
+
+
+def long_aliases(site, seconds):
+    """64 topic aliases of 64 KiB on each of 200 connections, 300 a second."""
+    lines = [publisher(site, f"alias-{number}") for number in range(200)]
+
+    def one(number):
+        lines[number // 64 % 200].send(wire.publish5("t" * 65_000 + str(number), b"", alias=number % 64 + 1))
+
+    return spread(Pace(seconds, 300), one)
+
+
+def retained_topics(site, seconds):
+    """5,000 a second, on a topic each."""
+    line = publisher(site, "retainer")
+
+    def one(number):
+        topics = (f"kept/{number}/{at}" for at in range(100))
+        shout(line, b"".join(wire.publish5(topic, b"12345678", retain=True) for topic in topics))
+
+    return 100 * spread(Pace(seconds, 50), one)
+
+
+def retained_long_topics(site, seconds):
+    """300 a second, on a topic of 64 kB each."""
+    line = publisher(site, "retainer")
+    return spread(Pace(seconds, 300), lambda number: shout(line, wire.publish5(f"{'x' * 65_000}/{number}", b"1", retain=True)))
+
+
+def deep_filters(site, seconds):
+    """5,000 a second of filters with 128 levels, half of them wildcards, and 50 messages a second that match them."""
+    line, leaving = publisher(site, "deep"), Leaving()
+    message = wire.publish5("/".join("a" * 128), b"")
+
+    def one(number):
+        filters = ["/".join(random.choices("a+", k=128)) for _ in range(100)]
+        leaving.add(logged_in(site, f"deep-{number}"), wire.subscribe5(filters))
+        shout(line, message)
+
+    return 100 * spread(Pace(seconds, 50), one)
+
+
+def many_filters(site, seconds):
+    """10,000 filters a second without wildcards, with 12 levels that no other has."""
+    leaving = Leaving()
+
+    def one(number):
+        filters = [f"{number}-{at}/a/b/c/d/e/f/g/h/i/j/k" for at in range(100)]
+        leaving.add(logged_in(site, f"filters-{number // 10}"), wire.subscribe5(filters))
+
+    return 100 * spread(Pace(seconds, 100), one)
+
+
+def shared_groups(site, seconds):
+    """20 sessions in 500 shared subscriptions each to one topic, and 100 messages a second there."""
+    members = []
+    with contextlib.suppress(OSError):
+        for number in range(20):
+            sock = logged_in(site, f"member-{number}", durable=False)
+            sock.sendall(wire.subscribe5([f"$share/{number}-{group}/shared" for group in range(500)]))
+            members.append(Line(lambda _, sock=sock: sock))
+    line, message = publisher(site, "sharer"), wire.publish5("shared", bytes(100))
+
+    def one(number):
+        shout(line, message)
+        # They read, and acknowledge nothing.
+        member = members[number % len(members)]
+        member.open(), member.read()
+
+    return spread(Pace(seconds, 100), one)
+
+
+def subscriptions_again(site, seconds):
+    """200 SUBSCRIBEs a second of a filter that has 10,000 retained messages for it."""
+    line = publisher(site, "asker")
+    with contextlib.suppress(OSError):
+        shout(line, b"".join(wire.publish5(f"asked/{number}", bytes(100), retain=True) for number in range(10_000)))
+    return spread(Pace(seconds, 200), lambda _: shout(line, wire.subscribe5(["asked/#"], qos=0)))
+
+
+ATTACKS = {
+    "wrong passwords, MQTT": wrong_passwords,
+    "many sessions": many_sessions,
+    "wills of 64 KB": big_wills,
+    "takeovers": takeovers,
+    "full queues": full_queues,
+    "deaf readers": deaf_readers,
+    "long aliases": long_aliases,
+    "retained messages": retained_topics,
+    "retained messages, long topics": retained_long_topics,
+    "deep wildcard filters": deep_filters,
+    "many filters": many_filters,
+    "shared groups": shared_groups,
+    "subscriptions again and again": subscriptions_again,
+}
