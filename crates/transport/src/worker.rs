@@ -46,8 +46,22 @@ pub(crate) const WAKER: mio::Token = mio::Token(usize::MAX);
 const LISTENER_BIT: u64 = 1 << 63;
 const GENERATION_MASK: u32 = 0x3fff_ffff;
 
-/// Marks the poller's names of QUIC sockets; above the generation's bits, below the listeners'.
-const QUIC_SOCKET_BIT: u64 = 1 << 62;
+/// Mark the poller's names of listeners and of QUIC sockets, above the bits of connections.
+const LISTENER_NAME: usize = 1 << (usize::BITS - 1);
+const QUIC_SOCKET_NAME: usize = 1 << (usize::BITS - 2);
+
+/// Bits of a connection's place in its name on machines with 32 bits, more connections than their memory is for; ten of
+/// the generation are above them.
+const NARROW_INDEX_BITS: u32 = 20;
+
+/// A connection's name in the poller. It is the token where that fits.
+const fn connection_name(token: u64) -> usize {
+    if usize::BITS >= u64::BITS {
+        return token as usize;
+    }
+    let generation = (token >> 32) as usize & 0x3ff;
+    generation << NARROW_INDEX_BITS | token as usize & ((1 << NARROW_INDEX_BITS) - 1)
+}
 
 /// How the server's handle reaches its workers.
 #[derive(Debug)]
@@ -151,7 +165,7 @@ impl Worker {
             told: false,
         };
         for (index, (mut socket, config)) in listeners.into_iter().enumerate() {
-            let token = mio::Token((LISTENER_BIT | index as u64) as usize);
+            let token = mio::Token(LISTENER_NAME | index);
             worker.poll.registry().register(&mut socket, token, Interest::READABLE)?;
             worker.listeners.push(Listener {
                 socket,
@@ -163,7 +177,7 @@ impl Worker {
             });
         }
         for (index, quic) in worker.quic.iter_mut().enumerate() {
-            let token = mio::Token((QUIC_SOCKET_BIT | index as u64) as usize);
+            let token = mio::Token(QUIC_SOCKET_NAME | index);
             quic.register(worker.poll.registry(), token)?;
         }
         Ok(worker)
@@ -250,19 +264,20 @@ impl Worker {
             }
             return;
         }
-        let token = event.token().0 as u64;
-        if token & LISTENER_BIT != 0 {
-            if let Some(listener) = self.listeners.get_mut((token & !LISTENER_BIT) as usize) {
+        let name = event.token().0;
+        if name & LISTENER_NAME != 0 {
+            if let Some(listener) = self.listeners.get_mut(name & !LISTENER_NAME) {
                 listener.ready = self.io.shard.now() >= listener.paused_until;
             }
             return;
         }
-        if token & QUIC_SOCKET_BIT != 0 {
-            if let Some(quic) = self.quic.get_mut((token & !QUIC_SOCKET_BIT) as usize) {
+        if name & QUIC_SOCKET_NAME != 0 {
+            if let Some(quic) = self.quic.get_mut(name & !QUIC_SOCKET_NAME) {
                 quic.on_event(&mut self.io, event.is_readable(), Instant::now());
             }
             return;
         }
+        let Some(token) = self.token_of(name) else { return };
         let readable = event.is_readable() || event.is_read_closed() || event.is_error();
         let writable = event.is_writable();
         let read_closed = event.is_read_closed() || event.is_error();
@@ -276,6 +291,16 @@ impl Worker {
             conn.note_readable(read_closed);
             conn.readable(io, listener)
         });
+    }
+
+    /// The token of the connection that has this name in the poller; of one that has ended perhaps.
+    fn token_of(&self, name: usize) -> Option<u64> {
+        if usize::BITS >= u64::BITS {
+            return Some(name as u64);
+        }
+        let index = name & ((1 << NARROW_INDEX_BITS) - 1);
+        let token = self.conns.get(index)?.token().0;
+        (connection_name(token) == name).then_some(token)
     }
 
     /// Calls `f` with the connection `token` names, if it still exists, and follows what it says.
@@ -394,7 +419,7 @@ impl Worker {
         let token = Token(entry.key() as u64 | u64::from(self.generation) << 32);
         let Some(mut conn) = begin(token, &mut self.io) else { return Ok(()) };
         let interest = Interest::READABLE | Interest::WRITABLE;
-        let name = mio::Token(token.0 as usize);
+        let name = mio::Token(connection_name(token.0));
         if let Err(error) = self.poll.registry().register(conn.socket(), name, interest) {
             conn.lost(&mut self.io, LostCause::Failed);
             return Err(error);
