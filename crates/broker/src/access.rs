@@ -29,8 +29,10 @@ pub(crate) fn is_program(user: Option<&str>) -> bool {
 pub enum Action {
     /// Publish to a topic name.
     Publish,
-    /// Subscribe to a topic filter.
+    /// Subscribe to a topic filter. A rule about this is also about receiving.
     Subscribe,
+    /// Receive what is published to a topic name, with a subscription.
+    Receive,
 }
 
 /// Whom a rule is about.
@@ -53,10 +55,12 @@ pub struct Rule {
     pub allow: bool,
     /// Whom it is about.
     pub who: Who,
-    /// What it is about; `None` for both.
+    /// What it is about; `None` for everything.
     pub action: Option<Action>,
     /// Topic filter, perhaps with placeholders.
     pub filter: Box<str>,
+    /// Whether it is only about the topic or filter that is the same text.
+    pub exact: bool,
 }
 
 /// All rules of a broker.
@@ -117,7 +121,7 @@ impl AccessRules {
         !reserved && self.allows(subject, Action::Publish, topic)
     }
 
-    /// Whether the client may publish to `topic`, or subscribe to it as a filter.
+    /// Whether the client may publish to `topic`, subscribe to it as a filter, or receive what is published there.
     pub(crate) fn allows(&self, subject: Subject<'_>, action: Action, topic: &str) -> bool {
         self.decides(subject, action, topic).unwrap_or(self.default_allow)
     }
@@ -129,8 +133,7 @@ impl AccessRules {
         action: Action,
         topic: &str,
     ) -> Option<bool> {
-        let about =
-            |rule: &&Rule| rule.action.is_none_or(|only| only == action) && rule.is_about(subject);
+        let about = |rule: &&Rule| rule.concerns(action) && rule.is_about(subject);
         let mut rules = self.rules.iter().filter(about);
         rules.find(|rule| rule.covers(subject, action, topic)).map(|rule| rule.allow)
     }
@@ -154,6 +157,13 @@ impl Rule {
         }
     }
 
+    fn concerns(&self, action: Action) -> bool {
+        match self.action {
+            Some(Action::Subscribe) => action != Action::Publish,
+            only => only.is_none_or(|only| only == action),
+        }
+    }
+
     fn denies_subscribers(&self) -> bool {
         !self.allow && self.action != Some(Action::Publish)
     }
@@ -161,8 +171,9 @@ impl Rule {
     fn covers(&self, subject: Subject<'_>, action: Action, topic: &str) -> bool {
         let Some(filter) = fill(&self.filter, subject) else { return false };
         match action {
+            _ if self.exact => *filter == *topic,
             Action::Publish => matches(&filter, topic),
-            Action::Subscribe => includes(&filter, topic),
+            Action::Subscribe | Action::Receive => includes(&filter, topic),
         }
     }
 }
@@ -214,7 +225,7 @@ mod tests {
     use super::*;
 
     fn rule(allow: bool, who: Who, action: Option<Action>, filter: &str) -> Rule {
-        Rule { allow, who, action, filter: filter.into() }
+        Rule { allow, who, action, filter: filter.into(), exact: false }
     }
 
     const ANN: Subject<'_> = Subject { username: Some("ann"), client_id: "phone" };
@@ -280,6 +291,40 @@ mod tests {
             assert!(!rules.guards(topic), "{topic}");
         }
         assert!(AccessRules::new(Vec::new(), false).unwrap().guards("x"));
+    }
+
+    #[test]
+    fn what_a_client_receives_can_have_rules_of_its_own() {
+        let receive = Some(Action::Receive);
+        let rules = vec![
+            rule(true, Who::Anyone, receive, "news/+"),
+            rule(false, Who::Anyone, receive, "#"),
+            rule(true, Who::Anyone, Some(Action::Subscribe), "#"),
+        ];
+        let rules = AccessRules::new(rules, false).unwrap();
+        for filter in ["#", "news/#", "other"] {
+            assert!(rules.allows(ANN, Action::Subscribe, filter), "{filter}");
+        }
+        assert!(rules.allows(ANN, Action::Receive, "news/1"));
+        assert!(!rules.allows(ANN, Action::Receive, "other"));
+        assert!(!rules.allows(ANN, Action::Publish, "news/1"));
+        let denial = vec![rule(false, Who::Anyone, receive, "secret/#")];
+        let rules = AccessRules::new(denial, true).unwrap();
+        assert!(rules.guards("secret/x") && rules.allows(ANN, Action::Subscribe, "secret/#"));
+    }
+
+    #[test]
+    fn an_exact_rule_is_about_one_text() {
+        let exact = |allow, filter| Rule {
+            exact: true,
+            ..rule(allow, Who::Anyone, Some(Action::Subscribe), filter)
+        };
+        let rules = vec![exact(false, "#"), exact(true, "a/+"), exact(true, "c/%c/#")];
+        let rules = AccessRules::new(rules, false).unwrap();
+        let allowed = |filter| rules.decides(ANN, Action::Subscribe, filter);
+        assert_eq!(allowed("#"), Some(false));
+        assert_eq!([allowed("a/+"), allowed("c/phone/#")], [Some(true); 2]);
+        assert_eq!([allowed("a/b"), allowed("c/phone/x"), allowed("b/#")], [None; 3]);
     }
 
     #[test]

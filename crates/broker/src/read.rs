@@ -88,7 +88,9 @@ impl Broker {
 
     fn may_read(&self, reader: Reader<'_>, topic: &str) -> bool {
         let subject = Subject { username: reader.user, client_id: reader.client_id };
-        self.access_control().allows(subject, Action::Subscribe, topic) && !self.is_hidden(topic)
+        let access_control = self.access_control();
+        let may = |action| access_control.allows(subject, action, topic);
+        may(Action::Subscribe) && may(Action::Receive) && !self.is_hidden(topic)
     }
 }
 

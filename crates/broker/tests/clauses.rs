@@ -421,7 +421,7 @@ fn mqtt_3_1_2_24_v311_a_client_that_cannot_be_told_keeps_its_own_keep_alive() {
 }
 
 fn rule(allow: bool, who: Who, filter: &str) -> Rule {
-    Rule { allow, who, action: Some(Action::Subscribe), filter: filter.into() }
+    Rule { allow, who, action: Some(Action::Subscribe), filter: filter.into(), exact: false }
 }
 
 fn access_control(rules: Vec<Rule>, default_allow: bool) -> AccessControl {

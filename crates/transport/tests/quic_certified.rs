@@ -18,7 +18,7 @@ use tokio::time::timeout;
 fn start_broker(dir: &TempDir, auth: ClientAuth) -> Site {
     let mut setup = Setup::new(1);
     let who = Who::User("meter-7".into());
-    let rule = Rule { allow: true, who, action: None, filter: "early".into() };
+    let rule = Rule { allow: true, who, action: None, filter: "early".into(), exact: false };
     let rules = AccessRules::new(vec![rule], false).unwrap();
     setup.broker.access_control = AccessControl { rules, ..AccessControl::default() };
     setup.client_auth = auth;

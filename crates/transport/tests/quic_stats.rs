@@ -74,6 +74,7 @@ async fn access_rules_say_who_may_see_it() {
         who: Who::Client("nosy".into()),
         action: Some(Action::Subscribe),
         filter: "$SYS/broker/connections/#".into(),
+        exact: false,
     };
     let mut setup = Setup::new(1);
     setup.broker.access_control.rules = AccessRules::new(vec![deny], true).unwrap();

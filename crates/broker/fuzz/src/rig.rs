@@ -76,8 +76,13 @@ pub(crate) fn limits(drop_policy: DropPolicy) -> Limits {
 
 /// Nobody but the witness may publish where the witness listens.
 fn access_control() -> AccessControl {
-    let rule =
-        |allow, who| Rule { allow, who, action: Some(Action::Publish), filter: "witness/#".into() };
+    let rule = |allow, who| Rule {
+        allow,
+        who,
+        action: Some(Action::Publish),
+        filter: "witness/#".into(),
+        exact: false,
+    };
     let own = rule(true, Who::Client("witness-publisher".into()));
     match AccessRules::new(vec![own, rule(false, Who::Anyone)], true) {
         Ok(rules) => AccessControl { rules, ..AccessControl::default() },

@@ -11,6 +11,7 @@ mod jwt;
 mod password;
 mod queue;
 mod reply_to;
+mod stored_hash;
 
 use std::fmt;
 use std::net::IpAddr;
@@ -24,8 +25,9 @@ pub use external_users::{ExternalUsers, Login};
 pub use jws::KeyError;
 pub use jwt::{JwtError, JwtVerifier};
 pub(crate) use password::{Applicant, Decision, WaitingLogin};
-pub use password::{PasswordError, PasswordFile, hash_password};
+pub use password::{HashReplacements, PasswordError, PasswordFile, hash_password};
 pub use reply_to::ReplyTo;
+pub use stored_hash::{HashError, MAX_PBKDF2_ITERATIONS, check_hash};
 
 use crate::access::{AccessRules, Action, Subject};
 pub use crate::access::{EXTERNAL_TOPICS, EXTERNAL_USER_PREFIX};
@@ -224,10 +226,10 @@ impl AccessControl {
     /// changed since it subscribed, or deny only a part of what it subscribed to.
     pub(crate) fn may_receive(&self, subject: Subject<'_>, topic: &str) -> bool {
         // External users are not subject to the rules, and lose their connection with their rights.
-        external_users::name(subject).is_some() || self.allows(subject, Action::Subscribe, topic)
+        external_users::name(subject).is_some() || self.allows(subject, Action::Receive, topic)
     }
 
-    /// Whether the client may publish to `topic`, or subscribe to it as a filter.
+    /// Whether the client may publish to `topic`, subscribe to it as a filter, or receive what is published there.
     pub(crate) fn allows(&self, subject: Subject<'_>, action: Action, topic: &str) -> bool {
         // The external user without a name is the program itself, be there other external users or not.
         if external_users::name(subject).is_some_and(str::is_empty) {

@@ -1,21 +1,23 @@
-//! Passwords: a file of `user:argon2-hash` lines, checked on threads of its own.
+//! Passwords: a file of `user:hash` lines, checked on threads of its own.
 //!
 //! Hashing is slow by design. Two threads do it, fed by a bounded queue that is fair by address
 //! ([`super::queue`]): a flood of logins delays neither a worker nor a login that has succeeded before. Such
 //! logins are remembered as keyed digests and need no hashing when a fleet reconnects. Only users of the file are
 //! remembered, so other clients cannot evict them. A login whose connection ends leaves the queue.
+//!
+//! The file may have hashes of mosquitto ([`super::stored_hash`]). At the first successful login, the thread replaces
+//! such a hash by argon2, not in the file, which is the operator's, but where [`HashReplacements`] keeps it.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
-use argon2::password_hash::phc::PasswordHash;
-use argon2::password_hash::{PasswordHasher as _, PasswordVerifier as _};
-use argon2::{Argon2, Params};
+use argon2::Argon2;
+use argon2::password_hash::PasswordHasher as _;
 use fulmar_mqtt::ReasonCode;
 use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashSet;
@@ -23,6 +25,7 @@ use rustc_hash::FxHashSet;
 use super::admitted::{Admitted, AuthReply};
 use super::queue::{FairQueue, QueueId};
 use super::reply_to::ReplyTo;
+use super::stored_hash::{HashError, StoredHash};
 use crate::rate_limiter::Reputation;
 
 /// Threads that hash, of 19 MiB each. One leaves out users that fail, so that these never take more
@@ -47,15 +50,14 @@ pub enum PasswordError {
         source: std::io::Error,
     },
     /// A line is not `user:hash`.
-    #[error(
-        "{path}:{line}: expected USER:HASH with an argon2 hash; \
-         make one with `fulmar passwd USER`"
-    )]
+    #[error("{path}:{line}: {error}; lines are USER:HASH, and `fulmar passwd USER` makes one")]
     Line {
         /// Which file.
         path: String,
         /// Which line, from 1.
         line: usize,
+        /// What is wrong with its hash.
+        error: HashError,
     },
     /// A password cannot be hashed.
     #[error("cannot hash the password: {0}")]
@@ -103,11 +105,28 @@ pub(crate) struct Applicant {
     pub(crate) reply_to: ReplyTo,
 }
 
+/// Where the argon2 hashes are kept that replace hashes of mosquitto.
+pub trait HashReplacements: fmt::Debug + Send + Sync {
+    /// The argon2 hash of the user whose hash in the password file is `outdated`.
+    fn find(&self, user: &str, outdated: &str) -> Option<String>;
+
+    /// Keeps `argon2` for this user, as long as the password file has `outdated`. May wait for the disk.
+    fn keep(&self, user: &str, outdated: &str, argon2: &str);
+}
+
+/// A user of the file.
+struct User {
+    /// As the file has it.
+    text: String,
+    hash: StoredHash,
+}
+
 struct Checker {
-    users: HashMap<Box<str>, String>,
+    users: HashMap<Box<str>, User>,
     /// Hashed for unknown users too, so that the time taken does not reveal which users exist.
-    decoy: String,
+    decoy: StoredHash,
     memory: Mutex<Memory>,
+    replacements: OnceLock<Arc<dyn HashReplacements>>,
 }
 
 /// Logins that were checked, as digests. The keys are random and never leave the process, so this is of no use
@@ -120,6 +139,8 @@ struct Memory {
     /// The newest wrong ones.
     wrong: FxHashSet<u64>,
     wrong_order: VecDeque<u64>,
+    /// Hashes that replace those of the file.
+    replaced: HashMap<Box<str>, StoredHash>,
 }
 
 /// What the threads share.
@@ -182,22 +203,21 @@ impl PasswordFile {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let parsed = line
-                .split_once(':')
-                .filter(|(user, hash)| !user.is_empty() && PasswordHash::new(hash).is_ok());
-            let Some((user, hash)) = parsed else {
-                return Err(PasswordError::Line { path: shown, line: at + 1 });
-            };
-            users.insert(user.into(), hash.to_owned());
+            let wrong = |error| PasswordError::Line { path: shown.clone(), line: at + 1, error };
+            let parsed = line.split_once(':').filter(|(user, _)| !user.is_empty());
+            let (user, text) = parsed.ok_or_else(|| wrong(HashError::Form))?;
+            let hash = StoredHash::parse(text).map_err(wrong)?;
+            users.insert(user.into(), User { text: text.to_owned(), hash });
         }
         PasswordFile::start(users)
     }
 
-    fn start(users: HashMap<Box<str>, String>) -> Result<PasswordFile, PasswordError> {
+    fn start(users: HashMap<Box<str>, User>) -> Result<PasswordFile, PasswordError> {
         let checker = Checker {
             users,
-            decoy: hash_password(b"nobody has this password")?,
+            decoy: StoredHash::Argon2(hash_password(b"nobody has this password")?),
             memory: Mutex::default(),
+            replacements: OnceLock::new(),
         };
         let desk = Desk { checker, waiting: Mutex::default(), changed: Condvar::new() };
         let mut file = PasswordFile { desk: Arc::new(desk), threads: Vec::new() };
@@ -210,6 +230,20 @@ impl PasswordFile {
         Ok(file)
     }
 
+    /// Has hashes of mosquitto replaced by those that are kept there, and keeps new ones there. Only the first call
+    /// counts. Without it, they are replaced until the file is loaded again.
+    pub fn replace_outdated(&self, replacements: Arc<dyn HashReplacements>) {
+        let checker = &self.desk.checker;
+        let outdated = checker.users.iter().filter(|(_, user)| user.hash.is_outdated());
+        let found = outdated.filter_map(|(name, user)| {
+            let argon2 = StoredHash::parse(&replacements.find(name, &user.text)?).ok()?;
+            Some((name.clone(), argon2))
+        });
+        let found: HashMap<_, _> = found.collect();
+        checker.memory.lock().replaced.extend(found);
+        drop(checker.replacements.set(replacements));
+    }
+
     /// Whether the file has a user of this name.
     pub(super) fn knows(&self, user: &str) -> bool {
         self.desk.checker.users.contains_key(user)
@@ -219,12 +253,14 @@ impl PasswordFile {
     /// same.
     pub(crate) fn remember(&self, before: &PasswordFile) {
         let (new, old) = (&self.desk.checker, &before.desk.checker);
-        let same = |user: &str| new.users.get(user).is_some_and(|l| old.users.get(user) == Some(l));
+        let text = |checker: &Checker, user: &str| checker.users.get(user).map(|u| u.text.clone());
+        let same = |user: &str| text(new, user).is_some_and(|line| text(old, user) == Some(line));
         let before = old.memory.lock();
         let right = before.right.iter().filter(|(user, _)| same(user));
         let right = right.map(|(user, digest)| (user.clone(), *digest)).collect();
-        let memory = Memory { keys: before.keys.clone(), right, ..Memory::default() };
-        *new.memory.lock() = memory;
+        let mut memory = new.memory.lock();
+        memory.keys = before.keys.clone();
+        memory.right = right;
     }
 
     /// Decides at once if this login was right or wrong before, otherwise later.
@@ -293,7 +329,11 @@ impl Desk {
             };
             drop(waiting);
             let reply = self.checker.check(&login.user, &login.password);
+            let admitted = reply.is_ok();
             login.reply_to.send(reply);
+            if admitted {
+                self.checker.replace_outdated(&login.user, &login.password);
+            }
         }
     }
 }
@@ -314,12 +354,15 @@ impl Checker {
         if let Some(reply) = self.known(user, password) {
             return reply;
         }
-        let stored = self.users.get(user);
-        let text = stored.unwrap_or(&self.decoy);
-        let argon2 =
-            Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, Params::default());
-        let matches = PasswordHash::new(text)
-            .is_ok_and(|hash| argon2.verify_password(password, &hash).is_ok());
+        let stored = self.users.get(user).map(|stored| {
+            let memory = self.memory.lock();
+            memory.replaced.get(user).unwrap_or(&stored.hash).clone()
+        });
+        let matches = stored.as_ref().unwrap_or(&self.decoy).matches(password);
+        if !matches && stored.as_ref().is_some_and(StoredHash::is_outdated) {
+            // mosquitto's hashes take a fraction of the time.
+            self.decoy.matches(password);
+        }
         let mut memory = self.memory.lock();
         let digest = memory.digest(user, password);
         if stored.is_none() || !matches {
@@ -328,6 +371,24 @@ impl Checker {
         }
         memory.right.insert(user.into(), digest);
         Ok(Admitted::for_good(Some(user)))
+    }
+
+    /// Replaces the hash of a user who has shown this password, if it is one of mosquitto's.
+    fn replace_outdated(&self, user: &str, password: &[u8]) {
+        let Some((name, stored)) = self.users.get_key_value(user) else { return };
+        if !stored.hash.is_outdated() || self.memory.lock().replaced.contains_key(user) {
+            return;
+        }
+        match hash_password(password) {
+            Ok(argon2) => {
+                if let Some(replacements) = self.replacements.get() {
+                    replacements.keep(user, &stored.text, &argon2);
+                }
+                let argon2 = StoredHash::Argon2(argon2);
+                self.memory.lock().replaced.insert(name.clone(), argon2);
+            }
+            Err(error) => tracing::warn!(user, "cannot replace a hash of mosquitto: {error}"),
+        }
     }
 }
 
@@ -356,10 +417,18 @@ impl Memory {
 mod tests {
     use super::*;
 
+    fn user(text: &str) -> User {
+        User { text: text.to_owned(), hash: StoredHash::parse(text).unwrap() }
+    }
+
+    fn ann() -> PasswordFile {
+        let users = [("ann".into(), user(&hash_password(b"secret").unwrap()))];
+        PasswordFile::start(users.into_iter().collect()).unwrap()
+    }
+
     #[test]
     fn right_and_wrong_passwords() {
-        let users = [("ann".into(), hash_password(b"secret").unwrap())];
-        let file = PasswordFile::start(users.into_iter().collect()).unwrap();
+        let file = ann();
         let checker = &file.desk.checker;
         assert_eq!(checker.check("ann", b"secret"), Ok(Admitted::for_good(Some("ann"))));
         let refused = Err(ReasonCode::BadUserNameOrPassword);
@@ -373,8 +442,7 @@ mod tests {
 
     #[test]
     fn strangers_do_not_push_out_what_is_remembered() {
-        let users = [("ann".into(), hash_password(b"secret").unwrap())];
-        let file = PasswordFile::start(users.into_iter().collect()).unwrap();
+        let file = ann();
         let checker = &file.desk.checker;
         checker.check("ann", b"secret").unwrap();
         for number in 0..3 * REMEMBERED_WRONG as u64 {
@@ -390,7 +458,7 @@ mod tests {
     fn a_new_file_knows_the_logins_of_users_whose_lines_are_the_same() {
         let line = hash_password(b"secret").unwrap();
         let file = |users: &[(&str, &String)]| {
-            let users = users.iter().map(|(user, line)| ((*user).into(), (*line).clone()));
+            let users = users.iter().map(|(name, line)| ((*name).into(), user(line)));
             PasswordFile::start(users.collect()).unwrap()
         };
         let old = file(&[("ann", &line), ("bob", &line), ("eve", &line)]);
@@ -402,6 +470,62 @@ mod tests {
         new.remember(&old);
         let known = |user| new.desk.checker.known(user, b"secret").is_some();
         assert!(known("ann") && !known("bob") && !known("eve"));
+    }
+
+    #[derive(Debug, Default)]
+    struct Kept(Mutex<HashMap<(String, String), String>>);
+
+    impl HashReplacements for Kept {
+        fn find(&self, user: &str, outdated: &str) -> Option<String> {
+            self.0.lock().get(&(user.to_owned(), outdated.to_owned())).cloned()
+        }
+
+        fn keep(&self, user: &str, outdated: &str, argon2: &str) {
+            let key = (user.to_owned(), outdated.to_owned());
+            assert!(self.0.lock().insert(key, argon2.to_owned()).is_none(), "replaced twice");
+        }
+    }
+
+    /// In the form of mosquitto before 2.0.
+    fn mosquittos(password: &[u8]) -> String {
+        let mut context = ring::digest::Context::new(&ring::digest::SHA512);
+        context.update(password);
+        context.update(b"salt");
+        let encoded = |bytes: &[u8]| {
+            base64::Engine::encode(&base64::engine::general_purpose::STANDARD, bytes)
+        };
+        format!("$6${}${}", encoded(b"salt"), encoded(context.finish().as_ref()))
+    }
+
+    fn bob(text: &str, kept: &Arc<Kept>) -> PasswordFile {
+        let users = [("bob".into(), user(text))];
+        let file = PasswordFile::start(users.into_iter().collect()).unwrap();
+        file.replace_outdated(Arc::clone(kept) as Arc<dyn HashReplacements>);
+        file
+    }
+
+    #[test]
+    fn a_hash_of_mosquitto_is_replaced_after_the_first_login_until_the_file_has_another() {
+        let kept = Arc::new(Kept::default());
+        let old = mosquittos(b"secret");
+        let file = bob(&old, &kept);
+        let checker = &file.desk.checker;
+        let refused = Err(ReasonCode::BadUserNameOrPassword);
+        assert_eq!(checker.check("bob", b"wrong"), refused);
+        for _ in 0..2 {
+            assert!(checker.check("bob", b"secret").is_ok());
+            checker.replace_outdated("bob", b"secret");
+        }
+        let argon2 = kept.find("bob", &old).unwrap();
+        assert!(argon2.starts_with("$argon2id$"), "{argon2}");
+        // Without the old hash's help.
+        let again = bob(&old, &kept);
+        assert!(!again.desk.checker.memory.lock().replaced["bob"].is_outdated());
+        assert!(again.desk.checker.check("bob", b"secret").is_ok());
+        assert_eq!(again.desk.checker.check("bob", b"wrong"), refused);
+        let changed = bob(&mosquittos(b"changed"), &kept);
+        assert_eq!(changed.desk.checker.check("bob", b"secret"), refused);
+        assert!(changed.desk.checker.check("bob", b"changed").is_ok());
     }
 
     #[test]

@@ -387,7 +387,9 @@ impl AclRule {
             RuleAction::Both => None,
             RuleAction::Publish => Some(Action::Publish),
             RuleAction::Subscribe => Some(Action::Subscribe),
+            RuleAction::Receive => Some(Action::Receive),
         };
-        Rule { allow: self.allow, who, action, filter: self.topic.as_str().into() }
+        let filter = self.topic.as_str().into();
+        Rule { allow: self.allow, who, action, filter, exact: self.exact }
     }
 }

@@ -395,7 +395,7 @@ pub(crate) enum Anonymous {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Auth {
     pub(crate) allow_anonymous: Anonymous,
-    /// `user:argon2-hash` lines; empty for none.
+    /// `user:hash` lines; empty for none.
     pub(crate) password_file: PathBuf,
     /// HS256, RS256, ES256, EdDSA or JWKS; empty for no tokens.
     pub(crate) jwt_algorithm: String,
@@ -434,6 +434,9 @@ pub(crate) struct AclRule {
     pub(super) anonymous: bool,
     #[serde(default)]
     pub(super) action: RuleAction,
+    /// Whether the topic is compared as text.
+    #[serde(default)]
+    pub(super) exact: bool,
 }
 
 impl AclRule {
@@ -452,6 +455,7 @@ pub(super) enum RuleAction {
     Both,
     Publish,
     Subscribe,
+    Receive,
 }
 
 /// Durable state; see [`fulmar_store::Options`].

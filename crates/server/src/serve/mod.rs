@@ -26,6 +26,7 @@ mod platform;
 mod platform_client;
 mod psk;
 mod publish_hook;
+mod replaced_hashes;
 mod secrets;
 mod server;
 mod status;

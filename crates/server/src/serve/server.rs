@@ -28,7 +28,7 @@ use super::landing_page;
 use super::mqttsn::MqttSn;
 use super::publish_hook::IncomingHook;
 use super::stored::Stored;
-use super::{acme, http, http_publish, listeners, platform, secrets};
+use super::{acme, http, http_publish, listeners, platform, replaced_hashes, secrets};
 use crate::config::{Config, set};
 
 /// A server: broker, listeners, and the gateway and the platform where they are configured.
@@ -96,6 +96,7 @@ impl Server {
         let config = config.clone().complete()?;
         let parts = self.parts()?;
         let access_control = config.access_control()?;
+        replaced_hashes::keep(&access_control, &data_dir(&self.started)?)?;
         parts.certificates.reload(&config)?;
         parts.broker.set_access_control(access_control);
         Ok(config.changes_requiring_restart(&self.started))
@@ -160,6 +161,7 @@ impl Opened {
         config.check_files()?;
         let access_control = config.access_control()?;
         let data = data_dir(config)?;
+        replaced_hashes::keep(&access_control, &data)?;
         let certificates = Certificates::open(config, &data)?;
         let keys = secrets::quic_keys(&data)?;
         if let Some(folder) = set(&config.quic.qlog_dir) {

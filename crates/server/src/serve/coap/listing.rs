@@ -86,6 +86,7 @@ mod tests {
             who: Who::Anyone,
             action: Some(Action::Subscribe),
             filter: "secret/#".into(),
+            exact: false,
         };
         let rules = AccessRules::new(vec![deny], true).unwrap();
         let config = BrokerConfig {
