@@ -6,7 +6,8 @@ use clap::{Parser, Subcommand};
 use fulmar_command::logging::LogArgs;
 
 use crate::{
-    accounts, bench, bulk, cert, demo, health, lab, manual, meter, passwd, pubsub, sensor, serve,
+    accounts, bench, bulk, cert, demo, health, import, lab, manual, meter, passwd, pubsub, sensor,
+    serve,
 };
 
 const EXAMPLES: &str = "\
@@ -73,6 +74,9 @@ pub(crate) enum Command {
     Cert(cert::Args),
     /// Add a user to the password file, or change a password
     Passwd(passwd::Args),
+    /// Translate another broker's configuration
+    #[cfg_attr(not(feature = "import"), command(hide = true))]
+    Import(import::Args),
     /// Ask whether a broker is healthy
     Health(health::Args),
     /// Print completions for a shell

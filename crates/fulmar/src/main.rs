@@ -9,6 +9,7 @@ mod cli;
     feature = "bench",
     feature = "bulk",
     feature = "demo",
+    feature = "import",
     feature = "lab",
     feature = "meter",
     feature = "platform",
@@ -24,6 +25,7 @@ mod manual;
     feature = "bench",
     feature = "bulk",
     feature = "demo",
+    feature = "import",
     feature = "lab",
     feature = "meter",
     feature = "platform",
@@ -41,6 +43,8 @@ use fulmar_command_bench as bench;
 use fulmar_command_bulk as bulk;
 #[cfg(feature = "demo")]
 use fulmar_command_demo as demo;
+#[cfg(feature = "import")]
+use fulmar_command_import as import;
 #[cfg(feature = "lab")]
 use fulmar_command_lab as lab;
 #[cfg(feature = "meter")]
@@ -61,6 +65,8 @@ use crate::disabled_commands::bench;
 use crate::disabled_commands::bulk;
 #[cfg(not(feature = "demo"))]
 use crate::disabled_commands::demo;
+#[cfg(not(feature = "import"))]
+use crate::disabled_commands::import;
 #[cfg(not(feature = "lab"))]
 use crate::disabled_commands::lab;
 #[cfg(not(feature = "meter"))]
@@ -97,6 +103,7 @@ fn main() -> ExitCode {
         Command::Passwd(args) => with_log(&log, || passwd::run(&args)),
         Command::User(args) => with_log(&log, || accounts::user(&args)),
         Command::Twin(args) => with_log(&log, || accounts::twin(&args)),
+        Command::Import(args) => with_log(&log, || import::run(&args)),
         Command::Cert(args) => with_log(&log, || cert::run(args)),
         Command::Health(args) => with_log(&log, || health::run(&args)),
         Command::Completions(args) => with_log(&log, || manual::completions(&args, Cli::command())),

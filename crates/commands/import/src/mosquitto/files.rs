@@ -1,0 +1,158 @@
+//! Access to files, so that tests and fuzzing need no disk.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read as _};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::report::{Error, Place};
+
+/// Largest file that is read: a password file with some 400,000 users.
+const MAX_FILE_BYTES: u64 = 64 << 20;
+
+/// Files in a folder of `include_dir`.
+const MAX_INCLUDED: usize = 1000;
+
+/// The machine of the configuration.
+pub trait Files {
+    /// The contents of a file.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn read(&self, path: &Path) -> io::Result<String>;
+
+    /// The files in a folder.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>>;
+
+    /// Whether users other than its owner have access to the file.
+    fn is_exposed(&self, path: &Path) -> bool;
+
+    /// The addresses of a host name.
+    ///
+    /// # Errors
+    /// There are none.
+    fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>>;
+
+    /// Whether the machine has IPv6.
+    fn has_ipv6(&self) -> bool;
+}
+
+/// This machine.
+#[derive(Debug)]
+pub struct Disk;
+
+impl Files for Disk {
+    fn read(&self, path: &Path) -> io::Result<String> {
+        let mut bytes = Vec::new();
+        File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > MAX_FILE_BYTES {
+            let text = format!("more than {MAX_FILE_BYTES} bytes");
+            return Err(io::Error::new(ErrorKind::FileTooLarge, text));
+        }
+        String::from_utf8(bytes).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
+    }
+
+    fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
+        let entries = std::fs::read_dir(folder)?.take(MAX_INCLUDED + 1);
+        let paths: Vec<PathBuf> =
+            entries.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
+        if paths.len() > MAX_INCLUDED {
+            return Err(io::Error::other(format!("more than {MAX_INCLUDED} files")));
+        }
+        Ok(paths)
+    }
+
+    fn is_exposed(&self, path: &Path) -> bool {
+        use std::os::unix::fs::PermissionsExt as _;
+        path.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o077 != 0)
+    }
+
+    fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        Ok((host, port).to_socket_addrs()?.collect())
+    }
+
+    fn has_ipv6(&self) -> bool {
+        TcpListener::bind("[::1]:0").is_ok()
+    }
+}
+
+/// Reads a file that is named somewhere.
+pub(super) fn read(
+    files: &dyn Files,
+    path: &Path,
+    named_at: Option<&Place>,
+) -> Result<String, Error> {
+    files.read(path).map_err(|error| {
+        let hint = match error.kind() {
+            ErrorKind::PermissionDenied => "; run the import as root or as mosquitto's user",
+            ErrorKind::NotFound if path.is_relative() => {
+                "; a relative path begins at the current folder, as mosquitto's does"
+            }
+            _ => "",
+        };
+        let text = format!("{error}{hint}");
+        let path = path.display();
+        match named_at {
+            Some(place) => Error::malformed(place, format!("cannot read {path}: {text}")),
+            None => Error::Unreadable { path: path.to_string(), text },
+        }
+    })
+}
+
+/// The lines of a file with their places, without spaces around them, empty ones and comments.
+pub(super) fn lines<'a>(file: &Path, text: &'a str) -> impl Iterator<Item = (Place, &'a str)> {
+    let file: Arc<Path> = file.into();
+    // Some editors put a byte order mark first.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let lines = (1..).zip(text.lines().map(str::trim));
+    let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    lines.map(move |(line, text)| (Place { file: Arc::clone(&file), line }, text))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// Files in memory.
+    pub(in super::super) struct Memory(BTreeMap<PathBuf, String>);
+
+    impl Memory {
+        pub(in super::super) fn new(files: &[(&str, &str)]) -> Memory {
+            let files = files.iter().map(|(path, text)| (path.into(), (*text).to_owned()));
+            Memory(files.collect())
+        }
+    }
+
+    impl Files for Memory {
+        fn read(&self, path: &Path) -> io::Result<String> {
+            self.0.get(path).cloned().ok_or_else(|| ErrorKind::NotFound.into())
+        }
+
+        fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
+            let here = |path: &&PathBuf| path.parent() == Some(folder);
+            let found: Vec<PathBuf> = self.0.keys().filter(here).cloned().collect();
+            if found.is_empty() { Err(ErrorKind::NotFound.into()) } else { Ok(found) }
+        }
+
+        fn is_exposed(&self, path: &Path) -> bool {
+            path.to_string_lossy().contains("exposed")
+        }
+
+        fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+            match host {
+                "localhost" => Ok(vec![([127, 0, 0, 1], port).into()]),
+                _ => Err(ErrorKind::NotFound.into()),
+            }
+        }
+
+        fn has_ipv6(&self) -> bool {
+            true
+        }
+    }
+}
