@@ -261,10 +261,29 @@ impl Config {
     pub(crate) fn check_ways_in(&self) -> Result<(), Usage> {
         ways_in(self)
     }
+
+    /// Whether a listener that other machines reach lets nobody in, apart from users of the platform: then the first
+    /// start creates a user.
+    pub(crate) fn needs_user(&self) -> bool {
+        let listeners = self.listeners.mqtt_listeners().into_iter();
+        let mut all =
+            listeners.flat_map(|(name, addresses)| addresses.iter().map(move |a| (name, a)));
+        all.any(|(name, address)| !address.ip().is_loopback() && !has_way_in(self, name, address))
+    }
+
+    /// Whether other machines reach the platform's pages and API.
+    #[cfg(feature = "platform")]
+    pub(crate) fn has_reachable_pages(&self) -> bool {
+        self.listeners.https.iter().any(|address| !address.ip().is_loopback())
+    }
 }
 
-/// Whether a client could log in at each listener, apart from users of the platform.
+/// Whether a client could log in at each listener, apart from users of the platform. The user that the first start
+/// creates for other machines can log in at all of them.
 fn ways_in(config: &Config) -> Result<(), Usage> {
+    if config.needs_user() {
+        return Ok(());
+    }
     for (name, addresses) in config.listeners.mqtt_listeners() {
         for address in addresses {
             usable(config, name, address)?;
@@ -273,13 +292,17 @@ fn ways_in(config: &Config) -> Result<(), Usage> {
     Ok(())
 }
 
-/// A listener that would refuse every client is an error. So is a listener that is open to a network by mistake; with
-/// the defaults, it refuses every client.
-fn usable(config: &Config, name: &str, address: &SocketAddr) -> Result<(), Usage> {
+/// Whether the configuration has a way to log in at a listener.
+fn has_way_in(config: &Config, name: &str, address: &SocketAddr) -> bool {
     let (auth, tls) = (&config.auth, &config.tls);
-    let credentials = is_set(&auth.password_file) || !auth.jwt_algorithm.is_empty();
+    let credentials = config.password_file().is_some() || !auth.jwt_algorithm.is_empty();
     let certificates = name != "mqtt" && name != "ws" && tls.client_auth != ClientAuth::Off;
-    if credentials || certificates || auth.allow_anonymous.at(*address) {
+    credentials || certificates || auth.allow_anonymous.at(*address)
+}
+
+/// A listener that would refuse every client is an error.
+fn usable(config: &Config, name: &str, address: &SocketAddr) -> Result<(), Usage> {
+    if has_way_in(config, name, address) {
         return Ok(());
     }
     let platform = match cfg!(feature = "platform") && config.has_platform() {
@@ -400,43 +423,55 @@ mod tests {
     }
 
     #[test]
-    fn off_loopback_there_must_be_a_way_in() {
-        fn with(change: impl FnOnce(&mut Config)) -> Result<(), String> {
-            super::tests::with(|c| {
-                c.platform.enabled = Enabled::Set(false);
-                change(c);
-            })
-        }
+    fn off_loopback_somebody_can_log_in_or_a_user_is_needed() {
+        let needs = |change: &dyn Fn(&mut Config)| {
+            // A data folder without users.
+            let mut config = Config::default().with_data_dir("/none");
+            config.platform.enabled = Enabled::Set(false);
+            change(&mut config);
+            check(&config).unwrap();
+            config.needs_user()
+        };
         let open: SocketAddr = "192.0.2.1:1883".parse().unwrap();
-        assert!(with(|c| c.listeners.mqtt = vec![open]).unwrap_err().contains("192.0.2.1:1883"));
-        with(|c| {
+        assert!(!needs(&|_| ()));
+        assert!(needs(&|c| c.listeners.mqtt = vec![open]));
+        assert!(!needs(&|c| {
             c.listeners.mqtt = vec![open];
             c.auth.allow_anonymous = Anonymous::Always;
-        })
-        .unwrap();
-        with(|c| {
+        }));
+        assert!(!needs(&|c| {
             c.listeners.mqtt = vec![open];
             c.auth.password_file = "passwords".into();
-        })
-        .unwrap();
+        }));
         let certificates = |c: &mut Config| {
             c.tls.client_ca = "ca.pem".into();
             c.tls.client_auth = ClientAuth::Required;
         };
-        with(|c| {
+        assert!(!needs(&|c| {
             c.listeners.quic = vec![open];
             certificates(c);
-        })
-        .unwrap();
-        let plain = with(|c| {
-            c.listeners.ws = vec![open];
-            certificates(c);
-        });
-        assert!(plain.is_err(), "certificates do not help on a listener without TLS");
+        }));
+        assert!(
+            needs(&|c| {
+                c.listeners.ws = vec![open];
+                certificates(c);
+            }),
+            "certificates do not help on a listener without TLS"
+        );
+        // The user can log in on loopback, too.
+        assert!(needs(&|c| {
+            c.listeners.mqtt.push(open);
+            c.auth.allow_anonymous = Anonymous::Never;
+        }));
+    }
+
+    #[test]
+    fn a_listener_that_refuses_everybody_is_refused() {
+        let mut config = Config::default().with_data_dir("/none");
+        config.auth.allow_anonymous = Anonymous::Never;
+        assert!(ways_in(&config).unwrap_err().to_string().contains("127.0.0.1:1883"));
         // There may be users of the platform, or not yet.
         if cfg!(feature = "platform") {
-            let mut config = Config::default();
-            config.listeners.mqtt = vec![open];
             check(&config).unwrap();
             assert!(ways_in(&config).unwrap_err().to_string().contains("fulmar user add"));
         }

@@ -1,7 +1,7 @@
 //! Converts the sections to the other crates' types, and reads the files that they name.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +20,9 @@ use super::sections::{
     Retry, RuleAction, Storage, set,
 };
 use crate::exit::Usage;
+
+/// The password file in the data folder that the first start creates if there is no other way to log in.
+pub(crate) const PASSWORDS_FILE: &str = "passwords";
 
 fn seconds(seconds: u32) -> Duration {
     Duration::from_secs(u64::from(seconds))
@@ -293,13 +296,19 @@ impl Config {
         wanted && !self.listeners.https.is_empty()
     }
 
+    /// The file of the broker's users: the configured one, or the one of the first administrator in the data folder.
+    pub(crate) fn password_file(&self) -> Option<PathBuf> {
+        let created = || Some(self.data_dir().join(PASSWORDS_FILE)).filter(|file| file.is_file());
+        set(&self.auth.password_file).map(Path::to_owned).or_else(created)
+    }
+
     /// Authentication and access rules, with the files they name.
     ///
     /// # Errors
     /// A file cannot be read, or its content is invalid.
     pub(crate) fn access_control(&self) -> anyhow::Result<AccessControl> {
         let auth = &self.auth;
-        let passwords = set(&auth.password_file).map(PasswordFile::load).transpose();
+        let passwords = self.password_file().as_deref().map(PasswordFile::load).transpose();
         let passwords = passwords.map_err(|error| Usage(format!("[auth] {error}")))?;
         let jwt = set(&auth.jwt_key_file)
             .map(|path| -> anyhow::Result<JwtVerifier> {

@@ -18,6 +18,7 @@ mod upstream;
 
 use std::path::{Path, PathBuf};
 
+pub(crate) use convert::PASSWORDS_FILE;
 pub use document::Config;
 pub(crate) use memory::available_to;
 use read::Source;

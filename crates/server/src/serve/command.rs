@@ -1,8 +1,8 @@
 //! `fulmar serve`: a [`Server`] in a process of its own, with what belongs to a process: arguments, environment, log,
 //! signals, the service manager, memory, and the `ready` line on standard output.
 
-use std::io::Write as _;
-use std::path::PathBuf;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -85,6 +85,9 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     let server = Server::start(config)?;
     let memory = Memory::start(server.broker()?)?;
     announce(&listeners::ready_line(server.bound()))?;
+    if let Some(file) = server.first_administrator() {
+        show_first_login(file)?;
+    }
     notify::ready();
     wait(signals, args, &server);
     notify::stopping();
@@ -102,10 +105,22 @@ fn check_only(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     report.print(false)
 }
 
-/// The one line on standard output, for scripts that wait for it.
+/// Text on standard output: the one line for scripts that wait for it; for a person on a terminal also more.
 fn announce(line: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}").and_then(|()| out.flush()).context("standard output")
+}
+
+/// How to log in for the first time: on a terminal, once; otherwise, as under a service manager, where it is.
+fn show_first_login(file: &Path) -> anyhow::Result<()> {
+    if !std::io::stdout().is_terminal() {
+        tracing::warn!(file = %file.display(),
+            "first start: this file has the name and the password of the first administrator; log in, then remove it");
+        return Ok(());
+    }
+    let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    announce(text.trim_end())?;
+    std::fs::remove_file(file).with_context(|| file.display().to_string())
 }
 
 /// Returns when the program is to stop.

@@ -8,6 +8,7 @@ pub(crate) mod check;
 mod coap;
 mod command;
 pub mod doctor;
+mod first_administrator;
 mod gateway;
 mod http;
 mod http_publish;

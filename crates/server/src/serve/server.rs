@@ -9,7 +9,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,9 @@ use super::landing_page;
 use super::mqttsn::MqttSn;
 use super::publish_hook::IncomingHook;
 use super::stored::Stored;
-use super::{acme, http, http_publish, listeners, platform, replaced_hashes, secrets};
+use super::{
+    acme, first_administrator, http, http_publish, listeners, platform, replaced_hashes, secrets,
+};
 use crate::config::{Config, set};
 
 /// A server: broker, listeners, and the gateway and the platform where they are configured.
@@ -49,6 +51,7 @@ pub struct Server {
     /// The configuration with which it was started.
     started: Config,
     bound: Addresses,
+    first_administrator: Option<PathBuf>,
     /// `None` once it has ended.
     parts: Option<Parts>,
 }
@@ -69,8 +72,9 @@ impl Server {
     pub fn start(config: Config) -> anyhow::Result<Server> {
         let config = config.complete()?;
         let opened = Opened::open(&config)?;
+        let first_administrator = opened.first_administrator.clone();
         let (parts, bound) = Parts::start(&config, opened)?;
-        Ok(Server { started: config, bound, parts: Some(parts) })
+        Ok(Server { started: config, bound, first_administrator, parts: Some(parts) })
     }
 
     /// Every bound listener by its name in `[listeners]`, with the port that the system chose where the configuration
@@ -78,6 +82,13 @@ impl Server {
     #[must_use]
     pub fn bound(&self) -> &[(&'static str, SocketAddr)] {
         &self.bound
+    }
+
+    /// The file with name and password of the administrator that this start has created, because nobody could log in at a
+    /// listener that other machines reach. Show it to the operator, and remove it.
+    #[must_use]
+    pub fn first_administrator(&self) -> Option<&Path> {
+        self.first_administrator.as_deref()
     }
 
     /// The first address of a listener; `None` if it has none.
@@ -152,6 +163,7 @@ struct Opened {
     gateway: Option<Gateway>,
     platform: platform::Running,
     access_control: AccessControl,
+    first_administrator: Option<PathBuf>,
     internal_sessions: Vec<Box<str>>,
 }
 
@@ -159,7 +171,7 @@ impl Opened {
     /// Reads and checks everything, and locks the data folder.
     fn open(config: &Config) -> anyhow::Result<Opened> {
         config.check_files()?;
-        let access_control = config.access_control()?;
+        let mut access_control = config.access_control()?;
         let data = data_dir(config)?;
         replaced_hashes::keep(&access_control, &data)?;
         let certificates = Certificates::open(config, &data)?;
@@ -173,6 +185,11 @@ impl Opened {
         };
         let mut stored = Stored::open(config, &data)?;
         let gateway = Gateway::open(config, &data, stored.restored()).context("gateway")?;
+        // The data folder is locked, and everything else can be used.
+        let first_administrator = first_administrator::create(config, &data)?;
+        if first_administrator.is_some() {
+            access_control = config.access_control()?;
+        }
         let platform = platform::Running::open(config, &data)?;
         let internal_sessions = stored.add_internal_sessions(gateway.as_ref(), &platform);
         Ok(Opened {
@@ -184,6 +201,7 @@ impl Opened {
             gateway,
             platform,
             access_control,
+            first_administrator,
             internal_sessions,
         })
     }

@@ -18,6 +18,9 @@ use anyhow::Context as _;
 use self::finding::{Finding, Report};
 use crate::config::{Config, set};
 
+const FIRST_ADMINISTRATOR: &str =
+    "nobody can log in from other machines yet: the next start creates a first administrator";
+
 /// Everything about this configuration, read from `file` if there is one.
 pub(crate) fn check(config: &Config, file: Option<&Path>) -> Report {
     let folder = config.data_dir();
@@ -28,6 +31,7 @@ pub(crate) fn check(config: &Config, file: Option<&Path>) -> Report {
     findings.push(certificate::check(config, &folder, SystemTime::now()));
     findings.extend(data::check(config, &folder, server.as_ref()));
     findings.extend(platform(config, &folder));
+    findings.extend(users(config));
     findings.extend(listeners::check(config, server.as_ref()));
     Report(findings)
 }
@@ -110,8 +114,11 @@ fn platform(config: &Config, data: &Path) -> Vec<Finding> {
     let file = matches!(database, Ok(fulmar_platform::Database::File));
     if file && !data.join(fulmar_platform::DATABASE_FILE).exists() {
         findings.push(match config.check_ways_in() {
-            Ok(()) => Finding::ok("platform", "has no users yet: fulmar user add NAME --admin"),
             Err(error) => Finding::error("platform", &error.into()),
+            Ok(()) if config.needs_user() || config.has_reachable_pages() => {
+                Finding::ok("platform", FIRST_ADMINISTRATOR)
+            }
+            Ok(()) => Finding::ok("platform", "has no users yet: fulmar user add NAME --admin"),
         });
     }
     findings
@@ -120,4 +127,13 @@ fn platform(config: &Config, data: &Path) -> Vec<Finding> {
 #[cfg(not(feature = "platform"))]
 fn platform(_: &Config, _: &Path) -> Vec<Finding> {
     Vec::new()
+}
+
+/// The user that the first start creates where there is no platform.
+fn users(config: &Config) -> Option<Finding> {
+    #[cfg(feature = "platform")]
+    if config.has_platform() {
+        return None;
+    }
+    config.needs_user().then(|| Finding::ok("users", FIRST_ADMINISTRATOR))
 }

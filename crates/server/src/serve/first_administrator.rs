@@ -1,0 +1,160 @@
+//! The first administrator of a broker that other machines can reach, created by the first start if nobody could log in.
+//!
+//! With the platform, it is an account of the platform, otherwise a user of the password file that the data folder then
+//! has. The password is generated, and only its hash is stored with the user. It is also in a file that only the server's
+//! user can read, from before the user exists, so that no crash loses it: the program shows the file's contents on a
+//! terminal and removes it, or logs its path. It is in no log.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use fulmar_broker::auth::hash_password;
+use fulmar_certs::authority::local_names;
+use fulmar_certs::files;
+use ring::rand::{SecureRandom as _, SystemRandom};
+
+use crate::config::{Config, PASSWORDS_FILE};
+
+/// Its name.
+const NAME: &str = "admin";
+/// The file in the data folder.
+pub(super) const FILE: &str = "first-administrator";
+/// 32 letters and digits, without those that look alike.
+const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
+/// 100 random bits, in groups that a person can copy.
+const GROUPS: usize = 4;
+const GROUP: usize = 5;
+const PASSWORD: &str = "password: ";
+
+/// Creates it, if nobody could log in at a listener that other machines reach. Returns the file with its password.
+///
+/// # Errors
+/// The user or the file cannot be stored.
+pub(super) fn create(config: &Config, data: &Path) -> anyhow::Result<Option<PathBuf>> {
+    let Some(users) = Users::without_any(config, data)? else { return Ok(None) };
+    let file = data.join(FILE);
+    // Of a start that was interrupted.
+    let written = std::fs::read_to_string(&file).unwrap_or_default();
+    let earlier = written.lines().find_map(|line| line.strip_prefix(PASSWORD));
+    let password = match earlier {
+        Some(password) => password.to_owned(),
+        None => generate()?,
+    };
+    files::write(&file, text(&password, &users, data).as_bytes(), true)?;
+    users.add(&password, data).context("the first administrator")?;
+    Ok(Some(file))
+}
+
+/// Where users are stored. There is none yet.
+enum Users {
+    PasswordFile,
+    #[cfg(feature = "platform")]
+    Platform(fulmar_platform::Admin),
+}
+
+impl Users {
+    /// `None` if there are users, or if none is needed.
+    fn without_any(config: &Config, data: &Path) -> anyhow::Result<Option<Users>> {
+        #[cfg(feature = "platform")]
+        if config.has_platform() {
+            if !config.needs_user() && !config.has_reachable_pages() {
+                return Ok(None);
+            }
+            let admin = fulmar_platform::Admin::open(data, &config.platform.database()?);
+            let admin = admin.context("platform")?;
+            return Ok(admin.users()?.is_empty().then_some(Users::Platform(admin)));
+        }
+        let _ = data;
+        Ok(config.needs_user().then_some(Users::PasswordFile))
+    }
+
+    fn add(&self, password: &str, data: &Path) -> anyhow::Result<()> {
+        match self {
+            Users::PasswordFile => {
+                let line = format!("{NAME}:{}\n", hash_password(password.as_bytes())?);
+                Ok(files::write(&data.join(PASSWORDS_FILE), line.as_bytes(), true)?)
+            }
+            #[cfg(feature = "platform")]
+            Users::Platform(admin) => {
+                let (name, display_name, role) = (NAME, None, None);
+                let user =
+                    fulmar_platform::UserToAdd { name, display_name, server_admin: true, role };
+                Ok(admin.add_user(&user, password)?)
+            }
+        }
+    }
+
+    /// Where it can log in, and the command that changes its password. A user of the platform has no rights to topics
+    /// beyond the platform's.
+    fn advice(&self, data: &Path) -> String {
+        let data = data.display();
+        match self {
+            Users::PasswordFile => {
+                let host = local_names().into_iter().next().unwrap_or("localhost".to_owned());
+                format!(
+                    "Try it: fulmar sub quic://{host} -u {NAME} -P - -t '#' -v\n\
+                     Change the password: fulmar passwd {NAME} --file {data}/{PASSWORDS_FILE}\n"
+                )
+            }
+            #[cfg(feature = "platform")]
+            Users::Platform(_) => format!(
+                "Log in with a browser, at the address of the https listener.\n\
+                 Create users for devices: fulmar user token --help\n\
+                 Change the password: fulmar user passwd {NAME} --data {data}\n"
+            ),
+        }
+    }
+}
+
+fn generate() -> anyhow::Result<String> {
+    let mut random = [0; GROUPS * GROUP];
+    let filled = SystemRandom::new().fill(&mut random);
+    filled.ok().context("the system random number generator failed")?;
+    // Of 256 values, each letter has eight.
+    let letter = |byte: &u8| char::from(LETTERS[usize::from(byte % 32)]);
+    let groups = random.chunks(GROUP).map(|group| group.iter().map(letter).collect::<String>());
+    Ok(groups.collect::<Vec<_>>().join("-"))
+}
+
+/// What a person needs for the first login.
+fn text(password: &str, users: &Users, data: &Path) -> String {
+    let advice = users.advice(data);
+    format!("The first administrator:\nname: {NAME}\n{PASSWORD}{password}\n{advice}")
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn passwords_differ_and_have_no_letters_that_look_alike() {
+        let passwords: HashSet<String> = (0..100).map(|_| generate().unwrap()).collect();
+        assert_eq!(passwords.len(), 100);
+        for password in passwords {
+            assert_eq!(password.len(), GROUPS * GROUP + GROUPS - 1, "{password}");
+            let known = |letter: char| letter == '-' || LETTERS.contains(&(letter as u8));
+            assert!(password.chars().all(known), "{password}");
+            assert!(!password.contains(['0', 'o', '1', 'l']), "{password}");
+        }
+    }
+
+    #[test]
+    fn the_password_of_an_interrupted_start_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let toml = "[listeners]\nmqtt = [\"0.0.0.0:0\"]\nhttps = []\n";
+        let config = Config::from_toml(toml).unwrap().with_data_dir(folder.path());
+        let password = |path: &Path| {
+            let text = std::fs::read_to_string(path).unwrap();
+            text.lines().find_map(|line| line.strip_prefix(PASSWORD)).unwrap().to_owned()
+        };
+        let file = create(&config, folder.path()).unwrap().unwrap();
+        let first = password(&file);
+        // The crash came before the user was stored.
+        std::fs::remove_file(folder.path().join(PASSWORDS_FILE)).unwrap();
+        let file = create(&config, folder.path()).unwrap().unwrap();
+        assert_eq!(password(&file), first);
+        assert_eq!(create(&config, folder.path()).unwrap(), None);
+    }
+}
