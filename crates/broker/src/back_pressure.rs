@@ -26,6 +26,9 @@ const NO_DELAY: u8 = 0;
 const DELAY_PUBLISHERS: u8 = 1;
 /// All clients wait.
 const DELAY_ALL: u8 = 2;
+/// Messages that may be queued for an internal session per worker, whatever the limits: each worker may be in the middle
+/// of a publication when clients begin to wait, which is at three quarters.
+const ALWAYS_QUEUED_PER_WORKER: usize = 4;
 
 /// What a session has queued, not counting what is in flight.
 #[derive(Debug, Default)]
@@ -43,6 +46,8 @@ pub(crate) struct HighWaterMark {
     session: SessionKey,
     most: usize,
     most_bytes: usize,
+    /// Messages that are queued whatever the limits.
+    always: usize,
     /// One of the levels above.
     level: u8,
 }
@@ -67,9 +72,13 @@ impl Queued {
         self.bytes
     }
 
-    /// Whether a message of this size may be queued.
+    /// Whether a message of this size may be queued. Limits that are too small to delay clients in time, such as 0, do
+    /// not apply to an internal session: what it cannot queue was acknowledged.
     pub(crate) fn has_room(&self, size: usize, limits: &Limits) -> bool {
-        self.messages < limits.max_queued_messages && self.bytes + size <= limits.max_queued_bytes
+        let always = self.mark.as_ref().map_or(0, |mark| mark.always);
+        self.messages < always
+            || self.messages < limits.max_queued_messages
+                && self.bytes + size <= limits.max_queued_bytes
     }
 
     /// A message of this size was queued.
@@ -162,11 +171,13 @@ impl BackPressure {
         // By its user too: anybody may choose a client identifier.
         let is_internal = access::is_program(client.username)
             && self.internal.iter().any(|internal| **internal == *client.client_id);
+        let always = ALWAYS_QUEUED_PER_WORKER * self.mailboxes.len();
         is_internal.then(|| HighWaterMark {
             back_pressure: Arc::clone(self),
             session,
-            most: limits.max_queued_messages,
+            most: limits.max_queued_messages.max(always),
             most_bytes: limits.max_queued_bytes,
+            always,
             level: NO_DELAY,
         })
     }

@@ -159,6 +159,32 @@ fn bytes_count_like_messages() {
 }
 
 #[test]
+fn limits_too_small_to_delay_clients_lose_nothing() {
+    let defaults = Limits::default();
+    for limits in [
+        Limits { max_queued_messages: 0, ..defaults.clone() },
+        Limits { max_queued_bytes: 0, ..defaults },
+    ] {
+        let mut scene = Scene::with(Setup { limits, ..setup() });
+        let (device, stranger) = (scene.join("device"), scene.join("stranger"));
+        let mut published = 0;
+        while !scene.waits(device) && published < 100 {
+            scene.publish(device, "a/b");
+            published += 1;
+        }
+        assert!((1..100).contains(&published), "{published}");
+        let part = scene.program();
+        for _ in 0..published {
+            let got = scene.world.got(part);
+            assert_eq!(got.len(), 1, "of {published}");
+            scene.world.ack(part, AckKind::Puback, got[0].id);
+        }
+        assert!(!scene.waits(device) && !scene.waits(stranger));
+        assert_eq!(scene.world.total("messages_dropped_queue"), 0);
+    }
+}
+
+#[test]
 fn clients_wait_no_longer_when_the_session_ends() {
     let mut scene = Scene::new();
     let device = scene.join("device");
