@@ -48,7 +48,7 @@ fn parse(text: &str) -> Vec<Section> {
 
 /// A comment as prose, and the settings behind it.
 fn example(text: &str) -> String {
-    let begin = text.find("[[").unwrap();
+    let begin = if text.starts_with('[') { 0 } else { text.find("\n[").unwrap() + 1 };
     format!("{}\n\n```toml\n{}\n```\n\n", prose(&text[..begin]), text[begin..].trim_end())
 }
 

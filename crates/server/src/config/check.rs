@@ -183,8 +183,8 @@ fn is_origin(text: &str) -> bool {
 }
 
 fn upstream(config: &Config) -> Result<(), Usage> {
-    config.upstream.check()?;
-    if config.upstream.is_on() && !config.storage.enabled {
+    config.check_upstreams()?;
+    if config.is_gateway() && !config.storage.enabled {
         let text = "[upstream] needs [storage] enabled = true, which keeps what devices publish";
         return Err(Usage(text.to_owned()));
     }

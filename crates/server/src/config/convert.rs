@@ -19,6 +19,7 @@ use super::sections::{
     AclRule, Anonymous, Auto, ClientAuth, Coap, Congestion, Enabled, Http, LimitsConfig, Quic,
     Retry, RuleAction, Storage, set,
 };
+use super::upstream::Upstream;
 use crate::exit::Usage;
 
 /// The password file in the data folder that the first start creates if there is no other way to log in.
@@ -291,7 +292,7 @@ impl Config {
     pub(crate) fn has_platform(&self) -> bool {
         let wanted = match self.platform.enabled {
             Enabled::Set(value) => value,
-            Enabled::By(Auto::Auto) => !self.upstream.is_on(),
+            Enabled::By(Auto::Auto) => !self.is_gateway(),
         };
         wanted && !self.listeners.https.is_empty()
     }
@@ -333,7 +334,7 @@ impl Config {
     }
 
     /// The files that the configuration names, each with its key.
-    pub(crate) fn files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+    pub(crate) fn files(&self) -> impl Iterator<Item = (String, &Path)> {
         let files = [
             ("[auth] password_file", &self.auth.password_file),
             ("[auth] jwt_key_file", &self.auth.jwt_key_file),
@@ -342,13 +343,10 @@ impl Config {
             ("[tls] client_ca", &self.tls.client_ca),
             ("[acme] ca_file", &self.acme.ca_file),
             ("[coap] psk_file", &self.coap.psk_file),
-            ("[upstream] password_file", &self.upstream.password_file),
-            ("[upstream] token_file", &self.upstream.token_file),
-            ("[upstream] ca_file", &self.upstream.ca_file),
-            ("[upstream] cert", &self.upstream.cert),
-            ("[upstream] key", &self.upstream.key),
         ];
-        files.into_iter().filter_map(|(key, path)| Some((key, set(path)?)))
+        let files = files.map(|(key, path)| (key.to_owned(), path.as_path()));
+        let files = files.into_iter().chain(self.upstreams().flat_map(Upstream::files));
+        files.filter_map(|(key, path)| Some((key, set(path)?)))
     }
 
     /// An error for each of these files that cannot be read, with its key and path.

@@ -1,5 +1,7 @@
 //! The whole configuration: all sections, and which of their keys a running server reads again.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::mqttsn::MqttSn;
@@ -31,6 +33,7 @@ pub struct Config {
     pub(crate) platform: Platform,
     pub(crate) sys: Sys,
     pub(crate) upstream: Upstream,
+    pub(crate) upstreams: BTreeMap<String, Upstream>,
     pub(crate) log: Log,
     pub(crate) lab: Lab,
 }

@@ -15,6 +15,7 @@ mod range;
 mod read;
 mod sections;
 mod upstream;
+mod upstreams;
 
 use std::path::{Path, PathBuf};
 
@@ -76,22 +77,26 @@ impl Config {
     /// [`Usage`](crate::Usage) with the key and the allowed values.
     pub(crate) fn complete(mut self) -> anyhow::Result<Config> {
         self.quic.rename_bbr()?;
+        self.label_upstreams();
         check::check(&self)?;
         Ok(self)
     }
 
     /// The keys with secrets in this file, if it is readable by users other than its owner and group.
-    pub(crate) fn world_readable_secrets(path: &Path) -> Vec<&'static str> {
+    pub(crate) fn world_readable_secrets(path: &Path) -> Vec<String> {
         use std::os::unix::fs::PermissionsExt as _;
         let mode = path.metadata().map_or(0, |metadata| metadata.permissions().mode());
         if mode & 0o004 == 0 {
             return Vec::new();
         }
         // Values from the environment are not in the file.
-        let config = read::read(Source::File(path), std::iter::empty()).unwrap_or_default();
-        let database = config.platform.database.has_password().then_some("[platform] database");
-        let upstream = (!config.upstream.password.0.is_empty()).then_some("[upstream] password");
-        upstream.into_iter().chain(database).collect()
+        let mut config = read::read(Source::File(path), std::iter::empty()).unwrap_or_default();
+        config.label_upstreams();
+        let database = config.platform.database.has_password();
+        let database = database.then(|| "[platform] database".to_owned());
+        let upstreams = config.upstreams().filter(|upstream| !upstream.password.0.is_empty());
+        let upstreams = upstreams.map(|upstream| format!("[{}] password", upstream.section()));
+        upstreams.chain(database).collect()
     }
 }
 
@@ -195,7 +200,7 @@ mod tests {
     #[test]
     fn the_gateway_in_the_example_is_valid() {
         let lines = EXAMPLE.lines().map(|line| match line.strip_prefix("# ") {
-            Some(rule) if rule.starts_with("[[upstream.") || rule.contains(" = ") => rule,
+            Some(rule) if rule.starts_with('[') || rule.contains(" = ") => rule,
             _ => line,
         });
         let start = EXAMPLE.lines().position(|line| line == "[upstream]").unwrap();
@@ -203,6 +208,7 @@ mod tests {
         let text = section.join("\n").replace("url = \"\"", "url = \"quic://broker.example\"");
         let config = load(&text, &[]).unwrap();
         assert!(!config.upstream.up.is_empty() && !config.upstream.down.is_empty());
+        assert!(config.upstreams["cloud"].is_on());
     }
 
     #[test]
@@ -297,6 +303,7 @@ mod tests {
         let path = dir.path().join("fulmar.toml");
         for (text, mode, expected) in [
             ("[upstream]\npassword = \"x\"\n", 0o644, &["[upstream] password"][..]),
+            ("[upstreams.a]\npassword = \"x\"\n", 0o644, &["[upstreams.a] password"]),
             ("[upstream]\npassword = \"x\"\n", 0o640, &[]),
             ("[platform]\ndatabase = \"postgres://u:p@db/f\"\n", 0o644, &["[platform] database"]),
             ("[platform]\ndatabase = \"postgres://u@db/f\"\n", 0o644, &[]),

@@ -1,4 +1,4 @@
-//! `[upstream]`: the settings that make a broker a gateway, and their conversion.
+//! `[upstream]` and `[upstreams.NAME]`: the settings that make a broker a gateway, and their conversion.
 //!
 //! `fulmar.example.toml` and `docs/gateway.md` explain the keys. `fulmar_gateway::mapping` has the rules for mapping
 //! topics.
@@ -21,10 +21,13 @@ use crate::exit::Usage;
 /// Messages in flight at once, of any size.
 const MAX_IN_FLIGHT: usize = 512;
 
-/// The upstream broker, and which messages are forwarded.
+/// An upstream broker, and which messages are forwarded.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Upstream {
+    /// NAME of `[upstreams.NAME]`; `None` for `[upstream]`. Set by [`Config::complete`](super::Config::complete).
+    #[serde(skip)]
+    pub(crate) label: Option<String>,
     /// Its address; empty for a broker that is no gateway.
     pub(crate) url: String,
     /// TCP port of TLS for networks that block UDP; 0 for QUIC only.
@@ -51,6 +54,7 @@ pub(crate) struct Upstream {
 impl Default for Upstream {
     fn default() -> Self {
         Upstream {
+            label: None,
             url: String::new(),
             fallback_port: 8883,
             name: String::new(),
@@ -217,6 +221,35 @@ impl Upstream {
         !self.url.is_empty()
     }
 
+    /// Its section: `upstream` or `upstreams.NAME`.
+    pub(crate) fn section(&self) -> String {
+        match &self.label {
+            None => "upstream".to_owned(),
+            Some(label) => format!("upstreams.{label}"),
+        }
+    }
+
+    /// Its outbox's file in the data folder.
+    pub(crate) fn outbox_file(&self) -> String {
+        match &self.label {
+            None => "outbox.db".to_owned(),
+            Some(label) => format!("outbox-{label}.db"),
+        }
+    }
+
+    /// Its keys that name files, with their values.
+    pub(crate) fn files(&self) -> [(String, &Path); 5] {
+        let section = self.section();
+        [
+            ("password_file", &self.password_file),
+            ("token_file", &self.token_file),
+            ("ca_file", &self.ca_file),
+            ("cert", &self.cert),
+            ("key", &self.key),
+        ]
+        .map(|(key, path)| (format!("[{section}] {key}"), path.as_path()))
+    }
+
     /// Checks everything that does not depend on other sections.
     ///
     /// # Errors
@@ -224,10 +257,11 @@ impl Upstream {
     pub(crate) fn check(&self) -> Result<(), Usage> {
         if !self.is_on() {
             let idle = self.up.is_empty() && self.down.is_empty();
-            let text = "[upstream] up and down need url, the upstream broker";
-            return if idle { Ok(()) } else { Err(Usage(text.to_owned())) };
+            let text = format!("[{}] up and down need url, the upstream broker", self.section());
+            return if idle && self.label.is_none() { Ok(()) } else { Err(Usage(text)) };
         }
-        let wrong = |text: String| Err(Usage(format!("[upstream] {text}")));
+        let section = self.section();
+        let wrong = |text: String| Err(Usage(format!("[{section}] {text}")));
         let url = self.address()?;
         if !matches!(url.transport, Transport::Quic | Transport::Tls | Transport::Tcp) {
             return wrong(format!("url = {:?}: use quic://, mqtts:// or mqtt://", self.url));
@@ -252,9 +286,9 @@ impl Upstream {
             return wrong("cert and key go together".to_owned());
         }
         if self.up.is_empty() && self.down.is_empty() {
-            return wrong(
-                "nothing is forwarded; add [[upstream.up]] or [[upstream.down]]".to_owned(),
-            );
+            return wrong(format!(
+                "nothing is forwarded; add [[{section}.up]] or [[{section}.down]]"
+            ));
         }
         self.check_numbers()?;
         let (up, down) = (self.mapping("up")?, self.mapping("down")?);
@@ -262,16 +296,16 @@ impl Upstream {
             && let Some((up, down)) = mapping::circle(&up, &down)
         {
             return wrong(format!(
-                "what [[upstream.up]] number {up} sends would come back by [[upstream.down]] number \
-                 {down}, and MQTT 3.1.1 cannot detect the loop; use version = \"5\", or prefixes \
-                 that separate the two directions"
+                "what [[{section}.up]] number {up} sends would come back by [[{section}.down]] \
+                 number {down}, and MQTT 3.1.1 cannot detect the loop; use version = \"5\", or \
+                 prefixes that separate the two directions"
             ));
         }
         Ok(())
     }
 
     fn check_numbers(&self) -> Result<(), Usage> {
-        let wrong = |text: &str| Err(Usage(format!("[upstream] {text}")));
+        let wrong = |text: &str| Err(Usage(format!("[{}] {text}", self.section())));
         if self.outbox.max_bytes < 64 << 10 {
             return wrong("outbox: max_bytes is at least 65536");
         }
@@ -303,7 +337,8 @@ impl Upstream {
     }
 
     fn address(&self) -> Result<BrokerUrl, Usage> {
-        self.url.parse().map_err(|error| Usage(format!("[upstream] url: {error}")))
+        let section = self.section();
+        self.url.parse().map_err(|error| Usage(format!("[{section}] url: {error}")))
     }
 
     /// The rules of one direction, `up` or `down`.
@@ -313,7 +348,7 @@ impl Upstream {
     pub(crate) fn mapping(&self, direction: &str) -> Result<Mapping, Usage> {
         let crossings = if direction == "up" { &self.up } else { &self.down };
         let wrong = |(number, error): (usize, String)| {
-            Usage(format!("[[upstream.{direction}]] number {number}: {error}"))
+            Usage(format!("[[{}.{direction}]] number {number}: {error}", self.section()))
         };
         let rules = (1..)
             .zip(crossings)
@@ -365,7 +400,7 @@ impl Upstream {
     pub(crate) fn secret(&self) -> anyhow::Result<Option<String>> {
         if let Some(path) = set(&self.password_file).or(set(&self.token_file)) {
             let text = std::fs::read_to_string(path);
-            let text = text.with_context(|| format!("[upstream] {}", path.display()))?;
+            let text = text.with_context(|| format!("[{}] {}", self.section(), path.display()))?;
             return Ok(Some(text.lines().next().unwrap_or_default().to_owned()));
         }
         Ok(Some(self.password.0.clone()).filter(|text| !text.is_empty()))

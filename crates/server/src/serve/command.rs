@@ -72,7 +72,7 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
         return check_only(args, log);
     }
     let config = args.config()?;
-    memory::keep_large_off_the_heap(config.upstream.is_on());
+    memory::keep_large_off_the_heap(config.is_gateway());
     logging::start(log, &config.log.level, Some(config.log.format))?;
     for (file, key) in args.config.iter().flat_map(|file| {
         let keys = Config::world_readable_secrets(file).into_iter();

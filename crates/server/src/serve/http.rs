@@ -18,7 +18,7 @@ use fulmar_transport::tickets::Tickets;
 use parking_lot::Mutex;
 
 use super::coap;
-use super::gateway::GatewayMetrics;
+use super::gateway::GatewayStatus;
 use super::http_publish::HttpPublisher;
 use super::listeners::where_to_change;
 use super::mqttsn;
@@ -34,13 +34,9 @@ const PAGES: &str = "\
 /connections         all clients as JSON; /connections/CLIENT for one
 /health/live         whether the process runs
 /health/ready        whether the broker can store messages
-/health/upstream     what the upstream broker refuses, if there is one
+/health/upstream     what upstream brokers refuse, if there are any
 /publish/TOPIC       POST publishes the body
 ";
-
-/// The text of `/health/upstream` while the link is down. A gateway is made for that, so it is healthy.
-const DOWN: &str =
-    "not connected: messages wait in the outbox; the log says why each attempt failed\n";
 
 /// Connections at once to one address.
 const CONNECTIONS: usize = 256;
@@ -54,7 +50,7 @@ pub(super) struct Operated {
     pub(super) tickets: Arc<Tickets>,
     pub(super) web: Arc<fulmar_http::Metrics>,
     /// `None` where there is no `[upstream]`.
-    pub(super) gateway: Option<Arc<GatewayMetrics>>,
+    pub(super) gateway: Option<GatewayStatus>,
     /// `None` where there is no `coap` or `coaps` listener.
     pub(super) coap: Option<Arc<coap::Statistics>>,
     /// `None` where there is no `mqtt_sn` listener.
@@ -102,16 +98,14 @@ async fn ready(State(state): State<Operated>) -> (StatusCode, String) {
     }
 }
 
-/// Whether the upstream broker accepts all of the gateway's messages. A refusal requires the operator; a link that is
-/// down does not.
+/// Whether the upstream brokers accept all of the gateway's messages.
 async fn upstream(State(state): State<Operated>) -> (StatusCode, String) {
     let Some(gateway) = &state.gateway else {
         return (StatusCode::NOT_FOUND, "there is no [upstream]\n".to_owned());
     };
-    match gateway.refusals() {
-        text if text.is_empty() && gateway.is_connected() => (StatusCode::OK, "ok\n".to_owned()),
-        text if text.is_empty() => (StatusCode::OK, DOWN.to_owned()),
-        text => (StatusCode::SERVICE_UNAVAILABLE, text),
+    match gateway.health() {
+        (true, text) => (StatusCode::OK, text),
+        (false, text) => (StatusCode::SERVICE_UNAVAILABLE, text),
     }
 }
 

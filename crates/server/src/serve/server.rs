@@ -255,7 +255,7 @@ impl Parts {
         platform.watch(&broker);
         platform.go_live(running.server.handoff())?;
         if let Some(gateway) = &mut gateway {
-            gateway.go_live(running.server.handoff())?;
+            gateway.go_live(&running.server.handoff())?;
         }
         let orders = certificates.orders();
         let challenges = orders.as_ref().map(acme::Orders::tls).transpose()?;
@@ -278,7 +278,7 @@ impl Parts {
             store: store.clone(),
             tickets: Arc::clone(&certificates.tickets),
             web: Arc::clone(web.metrics()),
-            gateway: gateway.as_ref().map(Gateway::metrics),
+            gateway: gateway.as_ref().map(Gateway::status),
             coap: coap.statistics(),
             mqtt_sn: mqtt_sn.statistics(),
             publisher: http_publish::HttpPublisher::new(

@@ -47,10 +47,12 @@ pub(super) fn check(config: &Config, data: &Path, server: Option<&Process>) -> V
         }
     };
     add(config.storage.enabled, BROKER, &|path| Ok(fulmar_store::inspect(path)?));
-    add(config.upstream.is_on(), "outbox.db", &|path| {
-        let Some((version, owner)) = sqlite_header(path)? else { return Ok(()) };
-        Ok(fulmar_gateway::outbox::check_owner(path, version.into(), owner.into())?)
-    });
+    for upstream in config.upstreams() {
+        add(upstream.is_on(), &upstream.outbox_file(), &|path| {
+            let Some((version, owner)) = sqlite_header(path)? else { return Ok(()) };
+            Ok(fulmar_gateway::outbox::check_owner(path, version.into(), owner.into())?)
+        });
+    }
     #[cfg(feature = "platform")]
     add(config.has_platform(), fulmar_platform::DATABASE_FILE, &|path| {
         let Some((version, _)) = sqlite_header(path)? else { return Ok(()) };

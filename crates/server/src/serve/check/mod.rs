@@ -16,7 +16,7 @@ use std::time::SystemTime;
 use anyhow::Context as _;
 
 use self::finding::{Finding, Report};
-use crate::config::{Config, set};
+use crate::config::{Config, Upstream, set};
 
 const FIRST_ADMINISTRATOR: &str =
     "nobody can log in from other machines yet: the next start creates a first administrator";
@@ -64,39 +64,44 @@ fn files(config: &Config) -> Vec<Finding> {
     }
     let errors = [
         config.access_control().map(drop),
-        upstream(config),
-        dead_letters(config),
+        upstreams(config, upstream),
+        upstreams(config, dead_letters),
         #[cfg(feature = "platform")]
         config.platform.settings().map(drop),
     ];
     let errors = errors.into_iter().filter_map(Result::err);
     let mut findings: Vec<Finding> = errors.map(|error| Finding::error(CHECK, &error)).collect();
     if findings.is_empty() && config.files().next().is_some() {
-        let keys: Vec<&str> = config.files().map(|(key, _)| key).collect();
+        let keys: Vec<String> = config.files().map(|(key, _)| key).collect();
         findings.push(Finding::ok(CHECK, format!("{} can be used", keys.join(", "))));
     }
     findings
 }
 
-fn upstream(config: &Config) -> anyhow::Result<()> {
-    let upstream = &config.upstream;
-    if !upstream.is_on() {
-        return Ok(());
-    }
-    upstream.options("check")?.tls_config().context("[upstream]")?;
+/// Checks every upstream broker, up to the first error.
+fn upstreams(
+    config: &Config,
+    check: impl Fn(&Upstream) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    config.upstreams().filter(|upstream| upstream.is_on()).try_for_each(check)
+}
+
+fn upstream(upstream: &Upstream) -> anyhow::Result<()> {
+    let options = upstream.options("check")?;
+    options.tls_config().with_context(|| format!("[{}]", upstream.section()))?;
     Ok(())
 }
 
 /// The folder of the dead-letter file.
-fn dead_letters(config: &Config) -> anyhow::Result<()> {
-    let Some((path, _)) = config.upstream.dead_letters().filter(|_| config.upstream.is_on()) else {
-        return Ok(());
-    };
+fn dead_letters(upstream: &Upstream) -> anyhow::Result<()> {
+    let Some((path, _)) = upstream.dead_letters() else { return Ok(()) };
     let folder = path.parent().and_then(set).unwrap_or(Path::new("."));
     let place = if path.exists() { path } else { folder };
     rustix::fs::access(place, rustix::fs::Access::WRITE_OK)
         .map_err(std::io::Error::from)
-        .with_context(|| format!("[upstream.outbox] dead_letter_file {}", place.display()))
+        .with_context(|| {
+            format!("[{}.outbox] dead_letter_file {}", upstream.section(), place.display())
+        })
 }
 
 /// The platform's web app, and users.

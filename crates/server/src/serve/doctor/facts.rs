@@ -58,8 +58,8 @@ impl Facts {
         let bytes = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
         let buffer = || fulmar_transport::receive_buffer().ok();
         let mut stored = config.storage.max_bytes;
-        if config.upstream.is_on() {
-            stored = stored.saturating_add(config.upstream.outbox.max_bytes);
+        for upstream in config.upstreams().filter(|upstream| upstream.is_on()) {
+            stored = stored.saturating_add(upstream.outbox.max_bytes);
         }
         // Under a service manager, the server's control group is another than the shell's.
         let process = server.map_or("self".to_owned(), |process| process.id.to_string());

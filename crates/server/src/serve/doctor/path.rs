@@ -60,15 +60,15 @@ pub(super) async fn examine(options: Options, fallback_port: u16) -> anyhow::Res
     Ok(vec![path.finding("path")])
 }
 
-/// The upstream broker, and the QUIC listeners of the server that runs here.
+/// The upstream brokers, and the QUIC listeners of the server that runs here.
 pub(super) async fn examine_own(config: &Config, running: bool) -> anyhow::Result<Vec<Finding>> {
     let mut findings = Vec::new();
-    let upstream = &config.upstream;
-    if upstream.is_on() {
+    for upstream in config.upstreams().filter(|upstream| upstream.is_on()) {
         let url: BrokerUrl = upstream.url.parse()?;
         if url.transport == Transport::Quic {
             let path = reach(url, upstream.fallback_port).await;
-            findings.push(path.finding("path to upstream"));
+            let label = upstream.label.iter().map(|label| format!(" {label}"));
+            findings.push(path.finding(&format!("path to upstream{}", label.collect::<String>())));
         }
     }
     let listeners = config.listeners.quic.iter().filter(|address| running && address.port() != 0);

@@ -61,9 +61,11 @@ impl CurrentRefusals {
         self.kinds().iter().flat_map(|(_, all)| all.iter()).map(|one| one.since_ms).min()
     }
 
-    /// Text for the operator; empty if nothing is refused.
-    pub(crate) fn text(&self) -> String {
+    /// Text for the operator; empty if nothing is refused. `label` is the upstream broker's name, if it has one.
+    pub(super) fn text(&self, label: Option<&str>) -> String {
         let mut text = String::new();
+        let upstream =
+            label.map_or_else(|| "upstream".to_owned(), |label| format!("upstream {label}"));
         for (kind, all) in self.kinds() {
             for one in all.iter().take(MAX_SHOWN) {
                 let what = match kind {
@@ -76,10 +78,10 @@ impl CurrentRefusals {
                 };
                 // Writing to a string cannot fail.
                 let since = time_of(one.since_ms);
-                let _ = writeln!(text, "upstream: {what}: {}, since {since}", one.reason);
+                let _ = writeln!(text, "{upstream}: {what}: {}, since {since}", one.reason);
             }
             if all.len() > MAX_SHOWN {
-                let _ = writeln!(text, "upstream: and {} more", all.len() - MAX_SHOWN);
+                let _ = writeln!(text, "{upstream}: and {} more", all.len() - MAX_SHOWN);
             }
         }
         text
@@ -103,7 +105,7 @@ mod tests {
             since_ms,
         };
         let mut refusals = CurrentRefusals::default();
-        assert_eq!((refusals.text(), refusals.since_ms()), (String::new(), None));
+        assert_eq!((refusals.text(None), refusals.since_ms()), (String::new(), None));
         refusals.topics = vec![refused("a/1", 60_000), refused("a/2", 1_000)];
         assert_eq!(
             refusals.counts(),
@@ -111,6 +113,7 @@ mod tests {
         );
         assert_eq!(refusals.since_ms(), Some(1_000));
         let expected = "upstream: publishing to \"a/1\" is refused: Not authorized (0x87), since 1970-01-01T00:01:00Z\n";
-        assert!(refusals.text().starts_with(expected), "{}", refusals.text());
+        assert!(refusals.text(None).starts_with(expected), "{}", refusals.text(None));
+        assert!(refusals.text(Some("cloud")).starts_with("upstream cloud: publishing to"));
     }
 }

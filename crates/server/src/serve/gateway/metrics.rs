@@ -14,6 +14,8 @@ use super::current_refusals::CurrentRefusals;
 /// The gateway's counters and gauges.
 #[derive(Debug, Default)]
 pub(crate) struct GatewayMetrics {
+    /// NAME of `[upstreams.NAME]`; `None` for `[upstream]`.
+    label: Option<String>,
     /// The outbox's fill level.
     pub(super) totals: Mutex<Totals>,
     /// Why the outbox cannot be written, if it cannot.
@@ -68,6 +70,32 @@ pub(super) fn count(counter: &AtomicU64, more: usize) {
 }
 
 impl GatewayMetrics {
+    pub(super) fn new(label: Option<String>) -> GatewayMetrics {
+        GatewayMetrics { label, ..GatewayMetrics::default() }
+    }
+
+    pub(super) fn label(&self) -> Option<&str> {
+        self.label.as_deref()
+    }
+
+    /// The span in which the upstream broker's threads log: its name, or none.
+    pub(super) fn span(&self) -> tracing::Span {
+        match &self.label {
+            None => tracing::Span::none(),
+            // Above every level that is logged: lines of any level have it.
+            Some(name) => tracing::error_span!("upstream", name),
+        }
+    }
+
+    /// A value's labels with that of the upstream broker.
+    fn labelled(&self, labels: &str) -> String {
+        let Some(label) = &self.label else { return labels.to_owned() };
+        match labels.strip_prefix('{') {
+            None => format!("{{upstream=\"{label}\"}}"),
+            Some(rest) => format!("{{upstream=\"{label}\",{rest}"),
+        }
+    }
+
     /// Counts the messages that have arrived in each lane, and wakes the connection.
     pub(super) fn wake(&self, taken: [usize; 2]) {
         for (arrived, count) in self.arrived.iter().zip(taken) {
@@ -88,12 +116,12 @@ impl GatewayMetrics {
     }
 
     /// Present refusals as text, one per line; empty if there are none.
-    pub(crate) fn refusals(&self) -> String {
-        self.refusals.lock().text()
+    pub(super) fn refusals(&self) -> String {
+        self.refusals.lock().text(self.label())
     }
 
     /// Whether there is a connection.
-    pub(crate) fn is_connected(&self) -> bool {
+    pub(super) fn is_connected(&self) -> bool {
         self.transport.lock().is_some()
     }
 
@@ -104,7 +132,7 @@ impl GatewayMetrics {
     }
 
     /// All metrics at a time in milliseconds since the Unix epoch.
-    pub(crate) fn all(&self, now_ms: u64) -> Vec<Metric> {
+    pub(super) fn all(&self, now_ms: u64) -> Vec<Metric> {
         let totals = *self.totals.lock();
         let refusals = self.refusals.lock().clone();
         let dropped = totals.dropped;
@@ -220,6 +248,9 @@ impl GatewayMetrics {
                 "Smoothed round-trip time of the QUIC connection",
                 one(rtt),
             ));
+        }
+        for (labels, _) in all.iter_mut().flat_map(|metric| &mut metric.values) {
+            *labels = self.labelled(labels);
         }
         all
     }

@@ -1,10 +1,11 @@
-//! The gateway: forwards messages between the broker in this process and an upstream broker.
+//! The gateway: forwards messages between the broker in this process and upstream brokers.
 //!
 //! The path of a message to upstream: its publication is stamped where it enters the broker (`stamps`). A durable
 //! session inside the process (`local`) receives it, and acknowledges it when the outbox has it on disk
 //! (`outbox_thread`). From there it is sent to upstream (`remote`), and removed when the upstream broker has
 //! acknowledged it. Commands from upstream take the opposite path and are published by the local session
-//! (`downlink_scheduler`). There are two threads: the outbox's, which waits for the disk, and one for both connections.
+//! (`downlink_scheduler`). All this exists once per upstream broker (`forwarder`), with two threads: the outbox's, which
+//! waits for the disk, and one for both connections.
 //!
 //! `fulmar_gateway` decides which messages are forwarded, in which order and in which form; this module connects its
 //! parts.
@@ -12,159 +13,86 @@
 mod current_refusals;
 mod dead_letters;
 mod downlink_scheduler;
+mod forwarder;
 mod local;
 mod metrics;
 mod outbox_thread;
 mod remote;
 mod shared;
 mod stamps;
+mod status;
 mod wall_clock;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use anyhow::Context as _;
 use fulmar_broker::storage::Restored;
-use fulmar_gateway::identity::Stamper;
-use fulmar_gateway::outbox::Outbox;
 use fulmar_transport::Handoff;
-use ring::rand::{SecureRandom as _, SystemRandom};
-use tokio::sync::{mpsc, watch};
 
-use self::dead_letters::DeadLetters;
-pub(super) use self::metrics::GatewayMetrics;
-use self::outbox_thread::OutboxThread;
-use self::shared::Shared;
+use self::forwarder::Forwarder;
 pub(super) use self::stamps::Stamps;
-use super::internal_sessions::{self, InternalSessions};
-use crate::config::Config;
+pub(super) use self::status::GatewayStatus;
+use super::internal_sessions::InternalSessions;
+use crate::config::{Config, Upstream};
 
-/// What the local session's client identifier begins with.
-const CLIENT_ID_PREFIX: &str = "gateway-";
-
-/// Messages from upstream that the local broker has not accepted yet.
-const MAX_COMING_DOWN: usize = 64;
-
-/// The gateway: opened, and connected by [`Gateway::go_live`]. Dropping it ends both connections, and then writes pending
-/// changes of the outbox.
-pub(super) struct Gateway {
-    // First, because it uses the outbox.
-    running: Option<Running>,
-    shared: Arc<Shared>,
-    outbox_thread: OutboxThread,
-}
-
-/// The thread of both connections; dropping this ends it.
-struct Running {
-    stop: watch::Sender<bool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.stop.send_replace(true);
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the gateway's thread panicked");
-        }
-    }
-}
+/// The gateway: opened, and connected by [`Gateway::go_live`]. Dropping it ends all connections.
+pub(super) struct Gateway(Vec<Forwarder>);
 
 impl Gateway {
-    /// Opens the outbox in the data folder, if there is an upstream. A new outbox belongs to the session that the broker
-    /// has of an earlier one, for example one that was damaged: its messages are acknowledged.
+    /// Opens the outboxes in the data folder, if there is an upstream broker.
     ///
     /// # Errors
-    /// The outbox cannot be opened, or a rule or a file of the configuration is wrong.
+    /// An outbox cannot be opened, or a rule or a file of the configuration is wrong.
     pub(super) fn open(
         config: &Config,
         data: &Path,
         restored: &Restored,
     ) -> anyhow::Result<Option<Gateway>> {
-        let (congestion, copies) = (config.quic.congestion(), config.quic.copies);
-        let config = &config.upstream;
-        if !config.is_on() {
-            return Ok(None);
-        }
-        let random = random()?;
-        let mut outbox = Outbox::open(&data.join("outbox.db"), config.bounds())?;
-        let made = || format!("gw-{:08x}", random[0] >> 32);
-        let name = match config.name.as_str() {
-            "" => outbox.meta("name", made)?,
-            name => name.to_owned(),
+        let on = config.upstreams().filter(|upstream| upstream.is_on());
+        report_unused(data, &on.clone().map(Upstream::outbox_file).collect::<Vec<String>>());
+        let open = |upstream: &Upstream| {
+            let forwarder = Forwarder::open(config, upstream, data, restored);
+            forwarder.with_context(|| format!("[{}]", upstream.section()))
         };
-        // Random, so that no other client can guess it and take the session over.
-        let earlier = internal_sessions::client_id_of(restored, CLIENT_ID_PREFIX);
-        let client_id = outbox.meta("client", || {
-            earlier.unwrap_or(format!("{CLIENT_ID_PREFIX}{:016x}", random[1]))
-        })?;
-        // A file that cannot be read is an error to be reported at start.
-        config.options(&name)?;
-        let metrics = Arc::new(GatewayMetrics::default());
-        let shared = Shared {
-            up: config.mapping("up")?,
-            down: config.mapping("down")?,
-            stamper: Arc::new(Stamper::new(&name, random[2])),
-            config: config.clone(),
-            congestion,
-            copies,
-            metrics: Arc::clone(&metrics),
-            name,
-            client_id,
-        };
-        let dead_letters = config.dead_letters().map(|(path, max_bytes)| {
-            let opened = DeadLetters::open(path, max_bytes);
-            opened.with_context(|| format!("[upstream.outbox] dead_letter_file {}", path.display()))
-        });
-        let outbox_thread = OutboxThread::start(outbox, dead_letters.transpose()?, metrics)?;
-        Ok(Some(Gateway { running: None, shared: Arc::new(shared), outbox_thread }))
+        let forwarders = on.map(open).collect::<anyhow::Result<Vec<Forwarder>>>()?;
+        Ok((!forwarders.is_empty()).then_some(Gateway(forwarders)))
     }
 
-    /// Adds the session by which it receives publications.
+    /// Adds the sessions by which it receives publications.
     pub(super) fn add_internal_sessions(&self, sessions: &mut InternalSessions<'_>) {
-        sessions.add(&self.shared.client_id, &self.shared.filters(), local::OPTIONS);
+        self.0.iter().for_each(|forwarder| forwarder.add_internal_sessions(sessions));
     }
 
     /// Stamps publications where they enter the broker.
     pub(super) fn stamps(&self) -> Stamps {
-        Stamps(Arc::clone(&self.shared))
+        Stamps(self.0.iter().map(|forwarder| Arc::clone(forwarder.shared())).collect())
     }
 
-    /// Connects to both brokers.
+    /// Connects to the local broker and to those upstream.
     ///
     /// # Errors
-    /// The thread cannot be started.
-    pub(super) fn go_live(&mut self, handoff: Handoff) -> anyhow::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (stop, stopped) = watch::channel(false);
-        let (shared, outbox) = (Arc::clone(&self.shared), self.outbox_thread.handle());
-        let (down, coming_down) = mpsc::channel(MAX_COMING_DOWN);
-        let run = move || {
-            let local = local::run(&shared, &outbox, coming_down, &handoff, stopped.clone());
-            let remote = remote::run(&shared, &outbox, down, stopped);
-            runtime.block_on(async { tokio::join!(local, remote) });
-        };
-        let thread = std::thread::Builder::new().name("fulmar-gateway".into());
-        let thread = thread.spawn(run).context("gateway")?;
-        self.running = Some(Running { stop, thread: Some(thread) });
-        Ok(())
+    /// A thread cannot be started.
+    pub(super) fn go_live(&mut self, handoff: &Handoff) -> anyhow::Result<()> {
+        self.0.iter_mut().try_for_each(|forwarder| forwarder.go_live(handoff.clone()))
     }
 
-    /// The gateway's metrics.
-    pub(super) fn metrics(&self) -> Arc<GatewayMetrics> {
-        Arc::clone(&self.shared.metrics)
+    /// Its metrics and health.
+    pub(super) fn status(&self) -> GatewayStatus {
+        let metrics = |forwarder: &Forwarder| Arc::clone(&forwarder.shared().metrics);
+        GatewayStatus::new(self.0.iter().map(metrics).collect())
     }
 }
 
-fn random() -> anyhow::Result<[u64; 3]> {
-    let mut bytes = [0; 24];
-    SystemRandom::new()
-        .fill(&mut bytes)
-        .ok()
-        .context("the system random number generator failed")?;
-    let mut numbers = [0; 3];
-    for (number, bytes) in numbers.iter_mut().zip(bytes.as_chunks().0) {
-        *number = u64::from_le_bytes(*bytes);
+/// Logs each outbox whose upstream broker is not in the configuration.
+fn report_unused(data: &Path, used: &[String]) {
+    let files = std::fs::read_dir(data).into_iter().flatten().flatten();
+    let names = files.filter_map(|file| file.file_name().into_string().ok());
+    for file in names.filter(|name| forwarder::is_outbox(name) && !used.contains(name)) {
+        tracing::warn!(
+            file,
+            "the configuration has no section for this outbox: its messages are not forwarded; restore \
+             the section with its name, or remove the file"
+        );
     }
-    Ok(numbers)
 }

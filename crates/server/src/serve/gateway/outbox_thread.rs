@@ -63,7 +63,11 @@ impl OutboxThread {
         let worker =
             Worker { outbox, dead_letters, metrics, removals: BTreeSet::new(), dropped: 0 };
         let thread = std::thread::Builder::new().name("fulmar-outbox".into());
-        let thread = thread.spawn(move || worker.run(&requests)).context("outbox")?;
+        let run = move || {
+            let _entered = worker.metrics.span().entered();
+            worker.run(&requests);
+        };
+        let thread = thread.spawn(run).context("outbox")?;
         Ok(OutboxThread { handle: OutboxHandle(request), thread: Some(thread) })
     }
 

@@ -10,15 +10,16 @@ use super::shared::Shared;
 use super::wall_clock::now_ms;
 
 /// Stamps publications that will be forwarded.
-pub(in crate::serve) struct Stamps(pub(super) Arc<Shared>);
+pub(in crate::serve) struct Stamps(pub(super) Vec<Arc<Shared>>);
 
 impl Stamps {
-    /// The properties to add to a publication; `None` for one that is not forwarded.
+    /// The properties to add to a publication; `None` for one that is not forwarded. Forwarded to several upstream
+    /// brokers, it has the same identifier everywhere.
     pub(in crate::serve) fn stamp(&self, arrival: &Arrival<'_>) -> Option<Vec<u8>> {
-        let Stamps(shared) = self;
-        if !shared.up.takes(arrival.topic) || arrival.client_id == shared.client_id {
-            return None;
-        }
+        let Stamps(upstreams) = self;
+        let shared = upstreams.iter().find(|shared| {
+            shared.up.takes(arrival.topic) && arrival.client_id != shared.client_id
+        })?;
         let properties = Properties::from_forwardable(arrival.properties);
         let sent = Sent {
             client_id: arrival.client_id,

@@ -14,7 +14,7 @@ use fulmar_transport::tickets::TicketCounts;
 
 use super::Operated;
 use crate::serve::coap;
-use crate::serve::gateway::GatewayMetrics;
+use crate::serve::gateway::GatewayStatus;
 use crate::serve::mqttsn;
 use crate::serve::platform::PlatformCounts;
 
@@ -210,9 +210,9 @@ impl Page {
         }
     }
 
-    fn gateway(&mut self, gateway: &GatewayMetrics) {
+    fn gateway(&mut self, gateway: &GatewayStatus) {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        for metric in gateway.all(u64::try_from(now.as_millis()).unwrap_or(u64::MAX)) {
+        for metric in gateway.metrics(u64::try_from(now.as_millis()).unwrap_or(u64::MAX)) {
             let name = format!("gateway_{}", metric.name);
             self.head(&name, metric.kind, metric.help);
             for (labels, value) in metric.values {
