@@ -268,6 +268,8 @@ impl State {
 
     /// Ends the store, in order or as a crash does, and returns the disk as the next one finds it.
     fn end(&mut self) -> Disk {
+        // The writer attempts nothing any more if everything was committed since the last look.
+        self.look();
         if self.failing && !self.handed.is_empty() {
             // The writer is to be found at the beginning of an attempt, wherever it is now.
             self.disk.stall_after(Some(0));

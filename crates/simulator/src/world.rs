@@ -364,7 +364,7 @@ impl World {
         let shard = self.workers[line.worker].shard.as_mut();
         if let (Some(connection), Some(shard), true) = (&mut line.connection, shard, line.open) {
             line.open = false;
-            line.closed_at = Some(self.now);
+            line.closed_at.get_or_insert(self.now);
             connection.lost(shard, cause);
         }
     }
@@ -556,8 +556,11 @@ impl World {
     fn note_closing(&mut self, at: usize, stalled: bool) {
         let Some(line) = self.lines.get_mut(at) else { return };
         let closing = line.connection.as_ref().and_then(Connection::closing);
-        if let (Some(closing), true) = (closing, stalled) {
-            line.closed_by_stall |= closing.reason == CLOSED_BY_STALL;
+        let Some(closing) = closing else { return };
+        line.closed_by_stall |= stalled && closing.reason == CLOSED_BY_STALL;
+        if line.is_patient {
+            // The will is published now, the connection closed when its output is sent.
+            line.closed_at.get_or_insert(self.now);
         }
     }
 
