@@ -167,7 +167,7 @@ fn it_finds_what_a_start_fails_with_and_ends_with_the_same_code() {
     let cases: [Fault<'_>; 9] = [
         ("[server]\nworker = 1\n", &|_| (), "did you mean `workers`?"),
         (passwords, &|_| (), "create it with `fulmar passwd USER --file passwords`"),
-        (passwords, &broken, "passwords:1: expected USER:HASH"),
+        (passwords, &broken, "passwords:1: expected an argon2 hash"),
         ("[[acl.rules]]\nallow = true\ntopic = \"a/#/b\"\n", &|_| (), "[[acl.rules]] topic"),
         (pair, &open, "run `chmod 600 broker.example.key`"),
         (pair, &other, "[tls] cert broker.example.pem and key broker.example.key"),

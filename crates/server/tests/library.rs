@@ -133,7 +133,10 @@ fn a_wrong_configuration_is_named_and_nothing_is_made_for_it() {
     for (text, parts) in [
         ("[limits]\nmax_session = 5\n", ["2:1: ", "max_sessions"]),
         ("[quic]\nidle_timeout_s = 0\n", ["[quic] idle_timeout_s = 0", "from 1 to"]),
-        ("[listeners]\nmqtt = [\"192.0.2.1:2000\"]\nhttps = []\n", ["[listeners] mqtt", "Next:"]),
+        (
+            "[listeners]\nhttps = []\n[auth]\nallow_anonymous = \"never\"\n",
+            ["[listeners] mqtt", "Next:"],
+        ),
     ] {
         let error = wrong(text);
         let said = error.downcast_ref::<Usage>().unwrap().to_string();

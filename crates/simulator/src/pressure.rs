@@ -6,6 +6,9 @@ use fulmar_broker::storage::Progress;
 use crate::client::Client;
 use crate::play::Scene;
 
+/// The most workers that a schedule has.
+const MAX_WORKERS: usize = 3;
+
 impl Scene<'_> {
     /// The internal session has everything that was acknowledged to its publisher, if `is_there`.
     pub(crate) fn check_internal_session(
@@ -30,9 +33,14 @@ impl Scene<'_> {
         Some((own().filter(|(_, queued)| waits(&queued.progress)).count(), own().count()))
     }
 
+    /// How many messages may be queued for the internal session: four per worker in any case.
+    fn most_queued(&self, workers: usize) -> usize {
+        self.setup.queue.map_or(usize::MAX, |(most, _)| most.max(4 * workers))
+    }
+
     /// At rest: whether clients may wait because the internal session is behind.
     pub(crate) fn is_internal_session_behind(&self) -> bool {
-        let most = self.setup.queue.map_or(usize::MAX, |(most, _)| most);
+        let most = self.most_queued(self.world.workers());
         self.queued().is_some_and(|(queued, _)| queued > most / 4 * 2)
     }
 
@@ -46,7 +54,9 @@ impl Scene<'_> {
     /// At rest: nothing is left unread, except of clients that wait because the internal session is behind; and they
     /// have waited before its queue was full.
     pub(crate) fn check_all_is_read(&mut self) -> Result<(), String> {
-        let most = self.setup.queue.map_or(usize::MAX, |(most, _)| most);
+        let most = self.most_queued(self.world.workers());
+        // Before the crash there may have been more workers.
+        let ever = if self.crashed { self.most_queued(MAX_WORKERS) } else { most };
         let (queued, all) = self.queued().unwrap_or((0, 0));
         // The message that has crossed the mark, and one that another worker was publishing.
         let beyond = 1 + usize::from(self.setup.amid > 0);
@@ -57,7 +67,7 @@ impl Scene<'_> {
             }
             _ => (queued, 0),
         };
-        if self.setup.internal.is_some() && counted > most / 4 * 3 + beyond + returned {
+        if self.setup.internal.is_some() && counted > ever / 4 * 3 + beyond + returned {
             return Err(format!("{queued} messages of {most} are queued for the internal session"));
         }
         for line in self.world.unread() {

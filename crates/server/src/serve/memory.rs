@@ -136,6 +136,8 @@ mod system {
     const LARGE: libc::c_int = 8 << 20;
     /// The same on a gateway.
     const LARGE_ON_GATEWAY: libc::c_int = 512 << 10;
+    /// Free bytes at the heap's end that are not returned.
+    const SPARE: libc::c_int = 1 << 20;
 
     pub(super) fn give_back() {
         // SAFETY: it takes no pointer and locks the heap itself (malloc_trim(3), MT-Safe).
@@ -147,8 +149,7 @@ mod system {
         // SAFETY: it takes no pointer; a limit is a number that others read as it was or as it is.
         unsafe {
             libc::mallopt(libc::M_MMAP_THRESHOLD, large);
-            // Free bytes at the heap's end that are not returned; in glibc's usual proportion.
-            libc::mallopt(libc::M_TRIM_THRESHOLD, 2 * large);
+            libc::mallopt(libc::M_TRIM_THRESHOLD, SPARE);
         }
     }
 }
