@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
@@ -17,6 +18,9 @@ use socket2::SockRef;
 /// themselves.
 const WINDOW_BYTES: u32 = 32 << 20;
 const PROTOCOL: &[u8] = b"fulmar-copy";
+/// A receiver that has everything ends after this much silence. Between two probes of a sender that still waits for an
+/// acknowledgement, less time passes as long as one of seven in a row arrives.
+pub(super) const SILENCE: Duration = Duration::from_secs(10);
 
 /// Where a sender connects to, and how.
 #[derive(clap::Args, Debug)]
@@ -130,6 +134,19 @@ pub(super) async fn accept(endpoint: &quinn::Endpoint) -> anyhow::Result<quinn::
     Ok(incoming.await?)
 }
 
+/// Waits until the sender closes the connection or is silent for so long. It announces its close in a single packet
+/// (RFC 9000 section 10.2), which can be lost; without an idle timeout, nothing else would end the connection.
+pub(super) async fn ended(connection: &quinn::Connection, silence: Duration) {
+    let arrived = || connection.stats().udp_rx.datagrams;
+    let mut before = arrived();
+    while tokio::time::timeout(silence, connection.closed()).await.is_err() {
+        if std::mem::replace(&mut before, arrived()) == before {
+            connection.close(0_u32.into(), b"");
+            return;
+        }
+    }
+}
+
 impl Congestion {
     fn factory(self) -> Arc<dyn ControllerFactory + Send + Sync> {
         match self {
@@ -150,4 +167,26 @@ fn transport(congestion: Congestion) -> quinn::TransportConfig {
         // The experiment decides how long is too long.
         .max_idle_timeout(None);
     config
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// A sender whose close is lost looks like this one, which never closes.
+    #[tokio::test]
+    async fn a_receiver_does_not_wait_for_a_lost_close() {
+        let folder = tempfile::tempdir().unwrap();
+        let ca = folder.path().to_owned();
+        let loopback = ([127, 0, 0, 1], 0).into();
+        let at = At { at: loopback, over: Over::Quic, ca: ca.clone() };
+        let endpoint = at.quic().unwrap();
+        let to = endpoint.local_addr().unwrap();
+        let to = To { to, over: Over::Quic, congestion: Congestion::Cubic, ca };
+        let (receiver, sender) = tokio::join!(accept(&endpoint), to.quic(false));
+        let (receiver, _sender) = (receiver.unwrap(), sender.unwrap());
+        let ended = ended(&receiver, Duration::from_millis(100));
+        tokio::time::timeout(Duration::from_secs(20), ended).await.unwrap();
+    }
 }

@@ -14,7 +14,7 @@ use anyhow::Context;
 use fulmar_lab::units::parse_size;
 use serde_json::json;
 
-use super::carrier::{At, Over, To, accept};
+use super::carrier::{At, Over, SILENCE, To, accept, ended};
 use super::probe::tell;
 use crate::runtime::block_on;
 
@@ -242,7 +242,7 @@ async fn receive_quic(args: &Receive) -> anyhow::Result<()> {
     back.finish()?;
     tell("file", json!({ "bytes": progress.bytes }))?;
     // The acknowledgement may be lost; the sender closes when it has it.
-    connection.closed().await;
+    ended(&connection, SILENCE).await;
     Ok(())
 }
 

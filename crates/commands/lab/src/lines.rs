@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use fulmar_lab::units::parse_time;
 use serde_json::json;
 
-use super::carrier::{At, Over, To, accept};
+use super::carrier::{At, Over, SILENCE, To, accept, ended};
 use super::probe::{now_ns, tell};
 use crate::runtime::block_on;
 
@@ -221,7 +221,7 @@ async fn receive_quic(args: &Receive) -> anyhow::Result<()> {
         }
     }
     counted.end()?;
-    connection.closed().await;
+    ended(&connection, SILENCE).await;
     Ok(())
 }
 
