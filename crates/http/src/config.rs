@@ -10,6 +10,7 @@ use fulmar_broker::ListenerPolicy;
 use fulmar_congestion::Congestion;
 use fulmar_transport::Origins;
 use fulmar_transport::QuicKeys;
+use fulmar_transport::proxy_protocol::Proxies;
 use fulmar_transport::tls::ServerTls;
 use http::HeaderMap;
 
@@ -29,6 +30,8 @@ pub struct Address {
     pub address: SocketAddr,
     /// The requirements for MQTT clients that connect through it.
     pub policy: Arc<ListenerPolicy>,
+    /// The proxies through which all TCP clients connect; `None` if they connect directly.
+    pub proxies: Option<Arc<Proxies>>,
 }
 
 /// What to serve, and within which limits.

@@ -144,6 +144,21 @@ impl Taken {
     }
 }
 
+impl ConnectionSlot {
+    /// The connection's client has this address, not that of its proxy.
+    pub(crate) fn is_of(&mut self, address: IpAddr) {
+        let slots = self.slots.clone();
+        let mut taken = slots.lock();
+        // One that has just been closed to make room has no slot any more.
+        if taken.remove(self.network, self.number).is_some() {
+            self.network = network(address);
+            let connections = taken.networks.entry(self.network).or_default();
+            connections.insert(self.number, self.activity.clone());
+            taken.len += 1;
+        }
+    }
+}
+
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.slots.lock().remove(self.network, self.number);
@@ -182,6 +197,24 @@ mod tests {
         assert!(is_shed(&busy), "what it asked for is answered");
         drop((oldest, newest));
         assert_eq!(slots.lock().len, 3);
+    }
+
+    #[test]
+    fn clients_behind_a_proxy_are_told_apart() {
+        let slots = ConnectionSlots::new(3);
+        let take = |last| {
+            let mut slot = slots.take(address(1)).unwrap().0;
+            slot.is_of(address(last));
+            slot
+        };
+        let (alone, oldest, newest) = (take(2), take(3), take(3));
+        let (mut new, shed) = slots.take(address(1)).unwrap();
+        assert!(shed && is_shed(&oldest) && !is_shed(&alone) && !is_shed(&newest));
+        assert!(slots.shed() && slots.shed() && slots.shed());
+        new.is_of(address(4));
+        assert!(is_shed(&new), "it has been closed to make room");
+        drop((alone, oldest, newest, new));
+        assert_eq!(slots.lock().len, 0);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fulmar_broker::ListenerPolicy;
+use fulmar_transport::proxy_protocol::Proxies;
 use fulmar_transport::tls::ServerTls;
 use fulmar_transport::{Clock, Handoff, QuicKeys};
 use http::HeaderValue;
@@ -86,6 +87,7 @@ struct BoundListener {
     amplification_limit: AmplificationLimit,
     address: SocketAddr,
     policy: Arc<ListenerPolicy>,
+    proxies: Option<Arc<Proxies>>,
 }
 
 impl Endpoint {
@@ -258,6 +260,7 @@ fn bind_one(
         amplification_limit,
         address,
         policy: Arc::clone(&wanted.policy),
+        proxies: wanted.proxies.clone(),
     })
 }
 
@@ -280,8 +283,8 @@ async fn serve(
     for (handler, listener) in handlers {
         quic.push(listener.quic.clone());
         if let Some(tcp) = listener.tcp {
-            let handler = Arc::clone(&handler);
-            listening.spawn(tcp::serve(handler, tcp, handshakes.clone(), stopping.clone()));
+            let (handler, opening) = (Arc::clone(&handler), (handshakes.clone(), listener.proxies));
+            listening.spawn(tcp::serve(handler, tcp, opening, stopping.clone()));
         }
         listening.spawn(h3::serve(
             handler,

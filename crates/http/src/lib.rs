@@ -29,6 +29,7 @@ mod metrics;
 mod network;
 pub mod objects;
 mod plain;
+mod proxy_header;
 mod pump;
 mod request_handler;
 mod request_smuggling;

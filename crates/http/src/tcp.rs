@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use fulmar_broker::LogLimiter;
+use fulmar_transport::proxy_protocol::Proxies;
 use fulmar_transport::tls::client_name;
 use http::Request;
 use hyper::body::Incoming;
@@ -18,12 +19,14 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
 use tracing::{debug, info, warn};
 
-use crate::connection_slots::{Activity, ConnectionSlots};
+use crate::connection_slots::{ConnectionSlot, ConnectionSlots};
 use crate::handshake::Handshakes;
 use crate::idle::Idle;
 use crate::metrics::Open;
+use crate::proxy_header::client_address;
 use crate::request_handler::{Client, RequestHandler};
 use crate::request_smuggling::SmugglingFilter;
 use crate::rest::Lingering;
@@ -39,7 +42,7 @@ pub(crate) const ROOM_PAUSE: Duration = Duration::from_millis(5);
 pub(crate) async fn serve(
     handler: Arc<RequestHandler>,
     listener: TcpListener,
-    handshakes: Handshakes,
+    (handshakes, proxies): (Handshakes, Option<Arc<Proxies>>),
     stopping: watch::Receiver<bool>,
 ) {
     let slots = ConnectionSlots::new(handler.router.limits.max_connections);
@@ -61,18 +64,22 @@ pub(crate) async fn serve(
                 continue;
             }
         };
-        let Some((slot, made_room)) = slots.take(address.ip()) else {
+        if proxies.as_ref().is_some_and(|proxies| !proxies.admits(address)) {
+            continue;
+        }
+        let Some((mut slot, made_room)) = slots.take(address.ip()) else {
             handler.router.metrics.refused.fetch_add(1, Relaxed);
             debug!(peer = %address, "HTTP: refused: too many connections");
             continue;
         };
         handler.router.metrics.shed.fetch_add(made_room.into(), Relaxed);
-        let (handler, handshakes, stopping) =
-            (Arc::clone(&handler), handshakes.clone(), stopping.clone());
+        let (handler, stopping) = (Arc::clone(&handler), stopping.clone());
+        let (handshakes, proxies) = (handshakes.clone(), proxies.clone());
         tokio::spawn(async move {
-            let activity = &slot.activity;
+            let activity = slot.activity.clone();
+            let opening = (&handshakes, proxies.as_deref());
             tokio::select! {
-                () = connection(&handler, socket, address, activity, &handshakes, stopping) => {}
+                () = connection(&handler, (socket, address), &mut slot, opening, stopping) => {}
                 () = activity.shed() => debug!(peer = %address, "HTTP: connection closed to make room"),
             }
         });
@@ -81,16 +88,25 @@ pub(crate) async fn serve(
 
 async fn connection(
     handler: &Arc<RequestHandler>,
-    socket: TcpStream,
-    address: SocketAddr,
-    activity: &Activity,
-    handshakes: &Handshakes,
+    (mut socket, address): (TcpStream, SocketAddr),
+    slot: &mut ConnectionSlot,
+    (handshakes, proxies): (&Handshakes, Option<&Proxies>),
     mut stopping: watch::Receiver<bool>,
 ) {
     let _open = Open::new(&handler.router.metrics.connections_tcp);
-    let handshake =
-        tokio::time::timeout(handler.router.limits.handshake_timeout, handshakes.shake(socket));
-    let stream = match handshake.await {
+    let deadline = Instant::now() + handler.router.limits.handshake_timeout;
+    let address = match proxies {
+        None => address,
+        Some(proxies) => {
+            let Some(client) = client_address(&mut socket, address, proxies, deadline).await else {
+                return;
+            };
+            slot.is_of(client.ip());
+            client
+        }
+    };
+    let activity = &slot.activity;
+    let stream = match timeout_at(deadline, handshakes.shake(socket)).await {
         Ok(Ok(Some(stream))) => stream,
         Ok(Ok(None)) => return debug!(peer = %address, "HTTP: an ACME server has validated a name"),
         Ok(Err(error)) => return failed(handler, address, &error),

@@ -95,9 +95,9 @@ fn start_with(address: SocketAddr, limits: Limits, bodies: BodyBudget) -> Site {
     let policy = Arc::new(ListenerPolicy { name: "web".into(), allow_anonymous: true });
     let any = "127.0.0.1:0".parse().unwrap();
     let web = EndpointConfig {
-        addresses: vec![Address { address, policy: Arc::clone(&policy) }],
+        addresses: vec![Address { address, policy: Arc::clone(&policy), proxies: None }],
         webtransport_tls: tls.showing(&short_lived),
-        webtransport: vec![Address { address: any, policy }],
+        webtransport: vec![Address { address: any, policy, proxies: None }],
         tls,
         challenges: None,
         keys: QuicKeys([7; 64]),

@@ -13,6 +13,7 @@ use parking_lot::RwLock;
 use rustls::pki_types::CertificateDer;
 
 use crate::origin::Origins;
+use crate::proxy_protocol::Proxies;
 use crate::quic::QuicSettings;
 use crate::tls::ServerTls;
 
@@ -56,6 +57,8 @@ pub struct ListenerConfig {
     pub carrier: Carrier,
     /// What is required of clients' certificates.
     pub policy: Arc<ListenerPolicy>,
+    /// The proxies through which all clients connect; `None` if they connect directly.
+    pub proxies: Option<Arc<Proxies>>,
 }
 
 /// How a TCP listener carries MQTT: with TLS or not, in WebSocket frames or not.
@@ -129,7 +132,7 @@ impl SharedTls {
 /// Bounds of the transports.
 #[derive(Clone, Debug)]
 pub struct TransportLimits {
-    /// Time a client has for the TLS handshake and the WebSocket upgrade together.
+    /// Time a client has for a proxy's header, the TLS handshake and the WebSocket upgrade together.
     pub handshake_timeout: Duration,
     /// Time a closed connection is kept so that the peer reads why before a reset can overtake it.
     pub linger: Duration,

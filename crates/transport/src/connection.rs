@@ -65,7 +65,7 @@ pub(crate) enum After {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Phase {
-    /// TLS handshake or WebSocket upgrade.
+    /// A proxy's header, TLS handshake or WebSocket upgrade.
     Opening,
     /// MQTT flows.
     Open,
@@ -143,8 +143,11 @@ impl StreamConn {
         (index, listener): (u16, &ListenerConfig),
         io: &mut Io,
     ) -> Option<StreamConn> {
+        if listener.proxies.as_ref().is_some_and(|proxies| !proxies.admits(address)) {
+            return None;
+        }
         let mut conn = StreamConn::new(socket, token, index);
-        match Layers::new(&listener.carrier, &io.origins, address) {
+        match Layers::new(listener, &io.origins, address) {
             Ok(None) => {
                 let peer = peer(address, listener, None);
                 conn.open(io, peer).then_some(conn)
@@ -312,12 +315,11 @@ impl StreamConn {
         // The sink below needs the whole of `self` and `io`, so their buffers step aside.
         let mut plain = std::mem::take(&mut io.plain);
         let mut out = std::mem::take(&mut self.pending);
-        let address = layers.address();
         let mut refused = false;
         let settings = listener.carrier.tls.as_ref();
         let result =
             layers.receive(settings, input, &mut plain, &mut out, &mut |decoded| match decoded {
-                Decoded::Opened(identity) => {
+                Decoded::Opened(address, identity) => {
                     refused = !self.open(io, peer(address, listener, identity));
                 }
                 Decoded::Data(bytes) => self.feed(io, bytes),
@@ -326,7 +328,9 @@ impl StreamConn {
         plain.shrink_to(READ_BYTES);
         io.plain = plain;
         self.pending = out;
-        self.layers = Some(layers);
+        let address = layers.address();
+        // What a proxy's header was needed for is known; MQTT follows.
+        self.layers = (!layers.are_done()).then_some(layers);
         if refused {
             return After::Gone;
         }
@@ -374,6 +378,9 @@ impl StreamConn {
     pub(crate) fn on_deadline(&mut self, io: &mut Io) -> After {
         let now = io.shard.now();
         if self.own_deadline <= now {
+            if let (Phase::Opening, Some(layers)) = (&self.phase, &self.layers) {
+                layers.time_out();
+            }
             return self.lost(io, LostCause::Closed);
         }
         if let Some(mqtt) = &mut self.mqtt

@@ -1,4 +1,4 @@
-//! The layers between a socket and MQTT, if the listener has them: TLS, then the HTTP upgrade and
+//! The layers between a socket and MQTT, if the listener has them: a proxy's header, TLS, then the HTTP upgrade and
 //! WebSocket frames. Boxed in the connection, so that plain TCP does not pay for it.
 //!
 //! Like the core it is fed and drained and touches no socket.
@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use tungstenite::handshake::server::Request;
 
-use crate::config::{Carrier, TlsSettings};
+use crate::config::{ListenerConfig, TlsSettings};
 use crate::origin::Origins;
+use crate::proxy_protocol::{Header, HeaderReader, Proxies};
 use crate::secure::{MAX_RAW_BYTES, TlsSession};
 use crate::ws::{
     CloseCode, Event, FrameDecoder, MAX_REQUEST_BYTES, Upgrade, answer, append_binary,
@@ -27,10 +28,18 @@ const MAX_PENDING_FOR_PONG_BYTES: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Layers {
     address: SocketAddr,
+    /// Until the header of the proxy is complete.
+    proxy: Option<Box<ProxyHeader>>,
     tls: Option<Box<TlsSession>>,
     web: Option<Web>,
     /// MQTT has begun.
     opened: bool,
+}
+
+#[derive(Debug)]
+struct ProxyHeader {
+    reader: HeaderReader,
+    proxies: Arc<Proxies>,
 }
 
 #[derive(Debug)]
@@ -45,8 +54,8 @@ enum Web {
 /// What was found in the bytes received.
 #[derive(Debug)]
 pub(crate) enum Decoded<'a> {
-    /// Handshakes are done and MQTT begins; with the name in the client's certificate.
-    Opened(Option<Box<str>>),
+    /// Handshakes are done and MQTT begins; with the client's address, and the name in its certificate.
+    Opened(SocketAddr, Option<Box<str>>),
     /// Bytes of MQTT.
     Data(&'a [u8]),
 }
@@ -54,13 +63,14 @@ pub(crate) enum Decoded<'a> {
 type Sink<'s> = dyn FnMut(Decoded<'_>) + 's;
 
 impl Layers {
-    /// The layers `carrier` asks for, none for plain TCP.
+    /// The layers that `listener` asks for, none for plain TCP without a proxy.
     pub(crate) fn new(
-        carrier: &Carrier,
+        listener: &ListenerConfig,
         origins: &Arc<Origins>,
         address: SocketAddr,
     ) -> Result<Option<Box<Layers>>, rustls::Error> {
-        if carrier.tls.is_none() && !carrier.websocket {
+        let ListenerConfig { carrier, proxies, .. } = listener;
+        if carrier.tls.is_none() && !carrier.websocket && proxies.is_none() {
             return Ok(None);
         }
         let tls = match &carrier.tls {
@@ -68,18 +78,34 @@ impl Layers {
             None => None,
         };
         let web = carrier.websocket.then(|| Web::Upgrading(Vec::new(), Arc::clone(origins)));
-        Ok(Some(Box::new(Layers { address, tls, web, opened: false })))
+        let proxy = proxies.as_ref().map(|proxies| {
+            let proxies = Arc::clone(proxies);
+            Box::new(ProxyHeader { reader: HeaderReader::default(), proxies })
+        });
+        Ok(Some(Box::new(Layers { address, proxy, tls, web, opened: false })))
     }
 
     /// Of a connection whose upgrade to WebSocket is already done.
     pub(crate) fn upgraded(address: SocketAddr) -> Box<Layers> {
         let web = Some(Web::Frames(FrameDecoder::default()));
-        Box::new(Layers { address, tls: None, web, opened: true })
+        Box::new(Layers { address, proxy: None, tls: None, web, opened: true })
     }
 
-    /// The peer's address.
+    /// The client's address; the proxy's until its header is complete.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Whether they do nothing any more.
+    pub(crate) fn are_done(&self) -> bool {
+        self.opened && self.tls.is_none() && self.web.is_none()
+    }
+
+    /// The time for handshakes is over.
+    pub(crate) fn time_out(&self) {
+        if let Some(proxy) = &self.proxy {
+            proxy.proxies.refuse(self.address, &"no complete header within handshake_timeout_s");
+        }
     }
 
     /// Memory held for incomplete input, in bytes.
@@ -112,6 +138,8 @@ impl Layers {
         out: &mut Vec<u8>,
         sink: &mut Sink<'_>,
     ) -> Result<(), &'static str> {
+        let Some(used) = self.receive_header(input)? else { return Ok(()) };
+        let input = &mut input[used..];
         let Some(tls) = &mut self.tls else {
             return self.receive_plain(None, input, out, sink);
         };
@@ -130,6 +158,27 @@ impl Layers {
             (true, _) => Err("the peer ended TLS"),
             (_, true) => Err("a TLS handshake message is too long"),
             _ => Ok(()),
+        }
+    }
+
+    /// Takes the proxy's header from the bytes read, if it is not complete yet; says how many bytes it was, or `None`
+    /// if more are needed.
+    fn receive_header(&mut self, input: &[u8]) -> Result<Option<usize>, &'static str> {
+        let Some(proxy) = &mut self.proxy else { return Ok(Some(0)) };
+        match proxy.reader.receive(input) {
+            Ok((_, None)) => Ok(None),
+            Ok((used, Some(header))) => {
+                if let Header::Proxied(address) = header {
+                    self.address = address;
+                }
+                self.proxy = None;
+                Ok(Some(used))
+            }
+            Err(error) => {
+                proxy.proxies.refuse(self.address, &error);
+                self.proxy = None;
+                Err("no header of a proxy")
+            }
         }
     }
 
@@ -164,7 +213,7 @@ impl Layers {
         }
         if !self.opened {
             self.opened = true;
-            sink(Decoded::Opened(self.identity(settings)));
+            sink(Decoded::Opened(self.address, self.identity(settings)));
         }
         match &mut self.web {
             Some(Web::Frames(frames)) => match receive_frames(frames, rest, out, sink) {

@@ -7,7 +7,8 @@
 //!
 //! Read in this order: `server` (threads), `scheduler` (which thread runs which worker), `run` (their loops),
 //! `coalesce` (when they pause), `listen` (binding), `worker` (a turn of the loop),
-//! `connection` (over TCP, TLS or WebSocket), `layers` (TLS in `secure`, WebSocket in `ws`),
+//! `connection` (over TCP, TLS or WebSocket), `layers` (a proxy's header in `proxy_protocol`, TLS in `secure`,
+//! WebSocket in `ws`),
 //! `incomplete_packet` (received bytes of a packet that is not complete), `handoff` (connections accepted
 //! elsewhere). Beside them are `quic`, which has its own kind of connection, and `tls` with `tickets`:
 //! certificates, and how early data stays single-use.
@@ -24,6 +25,7 @@ mod incomplete_packet;
 mod layers;
 mod listen;
 mod origin;
+pub mod proxy_protocol;
 mod quic;
 mod run;
 mod scheduler;

@@ -550,5 +550,5 @@ impl Worker {
 fn handed_over() -> ListenerConfig {
     let address = SocketAddr::from(([0, 0, 0, 0], 0));
     let policy = ListenerPolicy { name: "handoff".into(), allow_anonymous: false };
-    ListenerConfig { address, carrier: Carrier::TCP, policy: Arc::new(policy) }
+    ListenerConfig { address, carrier: Carrier::TCP, policy: Arc::new(policy), proxies: None }
 }

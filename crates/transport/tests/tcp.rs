@@ -182,8 +182,8 @@ fn an_address_in_use_is_named() {
     let server = TestServer::start(1, vec![Carrier::TCP]);
     let address = server.address(0);
     let policy = fulmar_broker::ListenerPolicy { name: "second".into(), allow_anonymous: true };
-    let listener =
-        ListenerConfig { address, carrier: Carrier::TCP, policy: std::sync::Arc::new(policy) };
+    let (carrier, policy) = (Carrier::TCP, std::sync::Arc::new(policy));
+    let listener = ListenerConfig { address, carrier, policy, proxies: None };
     let config = ServerConfig {
         workers: 1,
         coalesce: std::time::Duration::ZERO,

@@ -28,6 +28,7 @@ const MIN_BUFFERED_BODY_BYTES: usize = 128 * 1024;
 
 pub(super) fn check(config: &Config) -> anyhow::Result<()> {
     together(config)?;
+    config.proxy_protocol.check(&config.listeners)?;
     acme(config)?;
     ranges(config)?;
     upstream(config)?;
@@ -268,13 +269,15 @@ impl Config {
         let listeners = self.listeners.mqtt_listeners().into_iter();
         let mut all =
             listeners.flat_map(|(name, addresses)| addresses.iter().map(move |a| (name, a)));
-        all.any(|(name, address)| !address.ip().is_loopback() && !has_way_in(self, name, address))
+        all.any(|(name, &address)| {
+            self.is_reachable(name, address) && !has_way_in(self, name, address)
+        })
     }
 
     /// Whether other machines reach the platform's pages and API.
     #[cfg(feature = "platform")]
     pub(crate) fn has_reachable_pages(&self) -> bool {
-        self.listeners.https.iter().any(|address| !address.ip().is_loopback())
+        self.listeners.https.iter().any(|&address| self.is_reachable("https", address))
     }
 }
 
@@ -286,22 +289,22 @@ fn ways_in(config: &Config) -> Result<(), Usage> {
     }
     for (name, addresses) in config.listeners.mqtt_listeners() {
         for address in addresses {
-            usable(config, name, address)?;
+            usable(config, name, *address)?;
         }
     }
     Ok(())
 }
 
 /// Whether the configuration has a way to log in at a listener.
-fn has_way_in(config: &Config, name: &str, address: &SocketAddr) -> bool {
+fn has_way_in(config: &Config, name: &str, address: SocketAddr) -> bool {
     let (auth, tls) = (&config.auth, &config.tls);
     let credentials = config.password_file().is_some() || !auth.jwt_algorithm.is_empty();
     let certificates = name != "mqtt" && name != "ws" && tls.client_auth != ClientAuth::Off;
-    credentials || certificates || auth.allow_anonymous.at(*address)
+    credentials || certificates || config.allows_anonymous(name, address)
 }
 
 /// A listener that would refuse every client is an error.
-fn usable(config: &Config, name: &str, address: &SocketAddr) -> Result<(), Usage> {
+fn usable(config: &Config, name: &str, address: SocketAddr) -> Result<(), Usage> {
     if has_way_in(config, name, address) {
         return Ok(());
     }

@@ -366,7 +366,7 @@ impl Config {
 
     /// The policy of the listener `name` at `address`.
     pub(crate) fn policy(&self, name: &str, address: SocketAddr) -> Arc<ListenerPolicy> {
-        let allow_anonymous = self.auth.allow_anonymous.at(address);
+        let allow_anonymous = self.allows_anonymous(name, address);
         Arc::new(ListenerPolicy { name: name.into(), allow_anonymous })
     }
 }

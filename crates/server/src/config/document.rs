@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::mqttsn::MqttSn;
+use super::proxy_protocol::ProxyProtocol;
 use super::sections::{
     Acl, Acme, Auth, Coap, Http, Lab, LimitsConfig, Listeners, Log, Platform, Quic, Server,
     Storage, Sys, Tls,
@@ -20,6 +21,7 @@ use super::upstream::Upstream;
 pub struct Config {
     pub(crate) server: Server,
     pub(crate) listeners: Listeners,
+    pub(crate) proxy_protocol: ProxyProtocol,
     pub(crate) tls: Tls,
     pub(crate) acme: Acme,
     pub(crate) quic: Quic,

@@ -11,6 +11,7 @@ mod document;
 mod features;
 mod memory;
 mod mqttsn;
+mod proxy_protocol;
 mod range;
 mod read;
 mod sections;

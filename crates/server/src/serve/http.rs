@@ -14,6 +14,7 @@ use axum::routing::get;
 use fulmar_broker::Broker;
 use fulmar_http::{BodyBudget, Plain};
 use fulmar_store::SqliteStorage;
+use fulmar_transport::proxy_protocol::Proxies;
 use fulmar_transport::tickets::Tickets;
 use parking_lot::Mutex;
 
@@ -49,6 +50,7 @@ pub(super) struct Operated {
     pub(super) store: Option<Arc<SqliteStorage>>,
     pub(super) tickets: Arc<Tickets>,
     pub(super) web: Arc<fulmar_http::Metrics>,
+    pub(super) proxies: Arc<Proxies>,
     /// `None` where there is no `[upstream]`.
     pub(super) gateway: Option<GatewayStatus>,
     /// `None` where there is no `coap` or `coaps` listener.

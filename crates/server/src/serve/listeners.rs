@@ -7,6 +7,7 @@ use std::time::Duration;
 use fulmar_broker::Broker;
 use fulmar_http::{Address, BodyBudget, Bound, Endpoint, EndpointConfig};
 use fulmar_transport::Origins;
+use fulmar_transport::proxy_protocol::Proxies;
 use fulmar_transport::{
     Carrier, Clock, ListenerConfig, QuicKeys, QuicListener, QuicSettings, Server, ServerConfig,
     StartError,
@@ -26,6 +27,8 @@ pub(super) struct Running {
     names: Vec<&'static str>,
     /// Pages that may open MQTT connections, the same at all listeners.
     pub(super) origins: Arc<Origins>,
+    /// The proxies in front of listeners, the same for all.
+    pub(super) proxies: Arc<Proxies>,
 }
 
 /// Binds all listeners and starts the workers.
@@ -40,7 +43,8 @@ pub(super) fn start(
     quic: &QuicSettings,
     clock: Clock,
 ) -> anyhow::Result<Running> {
-    let (names, listeners) = stream_listeners(config, certificates).into_iter().unzip();
+    let proxies = Arc::new(config.proxy_protocol.proxies()?);
+    let (names, listeners) = stream_listeners(config, certificates, &proxies).into_iter().unzip();
     let quic_listener = |&address: &SocketAddr| QuicListener {
         address,
         policy: config.policy("quic", address),
@@ -64,12 +68,13 @@ pub(super) fn start(
             None => error,
         }
     })?;
-    Ok(Running { server, names, origins })
+    Ok(Running { server, names, origins, proxies })
 }
 
 fn stream_listeners(
     config: &Config,
     certificates: &Certificates,
+    proxies: &Arc<Proxies>,
 ) -> Vec<(&'static str, ListenerConfig)> {
     let tls = certificates.stream_settings();
     let listeners = &config.listeners;
@@ -83,10 +88,21 @@ fn stream_listeners(
     for (name, addresses, carrier) in kinds {
         all.extend(addresses.iter().map(|&address| {
             let policy = config.policy(name, address);
-            (name, ListenerConfig { address, carrier: carrier.clone(), policy })
+            let proxies = behind(config, name, address, proxies);
+            (name, ListenerConfig { address, carrier: carrier.clone(), policy, proxies })
         }));
     }
     all
+}
+
+/// The proxies of a listener that is behind them.
+fn behind(
+    config: &Config,
+    name: &str,
+    address: SocketAddr,
+    proxies: &Arc<Proxies>,
+) -> Option<Arc<Proxies>> {
+    config.proxy_protocol.covers(name, address).then(|| Arc::clone(proxies))
 }
 
 /// The key of the address that an error concerns.
@@ -103,13 +119,17 @@ fn key_of(config: &Config, error: &StartError) -> Option<&'static str> {
 pub(super) fn start_web(
     config: &Config,
     (certificates, challenges, keys): (&Certificates, Option<Arc<rustls::ServerConfig>>, QuicKeys),
-    (server, origins): (&Server, Arc<Origins>),
+    running: &Running,
     platform: &platform::Running,
     bodies: &BodyBudget,
     listeners: &Listeners,
 ) -> anyhow::Result<Endpoint> {
     let addresses = |name: &'static str, addresses: &[SocketAddr]| {
-        let address = |&address| Address { address, policy: config.policy(name, address) };
+        let address = |&address| Address {
+            address,
+            policy: config.policy(name, address),
+            proxies: behind(config, name, address, &running.proxies),
+        };
         addresses.iter().map(address).collect()
     };
     let web = EndpointConfig {
@@ -119,7 +139,7 @@ pub(super) fn start_web(
         webtransport: addresses("webtransport", config.listeners.webtransport()),
         webtransport_tls: certificates.tls.showing(&certificates.webtransport_certificate.identity),
         keys,
-        origins,
+        origins: Arc::clone(&running.origins),
         early_data: config.quic.early_data,
         congestion: config.quic.congestion(),
         mtu_discovery: config.quic.mtu_discovery,
@@ -130,7 +150,7 @@ pub(super) fn start_web(
     let router = |bound: &Bound| {
         let hashes = certificates.webtransport_certificate.hashes.clone();
         let publisher =
-            HttpPublisher::new(server.handoff(), config, "https", &config.listeners.https);
+            HttpPublisher::new(running.server.handoff(), config, "https", &config.listeners.https);
         let router = status::router().merge(platform.router()).merge(publisher.router());
         let router = router.merge(PageConfig::new(bound, hashes, Value::Null).router());
         let router =
@@ -138,7 +158,7 @@ pub(super) fn start_web(
         let landing = LandingPage::new(platform.get().cloned(), Arc::clone(listeners));
         router.fallback(move |request| pages::answer(landing.clone(), request))
     };
-    Endpoint::start(web, router, server.handoff()).map_err(|error| {
+    Endpoint::start(web, router, running.server.handoff()).map_err(|error| {
         let of = |address: &SocketAddr| config.listeners.webtransport().contains(address);
         let key = match &error {
             fulmar_http::StartError::Bind { address, .. } if of(address) => "webtransport",

@@ -261,9 +261,8 @@ impl Parts {
         let challenges = orders.as_ref().map(acme::Orders::tls).transpose()?;
         let bodies = BodyBudget::new(config.buffered_bodies());
         let tls = (&certificates, challenges, keys);
-        let shared = (&running.server, Arc::clone(&running.origins));
         let shown = landing_page::Listeners::default();
-        let web = listeners::start_web(config, tls, shared, &platform, &bodies, &shown)?;
+        let web = listeners::start_web(config, tls, &running, &platform, &bodies, &shown)?;
         let wiring = coap::Wiring {
             broker: &broker,
             handoff: running.server.handoff(),
@@ -278,6 +277,7 @@ impl Parts {
             store: store.clone(),
             tickets: Arc::clone(&certificates.tickets),
             web: Arc::clone(web.metrics()),
+            proxies: Arc::clone(&running.proxies),
             gateway: gateway.as_ref().map(Gateway::status),
             coap: coap.statistics(),
             mqtt_sn: mqtt_sn.statistics(),

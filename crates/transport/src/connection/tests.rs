@@ -48,6 +48,7 @@ fn io(policy: &Arc<ListenerPolicy>) -> (Io, ListenerConfig) {
         address: ([127, 0, 0, 1], 0).into(),
         carrier: Carrier::TCP,
         policy: Arc::clone(policy),
+        proxies: None,
     };
     (Io::new(shard, TransportLimits::default(), Arc::default()), listener)
 }

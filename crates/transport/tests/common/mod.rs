@@ -48,6 +48,7 @@ impl TestServer {
                 address: "127.0.0.1:0".parse().unwrap(),
                 carrier,
                 policy: Arc::clone(&policy),
+                proxies: None,
             })
             .collect();
         let config = ServerConfig {

@@ -59,6 +59,12 @@ pub(super) fn render(state: &Operated) -> String {
     }
     page.tickets(&state.tickets.counts());
     page.web(&state.web.counts());
+    page.one(
+        "proxy_headers_refused_total",
+        "counter",
+        "Connections refused at listeners behind proxies: no valid header, or not from [proxy_protocol] from",
+        state.proxies.refused_total(),
+    );
     if let Some(gateway) = &state.gateway {
         page.gateway(gateway);
     }
