@@ -27,7 +27,7 @@ pub use jwt::{JwtError, JwtVerifier};
 pub(crate) use password::{Applicant, Decision, WaitingLogin};
 pub use password::{HashReplacements, PasswordError, PasswordFile, hash_password};
 pub use reply_to::ReplyTo;
-pub use stored_hash::{HashError, MAX_PBKDF2_ITERATIONS, check_hash};
+pub use stored_hash::{HashError, MAX_PBKDF2_ITERATIONS, check_hash, verify_password};
 
 use crate::access::{AccessRules, Action, Subject};
 pub use crate::access::{EXTERNAL_TOPICS, EXTERNAL_USER_PREFIX};

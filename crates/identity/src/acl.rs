@@ -1,0 +1,180 @@
+//! What a role allows and denies.
+
+use std::cmp::Reverse;
+
+use serde::{Deserialize, Serialize};
+
+/// What a rule is about, named as in mosquitto's dynamic security.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum AclKind {
+    /// Messages that the client publishes.
+    PublishClientSend,
+    /// Messages that the client receives.
+    PublishClientReceive,
+    /// Subscriptions to the filter that is the same text.
+    SubscribeLiteral,
+    /// Subscriptions to filters that the rule's filter includes.
+    SubscribePattern,
+    /// The end of subscriptions to the filter that is the same text.
+    UnsubscribeLiteral,
+    /// The end of subscriptions to filters that the rule's filter includes.
+    UnsubscribePattern,
+}
+
+impl AclKind {
+    /// All, in mosquitto's order.
+    pub const ALL: [AclKind; 6] = [
+        AclKind::PublishClientSend,
+        AclKind::PublishClientReceive,
+        AclKind::SubscribeLiteral,
+        AclKind::SubscribePattern,
+        AclKind::UnsubscribeLiteral,
+        AclKind::UnsubscribePattern,
+    ];
+
+    /// Its name in commands and files.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            AclKind::PublishClientSend => "publishClientSend",
+            AclKind::PublishClientReceive => "publishClientReceive",
+            AclKind::SubscribeLiteral => "subscribeLiteral",
+            AclKind::SubscribePattern => "subscribePattern",
+            AclKind::UnsubscribeLiteral => "unsubscribeLiteral",
+            AclKind::UnsubscribePattern => "unsubscribePattern",
+        }
+    }
+
+    /// The kind with this name, in any case, as mosquitto reads it.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<AclKind> {
+        AclKind::ALL.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(name))
+    }
+}
+
+/// One rule of a role.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Acl {
+    /// What it is about.
+    pub kind: AclKind,
+    /// Topic filter.
+    pub topic: Box<str>,
+    /// Among the rules of its kind, the highest that matches decides.
+    pub priority: i32,
+    /// Whether it allows or denies.
+    pub allow: bool,
+}
+
+/// What the defaults are about, named as in mosquitto's dynamic security.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessKind {
+    /// `publishClientSend`.
+    PublishClientSend,
+    /// `publishClientReceive`.
+    PublishClientReceive,
+    /// `subscribe`.
+    Subscribe,
+    /// `unsubscribe`.
+    Unsubscribe,
+}
+
+impl AccessKind {
+    /// All, in mosquitto's order.
+    pub const ALL: [AccessKind; 4] = [
+        AccessKind::PublishClientSend,
+        AccessKind::PublishClientReceive,
+        AccessKind::Subscribe,
+        AccessKind::Unsubscribe,
+    ];
+
+    /// Its name in commands and files.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            AccessKind::PublishClientSend => "publishClientSend",
+            AccessKind::PublishClientReceive => "publishClientReceive",
+            AccessKind::Subscribe => "subscribe",
+            AccessKind::Unsubscribe => "unsubscribe",
+        }
+    }
+
+    /// The kind with this name, in any case.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<AccessKind> {
+        AccessKind::ALL.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(name))
+    }
+}
+
+/// What holds where no rule matches. Topics that begin with `$CONTROL` are always denied then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DefaultAccess {
+    /// Whether clients may publish.
+    pub publish_client_send: bool,
+    /// Whether clients receive what their subscriptions bring.
+    pub publish_client_receive: bool,
+    /// Whether clients may subscribe.
+    pub subscribe: bool,
+    /// Whether clients may unsubscribe.
+    pub unsubscribe: bool,
+}
+
+impl Default for DefaultAccess {
+    /// As `mosquitto_ctrl dynsec init` has it.
+    fn default() -> Self {
+        DefaultAccess {
+            publish_client_send: false,
+            publish_client_receive: true,
+            subscribe: false,
+            unsubscribe: true,
+        }
+    }
+}
+
+impl DefaultAccess {
+    /// The default for one kind.
+    #[must_use]
+    pub fn get(&self, kind: AccessKind) -> bool {
+        match kind {
+            AccessKind::PublishClientSend => self.publish_client_send,
+            AccessKind::PublishClientReceive => self.publish_client_receive,
+            AccessKind::Subscribe => self.subscribe,
+            AccessKind::Unsubscribe => self.unsubscribe,
+        }
+    }
+
+    pub(crate) fn set(&mut self, kind: AccessKind, allow: bool) {
+        match kind {
+            AccessKind::PublishClientSend => self.publish_client_send = allow,
+            AccessKind::PublishClientReceive => self.publish_client_receive = allow,
+            AccessKind::Subscribe => self.subscribe = allow,
+            AccessKind::Unsubscribe => self.unsubscribe = allow,
+        }
+    }
+}
+
+/// A role of a client or group, or a group of a client, with its rank: the highest priority is asked first, of equal ones
+/// the first name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ranked {
+    /// Of the role or group.
+    pub name: Box<str>,
+    /// -1 where none was given, as in mosquitto.
+    pub priority: i32,
+}
+
+impl Ranked {
+    /// One with a priority.
+    #[must_use]
+    pub fn new(name: &str, priority: i32) -> Ranked {
+        Ranked { name: name.into(), priority }
+    }
+}
+
+/// Sorts by rank. Of one that is there twice, the first counts.
+pub(crate) fn rank(list: &mut Vec<Ranked>) {
+    let mut seen = std::collections::BTreeSet::new();
+    list.retain(|ranked| seen.insert(ranked.name.clone()));
+    list.sort_by(|a, b| (Reverse(a.priority), &a.name).cmp(&(Reverse(b.priority), &b.name)));
+}

@@ -1,0 +1,199 @@
+//! Commands, and why one is refused.
+
+use crate::acl::{AccessKind, Acl, AclKind, Ranked};
+use crate::entities::{AdministrationRole, ApiToken, Client, Group, PasswordHash, Role};
+
+/// A change of the state. Names that do not exist, or exist already, are refused.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    /// Sets what holds where no rule matches.
+    SetDefaultAccess(Vec<(AccessKind, bool)>),
+    /// Adds a client.
+    CreateClient(Client),
+    /// Removes a client.
+    DeleteClient(Box<str>),
+    /// Changes a client.
+    ModifyClient(Box<str>, ClientChanges),
+    /// Gives a client a role.
+    AddClientRole(Box<str>, Ranked),
+    /// Takes a role from a client.
+    RemoveClientRole(Box<str>, Box<str>),
+    /// Adds a group.
+    CreateGroup(Group),
+    /// Removes a group.
+    DeleteGroup(Box<str>),
+    /// Changes a group.
+    ModifyGroup(Box<str>, GroupChanges),
+    /// Adds a client to a group.
+    AddGroupClient {
+        /// The group.
+        group: Box<str>,
+        /// The client.
+        username: Box<str>,
+        /// The group's rank among the client's groups.
+        priority: i32,
+    },
+    /// Removes a client from a group.
+    RemoveGroupClient {
+        /// The group.
+        group: Box<str>,
+        /// The client.
+        username: Box<str>,
+    },
+    /// Gives a group a role.
+    AddGroupRole(Box<str>, Ranked),
+    /// Takes a role from a group.
+    RemoveGroupRole(Box<str>, Box<str>),
+    /// Selects the group whose roles clients without a user name have.
+    SetAnonymousGroup(Option<Box<str>>),
+    /// Adds a role.
+    CreateRole(Role),
+    /// Removes a role.
+    DeleteRole(Box<str>),
+    /// Changes a role.
+    ModifyRole(Box<str>, RoleChanges),
+    /// Adds a rule to a role.
+    AddRoleAcl(Box<str>, Acl),
+    /// Removes a rule from a role.
+    RemoveRoleAcl(Box<str>, AclKind, Box<str>),
+    /// Adds an API token.
+    CreateToken(ApiToken),
+    /// Removes an API token.
+    DeleteToken(Box<str>),
+}
+
+/// Changes of a client; `None` leaves a field as it is.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ClientChanges {
+    /// The client identifier; `Some(None)` allows any.
+    pub client_id: Option<Option<Box<str>>>,
+    /// The password.
+    pub password: Option<PasswordHash>,
+    /// Text name.
+    pub text_name: Option<Box<str>>,
+    /// Text description.
+    pub text_description: Option<Box<str>>,
+    /// Whether it may not connect.
+    pub disabled: Option<bool>,
+    /// All its roles.
+    pub roles: Option<Vec<Ranked>>,
+    /// All its groups.
+    pub groups: Option<Vec<Ranked>>,
+    /// What it may do with the administration API; `Some(None)` for nothing.
+    pub administration: Option<Option<AdministrationRole>>,
+}
+
+/// Changes of a group; `None` leaves a field as it is.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GroupChanges {
+    /// Text name.
+    pub text_name: Option<Box<str>>,
+    /// Text description.
+    pub text_description: Option<Box<str>>,
+    /// All its roles.
+    pub roles: Option<Vec<Ranked>>,
+    /// All its clients, by user name, each with the group's rank among its groups.
+    pub clients: Option<Vec<Ranked>>,
+}
+
+/// Changes of a role; `None` leaves a field as it is.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RoleChanges {
+    /// Text name.
+    pub text_name: Option<Box<str>>,
+    /// Text description.
+    pub text_description: Option<Box<str>>,
+    /// All its rules.
+    pub acls: Option<Vec<Acl>>,
+}
+
+/// Why a command is refused. Nothing has changed then. The words of those that mosquitto's plugin has, too, are its own,
+/// because tools read them.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// There is no such client.
+    #[error("Client not found")]
+    ClientNotFound,
+    /// There is one of this name.
+    #[error("Client already exists")]
+    ClientExists,
+    /// There is no such group.
+    #[error("Group not found")]
+    GroupNotFound,
+    /// There is one of this name.
+    #[error("Group already exists")]
+    GroupExists,
+    /// Nothing to be added.
+    #[error("Client is already in this group")]
+    AlreadyInGroup,
+    /// It would leave clients without a user name without a group.
+    #[error("Deleting the anonymous group is forbidden")]
+    AnonymousGroup,
+    /// There is no such role.
+    #[error("Role not found")]
+    RoleNotFound,
+    /// There is one of this name.
+    #[error("Role already exists")]
+    RoleExists,
+    /// The group has it.
+    #[error("Group is already in this role")]
+    AlreadyHasRole,
+    /// There is one for this topic and of this kind.
+    #[error("ACL with this topic already exists")]
+    AclExists,
+    /// There is none for this topic and of this kind.
+    #[error("ACL not found")]
+    AclNotFound,
+    /// It is not a topic filter.
+    #[error("Invalid ACL topic")]
+    AclTopic,
+    /// There is no such token.
+    #[error("API token not found")]
+    TokenNotFound,
+    /// There is one of this name.
+    #[error("API token already exists")]
+    TokenExists,
+    /// A name that cannot be one.
+    #[error("{what} is not valid: 1 to {max} bytes without control characters are accepted")]
+    Name {
+        /// What it would name.
+        what: &'static str,
+        /// Bytes.
+        max: usize,
+    },
+    /// A user name that cannot be one.
+    #[error(
+        "Username is not valid: names that begin with `platform:` are those of the platform's accounts"
+    )]
+    ReservedName,
+    /// Too long.
+    #[error("{what} has more than {max} bytes")]
+    TooLong {
+        /// What is too long.
+        what: &'static str,
+        /// Bytes.
+        max: usize,
+    },
+    /// Too many.
+    #[error(
+        "there are {max} {what} already, which is the maximum; delete some that are not needed"
+    )]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many may be.
+        max: usize,
+    },
+    /// It would be in nobody's power to undo this.
+    #[error(
+        "this would leave no enabled administrator with a password; first make another client administrator: \
+         fulmar user add NAME --admin"
+    )]
+    LastAdministrator,
+    /// It would be in nobody's power to undo this with `mosquitto_ctrl`.
+    #[error(
+        "this would leave no enabled client with a password that may publish to \
+         $CONTROL/dynamic-security/v1; first give another client a role with a publishClientSend rule for it"
+    )]
+    LastController,
+}

@@ -1,0 +1,152 @@
+//! Clients, groups, roles and API tokens, each of which is a row of the store.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::acl::{Acl, Ranked};
+
+/// A password's hash in a form that a password file may have: argon2, or one of mosquitto's.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PasswordHash(pub(crate) Box<str>);
+
+impl PasswordHash {
+    /// A hash in one of the known forms.
+    ///
+    /// # Errors
+    /// It has another form.
+    pub fn parse(text: &str) -> Result<PasswordHash, fulmar_broker::auth::HashError> {
+        fulmar_broker::auth::check_hash(text).map(|()| PasswordHash(text.into()))
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for PasswordHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PasswordHash")
+    }
+}
+
+/// What a person may do with the administration API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AdministrationRole {
+    /// May look.
+    Viewer,
+    /// May also act on clients, sessions and messages.
+    Operator,
+    /// May do everything.
+    Administrator,
+}
+
+impl AdministrationRole {
+    /// All, from the least to the most.
+    pub const ALL: [AdministrationRole; 3] = [
+        AdministrationRole::Viewer,
+        AdministrationRole::Operator,
+        AdministrationRole::Administrator,
+    ];
+
+    /// Its name in commands and files.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            AdministrationRole::Viewer => "viewer",
+            AdministrationRole::Operator => "operator",
+            AdministrationRole::Administrator => "administrator",
+        }
+    }
+
+    /// The role with this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<AdministrationRole> {
+        AdministrationRole::ALL.into_iter().find(|role| role.name() == name)
+    }
+}
+
+/// What people read about a client, group or role.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Texts {
+    /// Text name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<Box<str>>,
+    /// Text description.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<Box<str>>,
+}
+
+/// A client: a user name with a password, perhaps of one client identifier only.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Client {
+    /// User name.
+    pub username: Box<str>,
+    /// The only client identifier with which it may connect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_id: Option<Box<str>>,
+    /// Without one, it cannot connect with a password.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password: Option<PasswordHash>,
+    /// For people.
+    #[serde(default)]
+    pub texts: Texts,
+    /// Whether it may not connect.
+    #[serde(default)]
+    pub disabled: bool,
+    /// Its roles, by rank.
+    #[serde(default)]
+    pub roles: Vec<Ranked>,
+    /// Its groups, by rank.
+    #[serde(default)]
+    pub groups: Vec<Ranked>,
+    /// What it may do with the administration API.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub administration: Option<AdministrationRole>,
+}
+
+/// A group of clients, which have its roles.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Group {
+    /// Name.
+    pub name: Box<str>,
+    /// For people.
+    #[serde(default)]
+    pub texts: Texts,
+    /// Its roles, by rank.
+    #[serde(default)]
+    pub roles: Vec<Ranked>,
+}
+
+/// A role: rules for topics.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Role {
+    /// Name.
+    pub name: Box<str>,
+    /// For people.
+    #[serde(default)]
+    pub texts: Texts,
+    /// Its rules: by kind, and then by falling priority.
+    #[serde(default)]
+    pub acls: Vec<Acl>,
+}
+
+/// A token for the administration API. The token itself is nowhere: only its digest is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApiToken {
+    /// Name.
+    pub name: Box<str>,
+    /// SHA-256 of the token, in hexadecimal digits.
+    pub digest: Box<str>,
+    /// What it may do.
+    pub role: AdministrationRole,
+    /// When it was created, in milliseconds since the Unix epoch.
+    pub created_ms: u64,
+    /// When it expires, in milliseconds since the Unix epoch; never without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_ms: Option<u64>,
+}

@@ -1,0 +1,39 @@
+//! Identities: the clients that may connect to a broker, their groups and roles, administrators and API tokens.
+//!
+//! The model ([`State`]) has no I/O and no clock. Every change is a [`Command`], which is checked before it takes effect:
+//! [`State::apply`]. The clients, groups and roles are those of mosquitto's dynamic security plugin, so that its tools
+//! work with them; what a role allows is in [`Acl`].
+//!
+//! [`Store`] keeps the state in SQLite, in one transaction per batch of commands: what is reported as applied survives
+//! kill -9 and loss of power, and a batch that was interrupted has no effect. [`Identities`] has a thread with a store,
+//! and everybody else's view of the state. Another process, such as `fulmar user`, may change the same file meanwhile:
+//! the thread checks every half second, and before every change.
+#![forbid(unsafe_code)]
+
+mod acl;
+mod affected;
+mod checks;
+mod command;
+mod entities;
+mod limits;
+mod passwords;
+mod rows;
+mod service;
+mod state;
+mod store;
+mod tokens;
+
+pub use acl::{AccessKind, Acl, AclKind, DefaultAccess, Ranked};
+pub use affected::Affected;
+pub use command::{ClientChanges, Command, GroupChanges, Refused, RoleChanges};
+pub use entities::{AdministrationRole, ApiToken, Client, Group, PasswordHash, Role, Texts};
+pub use limits::{
+    MAX_ACLS_PER_ROLE, MAX_CLIENTS, MAX_GROUPS, MAX_NAME_BYTES, MAX_RANKED, MAX_ROLES,
+    MAX_TEXT_BYTES, MAX_TOKENS, MAX_TOPIC_BYTES,
+};
+pub use passwords::hash_password;
+pub use rows::Row;
+pub use service::{ApplyError, Identities, Job, Watch};
+pub use state::{Change, Principal, State};
+pub use store::{FILE, Store, StoreError};
+pub use tokens::{API_TOKEN_PREFIX, NewToken};

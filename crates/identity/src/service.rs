@@ -1,0 +1,241 @@
+//! A thread with the store, and everybody else's view of the state.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use parking_lot::RwLock;
+
+use crate::affected::Affected;
+use crate::command::{Command, Refused};
+use crate::entities::PasswordHash;
+use crate::state::{Change, Principal, State};
+use crate::store::{Store, StoreError};
+
+/// How often the thread looks for changes by another process.
+const POLL: Duration = Duration::from_millis(500);
+
+/// Jobs that wait; further ones are refused.
+const MAX_WAITING: usize = 256;
+
+/// What the thread does with the store.
+pub type Job = Box<dyn FnOnce(&mut Desk) + Send>;
+
+/// Told of every change: the rows, whom it affects, and the new state. Called on the thread, before the command is
+/// reported as applied.
+pub type Watch = Box<dyn Fn(&Change, &Affected, &State) + Send + Sync>;
+
+/// Why commands have not been applied.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// One of them is refused.
+    #[error("{0}")]
+    Refused(#[from] Refused),
+    /// Too many others wait.
+    #[error("too many changes of identities wait; try again later")]
+    Busy,
+    /// The disk.
+    #[error("{0}")]
+    Store(StoreError),
+}
+
+impl From<StoreError> for ApplyError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Refused(refused) => ApplyError::Refused(refused),
+            other => ApplyError::Store(other),
+        }
+    }
+}
+
+/// The identities of a running broker.
+pub struct Identities {
+    shared: Arc<RwLock<State>>,
+    jobs: Option<SyncSender<Job>>,
+    thread: Option<JoinHandle<()>>,
+    /// Checked for unknown users too, so that the time taken does not reveal which users exist.
+    decoy: PasswordHash,
+}
+
+impl fmt::Debug for Identities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.shared.read();
+        f.debug_struct("Identities")
+            .field("clients", &state.clients().len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The thread's side.
+pub struct Desk {
+    path: PathBuf,
+    /// `None` until it is used for the first time.
+    store: Option<Store>,
+    shared: Arc<RwLock<State>>,
+    watch: Watch,
+}
+
+impl fmt::Debug for Desk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Desk").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl Identities {
+    /// Opens the store at `path`, if there is one: otherwise the first command creates it. `watch` is called for every
+    /// change from now on; what the store has already is [`Identities::read`].
+    ///
+    /// # Errors
+    /// There is a store, and it cannot be opened; or there is no thread to be had.
+    pub fn open(path: &Path, watch: Watch) -> Result<Identities, StoreError> {
+        let failed = |source| StoreError::File { path: path.into(), source };
+        let shared = Arc::<RwLock<State>>::default();
+        let mut desk = Desk { path: path.into(), store: None, shared: Arc::clone(&shared), watch };
+        if path.exists() {
+            let store = Store::open(path)?;
+            *shared.write() = store.state().clone();
+            desk.store = Some(store);
+        }
+        let (jobs, waiting) = sync_channel(MAX_WAITING);
+        let thread = std::thread::Builder::new().name("fulmar-identity".into());
+        let thread = thread.spawn(move || desk.serve(&waiting)).map_err(failed)?;
+        let no_random =
+            |error: fulmar_broker::auth::PasswordError| failed(std::io::Error::other(error));
+        let decoy = crate::hash_password(b"nobody has this password").map_err(no_random)?;
+        Ok(Identities { shared, jobs: Some(jobs), thread: Some(thread), decoy })
+    }
+
+    /// Looks at the state. Keep it short: changes wait.
+    pub fn read<R>(&self, look: impl FnOnce(&State) -> R) -> R {
+        look(&self.shared.read())
+    }
+
+    /// Has the thread do something with the store, after what it has to do already.
+    ///
+    /// # Errors
+    /// [`ApplyError::Busy`].
+    pub fn submit(&self, job: Job) -> Result<(), ApplyError> {
+        let Some(jobs) = &self.jobs else { return Err(ApplyError::Busy) };
+        jobs.try_send(job).map_err(|error| match error {
+            TrySendError::Full(_) | TrySendError::Disconnected(_) => ApplyError::Busy,
+        })
+    }
+
+    /// Applies commands, all or none, and returns when they are durable and in effect.
+    ///
+    /// # Errors
+    /// None of them is applied.
+    pub fn apply(&self, commands: Vec<Command>) -> Result<(), ApplyError> {
+        let (done, reply) = sync_channel(1);
+        self.submit(Box::new(move |desk| {
+            // Nobody waits any more if this fails.
+            drop(done.send(desk.apply(commands)));
+        }))?;
+        reply.recv().unwrap_or(Err(ApplyError::Busy))
+    }
+
+    /// The principal of an API token.
+    #[must_use]
+    pub fn verify_token(&self, token: &str) -> Option<Principal> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.shared.read().verify_token(token, u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    /// The principal with this name and password: an enabled client with an administration role. Takes tens of
+    /// milliseconds on purpose, so limit how often it is called.
+    #[must_use]
+    pub fn verify_password(&self, username: &str, password: &str) -> Option<Principal> {
+        let client = self.shared.read().clients().get(username).map(Arc::clone);
+        let hash = client.as_ref().and_then(|client| client.password.as_ref());
+        let right = hash.unwrap_or(&self.decoy).matches(password.as_bytes()) && hash.is_some();
+        let client = client.filter(|client| right && !client.disabled)?;
+        let role = client.administration?;
+        Some(Principal { name: client.username.clone(), role, is_token: false })
+    }
+}
+
+impl Drop for Identities {
+    /// Waits for what was submitted.
+    fn drop(&mut self) {
+        drop(self.jobs.take());
+        if let Some(thread) = self.thread.take()
+            && thread.thread().id() != std::thread::current().id()
+            && thread.join().is_err()
+        {
+            tracing::error!("the identities' thread panicked");
+        }
+    }
+}
+
+impl Desk {
+    fn serve(mut self, waiting: &Receiver<Job>) {
+        loop {
+            match waiting.recv_timeout(POLL) {
+                Ok(job) => job(&mut self),
+                Err(RecvTimeoutError::Timeout) => {
+                    if let Err(error) = self.poll() {
+                        tracing::warn!("cannot read what another process has changed: {error}");
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// The state.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.shared.read().clone()
+    }
+
+    /// Looks at the state.
+    pub fn read<R>(&self, look: impl FnOnce(&State) -> R) -> R {
+        look(&self.shared.read())
+    }
+
+    /// Applies commands, all or none. Afterwards, they are durable and in effect.
+    ///
+    /// # Errors
+    /// None of them is applied.
+    pub fn apply(&mut self, commands: Vec<Command>) -> Result<(), ApplyError> {
+        let store = match &mut self.store {
+            Some(store) => store,
+            none => none.insert(Store::open(&self.path)?),
+        };
+        let changes = store.apply(commands)?;
+        changes.into_iter().for_each(|change| self.publish(change));
+        Ok(())
+    }
+
+    /// Looks for changes by another process.
+    fn poll(&mut self) -> Result<(), StoreError> {
+        let change = match &mut self.store {
+            Some(store) => store.refresh()?,
+            None if self.path.exists() => {
+                let store = Store::open(&self.path)?;
+                let rows = State::default().difference(store.state());
+                self.store = Some(store);
+                Some(State::default().put_all(rows))
+            }
+            None => None,
+        };
+        if let Some(change) = change {
+            tracing::info!(rows = change.rows.len(), "identities changed by another process");
+            self.publish(change);
+        }
+        Ok(())
+    }
+
+    fn publish(&self, change: Change) {
+        let mut state = self.shared.write();
+        state.put_all(change.rows.clone());
+        drop(state);
+        // Only this thread writes.
+        let state = self.shared.read();
+        let affected = Affected::by(&change, &state);
+        (self.watch)(&change, &affected, &state);
+    }
+}

@@ -1,0 +1,307 @@
+//! The state in SQLite: a table with a row per entity.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, params};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::command::{Command, Refused};
+use crate::rows::Row;
+use crate::state::{Change, State};
+
+/// Its name in the data folder.
+pub const FILE: &str = "identities.db";
+
+/// Marks the file in SQLite's header ("FULI").
+const APPLICATION_ID: i64 = 0x4655_4c49;
+
+const VERSION: i64 = 1;
+
+const SCHEMA: &str = "
+CREATE TABLE entity (
+    kind INTEGER NOT NULL,                   -- 0 settings, 1 role, 2 group, 3 client, 4 API token
+    name TEXT NOT NULL,
+    body TEXT NOT NULL,                      -- JSON
+    PRIMARY KEY (kind, name)
+) STRICT, WITHOUT ROWID;
+";
+
+/// How long two processes wait for one another.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The log's file is cut back to this size when it starts anew.
+const LOG_BYTES: i64 = 1 << 20;
+
+/// Why the store cannot be used, or has not taken a command.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The command is refused.
+    #[error("{0}")]
+    Refused(#[from] Refused),
+    /// SQLite or the disk.
+    #[error("{path}: {source}")]
+    Sqlite {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: rusqlite::Error,
+    },
+    /// The file cannot be created.
+    #[error("{path}: {source}")]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Another program's.
+    #[error("{0} is not a database of identities; move it away, or choose another data folder")]
+    Foreign(PathBuf),
+    /// Of a newer version.
+    #[error(
+        "{0}: a newer version of Fulmar has changed its tables: use that version, or a copy from before"
+    )]
+    TooNew(PathBuf),
+    /// A row that is not what it should be.
+    #[error("{path}: the row of {name} is damaged ({detail}); restore the file from a backup")]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// Which row.
+        name: String,
+        /// What is wrong.
+        detail: String,
+    },
+}
+
+/// A store, open.
+#[derive(Debug)]
+pub struct Store {
+    connection: Connection,
+    path: PathBuf,
+    state: State,
+    /// SQLite's number of other connections' commits when the state was read.
+    version: i64,
+}
+
+/// Kinds of rows, as the database has them.
+#[derive(Clone, Copy)]
+#[repr(i64)]
+enum Kind {
+    Settings = 0,
+    Role = 1,
+    Group = 2,
+    Client = 3,
+    Token = 4,
+}
+
+impl Store {
+    /// Opens the store at `path`, which is created if it is missing. Several processes may have it open.
+    ///
+    /// # Errors
+    /// It cannot be opened or created, or is not such a store.
+    pub fn open(path: &Path) -> Result<Store, StoreError> {
+        Store::open_as(path, false)
+    }
+
+    /// Like [`Store::open`], for a disk without shared memory: no other process may have it open.
+    ///
+    /// # Errors
+    /// Those of [`Store::open`].
+    pub fn open_exclusively(path: &Path) -> Result<Store, StoreError> {
+        Store::open_as(path, true)
+    }
+
+    fn open_as(path: &Path, exclusive: bool) -> Result<Store, StoreError> {
+        // Hashes are in it. SQLite gives its log and shared memory the database's mode.
+        let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        match created {
+            Err(source) if source.kind() != std::io::ErrorKind::AlreadyExists => {
+                return Err(StoreError::File { path: path.into(), source });
+            }
+            _ => drop(created),
+        }
+        let failed = |source| StoreError::Sqlite { path: path.into(), source };
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let mut connection = Connection::open_with_flags(path, flags).map_err(failed)?;
+        connection.busy_timeout(PATIENCE).map_err(failed)?;
+        if exclusive {
+            connection.pragma_update(None, "locking_mode", "EXCLUSIVE").map_err(failed)?;
+        }
+        prepare(path, &mut connection)?;
+        let mut store =
+            Store { connection, path: path.into(), state: State::default(), version: -1 };
+        store.refresh()?;
+        Ok(store)
+    }
+
+    /// The state as of the last change or [`Store::refresh`].
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Reads what another process has changed; `None` if it has not.
+    ///
+    /// # Errors
+    /// It cannot be read; the state stays what it was.
+    pub fn refresh(&mut self) -> Result<Option<Change>, StoreError> {
+        let path = self.path.clone();
+        let failed = |source| StoreError::Sqlite { path: path.clone(), source };
+        let transaction = self.connection.transaction().map_err(failed)?;
+        let change = read_if_changed(&transaction, &path, &mut self.state, &mut self.version)?;
+        transaction.commit().map_err(failed)?;
+        Ok(change)
+    }
+
+    /// Applies commands in one transaction: all of them or, after an error, none. Returns what has changed since the last
+    /// call, by other processes as well; it is durable.
+    ///
+    /// # Errors
+    /// A command is refused, or the disk fails.
+    pub fn apply(&mut self, commands: Vec<Command>) -> Result<Vec<Change>, StoreError> {
+        let path = self.path.clone();
+        let failed = |source| StoreError::Sqlite { path: path.clone(), source };
+        let behavior = TransactionBehavior::Immediate;
+        let transaction = self.connection.transaction_with_behavior(behavior).map_err(failed)?;
+        // Under the lock for writing: nobody else can change it now.
+        let foreign = read_if_changed(&transaction, &path, &mut self.state, &mut self.version)?;
+        let mut own = Vec::new();
+        let written = commands.into_iter().try_for_each(|command| {
+            let change = self.state.apply(command)?;
+            own.push(change);
+            Ok(())
+        });
+        let rows = || own.iter().flat_map(|change| &change.rows);
+        let written = written.and_then(|()| {
+            rows().try_for_each(|row| write(&transaction, row)).map_err(failed)?;
+            transaction.commit().map_err(failed)
+        });
+        if let Err(error) = written {
+            own.into_iter().rev().for_each(|change| self.state.undo(change));
+            if let Some(foreign) = foreign {
+                // So that the caller sees it with the next change.
+                self.state.undo(foreign);
+                self.version = -1;
+            }
+            return Err(error);
+        }
+        Ok(foreign.into_iter().chain(own).collect())
+    }
+}
+
+/// Creates the tables, or checks whose they are.
+fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {
+    let failed = |source| StoreError::Sqlite { path: path.into(), source };
+    let number = |connection: &Connection, name| {
+        connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map_err(failed)
+    };
+    let tables: i64 = connection
+        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
+        .map_err(failed)?;
+    if tables > 0 && number(connection, "application_id")? != APPLICATION_ID {
+        return Err(StoreError::Foreign(path.into()));
+    }
+    connection.pragma_update(None, "journal_mode", "WAL").map_err(failed)?;
+    connection.pragma_update(None, "synchronous", "FULL").map_err(failed)?;
+    connection.pragma_update(None, "journal_size_limit", LOG_BYTES).map_err(failed)?;
+    connection.set_prepared_statement_cache_capacity(8);
+    let behavior = TransactionBehavior::Immediate;
+    let transaction = connection.transaction_with_behavior(behavior).map_err(failed)?;
+    // Another process may have created them meanwhile.
+    match number(&transaction, "user_version")? {
+        0 => {
+            transaction.execute_batch(SCHEMA).map_err(failed)?;
+            transaction.pragma_update(None, "user_version", VERSION).map_err(failed)?;
+            transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(failed)?;
+        }
+        VERSION => {}
+        _ => return Err(StoreError::TooNew(path.into())),
+    }
+    transaction.commit().map_err(failed)
+}
+
+/// Brings `state` up to date, if another connection has committed since `version`.
+fn read_if_changed(
+    transaction: &Transaction<'_>,
+    path: &Path,
+    state: &mut State,
+    version: &mut i64,
+) -> Result<Option<Change>, StoreError> {
+    let failed = |source| StoreError::Sqlite { path: path.into(), source };
+    let now =
+        transaction.pragma_query_value(None, "data_version", |row| row.get(0)).map_err(failed)?;
+    if now == *version {
+        return Ok(None);
+    }
+    let new = read(transaction, path)?;
+    *version = now;
+    let rows = state.difference(&new);
+    Ok((!rows.is_empty()).then(|| state.put_all(rows)))
+}
+
+fn read(transaction: &Transaction<'_>, path: &Path) -> Result<State, StoreError> {
+    let failed = |source| StoreError::Sqlite { path: path.into(), source };
+    let sql = "SELECT kind, name, body FROM entity ORDER BY kind, name";
+    let mut statement = transaction.prepare_cached(sql).map_err(failed)?;
+    let mut found = statement.query([]).map_err(failed)?;
+    let mut state = State::default();
+    while let Some(row) = found.next().map_err(failed)? {
+        let kind: i64 = row.get(0).map_err(failed)?;
+        let (name, body): (String, String) =
+            (row.get(1).map_err(failed)?, row.get(2).map_err(failed)?);
+        let row = parsed(kind, &name, &body).map_err(|detail| StoreError::Damaged {
+            path: path.into(),
+            name: name.clone(),
+            detail,
+        })?;
+        state.put_all(vec![row]);
+    }
+    Ok(state)
+}
+
+fn parsed(kind: i64, name: &str, body: &str) -> Result<Row, String> {
+    fn from<T: DeserializeOwned>(body: &str) -> Result<Arc<T>, String> {
+        serde_json::from_str(body).map(Arc::new).map_err(|error| error.to_string())
+    }
+    Ok(match kind {
+        0 => Row::Settings(from(body)?),
+        1 => Row::Role(name.into(), Some(from(body)?)),
+        2 => Row::Group(name.into(), Some(from(body)?)),
+        3 => Row::Client(name.into(), Some(from(body)?)),
+        4 => Row::Token(name.into(), Some(from(body)?)),
+        other => return Err(format!("kind {other}")),
+    })
+}
+
+fn write(transaction: &Transaction<'_>, row: &Row) -> rusqlite::Result<()> {
+    match row {
+        Row::Settings(it) => put(transaction, Kind::Settings, "", Some(it)),
+        Row::Role(name, it) => put(transaction, Kind::Role, name, it.as_ref()),
+        Row::Group(name, it) => put(transaction, Kind::Group, name, it.as_ref()),
+        Row::Client(name, it) => put(transaction, Kind::Client, name, it.as_ref()),
+        Row::Token(name, it) => put(transaction, Kind::Token, name, it.as_ref()),
+    }
+}
+
+fn put<T: Serialize>(
+    transaction: &Transaction<'_>,
+    kind: Kind,
+    name: &str,
+    entity: Option<&Arc<T>>,
+) -> rusqlite::Result<()> {
+    let kind = kind as i64;
+    let Some(entity) = entity else {
+        let sql = "DELETE FROM entity WHERE kind = ?1 AND name = ?2";
+        return transaction.prepare_cached(sql)?.execute(params![kind, name]).map(drop);
+    };
+    let wrong = |error: serde_json::Error| rusqlite::Error::ToSqlConversionFailure(error.into());
+    let body = serde_json::to_string(&**entity).map_err(wrong)?;
+    let sql = "INSERT OR REPLACE INTO entity (kind, name, body) VALUES (?1, ?2, ?3)";
+    transaction.prepare_cached(sql)?.execute(params![kind, name, body]).map(drop)
+}

@@ -1,0 +1,96 @@
+//! The store and the thread with it.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use fulmar_identity::{
+    AdministrationRole, Affected, ApplyError, Client, Command, Identities, Refused, Store,
+    StoreError, hash_password,
+};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn client(name: &str) -> Command {
+    Command::CreateClient(Client { username: name.into(), ..Client::default() })
+}
+
+fn open(path: &Path) -> (Identities, Receiver<Affected>) {
+    let (sender, affected) = channel();
+    let watch = move |_: &_, affected: &Affected, _: &_| drop(sender.send(affected.clone()));
+    (Identities::open(path, Box::new(watch)).unwrap(), affected)
+}
+
+#[test]
+fn a_batch_with_a_refused_command_has_no_effect_and_no_file_without_a_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("identities.db");
+    let (identities, _) = open(&path);
+    assert!(!path.exists());
+    identities.apply(vec![client("ann")]).unwrap();
+    let refused = identities.apply(vec![client("bob"), client("ann")]);
+    assert!(matches!(refused, Err(ApplyError::Refused(Refused::ClientExists))), "{refused:?}");
+    let names = |identities: &Identities| {
+        identities.read(|state| state.clients().keys().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    assert_eq!(names(&identities), ["ann"]);
+    drop(identities);
+    assert_eq!(names(&open(&path).0), ["ann"]);
+}
+
+#[test]
+fn what_another_process_changes_is_seen() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("identities.db");
+    let (identities, affected) = open(&path);
+    let mut other = Store::open(&path).unwrap();
+    other.apply(vec![client("ann")]).unwrap();
+    let seen = affected.recv_timeout(PATIENCE).unwrap();
+    assert!(seen.users.contains("ann"), "{seen:?}");
+    // Also before the next look.
+    other.apply(vec![client("bob")]).unwrap();
+    let refused = identities.apply(vec![client("bob")]);
+    assert!(matches!(refused, Err(ApplyError::Refused(Refused::ClientExists))), "{refused:?}");
+    assert!(affected.recv_timeout(PATIENCE).unwrap().users.contains("bob"));
+    identities.apply(vec![client("eve")]).unwrap();
+    assert!(other.refresh().unwrap().is_some() && other.state().clients().contains_key("eve"));
+    assert_eq!(other.refresh().unwrap(), None);
+}
+
+#[test]
+fn principals_are_enabled_clients_with_an_administration_role() {
+    let folder = tempfile::tempdir().unwrap();
+    let (identities, _) = open(&folder.path().join("identities.db"));
+    let password = Some(hash_password(b"secret").unwrap());
+    let role = Some(AdministrationRole::Operator);
+    let ann =
+        Client { username: "ann".into(), password, administration: role, ..Client::default() };
+    let bob = Client { username: "bob".into(), administration: None, ..ann.clone() };
+    let eve = Client { username: "eve".into(), disabled: true, ..ann.clone() };
+    identities.apply([ann, bob, eve].map(Command::CreateClient).into()).unwrap();
+    let principal = identities.verify_password("ann", "secret").unwrap();
+    assert_eq!((&*principal.name, principal.role), ("ann", AdministrationRole::Operator));
+    for (name, password) in
+        [("ann", "Secret"), ("bob", "secret"), ("eve", "secret"), ("x", "secret")]
+    {
+        assert_eq!(identities.verify_password(name, password), None, "{name}");
+    }
+}
+
+#[test]
+fn another_programs_database_and_a_damaged_row_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("identities.db");
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other.execute_batch("CREATE TABLE t (x)").unwrap();
+    assert!(matches!(Store::open(&path), Err(StoreError::Foreign(_))));
+    let path = folder.path().join("second.db");
+    Store::open(&path).unwrap().apply(vec![client("ann")]).unwrap();
+    let by_hand = rusqlite::Connection::open(&path).unwrap();
+    by_hand.execute("UPDATE entity SET body = '{' WHERE kind = 3", []).unwrap();
+    let error = Store::open(&path).unwrap_err().to_string();
+    assert!(error.contains("ann") && error.contains("restore"), "{error}");
+    drop(Arc::new(by_hand));
+}
