@@ -233,6 +233,13 @@ gateway-kill-test: needs $(VENV)/ready ## Kill a gateway twenty times during 50,
 		$(abspath $(VENV))/bin/python run.py test_gateway.Gateway.test_power_cuts \
 		test_gateway.Storage.test_power_cuts
 
+# NanoMQ takes part if it is in the path.
+.PHONY: bridge-kill-test
+bridge-kill-test: interop-needs $(VENV)/ready ## Kill Fulmar's gateway, mosquitto's bridge and NanoMQ's, and count what each loses
+	$(if $(FULMAR_BIN),,cargo build --release --locked --package fulmar)
+	cd tests/interop && FULMAR_BIN=$(or $(FULMAR_BIN),$(abspath $(TARGET))/release/fulmar) \
+		$(abspath $(VENV))/bin/python -u bridge_kill.py
+
 gateway-memory-test: gateway $(VENV)/ready ## Check that a gateway with 10,000 queued readings has less than 20 MiB resident
 	cd tests/interop && FULMAR_BIN=$(abspath $(TARGET))/gateway/release/fulmar FULMAR_GATEWAY_RESIDENT_MIB=20 \
 		$(abspath $(VENV))/bin/python run.py \

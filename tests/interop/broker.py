@@ -82,9 +82,9 @@ class Broker:
         self.folder.cleanup()
 
 
-def eventually(what: str, done):
+def eventually(what: str, done, patience_s=PATIENCE_S):
     """Polls until `done()` is true; fails with `what` when it takes too long."""
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + patience_s
     while not done():
         if time.monotonic() > end:
             raise AssertionError(f"waited too long for {what}")
