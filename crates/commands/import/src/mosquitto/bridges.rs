@@ -13,7 +13,10 @@ use super::listeners::absolute;
 use super::report::{Error, Place, Report};
 
 /// Upstream brokers of a gateway.
-const MAX_UPSTREAMS: usize = 1;
+const MAX_UPSTREAMS: usize = 16;
+
+/// Where Linux has the machine's name.
+const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 
 /// A section `[upstream]`.
 #[derive(Clone, Debug)]
@@ -63,7 +66,7 @@ pub(super) fn translate(
         let on = all.iter().filter(|upstream| upstream.off.is_none()).count();
         let section = if on == 0 { "upstream".to_owned() } else { format!("upstreams.{label}") };
         let mut upstream = one(files, bridge, section, report)?;
-        let name = unique(client_id(bridge, report), &mut names, bridge, report);
+        let name = unique(client_id(files, bridge, report), &mut names, bridge, report);
         upstream.keys.insert(1, ("name", quoted(&name)));
         if let Some(line) = bridge.options.first(&["remote_password", "password"]) {
             let file = format!("{label}.password");
@@ -72,9 +75,7 @@ pub(super) fn translate(
             upstream.password = Some((file, format!("{}\n", line.value)));
         }
         if on >= MAX_UPSTREAMS {
-            upstream.off = Some(
-                "a gateway has one upstream broker; merge the rules if both lead to the same, or keep mosquitto for this bridge",
-            );
+            upstream.off = Some("a gateway has at most 16 upstream brokers");
         }
         if let Some(why) = upstream.off {
             report.not_translated(
@@ -103,10 +104,16 @@ fn slug(name: &str) -> String {
     name.chars().take(24).map(known).collect()
 }
 
-/// The client identifier, which is the gateway's name.
-fn client_id(bridge: &Bridge, report: &mut Report) -> String {
+/// The client identifier, which is the gateway's name. mosquitto's default is this machine's name and the bridge's; with
+/// the same one, the other broker continues the session and its access rules still apply.
+fn client_id(files: &dyn Files, bridge: &Bridge, report: &mut Report) -> String {
     let line = bridge.options.first(&["remote_clientid", "clientid"]);
-    let wanted = line.map_or(bridge.name.as_str(), |line| line.value.as_str());
+    let host = files.read(Path::new(HOST_NAME)).unwrap_or_default();
+    let default = match host.trim() {
+        "" => bridge.name.clone(),
+        host => format!("{host}.{}", bridge.name),
+    };
+    let wanted = line.map_or(default.as_str(), |line| line.value.as_str());
     let known = |c: char| if c.is_ascii_alphanumeric() || ".-_".contains(c) { c } else { '-' };
     let name: String = wanted.chars().take(60).map(known).collect();
     if let Some(line) = line.filter(|_| name != wanted) {
@@ -340,7 +347,7 @@ mod tests {
 
     fn run(text: &str) -> Result<(Vec<Upstream>, String), String> {
         let mut report = Report::default();
-        let files = Memory::new(&[("m.conf", text)]);
+        let files = Memory::new(&[("m.conf", text), (HOST_NAME, "edge\n")]);
         let conf = Conf::read(&files, Path::new("m.conf"), &mut report).unwrap();
         let all = translate(&files, &conf, Path::new("/out"), &mut report);
         all.map(|all| (all, report.to_string())).map_err(|error| error.to_string())
@@ -365,9 +372,10 @@ mod tests {
                     connection b\naddress ::1\ntopic x\n";
         let (all, report) = run(text).unwrap();
         assert_eq!([&all[0].section, &all[1].section], ["upstream", "upstreams.b"]);
-        assert!(all[0].off.is_none() && all[1].off.is_some());
+        assert!(all.iter().all(|upstream| upstream.off.is_none()));
         assert_eq!(key(&all[0], "url"), Some("\"mqtts://broker.example:8883\""));
         assert_eq!(key(&all[0], "name"), Some("\"gw-1\""));
+        assert_eq!(key(&all[1], "name"), Some("\"edge.b\""));
         assert_eq!(key(&all[0], "password_file"), Some("\"/out/cloud-1.password\""));
         assert_eq!(key(&all[0], "keep_alive_s"), Some("30"));
         assert_eq!(all[0].password, Some(("cloud-1.password".into(), "secret\n".into())));
