@@ -26,6 +26,8 @@ COMPLETIONS = {
     "fish": "usr/share/fish/vendor_completions.d/fulmar.fish",
 }
 
+MONITORING = ["grafana/fulmar.json", "prometheus/fulmar.rules.yml"]
+
 
 @dataclasses.dataclass(frozen=True)
 class File:
@@ -119,6 +121,8 @@ def system_files(program, third_party):
         File(f"{doc}/THIRD-PARTY.txt.gz", squeezed(third_party)),
         File(f"{doc}/changelog.gz", squeezed((ROOT / "CHANGELOG.md").read_bytes())),
     ]
+    # Grafana's dashboard and Prometheus' alert rules.
+    files += [File(f"usr/share/fulmar/{path}", (ROOT / "packaging" / path).read_bytes()) for path in MONITORING]
     files += [File(COMPLETIONS[shell], text) for shell, text in program.completions.items()]
     files += [File(f"usr/share/man/man1/{name}.gz", squeezed(text)) for name, text in program.manual.items()]
     return sorted(files, key=lambda file: file.path)

@@ -66,6 +66,7 @@ fn the_page_of_metrics_is_what_a_broker_shows() {
     let families = families(&page());
     assert!(families.len() > 80, "{} families", families.len());
     let mut text = "At `/metrics` of the `http` listener, in Prometheus' text format. Those that begin with \
+                    `process_` are those of every program with Prometheus' libraries; those with \
                     `fulmar_gateway_` exist with [`[upstream]`](../gateway.md) and have the label `upstream` with `[upstreams.NAME]`, those with `fulmar_mqtt_sn_` with an \
                     [`mqtt_sn`](../mqtt-sn.md) listener, those with `fulmar_coap_` with a [`coap`](../coap.md) or `coaps` \
                     listener, and `fulmar_gateway_quic_…` only while the link uses QUIC. \

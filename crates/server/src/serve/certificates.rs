@@ -18,6 +18,7 @@ use rustls_pki_types::CertificateDer;
 
 use super::acme::{self, Orders};
 use super::coap;
+use super::http::Machine;
 use super::webtransport_certificate::WebTransportCertificate;
 
 use crate::config::{Acme, Config, set};
@@ -54,6 +55,11 @@ impl Certificates {
     /// Orders certificates, if [acme] is configured.
     pub(super) fn orders(&self) -> Option<Orders> {
         Orders::new(&self.acme, &self.data, &self.identity)
+    }
+
+    /// For metrics: the certificate's end, beside what the machine gives to the server with this data folder.
+    pub(super) fn machine(&self, data: &Path) -> Machine {
+        Machine::new(data.to_owned(), Arc::clone(&self.identity))
     }
 
     /// For the listeners over TCP.

@@ -27,7 +27,10 @@ use super::platform::Platform;
 use crate::config::Config;
 
 mod connections;
+mod machine;
 mod metrics;
+
+pub(super) use machine::Machine;
 
 /// The page at `/`.
 const PAGES: &str = "\
@@ -60,6 +63,7 @@ pub(super) struct Operated {
     pub(super) publisher: HttpPublisher,
     /// `None` when it is off.
     pub(super) platform: Option<Platform>,
+    pub(super) machine: Machine,
 }
 
 /// Binds the `http` addresses and answers there.

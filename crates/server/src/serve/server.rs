@@ -288,6 +288,7 @@ impl Parts {
                 &config.listeners.http,
             ),
             platform: platform.get().cloned(),
+            machine: certificates.machine(&data),
         };
         let operator = http::start(config, &bodies, state)?;
         let bound = running.all(web.bound(), coap.bound(), mqtt_sn.bound(), operator.bound());

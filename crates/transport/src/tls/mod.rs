@@ -8,6 +8,7 @@
 mod clients;
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use fulmar_broker::auth::EXTERNAL_USER_PREFIX;
 use parking_lot::RwLock;
@@ -83,6 +84,13 @@ impl Identity {
     pub fn replace(&self, new: &Identity) {
         let new = Arc::clone(&new.current.read());
         *self.current.write() = new;
+    }
+
+    /// When the certificate that it shows now expires.
+    #[must_use]
+    pub fn not_after(&self) -> Option<SystemTime> {
+        let current = self.current.read();
+        Some(*fulmar_certs::validity(current.cert.first()?)?.end())
     }
 }
 

@@ -1,7 +1,8 @@
 //! The broker's metrics in Prometheus' text format, version 0.0.4.
 //!
 //! `fulmar_broker::metrics` has the counters' names and help texts; those of gauges and of the store's counters are
-//! here. Every name begins with `fulmar_` and contains its unit.
+//! here. Every name contains its unit, and begins with `fulmar_`, except those that every program shares
+//! (`machine.rs`).
 
 use std::fmt::{Display, Write as _};
 use std::time::SystemTime;
@@ -13,6 +14,7 @@ use fulmar_store::{COMMIT_BUCKETS_US, Stats};
 use fulmar_transport::tickets::TicketCounts;
 
 use super::Operated;
+use super::machine::{Machine, Metric};
 use crate::serve::coap;
 use crate::serve::gateway::GatewayStatus;
 use crate::serve::mqttsn;
@@ -84,6 +86,7 @@ pub(super) fn render(state: &Operated) -> String {
     if let Some(store) = &state.store {
         page.store(&store.stats());
     }
+    page.machine(&state.machine);
     page.text
 }
 
@@ -105,6 +108,15 @@ impl Page {
     fn one(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
         self.head(name, kind, help);
         self.sample(name, "", value);
+    }
+
+    fn machine(&mut self, machine: &Machine) {
+        for Metric { name, kind, help, labels, value } in machine.metrics() {
+            let Some(value) = value else { continue };
+            self.line(format_args!("# HELP {name} {help}"));
+            self.line(format_args!("# TYPE {name} {kind}"));
+            self.line(format_args!("{name}{labels} {value}"));
+        }
     }
 
     fn platform(&mut self, counts: &PlatformCounts) {

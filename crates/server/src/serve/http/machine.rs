@@ -1,0 +1,93 @@
+//! What the machine gives to this program: processor time, memory, and room in the data folder; and the end of the
+//! certificate.
+//!
+//! The names that begin with `process_` are those of Prometheus' client libraries, so that dashboards for any program
+//! show this one.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use fulmar_transport::tls::Identity;
+use rustix::time::{ClockId, clock_gettime};
+
+/// Where the values come from.
+#[derive(Clone)]
+pub(in crate::serve) struct Machine {
+    data: PathBuf,
+    identity: Arc<Identity>,
+    started: SystemTime,
+}
+
+/// A metric with its whole name. Without a value, the system does not report it.
+pub(super) struct Metric {
+    pub(super) name: &'static str,
+    pub(super) kind: &'static str,
+    pub(super) help: &'static str,
+    pub(super) labels: &'static str,
+    pub(super) value: Option<f64>,
+}
+
+impl Machine {
+    pub(in crate::serve) fn new(data: PathBuf, identity: Arc<Identity>) -> Machine {
+        Machine { data, identity, started: SystemTime::now() }
+    }
+
+    pub(super) fn metrics(&self) -> [Metric; 6] {
+        let room = rustix::fs::statvfs(&self.data).ok();
+        let bytes = |blocks: fn(&rustix::fs::StatVfs) -> u64| {
+            room.as_ref().map(|room| blocks(room) as f64 * room.f_frsize as f64)
+        };
+        let metric = |name, kind, help, value| Metric { name, kind, help, labels: "", value };
+        [
+            metric(
+                "process_cpu_seconds_total",
+                "counter",
+                "Processor time used",
+                Some(processor_time().as_secs_f64()),
+            ),
+            metric("process_resident_memory_bytes", "gauge", "Resident memory", resident_bytes()),
+            metric(
+                "process_start_time_seconds",
+                "gauge",
+                "Unix time at which the server started",
+                unix_seconds(self.started),
+            ),
+            metric(
+                "fulmar_data_free_bytes",
+                "gauge",
+                "Bytes that the broker may still write to the file system of the data folder",
+                bytes(|room| room.f_bavail),
+            ),
+            metric(
+                "fulmar_data_size_bytes",
+                "gauge",
+                "Size of the file system of the data folder",
+                bytes(|room| room.f_blocks),
+            ),
+            Metric {
+                name: "fulmar_certificate_expires_seconds",
+                kind: "gauge",
+                help: "Unix time at which the certificate of the listeners expires",
+                labels: "{certificate=\"server\"}",
+                value: self.identity.not_after().and_then(unix_seconds),
+            },
+        ]
+    }
+}
+
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
+}
+
+/// The second number of proc(5)'s `statm`, which counts pages.
+fn resident_bytes() -> Option<f64> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    Some(pages as f64 * rustix::param::page_size() as f64)
+}
+
+fn unix_seconds(time: SystemTime) -> Option<f64> {
+    Some(time.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs_f64())
+}
