@@ -19,6 +19,8 @@ mod disabled_commands;
 mod health;
 mod help;
 mod manual;
+#[cfg(any(target_env = "musl", test))]
+mod memcmp;
 // Only with all commands, because disabled commands accept any arguments.
 #[cfg(all(
     test,
@@ -74,7 +76,8 @@ use crate::disabled_commands::meter;
 #[cfg(not(feature = "sensor"))]
 use crate::disabled_commands::sensor;
 
-// musl's allocator has one lock for all threads, and the workers would wait for it.
+// musl's allocator has one lock for all threads, and the workers would wait for it. What is written in C has this one, too
+// (mimalloc's feature `override`).
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
