@@ -66,7 +66,7 @@ fn for_people_each_finding_is_a_line() {
     on_free_ports(&mut command);
     let output = run(command.args(["doctor", "--data"]).arg(folder.path()));
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("\nok       clock: "), "{text}");
+    assert!(text.contains("\nok       memory: "), "{text}");
     assert!(text.contains("0 problems, "), "{text}");
 }
 
@@ -199,10 +199,46 @@ fn silence_over_udp_where_tcp_answers_is_a_blocked_path() {
     problem(&mut path_to(port, &[]), "path", "nothing listens on its UDP port");
 }
 
+/// `fulmar doctor` about another transport.
+fn path_over(scheme: &str, port: u16, more: &[&str]) -> Command {
+    let mut command = fulmar();
+    command.args(["doctor", "--json", &format!("{scheme}://127.0.0.1:{port}")]).args(more);
+    command
+}
+
 #[test]
-fn other_transports_are_wrong_usage() {
-    let output = run(fulmar().args(["doctor", "mqtt://localhost"]));
+fn the_step_that_fails_over_tcp_is_named() {
+    let broker = TestBroker::start();
+    let ca = broker.ca_file();
+    let ca = ["--cafile", ca.to_str().unwrap()];
+    for (scheme, listener) in
+        [("mqtt", "mqtt"), ("mqtts", "mqtts"), ("ws", "ws"), ("wss", "https"), ("https", "https")]
+    {
+        let trust: &[&str] = if scheme.ends_with('s') && scheme != "ws" { &ca } else { &[] };
+        let mut command = path_over(scheme, broker.address(listener).port(), trust);
+        let (code, found) = findings(&mut command, "path");
+        assert_eq!((code, &found[0]["level"]), (0, &"ok".into()), "{scheme}: {found:?}");
+        assert!(found[0]["text"].as_str().unwrap().contains("answers MQTT after"), "{found:?}");
+    }
+    let port = |name: &str| broker.address(name).port();
+    let other = TestBroker::start();
+    let other_ca = other.ca_file();
+    let other_ca = ["--cafile", other_ca.to_str().unwrap()];
+    let handshake = "but a client does not connect";
+    problem(&mut path_over("mqtts", port("mqtts"), &other_ca), "path", handshake);
+    problem(&mut path_over("wss", port("mqtts"), &ca), "path", handshake);
+    problem(&mut path_over("mqtts", port("mqtt"), &ca), "path", handshake);
+    problem(&mut path_over("mqtt", port("mqtts"), &[]), "path", "no MQTT broker answers");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let free = taken.local_addr().unwrap().port();
+    drop(taken);
+    problem(&mut path_over("mqtt", free, &[]), "path", "nothing listens on its TCP port");
+}
+
+#[test]
+fn another_scheme_is_wrong_usage() {
+    let output = run(fulmar().args(["doctor", "ftp://localhost"]));
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(text.contains("quic://localhost"), "{text}");
+    assert!(text.contains("unknown scheme"), "{text}");
 }

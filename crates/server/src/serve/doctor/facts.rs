@@ -15,6 +15,9 @@ const WRITES: usize = 20;
 const WRITE_BYTES: usize = 4096;
 const MEASURE_FOR: Duration = Duration::from_secs(2);
 
+/// The kernel counts a clock's error up to this (include/linux/timex.h: `NTP_PHASE_LIMIT`).
+const NOT_SET: Duration = Duration::from_secs(16);
+
 /// `statfs` of a file system in memory (linux/magic.h: tmpfs and ramfs).
 const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
@@ -22,6 +25,7 @@ const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
     pub(super) now: SystemTime,
+    pub(super) clock: Option<Clock>,
     /// Bytes that a QUIC listener asks for and that it gets; `None` also without one.
     pub(super) receive_buffer: Option<(u64, u64)>,
     pub(super) open_files: Option<OpenFiles>,
@@ -31,6 +35,14 @@ pub(super) struct Facts {
     pub(super) disk: Option<Disk>,
     /// Bytes that the configuration wants to store at most; 0 if it sets no bound.
     pub(super) stored_bytes: u64,
+}
+
+/// What the kernel knows of its clock.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Clock {
+    /// Something sets it by another clock, to within this.
+    Synchronised(Duration),
+    Unsynchronised,
 }
 
 /// A process's limit of open files.
@@ -66,6 +78,7 @@ impl Facts {
         let memory = available_to(&process);
         Facts {
             now: SystemTime::now(),
+            clock: clock(),
             receive_buffer: quic
                 .then(buffer)
                 .flatten()
@@ -76,6 +89,24 @@ impl Facts {
             disk: disk(&config.data_dir()),
             stored_bytes: stored,
         }
+    }
+}
+
+/// As `timedatectl` asks: the kernel counts the error up from when the clock was last set by another one.
+#[allow(unsafe_code)]
+fn clock() -> Option<Clock> {
+    // SAFETY: a structure of integers, for which zeros are values.
+    let mut state: libc::timex = unsafe { std::mem::zeroed() };
+    // SAFETY: it writes to the structure alone; `modes`, which is 0, names nothing to change.
+    let answer = unsafe { libc::adjtimex(&raw mut state) };
+    let error = u64::try_from(state.maxerror).ok()?;
+    (answer >= 0).then(|| clock_of(state.status, Duration::from_micros(error)))
+}
+
+fn clock_of(status: libc::c_int, error: Duration) -> Clock {
+    match status & libc::STA_UNSYNC == 0 && error < NOT_SET {
+        true => Clock::Synchronised(error),
+        false => Clock::Unsynchronised,
     }
 }
 
@@ -143,6 +174,14 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_is_synchronised_if_the_kernel_says_so_and_its_error_is_bounded() {
+        let error = Duration::from_millis(20);
+        assert!(matches!(clock_of(0, error), Clock::Synchronised(of) if of == error));
+        assert!(matches!(clock_of(libc::STA_UNSYNC, error), Clock::Unsynchronised));
+        assert!(matches!(clock_of(0, NOT_SET), Clock::Unsynchronised));
+    }
+
+    #[test]
     fn this_machine_has_facts() {
         let folder = tempfile::tempdir().unwrap();
         let config = Config::default().with_data_dir(folder.path().join("not/there/yet"));
@@ -152,6 +191,6 @@ mod tests {
         assert!(!disk.writes.is_empty());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
         assert!(facts.open_files.unwrap().limit > 0 && facts.memory.is_some());
-        assert!(facts.receive_buffer.is_some());
+        assert!(facts.receive_buffer.is_some() && facts.clock.is_some());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::facts::Facts;
+use super::facts::{Clock, Facts};
 use crate::serve::check::finding::Finding;
 
 /// No machine runs this program before it was written: 2026-11-23, in seconds since 1970.
@@ -24,16 +24,25 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
 }
 
 fn clock(facts: &Facts) -> Option<Finding> {
+    const CHECK: &str = "clock";
     let since = facts.now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    if since >= WRITTEN {
-        return Some(Finding::ok("clock", format!("{} s since 1970", since.as_secs())));
+    let set = format!("{} s since 1970", since.as_secs());
+    if since < WRITTEN {
+        let text = set + ": it is not set, and every certificate seems to begin in the future";
+        let next = "timedatectl set-ntp true, or on a machine without a clock wait for the time in the service (After=time-sync.target)";
+        return Some(Finding::problem(CHECK, text, next));
     }
-    let text = format!(
-        "{} s since 1970: it is not set, and every certificate seems to begin in the future",
-        since.as_secs()
-    );
-    let next = "timedatectl set-ntp true, or on a machine without a clock wait for the time in the service (After=time-sync.target)";
-    Some(Finding::problem("clock", text, next))
+    Some(match facts.clock {
+        None => Finding::ok(CHECK, set),
+        Some(Clock::Synchronised(error)) => {
+            Finding::ok(CHECK, format!("{set}, synchronised to within {} ms", error.as_millis()))
+        }
+        Some(Clock::Unsynchronised) => Finding::warning(
+            CHECK,
+            set + ", but nothing keeps it right: in time, certificates and the times of readings are wrong",
+            "timedatectl set-ntp true, or install chrony; nothing to do if the host of this virtual machine sets its clock",
+        ),
+    })
 }
 
 fn receive_buffer(facts: &Facts) -> Option<Finding> {
@@ -145,6 +154,7 @@ mod tests {
         let server = Process { id: 7, name: "fulmar".to_owned() };
         Facts {
             now: SystemTime::UNIX_EPOCH + WRITTEN,
+            clock: Some(Clock::Synchronised(Duration::from_millis(5))),
             receive_buffer: Some((4 << 20, 4 << 20)),
             open_files: Some(OpenFiles { limit: 1_048_576, of: Some(server) }),
             max_connections: 100_000,
@@ -189,6 +199,13 @@ mod tests {
         let (level, text, _) = worst(|facts| facts.now = SystemTime::UNIX_EPOCH);
         assert!(level == Level::Problem && text.contains("not set"), "{text}");
         worst(|facts| facts.now -= Duration::from_secs(1));
+    }
+
+    #[test]
+    fn a_clock_that_nothing_sets_is_found() {
+        let (level, text, next) = worst(|facts| facts.clock = Some(Clock::Unsynchronised));
+        assert!(level == Level::Warning && text.contains("nothing keeps it right"), "{text}");
+        assert!(next.starts_with("timedatectl set-ntp true"), "{next}");
     }
 
     #[test]

@@ -1,18 +1,20 @@
 //! `fulmar doctor`: examines a configuration, this machine and paths to brokers, and prints what is wrong and what to
 //! type.
 //!
-//! What is known is gathered in `facts`, `access` and `path`, which read the system; what it means is decided by pure
-//! functions in `machine`, `access` and `path`. The configuration is examined as by `fulmar serve --check`. The only
+//! What is known is gathered in `facts`, `access`, `path` and `tcp`, which read the system; what it means is decided by
+//! pure functions in `machine`, `access`, `path` and `tcp`. The configuration is examined as by `fulmar serve --check`. The only
 //! effects are a temporary file in the data folder, whose writing is timed, and packets to the brokers examined.
 
 mod access;
 mod facts;
 mod machine;
 mod path;
+mod tcp;
 
 use std::path::PathBuf;
 
 use fulmar_client::Transport;
+use fulmar_command::runtime::block_on;
 
 use self::facts::Facts;
 use super::check::finding::{Finding, Report};
@@ -26,6 +28,7 @@ Examples:
   sudo fulmar doctor -c /etc/fulmar/fulmar.toml
                                                machine and configuration; as root, it also checks the service's user
   fulmar doctor quic://broker.example          whether UDP, and so QUIC, reaches that broker
+  fulmar doctor mqtts://broker.example         whether TCP reaches it, its certificate is trusted, and MQTT answers
   fulmar doctor --json                         the same findings for programs
 
 Exit codes: 0 no problem (there may be warnings), 1 problems, 2 wrong usage or configuration.";
@@ -36,7 +39,7 @@ Exit codes: 0 no problem (there may be warnings), 1 problems, 2 wrong usage or c
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Examine the path to this broker: quic://HOST[:PORT]
+    /// Examine the path to this broker: SCHEME://HOST[:PORT] with quic, mqtt, mqtts, ws, wss or https
     url: Option<String>,
     /// Configuration file of the server
     #[arg(long, short, value_name = "FILE", conflicts_with = "url")]
@@ -69,15 +72,20 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn path_to(url: &str, args: &Args) -> anyhow::Result<Vec<Finding>> {
-    let mut options = fulmar_client::Options::new(url).map_err(|error| Usage(error.to_string()))?;
-    if options.url.transport != Transport::Quic {
-        let host = &options.url.host;
-        return Err(Usage(format!("{url}: only QUIC is examined: quic://{host}")).into());
-    }
+    // MQTT is at an HTTPS port as well, as WebSocket.
+    let mqtt = match url.split_at_checked("https".len()) {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => format!("wss{rest}"),
+        _ => url.to_owned(),
+    };
+    let mut options =
+        fulmar_client::Options::new(&mqtt).map_err(|error| Usage(error.to_string()))?;
     if let Some(file) = &args.cafile {
         options.trust = fulmar_client::Trust::CaFile(file.clone());
     }
-    fulmar_command::runtime::block_on(path::examine(options, args.fallback_port))
+    match options.url.transport {
+        Transport::Quic => block_on(path::examine(options, args.fallback_port)),
+        _ => block_on(tcp::examine(options)),
+    }
 }
 
 fn machine(args: &Args) -> anyhow::Result<Report> {
@@ -96,6 +104,6 @@ fn machine(args: &Args) -> anyhow::Result<Report> {
     findings.extend(machine::findings(&Facts::gather(&config, server.as_ref())));
     findings.extend(access::check(&config, args.config.as_deref(), &folder));
     let running = server.is_some();
-    findings.extend(fulmar_command::runtime::block_on(path::examine_own(&config, running))?);
+    findings.extend(block_on(path::examine_own(&config, running))?);
     Ok(Report(findings))
 }

@@ -19,7 +19,7 @@ use crate::serve::check::finding::Finding;
 const ATTEMPTS: u32 = 5;
 const WAIT: Duration = Duration::from_millis(600);
 /// For TCP, and for the handshakes of QUIC and TLS.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The smallest datagram to which a server answers in this way (RFC 9000, section 14.1).
 const DATAGRAM: usize = 1200;
 /// Of the pattern 0x?a?a?a?a, which no version will have (RFC 9000, section 15).
@@ -55,7 +55,7 @@ pub(super) async fn examine(options: Options, fallback_port: u16) -> anyhow::Res
     let url = options.url.clone();
     let mut path = reach(url, fallback_port).await;
     if let Udp::Answered(_) = path.udp {
-        path.trusted = Some(connect(options).await?);
+        path.trusted = Some(connect(options).await?.map_err(|error| error.to_string()));
     }
     Ok(vec![path.finding("path")])
 }
@@ -188,7 +188,7 @@ fn is_answer(packet: &[u8], ids: &[u8; 2 * ID]) -> bool {
 }
 
 /// Connects as a client without credentials: an MQTT server that refuses it was reached, and is trusted.
-async fn connect(mut options: Options) -> anyhow::Result<Result<(), String>> {
+pub(super) async fn connect(mut options: Options) -> anyhow::Result<Result<(), Error>> {
     options.reconnect = None;
     options.connect_timeout = CONNECT_TIMEOUT;
     let (client, mut events) = Client::connect(options)?;
@@ -196,9 +196,9 @@ async fn connect(mut options: Options) -> anyhow::Result<Result<(), String>> {
         match events.next().await {
             Some(Event::Connected { .. }) => break Ok(()),
             Some(Event::Disconnected { reason: Error::Refused { .. }, .. }) => break Ok(()),
-            Some(Event::Disconnected { reason, .. }) => break Err(reason.to_string()),
+            Some(Event::Disconnected { reason, .. }) => break Err(reason),
             Some(_) => {}
-            None => break Err("the connection ended".to_owned()),
+            None => break Err(Error::Closed),
         }
     };
     client.disconnect().await;
