@@ -25,7 +25,8 @@ DESCRIPTION = {
     "full": "A QUIC-first MQTT 3.1.1 and 5.0 broker with a client, gateway, platform and tools.",
     "gateway": "The same program as the package fulmar, without platform, web app, ACME and lab.",
 }
-HOMEPAGE_MAINTAINER = "The Fulmar contributors <fulmar@invalid>"
+# A placeholder, for packages that are not released: scripts/release requires an address.
+MAINTAINER = os.environ.get("MAINTAINER") or "The Fulmar contributors <fulmar@invalid>"
 # Of xz and zlib; less is faster, for tests.
 LEVEL = int(os.environ.get("DIST_LEVEL", "6"))
 DEBIAN = {"x86_64": "amd64", "aarch64": "arm64", "armv7": "armhf"}
@@ -70,7 +71,7 @@ def deb(program, version, epoch, third_party, out):
     files = [File(f.path.replace("zsh/site-functions", "zsh/vendor-completions"), f.data, f.mode) for f in files]
     other = "fulmar" if program.variant == "gateway" else "fulmar-gateway"
     control = (f"Package: {program.package}\nVersion: {version}\nArchitecture: {DEBIAN[program.arch]}\n"
-               f"Maintainer: {HOMEPAGE_MAINTAINER}\nSection: net\nPriority: optional\n"
+               f"Maintainer: {MAINTAINER}\nSection: net\nPriority: optional\n"
                f"Installed-Size: {sum(len(f.data) for f in files) // 1024}\nRecommends: ca-certificates\n"
                f"Provides: mqtt-broker\nConflicts: {other}\nReplaces: {other}\n"
                f"Description: {SUMMARY[program.variant]}\n {DESCRIPTION[program.variant]}\n")

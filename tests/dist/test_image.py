@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import subprocess
 import tarfile
 import tempfile
@@ -57,10 +58,10 @@ class Image(unittest.TestCase):
                     tar.extract(member, self.folder, filter="tar")
 
     @contextlib.contextmanager
-    def container(self):
+    def container(self, *settings):
         """The image's command as its user, in a network of its own."""
         user, group = self.config["User"].split(":")
-        environment = [*self.config["Env"], "FULMAR_AUTH__PASSWORD_FILE=/var/lib/fulmar/passwords"]
+        environment = [*self.config["Env"], *settings]
         command = ["unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child", "sh", "-ec",
                    'ip link set lo up; exec "$@"', "sh", "unshare", "--user", f"--map-user={user}", f"--map-group={group}",
                    f"--root={self.folder}", f"--wd={self.config['WorkingDir']}", *self.config["Entrypoint"],
@@ -87,7 +88,7 @@ class Image(unittest.TestCase):
             self.assertFalse((self.folder / shell).exists(), shell)
         roots.run(self.folder / "usr/bin/fulmar", "passwd", "ann", "--file", self.folder / "var/lib/fulmar/passwords",
                   input="a password of ann\n")
-        with self.container() as process:
+        with self.container("FULMAR_AUTH__PASSWORD_FILE=/var/lib/fulmar/passwords") as process:
             child, inside = self.enter(process)
             status = pathlib.Path(f"/proc/{child}/status").read_text()
             self.assertIn("CapEff:\t0000000000000000", status)
@@ -108,6 +109,28 @@ class Image(unittest.TestCase):
             self.assertIn("draining", log)
         # The volume has what was acknowledged.
         self.assertTrue((self.folder / "var/lib/fulmar/broker.db").exists())
+
+    def test_without_users_the_first_start_creates_one(self):
+        data = self.folder / "var/lib/fulmar"
+        with self.container() as process:
+            child, inside = self.enter(process)
+            # What `podman cp` copies, as docs/install.md says.
+            shown = (data / "first-administrator").read_text()
+            password = re.search("^password: (.+)$", shown, re.MULTILINE)[1]
+
+            def log_in(password):
+                return roots.run(*inside, "/usr/bin/fulmar", "pub", "quic://127.0.0.1:14567", "--cafile",
+                                 "/var/lib/fulmar/ca/ca.pem", "-u", "admin", "-P", "-", "-t", "t", "-m", "1", "-q", "1",
+                                 input=password + "\n", check=False).stdout
+
+            # A user of the platform may log in, and not publish this.
+            self.assertIn("refused the publication", log_in(password))
+            self.assertIn("refused the connection", log_in("another"))
+            os.kill(int(child), 15)
+            _, log = process.communicate(timeout=roots.PATIENCE_S)
+            self.assertEqual(process.returncode, 0, log)
+        self.assertIn("/var/lib/fulmar/first-administrator", log)
+        self.assertNotIn(password, log)
 
     def test_each_architecture_has_its_program(self):
         machines = {"amd64": 62, "arm64": 183, "arm": 40}
