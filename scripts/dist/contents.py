@@ -15,6 +15,8 @@ import tempfile
 import threading
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Devices' messages for another broker (docs/outbox.md).
+OUTBOX = ROOT / "packaging/outbox.toml"
 # Until a broker has written its files and says so.
 PATIENCE_S = 60
 LISTENERS = ["mqtt", "mqtts", "ws", "wss", "quic", "https", "webtransport", "http", "coap", "coaps", "mqtt_sn"]
@@ -117,6 +119,7 @@ def system_files(program, third_party):
         File("usr/lib/systemd/system/fulmar.service", unit.encode()),
         File("etc/fulmar/fulmar.toml", example, 0o640),
         File(f"{doc}/fulmar.example.toml", example),
+        File(f"{doc}/outbox.toml", OUTBOX.read_bytes()),
         File(f"{doc}/copyright", copyright_notice()),
         File(f"{doc}/THIRD-PARTY.txt.gz", squeezed(third_party)),
         File(f"{doc}/changelog.gz", squeezed((ROOT / "CHANGELOG.md").read_bytes())),
@@ -132,7 +135,7 @@ def archive_files(program, third_party):
     """The files of a .tar.gz, for systems with neither kind of package."""
     files = [File("fulmar", program.data, 0o755), File("THIRD-PARTY.txt", third_party)]
     files.append(File("fulmar.example.toml", configuration(program.variant)))
-    for path in ["LICENSE-APACHE", "LICENSE-MIT", "CHANGELOG.md", "packaging/fulmar.service"]:
+    for path in ["LICENSE-APACHE", "LICENSE-MIT", "CHANGELOG.md", "packaging/fulmar.service", "packaging/outbox.toml"]:
         files.append(File(pathlib.Path(path).name, (ROOT / path).read_bytes()))
     files += [File(f"completions/{pathlib.Path(COMPLETIONS[shell]).name}", text)
               for shell, text in program.completions.items()]

@@ -52,6 +52,7 @@ def layer(program, third_party, epoch):
     return formats.archive([
         folder("etc"), entry("etc/passwd", accounts.encode()), entry("etc/group", groups.encode()),
         folder("etc/fulmar"), entry("etc/fulmar/fulmar.toml", (ROOT / "packaging/image.toml").read_bytes()),
+        entry("etc/fulmar/outbox.toml", contents.OUTBOX.read_bytes()),
         folder("etc/ssl"), folder("etc/ssl/certs"), entry("etc/ssl/certs/ca-certificates.crt", roots),
         folder("tmp", 0o1777),
         folder("usr"), folder("usr/bin"), entry("usr/bin/fulmar", program.data, 0o755),
@@ -62,7 +63,8 @@ def layer(program, third_party, epoch):
 
 
 def configuration(program, version, packed, created):
-    ports = ["8883/tcp", "8443/tcp", "8443/udp", "14567/udp"]
+    # 1883 with outbox.toml.
+    ports = ["1883/tcp", "8883/tcp", "8443/tcp", "8443/udp", "14567/udp"]
     health = {"Test": ["CMD", "/usr/bin/fulmar", "health"], "Interval": 30 * SECOND, "Timeout": 6 * SECOND,
               "StartPeriod": 10 * SECOND, "Retries": 3}
     return compact({

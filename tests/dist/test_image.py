@@ -12,6 +12,7 @@ import re
 import subprocess
 import tarfile
 import tempfile
+import time
 import unittest
 
 import roots
@@ -41,9 +42,11 @@ class Layout:
                 for each in json.loads(self.blob(top))["manifests"]}
 
 
-class Image(unittest.TestCase):
+class Unpacked(unittest.TestCase):
+    PATTERN = "fulmar-[0-9]*-image.tar"
+
     def setUp(self):
-        self.layout = Layout(current("fulmar-[0-9]*-image.tar"))
+        self.layout = Layout(current(self.PATTERN))
         self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         manifest = self.layout.manifests()["amd64"]
         document = json.loads(self.layout.blob(manifest["config"]))
@@ -58,14 +61,15 @@ class Image(unittest.TestCase):
                     tar.extract(member, self.folder, filter="tar")
 
     @contextlib.contextmanager
-    def container(self, *settings):
-        """The image's command as its user, in a network of its own."""
+    def container(self, *settings, command=None):
+        """The image's command, or this one, as its user, in a network of its own."""
         user, group = self.config["User"].split(":")
         environment = [*self.config["Env"], *settings]
+        ending = command or self.config["Cmd"]
         command = ["unshare", "--map-root-user", "--net", "--pid", "--fork", "--kill-child", "sh", "-ec",
                    'ip link set lo up; exec "$@"', "sh", "unshare", "--user", f"--map-user={user}", f"--map-group={group}",
                    f"--root={self.folder}", f"--wd={self.config['WorkingDir']}", *self.config["Entrypoint"],
-                   *self.config["Cmd"]]
+                   *ending]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                    env=dict(word.split("=", 1) for word in [*environment, f"PATH={os.environ['PATH']}"]))
         try:
@@ -83,6 +87,8 @@ class Image(unittest.TestCase):
         child = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0]
         return child, ["nsenter", "--target", child, "--user", "--net", "--preserve-credentials", f"--root={self.folder}", "--"]
 
+
+class Image(Unpacked):
     def test_it_runs_healthy_and_drains(self):
         for shell in SHELLS:
             self.assertFalse((self.folder / shell).exists(), shell)
@@ -140,6 +146,38 @@ class Image(unittest.TestCase):
             self.assertEqual(header[:4], b"\x7fELF")
             # ELF's e_machine.
             self.assertEqual(int.from_bytes(header[18:20], "little"), machines[name], name)
+
+
+class Outbox(Unpacked):
+    """docs/outbox.md, as a container: the gateway's image with the file that it has for that."""
+
+    PATTERN = "fulmar-gateway-*-image.tar"
+
+    def test_it_keeps_what_devices_publish(self):
+        upstream = ["FULMAR_UPSTREAM__URL=mqtts://127.0.0.1:9", "FULMAR_UPSTREAM__USER=site-1",
+                    "FULMAR_UPSTREAM__PASSWORD=secret"]
+        outbox = ["serve", "--config", "/etc/fulmar/outbox.toml"]
+        for expected in [1, 2]:
+            with self.container(*upstream, command=outbox) as process:
+                _, inside = self.enter(process)
+                fulmar = [*inside, "/usr/bin/fulmar"]
+                roots.run(*fulmar, "pub", "mqtt://127.0.0.1", "-t", "sensor/a", "-m", expected, "-q", "1")
+                said = roots.run(*fulmar, "health", "http://127.0.0.1:14568/health/upstream").stdout
+                self.assertTrue(said.startswith("not connected"), said)
+                self.assertEqual(self.queued(inside, expected), expected)
+            # Killed; the volume has it.
+
+    def queued(self, inside, expected):
+        """How many messages the outbox has, once it is this number."""
+        end = time.monotonic() + roots.PATIENCE_S
+        while time.monotonic() < end:
+            # The image has no curl; all but its root directory is the container's.
+            metrics = roots.run(*inside[:-2], "--", "curl", "-sS", "http://127.0.0.1:14568/metrics")
+            [found] = re.findall(r"(?m)^fulmar_gateway_queued (\d+)$", metrics.stdout)
+            if int(found) == expected:
+                break
+            time.sleep(0.05)
+        return int(found)
 
 
 if __name__ == "__main__":
