@@ -30,10 +30,13 @@ from tcp_relay import TcpRelay
 DEVICES = 5
 # A device's pause between two readings.
 PAUSE_S = 0.02
-# After its last reading, a device goes on with these, which do not count: NanoMQ's bridge sends what it has queued only
-# when it has sent something new.
+# After its last reading, a device goes on with these, which do not count: they show that the bridge is connected, and
+# NanoMQ's sends what it has queued only when it has sent something new.
 BEAT = "beat"
 BEAT_S = 1
+# A bridge that delivers nothing for so long is stuck. mosquitto's takes up to half a minute to try again, whatever
+# restart_timeout says.
+STUCK_S = 120
 
 
 @dataclasses.dataclass
@@ -44,9 +47,8 @@ class Plan:
     kills: int
     cuts: int
     restarts: int
-    # A subscriber that has received nothing for so long receives nothing more: NanoMQ's bridge sends one stored message
-    # per second.
-    quiet_s: float = 20
+    # Over a bridge that is connected, a subscriber that has received no reading for so long receives none any more.
+    quiet_s: float = 10
 
     @classmethod
     def of(cls, readings: int):
@@ -75,7 +77,8 @@ class Subscriber:
         self.ids = {}
         self.disordered = self.unrecognised = 0
         self.newest = {}
-        self.received_at = time.monotonic()
+        # The last reading and the last beat.
+        self.received_at = self.beat_at = time.monotonic()
         ready = threading.Event()
         self.client = lasting_client("subscriber", port)
         self.client.on_message = self.on_message
@@ -88,6 +91,7 @@ class Subscriber:
     def on_message(self, client, data, message):
         device, number = message.payload.decode().split()
         if device == BEAT:
+            self.beat_at = time.monotonic()
             return
         reading = device, int(number)
         identifier = dict(getattr(message.properties, "UserProperty", [])).get("id")
@@ -110,6 +114,12 @@ class Subscriber:
 
     def is_quiet(self, seconds: float) -> bool:
         return time.monotonic() > self.received_at + seconds
+
+    def gets_beats_alone(self, seconds: float) -> bool:
+        return self.beat_at > self.received_at + seconds
+
+    def gets_nothing(self, seconds: float) -> bool:
+        return time.monotonic() > max(self.received_at, self.beat_at) + seconds
 
 
 class Device:
@@ -178,8 +188,14 @@ class Scene:
 
     def restart(self):
         self.settle()
+        # A relay that accepts connections and closes them would be another trouble.
+        self.link.refuse()
         self.central.end()
-        self.later(self.central.start)
+        self.later(self.start_central)
+
+    def start_central(self):
+        self.central.start()
+        self.link.up()
 
     def settle(self):
         """Until the link and the central broker are up."""
@@ -198,7 +214,8 @@ def awaited(subscriber: Subscriber, acknowledged: list, plan: Plan) -> int:
     """How many readings are missing when no more arrive."""
     # Duplicates arrive last.
     complete = lambda: not subscriber.missing(acknowledged) and subscriber.is_quiet(2)
-    eventually("the last reading", lambda: complete() or subscriber.is_quiet(plan.quiet_s), 20 * PATIENCE_S)
+    no_more = lambda: subscriber.gets_beats_alone(plan.quiet_s) or subscriber.gets_nothing(STUCK_S)
+    eventually("the last reading", lambda: complete() or no_more(), 20 * PATIENCE_S)
     return subscriber.missing(acknowledged)
 
 

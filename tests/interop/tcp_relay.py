@@ -25,8 +25,8 @@ class TcpRelay:
     def silence(self):
         self.delivers = False
 
-    def cut(self):
-        """Until `up`."""
+    def refuse(self):
+        """New connections, until `up`, as a machine does on which nothing listens."""
         listener, self.listener = self.listener, None
         try:
             # Closing alone would not wake the thread that accepts.
@@ -34,6 +34,10 @@ class TcpRelay:
         except OSError:
             pass
         listener.close()
+
+    def cut(self):
+        """Until `up`."""
+        self.refuse()
         with self.lock:
             ends, self.open = self.open, set()
         for end in ends:
@@ -58,8 +62,13 @@ class TcpRelay:
                 # Or small packets would wait for the acknowledgement of the ones before.
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with self.lock:
-                if listener is self.listener:
+                was_cut = listener is not self.listener
+                if not was_cut:
                     self.open |= {near, far}
+            if was_cut:
+                _reset(near)
+                _reset(far)
+                return
             threading.Thread(target=self._relay, args=(near, far), daemon=True).start()
 
     def _relay(self, near, far):

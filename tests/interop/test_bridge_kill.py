@@ -6,7 +6,7 @@ import unittest
 from bridge_kill import Plan, play
 from bridge_peers import Fulmar, Mosquitto
 
-PLAN = Plan(readings=300, kills=3, cuts=1, restarts=1, quiet_s=8)
+PLAN = Plan(readings=300, kills=3, cuts=1, restarts=1, quiet_s=5)
 
 
 class BridgeKill(unittest.TestCase):

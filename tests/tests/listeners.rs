@@ -167,16 +167,17 @@ fn who_publishes_over_http_is_known_by_their_own_address() {
 
 /// Lines of tests that name a default port and open none: names that nothing connects to, a network of the test's own,
 /// a number that is no port.
-const NAMED: [(&str, usize); 9] = [
+const NAMED: [(&str, usize); 10] = [
     ("crates/coap/tests/endpoint.rs", 1),
     ("crates/transport/tests/layers.rs", 5),
-    ("tests/dist/test_image.py", 5),
+    ("tests/dist/test_image.py", 6),
     ("tests/dist/test_packages.py", 3),
     ("tests/dist/test_systemd.py", 2),
     ("tests/interop/test_migration.py", 2),
     ("tests/interop/test_schema.py", 1),
     ("tests/tests/cert.rs", 1),
     ("tests/tests/doctor.rs", 2),
+    ("tests/tests/proxy_protocol.rs", 1),
 ];
 
 /// These type what pages say, in whose place they put ports of their own.
