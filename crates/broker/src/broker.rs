@@ -1,6 +1,7 @@
 //! What all workers share: the tree, retained messages, sessions, limits, counters.
 
 use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -73,6 +74,7 @@ pub struct Broker {
     next_housekeeping: AtomicU64,
     started: Timestamp,
     publish_hook: OnceLock<Arc<dyn PublishHook>>,
+    revoked: RwLock<Arc<HashSet<u64>>>,
 }
 
 impl std::fmt::Debug for Broker {
@@ -117,6 +119,7 @@ impl Broker {
             started: now,
             limits: config.limits,
             publish_hook: OnceLock::new(),
+            revoked: RwLock::default(),
         })
     }
 
@@ -214,6 +217,23 @@ impl Broker {
         for at in self.registry.attachments() {
             self.mailboxes.post(at, BrokerEvent::Close(order));
         }
+    }
+
+    /// Refuses clients with these certificates from now on ([`PeerIdentity::certificate`](crate::PeerIdentity)), and
+    /// disconnects those that are connected, as each worker gets to it. Replaces those named before.
+    pub fn set_revoked_certificates(&self, revoked: HashSet<u64>) {
+        let before = std::mem::replace(&mut *self.revoked.write(), Arc::new(revoked));
+        let now = self.revoked_certificates();
+        if now.is_subset(&before) {
+            return;
+        }
+        for at in self.registry.attachments() {
+            self.mailboxes.post(at, BrokerEvent::Recheck);
+        }
+    }
+
+    pub(crate) fn revoked_certificates(&self) -> Arc<HashSet<u64>> {
+        Arc::clone(&self.revoked.read())
     }
 
     /// Disconnects external users whose credential was revoked or who have subscriptions they might not make now, as

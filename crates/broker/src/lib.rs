@@ -73,7 +73,9 @@ pub use limits::{DropPolicy, Limits, RatePolicy};
 pub use log_limiter::LogLimiter;
 pub use memory::{Account, MemoryLimits};
 pub use owner::SessionOwner;
-pub use peer::{ListenerPolicy, Peer, StreamKey, Token, TransportKind, TransportStats};
+pub use peer::{
+    ListenerPolicy, Peer, PeerIdentity, StreamKey, Token, TransportKind, TransportStats,
+};
 pub use publish_hook::{Arrival, PublishHook};
 pub use read::{Denied, Readable, Reader};
 pub use shard::Shard;

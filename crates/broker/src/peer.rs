@@ -100,6 +100,38 @@ pub struct ListenerPolicy {
     pub allow_anonymous: bool,
 }
 
+/// The name of a peer that the transport has authenticated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerIdentity(Box<(Box<str>, Option<u64>)>);
+
+impl PeerIdentity {
+    /// The name in a certificate, and a number that identifies the certificate among all.
+    #[must_use]
+    pub fn certified(name: Box<str>, certificate: Option<u64>) -> PeerIdentity {
+        PeerIdentity(Box::new((name, certificate)))
+    }
+
+    /// The certificate's number; `None` if the name is not from a certificate.
+    #[must_use]
+    pub fn certificate(&self) -> Option<u64> {
+        self.0.1
+    }
+}
+
+impl<T: Into<Box<str>>> From<T> for PeerIdentity {
+    fn from(name: T) -> PeerIdentity {
+        PeerIdentity::certified(name.into(), None)
+    }
+}
+
+impl std::ops::Deref for PeerIdentity {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0.0
+    }
+}
+
 /// The other end of a connection, as known to the transport.
 #[derive(Clone, Debug)]
 pub struct Peer {
@@ -107,8 +139,8 @@ pub struct Peer {
     pub address: SocketAddr,
     /// The transport of the connection.
     pub transport: TransportKind,
-    /// Name from a verified client certificate.
-    pub identity: Option<Box<str>>,
+    /// Its name, from a verified client certificate.
+    pub identity: Option<PeerIdentity>,
     /// The listener that accepted it.
     pub listener: Arc<ListenerPolicy>,
 }

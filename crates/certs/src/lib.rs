@@ -11,6 +11,7 @@ pub mod files;
 mod inspect;
 pub mod issued;
 mod pkcs8;
+pub mod revocation;
 pub mod short_lived;
 mod throwaway;
 
@@ -20,6 +21,7 @@ use std::path::PathBuf;
 use rustls_pki_types::pem;
 
 pub use inspect::{Description, describe, is_in_order, is_root, user_name, validity};
+pub use revocation::{CertificateId, RevocationList, read_revocation_lists};
 pub use throwaway::throwaway;
 
 /// Why a certificate or key cannot be made, read or written.
@@ -59,6 +61,9 @@ pub enum CertError {
         /// Where it goes wrong.
         source: pem::Error,
     },
+    /// A revocation list that is cut off or garbled.
+    #[error("{0}: damaged revocation list (CRL); write it to another file first, then rename that")]
+    RevocationList(PathBuf),
     /// A file that is there already.
     #[error("{0} exists already; move it away or choose another name")]
     Exists(PathBuf),

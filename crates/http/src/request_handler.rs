@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use axum::body::Body;
-use fulmar_broker::ListenerPolicy;
+use fulmar_broker::{ListenerPolicy, PeerIdentity};
 use fulmar_transport::Handoff;
 use fulmar_transport::Origins;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
@@ -33,7 +33,7 @@ pub(crate) struct RequestHandler {
 pub(crate) struct Client {
     pub(crate) address: SocketAddr,
     /// Name from a verified client certificate.
-    pub(crate) identity: Option<Box<str>>,
+    pub(crate) identity: Option<PeerIdentity>,
     /// The activity of its connection.
     pub(crate) activity: Activity,
 }

@@ -11,8 +11,8 @@ use fulmar_broker::auth::AccessControl;
 use fulmar_broker::storage::{Restored, SessionRecord};
 use fulmar_broker::{
     Account, Broker, BrokerConfig, ClientStatistics, Connection, Limits, ListenerPolicy, LostCause,
-    Peer, PublishHook, ReadState, Shard, StreamAction, StreamEnd, StreamKey, Timestamp, Token,
-    TransportKind,
+    Peer, PeerIdentity, PublishHook, ReadState, Shard, StreamAction, StreamEnd, StreamKey,
+    Timestamp, Token, TransportKind,
 };
 use smallvec::SmallVec;
 
@@ -171,7 +171,7 @@ impl World {
         worker: usize,
         quic: bool,
         room: usize,
-        identity: Option<Box<str>>,
+        identity: Option<PeerIdentity>,
     ) -> Option<usize> {
         let at = self.lines.len();
         let peer = Peer {

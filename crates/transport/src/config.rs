@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fulmar_broker::{ListenerPolicy, TransportKind};
+use fulmar_broker::{ListenerPolicy, PeerIdentity, TransportKind};
 use parking_lot::RwLock;
 use rustls::pki_types::CertificateDer;
 
@@ -89,7 +89,7 @@ impl Carrier {
 }
 
 /// Names a client by its verified certificate; `None` if the certificate has no name.
-pub type Identify = fn(&CertificateDer<'_>) -> Option<Box<str>>;
+pub type Identify = fn(&CertificateDer<'_>) -> Option<PeerIdentity>;
 
 /// TLS of one or several listeners.
 #[derive(Clone)]

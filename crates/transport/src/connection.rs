@@ -10,7 +10,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use fulmar_broker::{
-    BrokerEvent, Connection, LostCause, Peer, ReadState, Shard, StreamKey, Timestamp, Token,
+    BrokerEvent, Connection, LostCause, Peer, PeerIdentity, ReadState, Shard, StreamKey, Timestamp,
+    Token,
 };
 use tracing::debug;
 
@@ -549,7 +550,7 @@ impl StreamConn {
 }
 
 /// The peer of a connection that `listener` accepted.
-fn peer(address: SocketAddr, listener: &ListenerConfig, identity: Option<Box<str>>) -> Peer {
+fn peer(address: SocketAddr, listener: &ListenerConfig, identity: Option<PeerIdentity>) -> Peer {
     let transport = listener.carrier.kind();
     Peer { address, transport, identity, listener: listener.policy.clone() }
 }

@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use tungstenite::handshake::server::Request;
 
+use fulmar_broker::PeerIdentity;
+
 use crate::config::{ListenerConfig, TlsSettings};
 use crate::origin::Origins;
 use crate::proxy_protocol::{Header, HeaderReader, Proxies};
@@ -55,7 +57,7 @@ enum Web {
 #[derive(Debug)]
 pub(crate) enum Decoded<'a> {
     /// Handshakes are done and MQTT begins; with the client's address, and the name in its certificate.
-    Opened(SocketAddr, Option<Box<str>>),
+    Opened(SocketAddr, Option<PeerIdentity>),
     /// Bytes of MQTT.
     Data(&'a [u8]),
 }
@@ -232,7 +234,7 @@ impl Layers {
         }
     }
 
-    fn identity(&self, settings: Option<&TlsSettings>) -> Option<Box<str>> {
+    fn identity(&self, settings: Option<&TlsSettings>) -> Option<PeerIdentity> {
         let identify = settings?.identify;
         identify(self.tls.as_ref()?.peer_certificates()?.first()?)
     }

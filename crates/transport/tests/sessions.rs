@@ -207,7 +207,7 @@ fn new_client_authorities_end_the_old_ones_sessions() {
         assert_eq!(connect(&client, server).0, HandshakeKind::Resumed);
         let mut other = RootCertStore::empty();
         other.add(Site::new().root).unwrap();
-        tls.replace_client_roots(other).unwrap();
+        tls.replace_client_trust(other).unwrap();
         let mut caller = dial(&client);
         let mut asked = ServerConnection::new(Arc::clone(server)).unwrap();
         let mut error = None;
@@ -221,7 +221,7 @@ fn new_client_authorities_end_the_old_ones_sessions() {
             let _ = caller.process_new_packets();
         }
         assert!(matches!(error, Some(rustls::Error::InvalidCertificate(_))), "{error:?}");
-        tls.replace_client_roots(site.roots()).unwrap();
+        tls.replace_client_trust(site.roots()).unwrap();
         assert_eq!(connect(&site.client(true), server), (HandshakeKind::Full, true));
     }
 }

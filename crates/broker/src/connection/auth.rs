@@ -15,6 +15,7 @@ use super::connect::PendingConnect;
 use super::{Connection, State};
 use crate::access::Subject;
 use crate::auth::AuthReply;
+use crate::peer::PeerIdentity;
 use crate::session::Session;
 use crate::shard::Shard;
 
@@ -128,14 +129,16 @@ impl Connection {
         }
     }
 
-    /// Forgets cached decisions of the rules. Disconnects an external user whose credential was revoked, or that may no
+    /// Forgets cached decisions of the rules. Disconnects a client whose certificate was revoked, or an external user whose credential was revoked, or that may no
     /// longer get the topics to which it has subscribed.
     pub(super) fn recheck(&mut self, shard: &mut Shard) {
         self.allowed_topic = Box::default();
         let State::Connected(session) = &self.state else { return };
         let access_control = shard.broker().access_control();
         let credential = self.rare.as_ref().and_then(|rare| rare.credential.as_deref());
-        let why = if credential.is_some_and(|credential| !access_control.is_good(credential)) {
+        let why = if self.has_revoked_certificate(shard) {
+            "certificate revoked"
+        } else if credential.is_some_and(|credential| !access_control.is_good(credential)) {
             "token revoked"
         } else {
             let state = session.lock();
@@ -150,6 +153,12 @@ impl Connection {
         };
         tracing::info!(peer = %self.peer.address, client = self.client_id(), "closed: {why}");
         self.disconnect(shard, ReasonCode::NotAuthorized, why);
+    }
+
+    /// Whether the client has presented a certificate that its CA has revoked since.
+    pub(super) fn has_revoked_certificate(&self, shard: &Shard) -> bool {
+        let certificate = self.peer.identity.as_ref().and_then(PeerIdentity::certificate);
+        certificate.is_some_and(|number| shard.broker().revoked_certificates().contains(&number))
     }
 
     fn send_auth(&mut self, reason: ReasonCode) {

@@ -131,6 +131,12 @@ impl Connection {
             let reason = ReasonCode::PacketTooLarge;
             return self.refuse_within(shard, reason, pending.max_packet_bytes);
         }
+        if self.has_revoked_certificate(shard) {
+            // The handshake was before, or resumed an earlier session.
+            tracing::info!(peer = %self.peer.address, client = &*pending.client_id,
+                "connection refused: its certificate is revoked");
+            return self.refuse_within(shard, ReasonCode::NotAuthorized, pending.max_packet_bytes);
+        }
         let exchange = Exchange::read(connect.properties);
         if exchange.method.is_some() {
             return self.begin_exchange(shard, pending, connect, exchange);

@@ -35,7 +35,7 @@ use crate::event::{BrokerEvent, CloseOrder};
 use crate::limits::MAX_CONNECT_BYTES;
 use crate::mailbox::Attachment;
 use crate::memory::Charge;
-use crate::peer::{Peer, StreamKey, Token};
+use crate::peer::{Peer, PeerIdentity, StreamKey, Token};
 use crate::rate_limiter::Attempt;
 use crate::session::Session;
 use crate::shard::Shard;
@@ -552,7 +552,7 @@ impl Connection {
     }
 
     /// The QUIC handshake is complete: data received from now on is not a replay.
-    pub fn handshake_confirmed(&mut self, shard: &mut Shard, identity: Option<Box<str>>) {
+    pub fn handshake_confirmed(&mut self, shard: &mut Shard, identity: Option<PeerIdentity>) {
         self.early = false;
         if self.peer.identity.is_none() {
             self.peer.identity = identity;

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use bytes::Bytes;
+use fulmar_broker::PeerIdentity;
 use fulmar_transport::HandshakePressure;
 use fulmar_transport::tls::client_name;
 use quinn::{Incoming, VarInt};
@@ -209,7 +210,7 @@ async fn begin(incoming: Incoming) -> Result<Begun, Failure> {
     Ok((connection, complete, parameters))
 }
 
-fn identity(connection: &quinn::Connection) -> Option<Box<str>> {
+fn identity(connection: &quinn::Connection) -> Option<PeerIdentity> {
     let certificates = connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>();
     client_name(certificates.ok()?.first()?)
 }

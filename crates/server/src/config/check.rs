@@ -98,6 +98,11 @@ fn together(config: &Config) -> Result<(), Usage> {
             "[tls] client_auth needs client_ca, the CA that signs the clients' certificates",
         );
     }
+    if !tls.crl_files.is_empty() && tls.client_auth == ClientAuth::Off {
+        return wrong(
+            "[tls] crl_files needs client_auth = \"required\" or \"optional\", and client_ca, whose lists they are",
+        );
+    }
     if auth.jwt_algorithm.is_empty() == is_set(&auth.jwt_key_file) {
         return wrong(
             "[auth] jwt_algorithm and jwt_key_file go together: set both, or neither for no tokens",

@@ -345,7 +345,10 @@ impl Config {
             ("[coap] psk_file", &self.coap.psk_file),
         ];
         let files = files.map(|(key, path)| (key.to_owned(), path.as_path()));
-        let files = files.into_iter().chain(self.upstreams().flat_map(Upstream::files));
+        let lists = self.tls.crl_files.iter();
+        let lists = lists.map(|path| ("[tls] crl_files".to_owned(), path.as_path()));
+        let files =
+            files.into_iter().chain(lists).chain(self.upstreams().flat_map(Upstream::files));
         files.filter_map(|(key, path)| Some((key, set(path)?)))
     }
 

@@ -24,7 +24,7 @@ pub(crate) use convert::PASSWORDS_FILE;
 pub use document::Config;
 pub(crate) use memory::available_to;
 use read::Source;
-pub(crate) use sections::{Acme, set};
+pub(crate) use sections::{Acme, CrlExpired, Tls, set};
 pub(crate) use upstream::Upstream;
 
 impl Config {

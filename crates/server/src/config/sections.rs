@@ -117,6 +117,19 @@ pub(crate) struct Tls {
     pub(crate) client_auth: ClientAuth,
     /// CA of client certificates.
     pub(crate) client_ca: PathBuf,
+    /// Files of certificates that it has revoked; none for no check.
+    pub(crate) crl_files: Vec<PathBuf>,
+    /// Whether a list past its next update counts.
+    pub(crate) crl_expired: CrlExpired,
+}
+
+/// What an expired revocation list means for clients with certificates of its CA.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum CrlExpired {
+    #[default]
+    Refuse,
+    Accept,
 }
 
 /// A certificate from a public CA, by ACME.

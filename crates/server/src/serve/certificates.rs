@@ -7,9 +7,9 @@ use std::time::SystemTime;
 
 use anyhow::{Context, bail};
 use fulmar_certs::authority::{Authority, local_names};
-use fulmar_certs::{AUTHORITY_FOLDER, files};
+use fulmar_certs::{AUTHORITY_FOLDER, files, read_revocation_lists};
 use fulmar_transport::tickets::Tickets;
-use fulmar_transport::tls::{Identity, RootCertStore, ServerTls};
+use fulmar_transport::tls::{ClientTrust, Identity, RootCertStore, ServerTls};
 use fulmar_transport::{SharedTls, TlsSettings, tls};
 
 use fulmar_coap::dtls::Certificate;
@@ -21,7 +21,7 @@ use super::coap;
 use super::http::Machine;
 use super::webtransport_certificate::WebTransportCertificate;
 
-use crate::config::{Acme, Config, set};
+use crate::config::{Acme, Config, CrlExpired, Tls, set};
 
 /// TLS for the listeners, with its certificates and tickets.
 pub(super) struct Certificates {
@@ -45,8 +45,8 @@ impl Certificates {
             true => Tickets::open(&data.join("tickets.db"))?,
             false => Tickets::in_memory()?,
         };
-        let (auth, roots) = (config.tls.client_auth.policy(), client_roots(config)?);
-        let tls = ServerTls::with_tickets(&identity, auth, roots, &tickets)?;
+        let (auth, trust) = (config.tls.client_auth.policy(), client_trust(&config.tls)?);
+        let tls = ServerTls::with_tickets(&identity, auth, trust, &tickets)?;
         let webtransport_certificate = WebTransportCertificate::start(data)?;
         let (acme, data) = (config.acme.clone(), data.to_owned());
         Ok(Certificates { identity, tls, webtransport_certificate, tickets, acme, data })
@@ -71,7 +71,7 @@ impl Certificates {
     }
 
     /// Settings of DTLS sessions; `None` if the certificate's key is not ECDSA, the only kind that DTLS supports here.
-    /// Read once: a change requires a restart.
+    /// Its certificate and keys are read once: a change requires a restart.
     pub(super) fn for_dtls(
         &self,
         config: &Config,
@@ -87,12 +87,7 @@ impl Certificates {
             Certificate { certificate: leaf.to_vec(), key: key.secret_der().to_vec() };
         // dimpl either requires a certificate or requests none; where a certificate is optional, it requests none.
         let verifier = match config.tls.client_auth.policy() {
-            tls::ClientAuth::Required => {
-                let roots = Arc::new(client_roots(config)?);
-                let provider = Arc::new(rustls::crypto::ring::default_provider());
-                let builder = WebPkiClientVerifier::builder_with_provider(roots, provider);
-                Some(builder.build().context("[tls] client_ca")?)
-            }
+            tls::ClientAuth::Required => Some(self.tls.client_verifier()),
             tls::ClientAuth::Off | tls::ClientAuth::Optional => None,
         };
         let keys = set(&config.coap.psk_file).map(super::psk::read).transpose()?;
@@ -100,16 +95,17 @@ impl Certificates {
         Ok(Some(coap::Settings { certificate, keys, verifier, max_sessions }))
     }
 
-    /// Reads certificate, key and client CAs again, for new connections. A development certificate that expires soon or
+    /// Reads certificate, key, client CAs and revocation lists again, for new connections. A development certificate that expires soon or
     /// lacks a name is replaced. All or nothing.
-    pub(super) fn reload(&self, config: &Config) -> anyhow::Result<()> {
+    pub(super) fn reload(&self, config: &Config) -> anyhow::Result<ClientTrust> {
         if config.tls.client_auth.policy() != self.tls.client_auth {
             bail!("[tls] client_auth has changed, which requires a restart");
         }
         let identity = read_identity(config, &self.acme, &self.data)?;
-        self.tls.replace_client_roots(client_roots(config)?)?;
+        let trust = client_trust(&config.tls)?;
+        self.tls.replace_client_trust(trust.clone())?;
         self.identity.replace(&identity);
-        Ok(())
+        Ok(trust)
     }
 }
 
@@ -142,10 +138,10 @@ pub(super) enum Presented {
 /// # Errors
 /// A file cannot be read, or does not match the others.
 pub(super) fn inspect(config: &Config, data: &Path) -> anyhow::Result<Presented> {
-    let roots = client_roots(config)?;
+    let trust = client_trust(&config.tls)?;
     if config.tls.client_auth.policy() != tls::ClientAuth::Off {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+        let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(trust.roots), provider);
         builder.build().context("[tls] client_ca")?;
     }
     set(&config.coap.psk_file).map(super::psk::read).transpose()?;
@@ -178,9 +174,19 @@ fn identity_files(config: &Config, data: &Path) -> anyhow::Result<(PathBuf, Path
     Ok(Authority::open(&data.join(AUTHORITY_FOLDER))?.server_files(&names)?)
 }
 
-fn client_roots(config: &Config) -> anyhow::Result<RootCertStore> {
+/// The CAs of clients' certificates, and what they have revoked.
+pub(super) fn client_trust(tls: &Tls) -> anyhow::Result<ClientTrust> {
+    let mut revocation_lists = Vec::new();
+    for file in &tls.crl_files {
+        revocation_lists.extend(read_revocation_lists(file).context("[tls] crl_files")?);
+    }
+    let accept_expired_lists = tls.crl_expired == CrlExpired::Accept;
+    Ok(ClientTrust { roots: client_roots(tls)?, revocation_lists, accept_expired_lists })
+}
+
+fn client_roots(tls: &Tls) -> anyhow::Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
-    let Some(file) = set(&config.tls.client_ca) else { return Ok(roots) };
+    let Some(file) = set(&tls.client_ca) else { return Ok(roots) };
     for certificate in files::read_chain(file)? {
         roots.add(certificate).with_context(|| format!("[tls] client_ca {}", file.display()))?;
     }

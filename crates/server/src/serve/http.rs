@@ -5,6 +5,7 @@
 //! it gets answers, connections are few and short-lived (`fulmar_http::Plain`).
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 
 use anyhow::Context;
 use axum::extract::State;
@@ -54,6 +55,8 @@ pub(super) struct Operated {
     pub(super) tickets: Arc<Tickets>,
     pub(super) web: Arc<fulmar_http::Metrics>,
     pub(super) proxies: Arc<Proxies>,
+    /// Seconds since the Unix epoch; 0 without revocation lists.
+    pub(super) crl_next_update: Arc<AtomicI64>,
     /// `None` where there is no `[upstream]`.
     pub(super) gateway: Option<GatewayStatus>,
     /// `None` where there is no `coap` or `coaps` listener.

@@ -28,6 +28,7 @@ mod platform_client;
 mod psk;
 mod publish_hook;
 mod replaced_hashes;
+mod revocation;
 mod secrets;
 mod server;
 mod status;

@@ -27,6 +27,7 @@ use super::gateway::Gateway;
 use super::landing_page;
 use super::mqttsn::MqttSn;
 use super::publish_hook::IncomingHook;
+use super::revocation::{FileStates, Revocation};
 use super::stored::Stored;
 use super::{
     acme, first_administrator, http, http_publish, listeners, platform, replaced_hashes, secrets,
@@ -98,7 +99,7 @@ impl Server {
     }
 
     /// Uses another configuration as far as that is possible without a restart, and reads the files that it names again:
-    /// certificate, client CAs, passwords, token keys and access rules. Clients stay connected; the new rules apply to
+    /// certificate, client CAs, revocation lists, passwords, token keys and access rules. Clients stay connected; the new rules apply to
     /// them. Returns the other keys that have changed, as `section.key`, which require a restart.
     ///
     /// # Errors
@@ -108,7 +109,9 @@ impl Server {
         let parts = self.parts()?;
         let access_control = config.access_control()?;
         replaced_hashes::keep(&access_control, &data_dir(&self.started)?)?;
-        parts.certificates.reload(&config)?;
+        let files = FileStates::of(&config.tls);
+        let trust = parts.certificates.reload(&config)?;
+        parts.revocation.apply(&config.tls, files, &trust);
         parts.broker.set_access_control(access_control);
         Ok(config.changes_requiring_restart(&self.started))
     }
@@ -221,6 +224,7 @@ struct Parts {
     platform: platform::Running,
     gateway: Option<Gateway>,
     broker: Arc<Broker>,
+    revocation: Revocation,
     certificates: Certificates,
     store: Option<Arc<SqliteStorage>>,
 }
@@ -250,6 +254,7 @@ impl Parts {
             stamps: gateway.as_ref().map(Gateway::stamps),
             platform: platform.get().cloned(),
         }));
+        let revocation = Revocation::start(&config.tls, &certificates.tls, &broker)?;
         let quic = config.quic.settings(keys.clone(), &config.limits);
         let running = listeners::start(&broker, workers, config, &certificates, &quic, clock)?;
         platform.watch(&broker);
@@ -278,6 +283,7 @@ impl Parts {
             tickets: Arc::clone(&certificates.tickets),
             web: Arc::clone(web.metrics()),
             proxies: Arc::clone(&running.proxies),
+            crl_next_update: revocation.next_update(),
             gateway: gateway.as_ref().map(Gateway::status),
             coap: coap.statistics(),
             mqtt_sn: mqtt_sn.statistics(),
@@ -306,6 +312,7 @@ impl Parts {
             platform,
             gateway,
             broker,
+            revocation,
             certificates,
             store,
         };
@@ -318,6 +325,7 @@ impl Parts {
     fn end(self, drain: Duration) -> anyhow::Result<()> {
         // First: no certificate is ordered while the broker drains.
         drop(self.acme);
+        drop(self.revocation);
         tracing::info!(limit_s = drain.as_secs(), "draining");
         self.operator.stop_accepting();
         self.web.stop_accepting();

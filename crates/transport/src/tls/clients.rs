@@ -15,9 +15,9 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{
     NoClientAuth, StoresServerSessions, VerifierBuilderError, WebPkiClientVerifier,
 };
-use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 
-use super::ClientAuth;
+use super::{ClientAuth, ClientTrust};
 
 /// Verifies clients' certificates against authorities that can be exchanged.
 #[derive(Debug)]
@@ -32,40 +32,50 @@ struct Demands {
     verifier: Arc<dyn ClientCertVerifier>,
     /// Distinguishes these requirements from all others.
     scope: [u8; 32],
+    /// From then on clients without a handshake of their own are not accepted, in seconds since the Unix epoch: a
+    /// revocation list has expired.
+    until: i64,
 }
 
 impl Demands {
     fn new(
         auth: ClientAuth,
-        roots: RootCertStore,
+        trust: ClientTrust,
         provider: &Arc<CryptoProvider>,
     ) -> Result<Demands, VerifierBuilderError> {
-        let scope = scope(auth, &roots);
+        let scope = scope(auth, &trust);
+        let ClientTrust { roots, revocation_lists: lists, accept_expired_lists } = trust;
+        let next_updates = lists.iter().filter_map(|list| list.next_update);
+        let until = next_updates.min().filter(|_| !accept_expired_lists).unwrap_or(i64::MAX);
         let builder = || {
             let provider = Arc::clone(provider);
-            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+            let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            // As mosquitto's crlfile: only clients' own certificates are looked up, and there must be a valid list.
+            let builder = builder.only_check_end_entity_revocation();
+            let builder = builder.with_crls(lists.into_iter().map(|list| list.der));
+            if accept_expired_lists { builder } else { builder.enforce_revocation_expiration() }
         };
         let verifier = match auth {
             ClientAuth::Off => Arc::new(NoClientAuth) as Arc<dyn ClientCertVerifier>,
             ClientAuth::Optional => builder().allow_unauthenticated().build()?,
             ClientAuth::Required => builder().build()?,
         };
-        Ok(Demands { verifier, scope })
+        Ok(Demands { verifier, scope, until })
     }
 }
 
 impl Clients {
     pub(super) fn new(
         auth: ClientAuth,
-        roots: RootCertStore,
+        trust: ClientTrust,
         provider: &Arc<CryptoProvider>,
     ) -> Result<Arc<Clients>, VerifierBuilderError> {
-        let demands = RwLock::new(Demands::new(auth, roots, provider)?);
+        let demands = RwLock::new(Demands::new(auth, trust, provider)?);
         Ok(Arc::new(Clients { auth, provider: Arc::clone(provider), demands }))
     }
 
-    pub(super) fn replace(&self, roots: RootCertStore) -> Result<(), VerifierBuilderError> {
-        *self.demands.write() = Demands::new(self.auth, roots, &self.provider)?;
+    pub(super) fn replace(&self, trust: ClientTrust) -> Result<(), VerifierBuilderError> {
+        *self.demands.write() = Demands::new(self.auth, trust, &self.provider)?;
         Ok(())
     }
 
@@ -121,14 +131,23 @@ impl ClientCertVerifier for Clients {
 }
 
 /// Digest of a full handshake's requirements for a client.
-fn scope(auth: ClientAuth, roots: &RootCertStore) -> [u8; 32] {
-    let mut parts: Vec<[&[u8]; 3]> = roots.roots.iter().map(anchor).collect();
+fn scope(auth: ClientAuth, trust: &ClientTrust) -> [u8; 32] {
+    let mut parts: Vec<[&[u8]; 3]> = trust.roots.roots.iter().map(anchor).collect();
     parts.sort_unstable();
     let mut context = digest::Context::new(&digest::SHA256);
     context.update(&[auth as u8]);
     for part in parts.iter().flatten() {
         context.update(&(part.len() as u64).to_be_bytes());
         context.update(part);
+    }
+    // Not the lists: a new one that revokes nothing more need not cost all clients a handshake.
+    let mut revoked: Vec<_> =
+        trust.revocation_lists.iter().flat_map(|list| &list.revoked).collect();
+    revoked.sort_unstable();
+    revoked.dedup();
+    context.update(&[u8::from(!trust.revocation_lists.is_empty())]);
+    for id in revoked {
+        context.update(&id.0.to_be_bytes());
     }
     finish(context)
 }
@@ -152,6 +171,12 @@ pub(super) struct Bound {
 }
 
 impl Bound {
+    /// Whether the revocation lists are still valid, which only a full handshake checks.
+    fn may_resume(&self) -> bool {
+        let now = i64::try_from(UnixTime::now().as_secs()).unwrap_or(i64::MAX);
+        now < self.clients.demands.read().until
+    }
+
     fn key(&self, name: &[u8]) -> Vec<u8> {
         let mut context = digest::Context::new(&digest::SHA256);
         context.update(&self.clients.demands.read().scope);
@@ -166,10 +191,12 @@ impl StoresServerSessions for Bound {
     }
 
     fn get(&self, name: &[u8]) -> Option<Vec<u8>> {
+        self.may_resume().then_some(())?;
         self.sessions.get(&self.key(name))
     }
 
     fn take(&self, name: &[u8]) -> Option<Vec<u8>> {
+        self.may_resume().then_some(())?;
         self.sessions.take(&self.key(name))
     }
 

@@ -10,7 +10,9 @@ mod clients;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use fulmar_broker::PeerIdentity;
 use fulmar_broker::auth::EXTERNAL_USER_PREFIX;
+use fulmar_certs::{CertificateId, RevocationList};
 use parking_lot::RwLock;
 pub use rustls::RootCertStore;
 use rustls::ServerConfig;
@@ -47,6 +49,23 @@ pub enum TlsError {
     /// Tickets cannot be kept.
     #[error(transparent)]
     Tickets(#[from] TicketError),
+}
+
+/// What clients' certificates are verified against.
+#[derive(Clone, Debug)]
+pub struct ClientTrust {
+    /// The CAs.
+    pub roots: RootCertStore,
+    /// Certificates that they have revoked. If there are lists, there has to be one of each CA.
+    pub revocation_lists: Vec<RevocationList>,
+    /// Whether a list past its next update still counts; otherwise it counts as missing.
+    pub accept_expired_lists: bool,
+}
+
+impl From<RootCertStore> for ClientTrust {
+    fn from(roots: RootCertStore) -> ClientTrust {
+        ClientTrust { roots, revocation_lists: Vec::new(), accept_expired_lists: false }
+    }
 }
 
 /// Whether clients show certificates.
@@ -144,11 +163,11 @@ impl ServerTls {
     pub fn with_tickets(
         identity: &Arc<Identity>,
         client_auth: ClientAuth,
-        client_roots: RootCertStore,
+        trust: impl Into<ClientTrust>,
         tickets: &Arc<Tickets>,
     ) -> Result<ServerTls, TlsError> {
         let provider = Arc::new(default_provider());
-        let clients = Clients::new(client_auth, client_roots, &provider)?;
+        let clients = Clients::new(client_auth, trust.into(), &provider)?;
         let build = |versions: &[&'static rustls::SupportedProtocolVersion],
                      sessions: Arc<dyn StoresServerSessions>| {
             let verifier = Arc::clone(&clients) as Arc<dyn ClientCertVerifier>;
@@ -180,23 +199,30 @@ impl ServerTls {
         ServerTls { tcp: other(&self.tcp), quic: other(&self.quic), ..self.clone() }
     }
 
-    /// Verifies clients' certificates against these authorities from now on, also on listeners
-    /// that run. Sessions made before are not resumed.
+    /// Verifies clients' certificates against these authorities and revocation lists from now on, also on listeners
+    /// that run. If authorities or revoked certificates have changed, sessions made before are not resumed.
     ///
     /// # Errors
     /// They are unusable; the old ones stay then.
-    pub fn replace_client_roots(&self, roots: RootCertStore) -> Result<(), TlsError> {
-        Ok(self.clients.replace(roots)?)
+    pub fn replace_client_trust(&self, trust: impl Into<ClientTrust>) -> Result<(), TlsError> {
+        Ok(self.clients.replace(trust.into())?)
+    }
+
+    /// Verifies clients' certificates as all listeners do, replacements included.
+    #[must_use]
+    pub fn client_verifier(&self) -> Arc<dyn ClientCertVerifier> {
+        Arc::clone(&self.clients) as _
     }
 }
 
 /// The user a verified client certificate names, at most 256 bytes; `None` for a longer name and for
 /// those of the platform's external users.
 #[must_use]
-pub fn client_name(leaf: &CertificateDer<'_>) -> Option<Box<str>> {
+pub fn client_name(leaf: &CertificateDer<'_>) -> Option<PeerIdentity> {
     // Names that the program itself gives are not an authority's to give.
-    fulmar_certs::user_name(leaf)
-        .filter(|name| name.len() <= 256 && !name.starts_with(EXTERNAL_USER_PREFIX))
+    let name = fulmar_certs::user_name(leaf)
+        .filter(|name| name.len() <= 256 && !name.starts_with(EXTERNAL_USER_PREFIX))?;
+    Some(PeerIdentity::certified(name, CertificateId::of(leaf).map(|id| id.0)))
 }
 
 #[cfg(test)]

@@ -116,7 +116,7 @@ impl CoapToMqtt {
     ) -> UserId {
         self.last_user += 1;
         let user_id = UserId(self.last_user);
-        let peer = Peer { address, transport, identity: name, listener };
+        let peer = Peer { address, transport, identity: name.map(Into::into), listener };
         self.users.insert(user_id, User { peer, state: State::Away, topics: BTreeMap::new() });
         user_id
     }

@@ -322,7 +322,7 @@ impl Secure {
             .verify_client_cert(&leaf, &[], UnixTime::now())
             .map_err(|error| error.to_string())?;
         let name = tls::client_name(&leaf).ok_or("it contains no user name")?;
-        Ok(Some(name))
+        Ok(Some(Box::from(&*name)))
     }
 
     /// Makes room for a further session: removes a handshake, or else the session that was idle longest.

@@ -5,6 +5,7 @@
 //! (`machine.rs`).
 
 use std::fmt::{Display, Write as _};
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use fulmar_broker::metrics::HistogramTotals;
@@ -60,6 +61,12 @@ pub(super) fn render(state: &Operated) -> String {
         page.one(&name, kind, help, value);
     }
     page.tickets(&state.tickets.counts());
+    page.one(
+        "crl_next_update_seconds",
+        "gauge",
+        "When the first of [tls] crl_files expires, in seconds since the Unix epoch; 0 without any",
+        state.crl_next_update.load(Ordering::Relaxed),
+    );
     page.web(&state.web.counts());
     page.one(
         "proxy_headers_refused_total",

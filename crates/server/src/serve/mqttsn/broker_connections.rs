@@ -223,7 +223,7 @@ impl BrokerConnections {
         let peer = Peer {
             address: from.peer,
             transport: TransportKind::MqttSn,
-            identity: listener.user.clone(),
+            identity: listener.user.clone().map(Into::into),
             listener: Arc::clone(&listener.policy),
         };
         self.last_id += 1;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use fulmar_broker::{Connection as Core, ListenerPolicy, LostCause, Shard, Token};
+use fulmar_broker::{Connection as Core, ListenerPolicy, LostCause, PeerIdentity, Shard, Token};
 use quinn_proto::{Connection, ConnectionHandle, Endpoint, Event, StreamEvent, VarInt};
 use rustls_pki_types::CertificateDer;
 use smallvec::SmallVec;
@@ -268,7 +268,7 @@ impl QuicConn {
     }
 
     /// The name in the client's certificate.
-    fn identity(&self) -> Option<Box<str>> {
+    fn identity(&self) -> Option<PeerIdentity> {
         let chain = self.inner.crypto_session().peer_identity()?;
         let chain = chain.downcast::<Vec<CertificateDer<'static>>>().ok()?;
         tls::client_name(chain.first()?)

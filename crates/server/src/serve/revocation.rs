@@ -1,0 +1,177 @@
+//! Revocation lists in use: read again when their files change, and applied to clients that are connected.
+//!
+//! CAs publish lists every few hours or days, and a job copies them: it should not have to signal the broker. A list that
+//! cannot be read changes nothing.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use fulmar_broker::Broker;
+use fulmar_transport::tls::{ClientAuth, ClientTrust, ServerTls};
+
+use super::certificates::client_trust;
+use crate::config::{CrlExpired, Tls};
+
+/// Time between two looks at the files.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// The thread that watches the lists; dropping this ends it.
+pub(super) struct Revocation {
+    watched: Arc<Mutex<Watched>>,
+    next_update: Arc<AtomicI64>,
+    stop: Option<mpsc::Sender<()>>,
+    /// `None` where clients have no certificates.
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the lists are, and for whom.
+struct Watched {
+    settings: Tls,
+    files: FileStates,
+    /// The earliest next update has passed, and the log says so.
+    expiry_logged: bool,
+    tls: ServerTls,
+    broker: Arc<Broker>,
+    next_update: Arc<AtomicI64>,
+}
+
+/// When it was written, and its length.
+type FileState = (SystemTime, u64);
+
+/// The states of the files, taken before they are read: what is written meanwhile is read again.
+pub(super) struct FileStates(Vec<Option<FileState>>);
+
+impl FileStates {
+    pub(super) fn of(settings: &Tls) -> FileStates {
+        FileStates(settings.crl_files.iter().map(state_of).collect())
+    }
+}
+
+fn state_of(file: &PathBuf) -> Option<FileState> {
+    let metadata = std::fs::metadata(file).ok()?;
+    Some((metadata.modified().ok()?, metadata.len()))
+}
+
+impl Revocation {
+    /// Applies the lists, with which `tls` was set up, to the broker, and starts the thread.
+    ///
+    /// # Errors
+    /// A list cannot be read any more, or there is no thread.
+    pub(super) fn start(
+        settings: &Tls,
+        tls: &ServerTls,
+        broker: &Arc<Broker>,
+    ) -> anyhow::Result<Revocation> {
+        let next_update = Arc::new(AtomicI64::new(0));
+        let watched = Watched {
+            settings: settings.clone(),
+            files: FileStates(Vec::new()),
+            expiry_logged: false,
+            tls: tls.clone(),
+            broker: Arc::clone(broker),
+            next_update: Arc::clone(&next_update),
+        };
+        let watched = Arc::new(Mutex::new(watched));
+        let (stop, stopped) = mpsc::channel();
+        let mut revocation = Revocation { watched, next_update, stop: Some(stop), thread: None };
+        let files = FileStates::of(settings);
+        revocation.apply(settings, files, &client_trust(settings)?);
+        if tls.client_auth != ClientAuth::Off {
+            let watched = Arc::clone(&revocation.watched);
+            let thread = std::thread::Builder::new().name("fulmar-crl".into());
+            let thread = thread.spawn(move || {
+                while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+                    lock(&watched).look();
+                }
+            });
+            revocation.thread = Some(thread.context("thread for revocation lists")?);
+        }
+        Ok(revocation)
+    }
+
+    /// Uses these settings from now on, with what has been read from the files that they name.
+    pub(super) fn apply(&self, settings: &Tls, files: FileStates, trust: &ClientTrust) {
+        let mut watched = lock(&self.watched);
+        watched.settings = settings.clone();
+        watched.files = files;
+        watched.publish(trust);
+    }
+
+    /// When the first of the lists expires, in seconds since the Unix epoch; 0 without lists.
+    pub(super) fn next_update(&self) -> Arc<AtomicI64> {
+        Arc::clone(&self.next_update)
+    }
+}
+
+impl Drop for Revocation {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread for revocation lists panicked");
+        }
+    }
+}
+
+impl Watched {
+    fn look(&mut self) {
+        let files = FileStates::of(&self.settings);
+        if files.0 != self.files.0 {
+            self.files = files;
+            match self.read_again() {
+                Ok(revoked) => tracing::info!(revoked, "revocation lists reloaded"),
+                Err(error) => tracing::error!(
+                    "revocation lists not reloaded, those read before stay in use; correct the file: {error:#}"
+                ),
+            }
+        }
+        self.log_expiry();
+    }
+
+    fn read_again(&mut self) -> anyhow::Result<usize> {
+        let trust = client_trust(&self.settings)?;
+        self.tls.replace_client_trust(trust.clone())?;
+        Ok(self.publish(&trust))
+    }
+
+    /// Applies lists that TLS has to clients that are connected; returns how many certificates they revoke.
+    fn publish(&mut self, trust: &ClientTrust) -> usize {
+        let lists = &trust.revocation_lists;
+        let first = lists.iter().filter_map(|list| list.next_update).min();
+        self.next_update.store(first.unwrap_or(0), Ordering::Relaxed);
+        self.expiry_logged = false;
+        let revoked = lists.iter().flat_map(|list| list.revoked.iter().map(|id| id.0));
+        let revoked: HashSet<u64> = revoked.collect();
+        let count = revoked.len();
+        self.broker.set_revoked_certificates(revoked);
+        count
+    }
+
+    fn log_expiry(&mut self) {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let first = self.next_update.load(Ordering::Relaxed);
+        let expired = first > 0 && u64::try_from(first).is_ok_and(|first| first <= now.as_secs());
+        if !expired || std::mem::replace(&mut self.expiry_logged, true) {
+            return;
+        }
+        if self.settings.crl_expired == CrlExpired::Refuse {
+            tracing::error!(
+                "a revocation list in [tls] crl_files has expired: new clients with certificates of its CA are refused; \
+                 get a newer list from the CA"
+            );
+        } else {
+            tracing::warn!(
+                "a revocation list in [tls] crl_files has expired: get a newer one from the CA"
+            );
+        }
+    }
+}
+
+fn lock(watched: &Mutex<Watched>) -> std::sync::MutexGuard<'_, Watched> {
+    watched.lock().unwrap_or_else(PoisonError::into_inner)
+}
