@@ -50,7 +50,7 @@ STORE ?=
 READINGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run gateway web test test-web test-rust test-postgres built built-tiny test-interop test-browser screenshots kill-test gateway-kill-test gateway-memory-test attack fuzz lint fmt doc bench bench-parts \
+.PHONY: help run gateway web test test-web test-rust test-postgres built built-tiny test-interop test-browser screenshots kill-test gateway-kill-test gateway-memory-test attack fuzz lint fmt doc bench bench-packaged bench-parts \
 	reference site tools needs interop-needs firmware firmware-run firmware-test
 
 help: ## List the targets
@@ -301,6 +301,14 @@ bench: needs ## Compare with other brokers on this machine (BENCH=short: quickly
 	cargo build --release --locked --package fulmar
 	benches/peers/build target/peers
 	benches/compare.py --fulmar $(TARGET)/release/fulmar $(if $(filter short,$(BENCH)),--short)
+
+# The packages of this machine's architecture.
+HERE := $(shell uname -m)
+bench-packaged: needs web $(DIST_VENV)/ready ## Compare the program that packages contain with the one that cargo builds
+	@scripts/dist/needs $(HERE)
+	cargo build --release --locked --package fulmar
+	$(DIST_ENV) VARIANTS=full scripts/dist/compile $(PROGRAMS) $(HERE)
+	benches/compare.py --fulmar $(TARGET)/release/fulmar --packaged $(PROGRAMS)/$(HERE)/full/fulmar --rounds 5
 
 bench-parts: needs ## Time parts of the broker alone: packets, routes, commits
 	cargo bench --locked -p fulmar-mqtt -p fulmar-broker -p fulmar-store \

@@ -10,6 +10,9 @@ Read ratios, not absolute figures, and distrust a run on a busy machine: a broke
 core finds more work at once when it gets it, which flatters those that batch. The load average
 before the cells is printed for that reason.
 
+With --packaged PROGRAM (`make bench-packaged`), Fulmar as packages contain it is compared with Fulmar as cargo builds it,
+and with nothing else.
+
 Prints a Markdown table of medians with their spread and the ratio to mosquitto (QUIC: to RMQTT),
 and writes it with every single figure as JSON to bench-results/. Standard library only.
 """
@@ -32,8 +35,9 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 START_LIMIT_S = 20
 STOP_LIMIT_S = 10
-# The peer that ratios refer to, by transport.
-BASELINES = {"tcp": "mosquitto", "quic": "rmqtt"}
+# The peers that ratios refer to, by transport, and those of packaged programs: whichever is there.
+BASELINES = {"tcp": ["mosquitto"], "quic": ["rmqtt"]}
+CARGO = ["fulmar", "fulmar-durable"]
 
 # name: (arguments of fulmar bench, figure, unit, decimals, whether more is better)
 SCENARIOS = {
@@ -258,16 +262,17 @@ def summary(scenario, report):
     return text
 
 
-def table(reports, names):
+def table(reports, names, packaged):
     """Markdown rows; one per transport, scenario and broker."""
     rows = [
         "| transport, scenario | broker | msg per broker CPU-s or KiB per connection (range)"
-        " | × mosquitto (QUIC: × rmqtt) | msg/s | p50 / p99 ms | RSS MiB | generator CPU / broker CPU |",
+        f" | {'× cargo' if packaged else '× mosquitto (QUIC: × rmqtt)'} | msg/s | p50 / p99 ms | RSS MiB | generator CPU / broker CPU |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for (transport, scenario), group in grouped(reports).items():
         _, figure, unit, decimals, more_is_better = SCENARIOS[scenario]
-        base = group.get(BASELINES[transport])
+        references = CARGO if packaged else BASELINES[transport]
+        base = next((group[name] for name in references if name in group), None)
         base = statistics.median(report[figure] for report in base) if base else None
         for name in (name for name in names if name in group):
             runs = group[name]
@@ -323,6 +328,7 @@ def arguments():
     parser.add_argument("--transport", choices=["tcp", "quic"], help="only this transport")
     parser.add_argument("--peers", type=whole, default=ROOT / "target/peers/bin")
     parser.add_argument("--fulmar", type=whole, default=ROOT / "target/release/fulmar")
+    parser.add_argument("--packaged", type=whole, help="compare this program with --fulmar, and no peers")
     parser.add_argument("--generator", type=whole, help="fulmar to make the load with [default: --fulmar]")
     parser.add_argument("--out", type=whole, default=ROOT / "bench-results")
     return parser.parse_args()
@@ -334,12 +340,16 @@ def choose(options):
     every = [
         Fulmar("fulmar", options.fulmar, ("tcp", "quic")),
         DurableFulmar("fulmar-durable", options.fulmar, ("tcp", "quic")),
+        Fulmar("packaged", options.packaged, ("tcp", "quic")),
+        DurableFulmar("packaged-durable", options.packaged, ("tcp", "quic")),
         Mosquitto("mosquitto", shutil.which("mosquitto", path=sbin)),
         Rumqttd("rumqttd", str(options.peers / "rumqttd")),
         Mochi("mochi", str(options.peers / "mochi")),
         Rmqtt("rmqtt", str(options.peers / "rmqtt"), ("tcp", "quic")),
     ]
-    wanted = SHORT_BROKERS if options.short else [broker.name for broker in every]
+    wanted = SHORT_BROKERS if options.short else [broker.name for broker in every if broker.program != options.packaged]
+    if options.packaged:
+        wanted = [*CARGO, "packaged", "packaged-durable"]
     if options.brokers:
         wanted = options.brokers.split(",")
     for broker in every:
@@ -388,7 +398,7 @@ def main():
             f" {max(loads):.1f} at most.",
             ", ".join(versions.values()),
             "",
-            table(reports, [broker.name for broker in brokers]),
+            table(reports, [broker.name for broker in brokers], options.packaged),
         ]
     )
     print(text)

@@ -2,8 +2,9 @@
 //! type.
 //!
 //! What is known is gathered in `facts`, `access`, `path` and `tcp`, which read the system; what it means is decided by
-//! pure functions in `machine`, `access`, `path` and `tcp`. The configuration is examined as by `fulmar serve --check`. The only
-//! effects are a temporary file in the data folder, whose writing is timed, and packets to the brokers examined.
+//! pure functions in `machine`, `access`, `path` and `tcp`. The configuration is examined as by `fulmar serve --check`.
+//! The only effects are a temporary file in the data folder, whose writing is timed, and connections to the brokers
+//! examined.
 
 mod access;
 mod facts;
