@@ -1,5 +1,6 @@
 //! Converts the sections to the other crates' types, and reads the files that they name.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -356,14 +357,8 @@ impl Config {
     pub(crate) fn unreadable_files(&self) -> impl Iterator<Item = Usage> {
         self.files().filter_map(|(key, path)| {
             let error = std::fs::File::open(path).err()?;
-            let path = path.display();
-            let missing = error.kind() == std::io::ErrorKind::NotFound;
-            let hint = if missing && key == "[auth] password_file" {
-                format!("; create it with `fulmar passwd USER --file {path}`")
-            } else {
-                String::new()
-            };
-            Some(Usage(format!("{key} {path}: {error}{hint}")))
+            let what_to_do = for_unreadable_file(error.kind(), &key, path);
+            Some(Usage(format!("{key} {}: {error}{what_to_do}", path.display())))
         })
     }
 
@@ -371,6 +366,22 @@ impl Config {
     pub(crate) fn policy(&self, name: &str, address: SocketAddr) -> Arc<ListenerPolicy> {
         let allow_anonymous = self.allows_anonymous(name, address);
         Arc::new(ListenerPolicy { name: name.into(), allow_anonymous })
+    }
+}
+
+/// What to do about a file that cannot be read, as the end of an error.
+fn for_unreadable_file(error: ErrorKind, key: &str, path: &Path) -> String {
+    let path = path.display();
+    match error {
+        ErrorKind::NotFound if key == "[auth] password_file" => {
+            format!("; create it with `fulmar passwd USER --file {path}`")
+        }
+        ErrorKind::NotFound => "; create it, or remove the key".to_owned(),
+        // The owner, because a private key may have no other readers.
+        ErrorKind::PermissionDenied => format!(
+            "; the server's user must be able to read it: for the service, run `chown fulmar {path}`"
+        ),
+        _ => String::new(),
     }
 }
 
@@ -401,5 +412,27 @@ impl AclRule {
         };
         let filter = self.topic.as_str().into();
         Rule { allow: self.allow, who, action, filter, exact: self.exact }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unreadable_files_error_says_what_to_do() {
+        let hint = |error, key| for_unreadable_file(error, key, Path::new("/etc/fulmar/x"));
+        for (error, key, expected) in [
+            (
+                ErrorKind::NotFound,
+                "[auth] password_file",
+                "`fulmar passwd USER --file /etc/fulmar/x`",
+            ),
+            (ErrorKind::NotFound, "[upstream] ca_file", "; create it, or remove the key"),
+            (ErrorKind::PermissionDenied, "[upstream] key", "`chown fulmar /etc/fulmar/x`"),
+        ] {
+            assert!(hint(error, key).ends_with(expected), "{}", hint(error, key));
+        }
+        assert_eq!(hint(ErrorKind::IsADirectory, "[tls] key"), "");
     }
 }
