@@ -28,7 +28,9 @@ ATTACKS = {
 if __name__ == "__main__":
     os.nice(10)
     began = time.monotonic()
-    number = ATTACKS[sys.argv[1]](json.loads(sys.argv[3]), float(sys.argv[2]))
-    print(json.dumps({"number": number, "seconds": time.monotonic() - began}), flush=True)
+    done = ATTACKS[sys.argv[1]](json.loads(sys.argv[3]), float(sys.argv[2]))
+    # How many of what was tried, or that with a word about what came of it.
+    done = done if isinstance(done, dict) else {"number": done}
+    print(json.dumps({**done, "seconds": time.monotonic() - began}), flush=True)
     # Nothing is closed in order, as when a machine vanishes.
     os._exit(0)

@@ -1,13 +1,17 @@
 """What clients with an account can ask the broker to keep or to do, over MQTT."""
 
+import base64
 import collections
 import contextlib
+import hmac
+import json
 import os
 import random
 import socket
+import time
 
 import wire
-from common import Line, Pace, answer, dial, logged_in, spread
+from common import WEEK_S, Line, Pace, answer, dial, logged_in, spread
 
 
 def wrong_passwords(site, seconds):
@@ -69,6 +73,51 @@ def many_sessions(site, seconds):
         leaving.add(logged_in(site, f"many-{number}"), wire.subscribe5(filters))
 
     return spread(Pace(seconds, 600), one)
+
+
+def token(site, user):
+    """A token of this user (HS256), good for an hour."""
+    encoded = lambda data: base64.urlsafe_b64encode(data).rstrip(b"=")  # noqa: E731
+    claims = json.dumps({"sub": user, "exp": int(time.time()) + 3600}).encode()
+    signed = encoded(b'{"alg":"HS256","typ":"JWT"}') + b"." + encoded(claims)
+    return (signed + b"." + encoded(hmac.digest(site["token_key"].encode(), signed, "sha256"))).decode()
+
+
+USERS = 1_000
+SESSIONS = 1_000_000
+
+
+def million_sessions(site, seconds):
+    """A million durable sessions by 1,000 users in turn, as fast as the broker answers: how many each user got."""
+    tokens = [token(site, f"user-{user}") for user in range(USERS)]
+    got, refused, waiting = collections.Counter(), collections.Counter(), collections.deque()
+
+    def leave():
+        user, sock = waiting.popleft()
+        with sock:
+            connack = answer(sock, wire.Packets())
+        if connack is None:
+            refused["closed"] += 1
+        elif connack[1][1]:
+            refused[f"0x{connack[1][1]:02x}"] += 1
+        else:
+            got[user] += 1
+
+    number, end = 0, time.monotonic() + seconds
+    while number < SESSIONS and time.monotonic() < end:
+        user = number % USERS
+        with contextlib.suppress(OSError):
+            sock = dial(site["mqtt"], number)
+            waiting.append((user, sock))
+            sock.sendall(wire.connect5(f"million-{number}", f"user-{user}", tokens[user], WEEK_S))
+        number += 1
+        if len(waiting) > 64:
+            leave()
+    while waiting:
+        leave()
+    each = [got[user] for user in range(USERS)]
+    detail = f"{sum(each)} sessions accepted, {min(each)} to {max(each)} per user; refused: {dict(refused)}"
+    return {"number": number, "detail": detail}
 
 
 def big_wills(site, seconds):
@@ -208,6 +257,7 @@ def subscriptions_again(site, seconds):
 ATTACKS = {
     "wrong passwords, MQTT": wrong_passwords,
     "many sessions": many_sessions,
+    "a million sessions": million_sessions,
     "wills of 64 KB": big_wills,
     "takeovers": takeovers,
     "full queues": full_queues,

@@ -12,7 +12,7 @@ they send and not by running.
 Honest clients are there before the attack: a publisher and a subscriber with a message every 100 ms, and new logins
 over MQTT, QUIC and HTTPS. In a control run before each attack the same generator aims at closed ports: how long the
 honest clients wait then is what the generator itself costs them. It fails if the broker ends or has more memory, a
-message is lost or a connection broken, a login takes more than 3 s, or a message waits 500 ms longer than in the
+message is lost, a connection broken or the session of a client that is away gone, a login takes more than 3 s, or a message waits 500 ms longer than in the
 control run; and with ATTACK_BUDGET, such as 512MB ([limits] memory), if resident memory exceeds it by a tenth or the
 data folder has more than 1.1 GB. ATTACKS names the attacks, a part of the name each, separated by semicolons.
 
@@ -32,7 +32,9 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "interop"))
 
 import ports  # noqa: E402
+import wire  # noqa: E402
 from attacks import ATTACKS  # noqa: E402
+from common import answer, logged_in  # noqa: E402
 
 SECONDS = float(os.environ.get("ATTACK_SECONDS", "60"))
 MEMORY_MIB = int(os.environ.get("ATTACK_MEMORY_MIB", "2048"))
@@ -50,6 +52,7 @@ AFTER_S = float(os.environ.get("ATTACK_AFTER_S", "2" if SHORT else "10" if SECON
 # How long anything but an attack may take.
 PATIENCE_S = 60
 PASSWORD = "correct horse battery staple"
+TOKEN_KEY = "sixty-four characters that only the issuer and the broker know.."
 KINDS = ("mqtt", "mqtts", "ws", "quic", "https", "http", "coap", "coaps", "mqtt_sn")
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -120,9 +123,13 @@ class Broker:
         keys.write_text("honest:0x" + "5a" * 16 + "\n")
         keys.chmod(0o600)
         passwords = self.data / "passwords"
+        # For the attack by many users.
+        token_key = self.data / "token-key"
+        token_key.write_text(TOKEN_KEY)
+        token_key.chmod(0o600)
         lines = [f'{kind} = ["127.0.0.1:{port}"]' for kind, port in self.ports.items()]
         self.config.write_text(
-            "[listeners]\n" + "\n".join(lines) + f'\n[limits]\nmemory = "{BUDGET}"\n[auth]\npassword_file = "{passwords}"\n[coap]\npsk_file = "{keys}"\n'
+            "[listeners]\n" + "\n".join(lines) + f'\n[limits]\nmemory = "{BUDGET}"\n[auth]\npassword_file = "{passwords}"\njwt_algorithm = "HS256"\njwt_key_file = "{token_key}"\n[coap]\npsk_file = "{keys}"\n'
         )
         for user in ("honest", "mallory"):
             self.command("passwd", user, "--file", str(passwords))
@@ -135,7 +142,7 @@ class Broker:
 
     def site(self, ports=None):
         ca = str(self.data / "ca" / "ca.pem")
-        return json.dumps({**(ports or self.ports), "ca": ca, "user": "honest", "attacker": "mallory", "account": "clerk", "password": PASSWORD})
+        return json.dumps({**(ports or self.ports), "ca": ca, "user": "honest", "attacker": "mallory", "account": "clerk", "password": PASSWORD, "token_key": TOKEN_KEY})
 
     def resident_mib(self):
         try:
@@ -189,6 +196,35 @@ class Broker:
         self.folder.cleanup()
 
 
+class Kept:
+    """A session of an honest user who is away: it has to be there after the attack, with its message."""
+
+    def __init__(self, site):
+        self.site = json.loads(site)
+        with self.dial() as sock:
+            sock.sendall(wire.subscribe5(["kept"]))
+            answer(sock, wire.Packets())
+        with logged_in(self.site, "kept-publisher", False, user=self.site["user"]) as sock:
+            heard = wire.Packets()
+            answer(sock, heard)
+            sock.sendall(wire.publish5("kept", b"still here", number=1))
+            answer(sock, heard)
+
+    def dial(self):
+        sock = logged_in(self.site, "kept", user=self.site["user"])
+        self.heard = wire.Packets()
+        self.connack = answer(sock, self.heard)
+        return sock
+
+    def is_there(self):
+        try:
+            with self.dial() as sock:
+                message = self.connack and answer(sock, self.heard)
+        except OSError:
+            return False
+        return bool(message) and self.connack[1][0] == 1 and message[1].endswith(b"still here")
+
+
 class Honest:
     """The honest clients."""
 
@@ -233,7 +269,7 @@ def measure(name, program, group):
     broker = Broker(program, group)
     honest = None
     try:
-        honest = Honest(broker.site())
+        honest, kept = Honest(broker.site()), Kept(broker.site())
         time.sleep(min(1.0, SECONDS))
         control = {}
         if not SHORT:
@@ -246,6 +282,7 @@ def measure(name, program, group):
         done = attack(name, SECONDS, broker.site())
         spent = broker.cpu_s() - before["cpu"]
         figures = honest.figures()
+        figures["kept"] = kept.is_there()
         time.sleep(AFTER_S)
         return row(name, done, before, spent, control, figures, broker)
     finally:
@@ -270,6 +307,8 @@ def faults_of(name, done, control, figures, broker):
         yield "folder"
     if figures["lost"] or figures["broken"]:
         yield "loss"
+    if not figures["kept"]:
+        yield "an honest session"
     if not figures["published"]:
         yield "no honest message"
     if not SHORT:
@@ -299,6 +338,7 @@ def row(name, done, before, spent, control, figures, broker):
         "broken": figures["broken"],
         "logins": figures["logins"],
         "slowest s": slowest,
+        **({"detail": done["detail"]} if "detail" in done else {}),
         "verdict": "ok" if not faults else "FAILED: " + ", ".join(faults),
     }
 
@@ -324,7 +364,8 @@ def main():
     try:
         for name in names if SHORT else [None, *names]:
             rows.append(measure(name, program, group))
-            print(f"{rows[-1]['attack']}: {rows[-1]['verdict']}", flush=True)
+            detail = rows[-1].pop("detail", None)
+            print(f"{rows[-1]['attack']}: {rows[-1]['verdict']}" + (f" ({detail})" if detail else ""), flush=True)
     finally:
         group.close()
     print("RSS and folder: before, at most and after the attack; wait: the longest of an honest message")
