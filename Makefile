@@ -33,8 +33,9 @@ ATTACK_SECONDS ?= 60
 ATTACKS ?=
 # make soak: how often the broker loses its power.
 KILLS ?= 1000
-# make fuzz: seconds for each target, and which targets; all unless named.
+# make fuzz: seconds for each target, and which targets; all unless named. FUZZ_TOTAL: CPU-seconds over all runs instead.
 FUZZ_SECONDS ?= 600
+FUZZ_TOTAL ?=
 FUZZ ?=
 
 # make simulate: how long to play, from which seed on and how many schedules at most (no bound unless given); or
@@ -257,7 +258,7 @@ attack: needs $(VENV)/ready ## Attack the broker while honest clients use it (AT
 		ATTACK_SECONDS=$(ATTACK_SECONDS) ATTACKS="$(ATTACKS)" $(abspath $(VENV))/bin/python tests/attack/run.py
 
 fuzz: needs ## Fuzz every target for FUZZ_SECONDS (FUZZ="TARGET...": only these)
-	FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz $(FUZZ)
+	FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_TOTAL=$(FUZZ_TOTAL) scripts/fuzz $(FUZZ)
 
 # Many schedules in little time, with the assertions of the core. Of the whole workspace and with a test, so that
 # dependencies have the features they have for tests, and are shared with them: cargo compiles these crates alone.
