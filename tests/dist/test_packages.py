@@ -173,7 +173,7 @@ class Bare(Packages):
     def test_an_rpm_installed_from_outside(self):
         before = packed_before(self.enterContext(tempfile.TemporaryDirectory()), "rpm")
         inside = str(self.root.folder / "root")
-        before, now = (f"{inside}{self.copy(package)}" for package in (before, current("fulmar-*.x86_64.rpm")))
+        before, now = (f"{inside}{self.copy(package)}" for package in (before, current("fulmar-[0-9]*.x86_64.rpm")))
 
         def rpm(*options):
             return ("rpm", "--root", inside, "--dbpath", "/var/lib/rpm", "--nodeps", "--nosignature", *options)
@@ -193,7 +193,7 @@ class Bare(Packages):
         return lambda *command, **options: inner(*command, chroot=command[0] != "rpm", **options)
 
     def test_the_archive(self):
-        archive = current("fulmar-*-x86_64.tar.gz")
+        archive = current("fulmar-[0-9]*-x86_64.tar.gz")
         self.root.run("tar", "xzf", self.copy(archive), "-C", "/root")
         folder = f"/root/{archive.name.removesuffix('.tar.gz')}"
         self.root.run("ln", "-s", f"{folder}/fulmar", "/usr/bin/fulmar")
