@@ -290,7 +290,7 @@ class Soak(unittest.TestCase):
               f"{len(python._out_packet)} packets to send", file=sys.stderr)
         faulthandler.dump_traceback(all_threads=True)
         kept = pathlib.Path(tempfile.mkdtemp(prefix="fulmar-soak-lost-"))
-        shutil.copytree(self.broker.data, kept, dirs_exist_ok=True)
+        shutil.copytree(self.broker.data, kept, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.sock"))
         probe = lasting_client("soak-probe", self.broker.ports["mqtt"])
         probe.loop_start()
         probe.publish("soak/1", "1.probe.0", 1)

@@ -126,6 +126,18 @@ impl AccessRules {
         self.decides(subject, action, topic).unwrap_or(self.default_allow)
     }
 
+    /// The number of the first rule that matches, counted from 0; `None` where none does.
+    pub(crate) fn deciding(
+        &self,
+        subject: Subject<'_>,
+        action: Action,
+        topic: &str,
+    ) -> Option<usize> {
+        self.rules.iter().position(|rule| {
+            rule.concerns(action) && rule.is_about(subject) && rule.covers(subject, action, topic)
+        })
+    }
+
     /// What the first rule that matches says; `None` where none does.
     pub(crate) fn decides(
         &self,

@@ -10,6 +10,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::access::{EXTERNAL_TOPICS, Subject};
 use crate::auth::AccessControl;
 use crate::back_pressure::BackPressure;
+use crate::bans::Bans;
 use crate::deadlines::{Deadlines, Due};
 use crate::deferred_ops::HandedOver;
 use crate::event::{BrokerEvent, CloseOrder};
@@ -58,6 +59,7 @@ pub struct Broker {
     tree_generation: AtomicU64,
     retained: RwLock<RetainedStore>,
     registry: Registry,
+    bans: Bans,
     rate_limiter: RateLimiter,
     quota: Quota,
     memory: Memory,
@@ -102,6 +104,7 @@ impl Broker {
             tree: RwLock::new(TopicTree::with_apart(apart)),
             tree_generation: AtomicU64::new(1),
             retained: RwLock::new(RetainedStore::with_apart(apart)),
+            bans: Bans::default(),
             rate_limiter: RateLimiter::default(),
             quota: Quota::default(),
             memory: Memory::new(config.limits.memory),
@@ -270,6 +273,10 @@ impl Broker {
 
     pub(crate) fn registry(&self) -> &Registry {
         &self.registry
+    }
+
+    pub(crate) fn bans(&self) -> &Bans {
+        &self.bans
     }
 
     pub(crate) fn rate_limiter(&self) -> &RateLimiter {

@@ -33,4 +33,6 @@ pub enum CloseOrder {
     ShuttingDown,
     /// An operator's decision (0x98).
     Administrative,
+    /// The same, and its session ends with it.
+    SessionDeleted,
 }

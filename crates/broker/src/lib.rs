@@ -12,9 +12,11 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+mod administration;
 mod aliases;
 pub mod auth;
 mod back_pressure;
+mod bans;
 mod broker;
 mod bucket;
 mod client_acks;
@@ -25,6 +27,7 @@ mod deferred_ops;
 mod deliver;
 mod event;
 mod event_loop;
+mod explain;
 mod fan_out;
 mod flows;
 mod housekeeping;
@@ -64,11 +67,16 @@ mod tree;
 mod turn;
 mod will;
 
+pub use administration::{
+    FlowSummary, NotDeleted, SessionDetails, SessionSummary, SubscriptionSummary,
+};
+pub use bans::{Ban, Banned, MAX_BANS};
 pub use broker::{Broker, BrokerConfig};
 pub use connection::{
     Closing, Connection, LostCause, Output, ReadState, Received, Refused, StreamAction, StreamEnd,
 };
 pub use event::{BrokerEvent, CloseOrder};
+pub use explain::{Because, Explanation};
 pub use limits::{DropPolicy, Limits, RatePolicy};
 pub use log_limiter::LogLimiter;
 pub use memory::{Account, MemoryLimits};

@@ -1,10 +1,11 @@
 //! All sessions, by client identifier.
 
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use rustc_hash::FxHashMap;
 
 use crate::access::EXTERNAL_USER_PREFIX;
 use crate::mailbox::Attachment;
@@ -12,10 +13,13 @@ use crate::session::Session;
 use crate::storage::SessionKey;
 use crate::will::Will;
 
+/// In the order of their identifiers, so that lists have pages.
+pub(crate) type Sessions = BTreeMap<Box<str>, Arc<Session>>;
+
 /// All sessions by client identifier.
 #[derive(Debug)]
 pub(crate) struct Registry {
-    sessions: Mutex<FxHashMap<Box<str>, Arc<Session>>>,
+    sessions: Mutex<Sessions>,
     last_key: AtomicU64,
 }
 
@@ -30,6 +34,13 @@ impl Registry {
 
     pub(crate) fn find(&self, client_id: &str) -> Option<Arc<Session>> {
         self.sessions.lock().get(client_id).map(Arc::clone)
+    }
+
+    /// At most `most`, from the one behind `after` on.
+    pub(crate) fn after(&self, after: &str, most: usize) -> Vec<Arc<Session>> {
+        let sessions = self.sessions.lock();
+        let range = sessions.range::<str, _>((Bound::Excluded(after), Bound::Unbounded));
+        range.take(most).map(|(_, session)| Arc::clone(session)).collect()
     }
 
     /// Whether storage knows the client's session.
@@ -65,7 +76,7 @@ impl Registry {
     }
 
     /// Locks it, for changes that nobody else may make meanwhile.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, FxHashMap<Box<str>, Arc<Session>>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Sessions> {
         self.sessions.lock()
     }
 

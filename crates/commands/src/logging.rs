@@ -3,12 +3,15 @@
 //! Standard output belongs to results: the `ready` line, received messages, reports.
 
 use std::io::IsTerminal;
+use std::sync::OnceLock;
 
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
-use tracing_subscriber::filter::{ParseError, Targets};
+use tracing_subscriber::Registry;
+use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::exit::Usage;
@@ -46,13 +49,43 @@ pub fn start(args: &LogArgs, level: &str, format: Option<Format>) -> anyhow::Res
     let filter = targets(filter).map_err(|error| {
         Usage(format!("log filter {filter:?}: {error}; try `info` or `info,fulmar_broker=debug`"))
     })?;
+    let (filter, handle) = reload::Layer::new(filter);
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let log = tracing_subscriber::registry().with(filter).with(Flood::default());
     let started = match args.log_format.or(format).unwrap_or(Format::Text) {
         Format::Text => log.with(lines.with_ansi(std::io::stderr().is_terminal())).try_init(),
         Format::Json => log.with(lines.json().flatten_event(true)).try_init(),
     };
-    started.map_err(|error| anyhow!("cannot start the log: {error}"))
+    started.map_err(|error| anyhow!("cannot start the log: {error}"))?;
+    let _ = FILTER.set(handle);
+    Ok(())
+}
+
+/// The program's filter; none before the log has started.
+static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
+
+/// What is logged now; `None` if [`start`] has not started the log.
+pub fn filter() -> Option<String> {
+    FILTER.get()?.with_current(ToString::to_string).ok()
+}
+
+/// Logs something else from now on.
+///
+/// # Errors
+/// The filter cannot be read, or the log has not been started.
+pub fn set_filter(filter: &str) -> Result<(), String> {
+    let wrong = |why: &dyn std::fmt::Display| {
+        format!("{filter:?}: {why}; try `debug` or `info,fulmar_broker=debug`")
+    };
+    let handle = FILTER.get().ok_or("this program has no log")?;
+    // A level with a typing error would be a target, and the log silent.
+    let is_level = |part: &str| part.parse::<LevelFilter>().is_ok();
+    let mut parts = filter.split(',').map(str::trim).filter(|part| !part.is_empty());
+    if let Some(part) = parts.find(|part| !part.contains('=') && !is_level(part)) {
+        return Err(wrong(&format_args!("{part} is not a level")));
+    }
+    let parsed = targets(filter).map_err(|error| wrong(&error))?;
+    handle.reload(parsed).map_err(|error| error.to_string())
 }
 
 /// Levels by target. Not tracing's `EnvFilter`, which brings an engine for regular expressions to match what spans

@@ -6,8 +6,8 @@ use clap::{Parser, Subcommand};
 use fulmar_command::logging::LogArgs;
 
 use crate::{
-    accounts, bench, bulk, cert, demo, health, import, lab, manual, meter, passwd, pubsub, sensor,
-    serve,
+    accounts, bench, bulk, cert, ctl, demo, health, import, lab, manual, meter, passwd, pubsub,
+    sensor, serve,
 };
 
 const EXAMPLES: &str = "\
@@ -61,6 +61,12 @@ pub(crate) enum Command {
     /// Publish readings of sensors, or simulate them
     #[cfg_attr(not(feature = "sensor"), command(hide = true))]
     Sensor(sensor::Args),
+    /// Operate a running broker: look at its clients, disconnect them
+    #[cfg_attr(not(feature = "admin"), command(hide = true))]
+    Ctl(ctl::Args),
+    /// Print who changed what by the administration API
+    #[cfg_attr(not(feature = "admin"), command(hide = true))]
+    Audit(ctl::AuditArgs),
     /// Manage users of the platform and their roles
     #[cfg_attr(not(feature = "platform"), command(hide = true))]
     User(accounts::UserArgs),

@@ -6,6 +6,7 @@
 mod cert;
 mod cli;
 #[cfg(not(all(
+    feature = "admin",
     feature = "bench",
     feature = "bulk",
     feature = "demo",
@@ -24,6 +25,7 @@ mod memcmp;
 // Only with all commands, because disabled commands accept any arguments.
 #[cfg(all(
     test,
+    feature = "admin",
     feature = "bench",
     feature = "bulk",
     feature = "demo",
@@ -43,6 +45,8 @@ use fulmar_command::{exit, logging};
 use fulmar_command_bench as bench;
 #[cfg(feature = "bulk")]
 use fulmar_command_bulk as bulk;
+#[cfg(feature = "admin")]
+use fulmar_command_ctl as ctl;
 #[cfg(feature = "demo")]
 use fulmar_command_demo as demo;
 #[cfg(feature = "import")]
@@ -65,6 +69,8 @@ use crate::disabled_commands::accounts;
 use crate::disabled_commands::bench;
 #[cfg(not(feature = "bulk"))]
 use crate::disabled_commands::bulk;
+#[cfg(not(feature = "admin"))]
+use crate::disabled_commands::ctl;
 #[cfg(not(feature = "demo"))]
 use crate::disabled_commands::demo;
 #[cfg(not(feature = "import"))]
@@ -106,6 +112,8 @@ fn main() -> ExitCode {
         Command::Passwd(args) => with_log(&log, || passwd::run(&args)),
         Command::User(args) => with_log(&log, || accounts::user(&args)),
         Command::Twin(args) => with_log(&log, || accounts::twin(&args)),
+        Command::Ctl(args) => with_log(&log, || ctl::run(&args)),
+        Command::Audit(args) => with_log(&log, || ctl::audit(&args)),
         Command::Import(args) => with_log(&log, || import::run(&args)),
         Command::Cert(args) => with_log(&log, || cert::run(args)),
         Command::Health(args) => with_log(&log, || health::run(&args)),

@@ -97,6 +97,12 @@ impl Platform {
         self.app.account_cache.account(user).is_some()
     }
 
+    /// Whether this user is an admin of the server. Answers from memory.
+    #[must_use]
+    pub fn is_server_admin(&self, user: &str) -> bool {
+        self.app.account_cache.account(user).is_some_and(|account| account.server_admin)
+    }
+
     /// Logs a user in by name and password, with the limits of logins over HTTP: failed logins per address, and
     /// concurrent hashes. Takes the same time for an unknown user. Needs a tokio runtime.
     ///

@@ -1,6 +1,6 @@
 //! The broker's interface to the store: submits batches, reports which are durable, closes.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use crate::error::Error;
 use crate::options::Options;
 use crate::schema;
+use crate::snapshot::DatabaseFile;
 use crate::stats::Stats;
 use crate::writer::{Shared, Writer};
 
@@ -22,6 +23,9 @@ const BYTES_PER_OP: usize = 1024;
 pub struct SqliteStorage {
     shared: Arc<Shared>,
     writer: Mutex<Option<JoinHandle<()>>>,
+    path: PathBuf,
+    /// Dropped after the writer has ended.
+    file: DatabaseFile,
 }
 
 impl SqliteStorage {
@@ -50,7 +54,9 @@ impl SqliteStorage {
             .name("fulmar-store".into())
             .spawn(move || writer.run())
             .map_err(Error::Thread)?;
-        let storage = SqliteStorage { shared, writer: Mutex::new(Some(thread)) };
+        let (writer, path, file) =
+            (Mutex::new(Some(thread)), path.to_owned(), DatabaseFile::default());
+        let storage = SqliteStorage { shared, writer, path, file };
         Ok((storage, restored))
     }
 
@@ -76,6 +82,18 @@ impl SqliteStorage {
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.shared.inbox.is_idle()
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn file(&self) -> &DatabaseFile {
+        &self.file
     }
 
     /// Counters since the store was opened.

@@ -52,6 +52,7 @@ mod inbox;
 mod options;
 mod restore;
 mod schema;
+mod snapshot;
 mod stats;
 mod tables;
 mod writer;

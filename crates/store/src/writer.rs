@@ -33,6 +33,8 @@ pub(crate) struct Shared {
     pub(crate) backlog: AtomicUsize,
     pub(crate) failure: Mutex<Option<String>>,
     pub(crate) stats: Mutex<Stats>,
+    /// Held while the log is copied back, and while the files are copied elsewhere.
+    pub(crate) checkpoints: Mutex<()>,
 }
 
 impl Shared {
@@ -43,6 +45,7 @@ impl Shared {
             backlog: AtomicUsize::new(0),
             failure: Mutex::new(None),
             stats: Mutex::new(Stats::default()),
+            checkpoints: Mutex::new(()),
         }
     }
 }
@@ -124,8 +127,12 @@ impl Writer {
         }
         tables.write_highest()?;
         drop(tables);
-        schema::mark_clean(&self.connection, true)
-        // Dropping the connection copies the log back and removes it.
+        schema::mark_clean(&self.connection, true)?;
+        let Writer { connection, shared, .. } = self;
+        let _no_copy = shared.checkpoints.lock();
+        // This copies the log back and removes it.
+        drop(connection);
+        Ok(())
     }
 
     /// Commits `group`, trying until it succeeds, and publishes its number.
@@ -200,6 +207,8 @@ impl Writer {
     /// copy; 0 also after a failure, so that a full disk does not cause a loop. If the failure lasts, the next commit
     /// has it too.
     fn checkpoint(&self) -> u64 {
+        // Not while somebody copies the files; the next commit tries again.
+        let Some(_no_copy) = self.shared.checkpoints.try_lock() else { return 0 };
         match self.connection.wal_checkpoint_v2(None::<&str>, CheckpointMode::PASSIVE) {
             Ok(_) => {
                 self.shared.stats.lock().checkpoints += 1;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{check, source, sources, table};
 
 /// Name in the code, packets, and when the broker sends it.
-const SENT: [[&str; 3]; 27] = [
+const SENT: [[&str; 3]; 29] = [
     ["Success", "any", "As requested; also Granted QoS 0 and Normal disconnection"],
     ["GrantedQos1", "SUBACK", "Subscribed at QoS 1"],
     ["GrantedQos2", "SUBACK", "Subscribed at QoS 2"],
@@ -33,6 +33,11 @@ const SENT: [[&str; 3]; 27] = [
     ],
     ["ServerUnavailable", "CONNACK", "The platform cannot check users now, or storage fails"],
     ["ServerBusy", "CONNACK", "Too many logins wait to be checked"],
+    [
+        "Banned",
+        "CONNACK",
+        "A [ban](../administration.md) is about the client, its user or its network",
+    ],
     ["ServerShuttingDown", "DISCONNECT", "The broker stops"],
     ["BadAuthenticationMethod", "CONNACK", "An authentication method other than `JWT`"],
     ["KeepAliveTimeout", "DISCONNECT", "No packet for one and a half times the Keep Alive"],
@@ -57,10 +62,15 @@ const SENT: [[&str; 3]; 27] = [
         "CONNACK, PUBACK, PUBREC, SUBACK, DISCONNECT",
         "A [limit](settings.md#limits) of sessions, subscriptions, retained messages, queues or incomplete packets; the log names it",
     ],
+    [
+        "AdministrativeAction",
+        "DISCONNECT",
+        "An operator [disconnects](../administration.md) or bans the client, or deletes its session",
+    ],
 ];
 
 /// In the sources, and not sent by the broker: what clients send, and what nothing asks for yet.
-const NOT_SENT: [&str; 3] = ["AdministrativeAction", "DisconnectWithWill", "ReAuthenticate"];
+const NOT_SENT: [&str; 2] = ["DisconnectWithWill", "ReAuthenticate"];
 
 /// Number and text of every reason there is, by its name in the code.
 fn reasons() -> BTreeMap<String, (String, String)> {
@@ -92,7 +102,7 @@ fn the_page_of_codes_has_each_reason_that_the_broker_sends() {
     let listed = SENT.iter().map(|row| row[0]).chain(NOT_SENT).map(str::to_owned);
     assert_eq!(used.collect::<BTreeSet<_>>(), listed.collect());
     let mut text = "## MQTT reason codes\n\nWhat the broker sends to clients of MQTT 5.0. CONNACK to clients of 3.1.1 has return \
-                    code 1 instead of 0x84, 2 instead of 0x85, 4 instead of 0x86 and 0x8C, 5 instead of 0x87, and 3 \
+                    code 1 instead of 0x84, 2 instead of 0x85, 4 instead of 0x86 and 0x8C, 5 instead of 0x87 and 0x8A, and 3 \
                     instead of other errors; their SUBACK has 0x80 instead of all errors, and the broker closes the \
                     connection instead of sending DISCONNECT. The [conformance notes](../mqtt.md) list every case.\n\n"
         .to_owned();

@@ -50,7 +50,7 @@ const BESIDE: [[&str; 4]; 13] = [
     ["https", "POST", "/lab/objects", "Accepts a body, with `[lab] objects = true`"],
 ];
 
-fn document(broker: &TestBroker) -> Value {
+fn document(broker: &TestBroker, path: &str) -> Value {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(broker.ca_file()).unwrap()).unwrap();
     let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
@@ -61,7 +61,7 @@ fn document(broker: &TestBroker) -> Value {
     let connection = ClientConnection::new(Arc::new(config), name).unwrap();
     let mut stream = StreamOwned::new(connection, socket);
     let host = format!("Host: localhost:{}\r\nConnection: close\r\n", address.port());
-    write!(stream, "GET /api/v1/openapi.json HTTP/1.1\r\n{host}\r\n").unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\n{host}\r\n").unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
     let answer = String::from_utf8(answer).unwrap();
@@ -103,7 +103,7 @@ fn the_page_of_http_is_the_servers_routes_and_the_platforms_document() {
     let beside: BTreeSet<_> = BESIDE.iter().map(|[_, _, path, _]| (*path).to_owned()).collect();
     assert_eq!(&routes() | &BTreeSet::from(["/mqtt".to_owned()]), beside);
     let broker = TestBroker::builder().config("[platform]\nenabled = true\n").start();
-    let document = document(&broker);
+    let platform = document(&broker, "/api/v1/openapi.json");
     let rows = BESIDE.map(|[listener, method, path, meaning]| {
         let path = path.replace("{*topic}", "TOPIC");
         [format!("`{listener}`"), format!("`{method} {path}`"), meaning.to_owned()]
@@ -116,7 +116,7 @@ fn the_page_of_http_is_the_servers_routes_and_the_platforms_document() {
          document with all schemas; [platform](../platform.md) has examples.\n\n",
     );
     let mut rows = Vec::new();
-    for (path, item) in document["paths"].as_object().unwrap() {
+    for (path, item) in platform["paths"].as_object().unwrap() {
         for (method, said) in item.as_object().unwrap() {
             let tag = said["tags"][0].as_str().unwrap_or("").to_owned();
             rows.push((tag, operation(method, path, said)));
@@ -130,5 +130,22 @@ fn the_page_of_http_is_the_servers_routes_and_the_platforms_document() {
         text.push_str(&table(["request", "meaning", "query", "answer"], rows));
         text.push('\n');
     }
+    text.push_str(
+        "## Administration\n\nOn the `https` listener and the socket in the data folder. `GET \
+         /api/admin/v1/openapi.json` returns these as an OpenAPI document; [administration](../administration.md) has \
+         examples.\n\n",
+    );
+    let administration = document(&broker, "/api/admin/v1/openapi.json");
+    let rows: Vec<_> = administration["paths"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .flat_map(|(path, item)| {
+            let operations = item.as_object().unwrap().iter();
+            operations.map(move |(method, said)| operation(method, path, said))
+        })
+        .collect();
+    assert!(rows.len() > 10, "{} operations", rows.len());
+    text.push_str(&table(["request", "meaning", "query", "answer"], rows));
     check("http.md", "HTTP paths", &text);
 }

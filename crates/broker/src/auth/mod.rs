@@ -31,6 +31,7 @@ pub use stored_hash::{HashError, MAX_PBKDF2_ITERATIONS, check_hash, verify_passw
 
 use crate::access::{AccessRules, Action, Subject};
 pub use crate::access::{EXTERNAL_TOPICS, EXTERNAL_USER_PREFIX};
+use crate::explain::Because;
 use crate::owner::SessionOwner;
 use crate::time::Timestamp;
 
@@ -199,6 +200,28 @@ impl AccessControl {
                 let parsed = Subscription::parse(text);
                 !parsed.is_ok_and(|own| self.allows(subject, Action::Subscribe, own.filter))
             })
+    }
+
+    /// What decides [`AccessControl::allows`] and the functions above it.
+    pub(crate) fn because(&self, subject: Subject<'_>, action: Action, topic: &str) -> Because {
+        match external_users::name(subject) {
+            Some("") => return Because::Program,
+            _ if action == Action::Publish
+                && topic.starts_with('$')
+                && !self.may_publish(subject, topic) =>
+            {
+                return Because::OwnTopics;
+            }
+            Some(_) if self.external_users.is_some() => return Because::ExternalUser,
+            _ => {}
+        }
+        if let Some(number) = self.rules.deciding(subject, action, topic) {
+            return Because::Rule(number);
+        }
+        if self.external_users.is_some() && topic.starts_with(EXTERNAL_TOPICS) {
+            return Because::ExternalTopics;
+        }
+        if self.rules.is_open() { Because::NoRules } else { Because::Default }
     }
 
     /// Whether everybody may publish to this topic, so that nothing need be looked up.

@@ -11,6 +11,7 @@ use super::auth::{Exchange, METHOD};
 use super::{Connection, State};
 use crate::access::{EXTERNAL_USER_PREFIX, Subject};
 use crate::auth::{Admitted, Applicant, AuthReply, Credentials, Decision, ReplyTo, WaitingLogin};
+use crate::bans::BannedSubject;
 use crate::event::BrokerEvent;
 use crate::lifecycle::{self, NotOpened, OpenRequest};
 use crate::limits::Limits;
@@ -141,6 +142,11 @@ impl Connection {
         if exchange.method.is_some() {
             return self.begin_exchange(shard, pending, connect, exchange);
         }
+        // Before the credentials are checked, which costs time. Parts of the program have their name from the start.
+        let identity = self.peer.identity.clone();
+        if self.is_banned(shard, &pending.client_id, identity.as_deref()) {
+            return self.refuse_banned(shard, &pending.client_id, identity.as_deref());
+        }
         let broker = Arc::clone(shard.broker());
         let credentials = Credentials {
             username: connect.username,
@@ -255,6 +261,9 @@ impl Connection {
             return;
         }
         let username = admitted.username.clone();
+        if self.is_banned(shard, &pending.client_id, username.as_deref()) {
+            return self.refuse_banned(shard, &pending.client_id, username.as_deref());
+        }
         let access_control = shard.broker().access_control();
         if let Some(will) = &pending.will {
             let subject = Subject { username: username.as_deref(), client_id: &pending.client_id };
@@ -342,8 +351,28 @@ impl Connection {
         if let Some(will) = opened.due_will {
             crate::housekeeping::publish_will(shard, opened.session.key().0, &will);
         }
-        // The credential may have been revoked before this connection was registered.
+        // The credential may have been revoked, and the client banned, before this connection was registered.
         self.recheck(shard);
+        self.recheck_ban(shard);
+    }
+
+    /// Whether a ban is about the client; its user is not known before it is authenticated.
+    fn is_banned(&self, shard: &Shard, client_id: &str, user: Option<&str>) -> bool {
+        let client = BannedSubject { client_id, user, address: self.peer.address.ip() };
+        shard.broker().bans().covers(&client, shard.now())
+    }
+
+    fn refuse_banned(&mut self, shard: &mut Shard, client_id: &str, user: Option<&str>) {
+        tracing::info!(peer = %self.peer.address, client = client_id, user, "connection refused: banned");
+        self.refuse(shard, ReasonCode::Banned);
+    }
+
+    fn recheck_ban(&mut self, shard: &mut Shard) {
+        let State::Connected(session) = &self.state else { return };
+        let user = session.lock().username.clone();
+        if self.is_banned(shard, session.client_id(), user.as_deref()) {
+            self.disconnect(shard, ReasonCode::AdministrativeAction, "banned");
+        }
     }
 
     /// Refuses a new session for which its user, or its address, has no memory left.

@@ -48,6 +48,15 @@ impl Connection {
         }
     }
 
+    /// The session is to end with the connection, unless another connection has it already.
+    pub(super) fn end_session(&mut self) {
+        let State::Connected(session) = &self.state else { return };
+        let mut state = session.lock();
+        if state.is_attached(self.at) {
+            state.expiry_interval_s = 0;
+        }
+    }
+
     /// Closes because of a bad packet, and says so (section 4.13).
     pub(super) fn refuse_packet(
         &mut self,

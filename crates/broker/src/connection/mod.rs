@@ -445,6 +445,10 @@ impl Connection {
             BrokerEvent::Close(CloseOrder::Administrative) => {
                 self.disconnect(shard, ReasonCode::AdministrativeAction, "closed by operator");
             }
+            BrokerEvent::Close(CloseOrder::SessionDeleted) => {
+                self.end_session();
+                self.disconnect(shard, ReasonCode::AdministrativeAction, "session deleted");
+            }
             BrokerEvent::Recheck => self.recheck(shard),
             BrokerEvent::Authenticated(reply) => self.authenticated(shard, reply),
         }

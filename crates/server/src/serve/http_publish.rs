@@ -52,7 +52,7 @@ struct Wish {
 
 /// The credentials of a request.
 #[derive(Default)]
-struct Credentials {
+pub(super) struct Credentials {
     username: Option<String>,
     password: Option<Vec<u8>>,
 }
@@ -157,7 +157,7 @@ fn credentials(headers: &HeaderMap) -> Option<Credentials> {
 }
 
 /// Connects, publishes at QoS 1, and returns the broker's answer.
-async fn hand_over(
+pub(super) async fn hand_over(
     handoff: &Handoff,
     peer: Peer,
     credentials: &Credentials,

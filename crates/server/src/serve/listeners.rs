@@ -120,7 +120,7 @@ pub(super) fn start_web(
     config: &Config,
     (certificates, challenges, keys): (&Certificates, Option<Arc<rustls::ServerConfig>>, QuicKeys),
     running: &Running,
-    platform: &platform::Running,
+    (platform, apis): (&platform::Running, axum::Router),
     bodies: &BodyBudget,
     listeners: &Listeners,
 ) -> anyhow::Result<Endpoint> {
@@ -151,7 +151,7 @@ pub(super) fn start_web(
         let hashes = certificates.webtransport_certificate.hashes.clone();
         let publisher =
             HttpPublisher::new(running.server.handoff(), config, "https", &config.listeners.https);
-        let router = status::router().merge(platform.router()).merge(publisher.router());
+        let router = status::router().merge(apis).merge(publisher.router());
         let router = router.merge(PageConfig::new(bound, hashes, Value::Null).router());
         let router =
             if config.lab.objects { router.merge(fulmar_http::objects::router()) } else { router };

@@ -3,6 +3,10 @@
 
 #[cfg_attr(not(feature = "acme"), path = "no_acme.rs")]
 mod acme;
+#[cfg_attr(not(feature = "admin"), path = "no_admin.rs")]
+mod admin;
+#[cfg(feature = "admin")]
+mod backup;
 mod certificates;
 pub(crate) mod check;
 mod coap;

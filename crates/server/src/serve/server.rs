@@ -30,7 +30,8 @@ use super::publish_hook::IncomingHook;
 use super::revocation::{FileStates, Revocation};
 use super::stored::Stored;
 use super::{
-    acme, first_administrator, http, http_publish, listeners, platform, replaced_hashes, secrets,
+    acme, admin, first_administrator, http, http_publish, listeners, platform, replaced_hashes,
+    secrets,
 };
 use crate::config::{Config, set};
 
@@ -213,6 +214,8 @@ impl Opened {
 /// What runs.
 struct Parts {
     acme: Option<acme::Running>,
+    /// Its socket.
+    admin: admin::Running,
     /// The `http` listener.
     operator: Plain,
     /// The `https` and `webtransport` listeners.
@@ -267,7 +270,14 @@ impl Parts {
         let bodies = BodyBudget::new(config.buffered_bodies());
         let tls = (&certificates, challenges, keys);
         let shown = landing_page::Listeners::default();
-        let web = listeners::start_web(config, tls, &running, &platform, &bodies, &shown)?;
+        let admin = admin::Running::start(
+            &broker,
+            &data,
+            platform.get(),
+            (running.server.handoff(), config, store.as_ref()),
+        )?;
+        let apis = platform.router().merge(admin.router());
+        let web = listeners::start_web(config, tls, &running, (&platform, apis), &bodies, &shown)?;
         let wiring = coap::Wiring {
             broker: &broker,
             handoff: running.server.handoff(),
@@ -304,6 +314,7 @@ impl Parts {
         let acme = orders.map(acme::Orders::start).transpose()?;
         let parts = Parts {
             acme,
+            admin,
             operator,
             web,
             coap,
@@ -321,11 +332,15 @@ impl Parts {
 
     /// Ends everything, in the reverse order of the start.
     // Parts that are not compiled in have nothing to drop.
-    #[cfg_attr(not(all(feature = "acme", feature = "platform")), allow(clippy::drop_non_drop))]
+    #[cfg_attr(
+        not(all(feature = "acme", feature = "admin", feature = "platform")),
+        allow(clippy::drop_non_drop)
+    )]
     fn end(self, drain: Duration) -> anyhow::Result<()> {
         // First: no certificate is ordered while the broker drains.
         drop(self.acme);
         drop(self.revocation);
+        drop(self.admin);
         tracing::info!(limit_s = drain.as_secs(), "draining");
         self.operator.stop_accepting();
         self.web.stop_accepting();

@@ -1,0 +1,33 @@
+//! The API as a whole.
+
+use crate::app::{App, Settings};
+use crate::bans;
+use crate::store::{Store, StoreError};
+
+/// The administration API.
+#[derive(Clone, Debug)]
+pub struct Admin {
+    app: App,
+}
+
+impl Admin {
+    /// The API of a running broker, for which the stored bans are set.
+    ///
+    /// # Errors
+    /// `admin.db` in the data folder cannot be used.
+    pub fn open(settings: Settings) -> Result<Admin, StoreError> {
+        let store = Store::open(&settings.data)?;
+        Admin::with_store(settings, store)
+    }
+
+    pub(crate) fn with_store(settings: Settings, store: Store) -> Result<Admin, StoreError> {
+        let app = App::new(settings, store);
+        bans::apply(&app.store, &app.broker, app.now_ms())?;
+        Ok(Admin { app })
+    }
+
+    /// Everything below [`PREFIX`](crate::PREFIX).
+    pub fn router(&self) -> axum::Router {
+        crate::routes::router(self.app.clone())
+    }
+}

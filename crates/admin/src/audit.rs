@@ -1,0 +1,128 @@
+//! Changes with their entries in the log, and the log itself.
+
+use axum::Json;
+use axum::extract::State;
+use fulmar_broker::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::{IntoParams, ToSchema};
+
+use crate::app::App;
+use crate::caller::{Administrator, Caller};
+use crate::extract::{Query, limit};
+use crate::problem::Problem;
+use crate::store::{AuditEntry, AuditQuery, NewEntry, Store, StoreError};
+
+/// A change that is about to be made.
+pub(crate) struct Change {
+    pub(crate) caller: Caller,
+    /// Such as `client.disconnect`.
+    pub(crate) action: &'static str,
+    /// To what.
+    pub(crate) object: String,
+    /// Values before and after, without secrets.
+    pub(crate) detail: Value,
+}
+
+impl App {
+    /// Makes a change: logs it, does it, and adds the result to the log.
+    pub(crate) async fn change<T>(
+        &self,
+        change: Change,
+        work: impl Future<Output = Result<T, Problem>>,
+    ) -> Result<T, Problem> {
+        let Change { caller, action, object, detail } = change;
+        let detail = if detail.is_null() { String::new() } else { detail.to_string() };
+        let (by, from) = (caller.name.clone(), caller.from.clone());
+        let entry = NewEntry {
+            who: caller.name,
+            from: caller.from,
+            action,
+            object: object.clone(),
+            detail,
+        };
+        let now = self.now_ms();
+        let id = self.stored(move |store| store.begin(&entry, now)).await?;
+        let outcome = work.await;
+        let result = match &outcome {
+            Ok(_) => "ok".to_owned(),
+            Err(problem) => problem.detail().to_owned(),
+        };
+        tracing::info!(by, from, action, object, result, "administration");
+        self.stored(move |store| store.end(id, &result)).await?;
+        outcome
+    }
+
+    /// Reads or writes `admin.db` on a thread that may wait.
+    pub(crate) async fn stored<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, Problem> {
+        let store = self.store.clone();
+        let done = tokio::task::spawn_blocking(move || work(&store)).await;
+        match done {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) => {
+                tracing::error!("administration: {error}");
+                Err(Problem::unavailable(
+                    "the log of changes cannot be written: nothing was changed; see the server's log",
+                ))
+            }
+            Err(_) => Err(Problem::unavailable("the server ends")),
+        }
+    }
+
+    /// The time, in milliseconds since the Unix epoch.
+    pub(crate) fn now_ms(&self) -> i64 {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+    }
+
+    /// The same, as the broker has it.
+    pub(crate) fn now(&self) -> Timestamp {
+        Timestamp(u64::try_from(self.now_ms()).unwrap_or(0))
+    }
+}
+
+/// Which entries.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Wanted {
+    /// From this time on, in milliseconds since the Unix epoch.
+    since_ms: Option<i64>,
+    /// Maximum number of entries.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: Option<usize>,
+    /// `next` of the previous page.
+    cursor: Option<i64>,
+}
+
+/// A page of the log, newest first.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Entries {
+    entries: Vec<AuditEntry>,
+    /// The next page's `cursor`; absent on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<i64>,
+}
+
+/// The log of changes
+#[utoipa::path(get, path = "/audit", params(Wanted), responses((status = 200, body = Entries)))]
+pub(crate) async fn list(
+    State(app): State<App>,
+    _: Administrator,
+    Query(wanted): Query<Wanted>,
+) -> Result<Json<Entries>, Problem> {
+    let most = limit(wanted.limit)?;
+    let query = AuditQuery {
+        since_ms: wanted.since_ms.unwrap_or(0),
+        before: wanted.cursor.unwrap_or(i64::MAX),
+        most: most + 1,
+    };
+    let mut entries = app.stored(move |store| store.entries(query)).await?;
+    let more = entries.len() > most;
+    entries.truncate(most);
+    let next = entries.last().filter(|_| more).map(|last| last.id);
+    Ok(Json(Entries { entries, next }))
+}

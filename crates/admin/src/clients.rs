@@ -1,0 +1,219 @@
+//! Connected clients: a list with statistics of their paths, one client, and disconnecting it.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use fulmar_broker::{ClientConnection, CloseOrder};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use utoipa::{IntoParams, ToSchema};
+
+use crate::app::App;
+use crate::audit::Change;
+use crate::caller::{Operator, Viewer};
+use crate::extract::{Name, Query, limit};
+use crate::problem::Problem;
+
+/// Clients that are looked at before a page ends, even if it is not full.
+const MAX_EXAMINED: usize = 20_000;
+/// Clients that are looked at at once.
+const SLICE: usize = 256;
+
+/// Which clients.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Wanted {
+    /// Maximum number of clients.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: Option<usize>,
+    /// `next` of the previous page.
+    cursor: Option<u64>,
+    /// Only clients whose identifier begins with this.
+    client: Option<String>,
+    /// Only clients of this user; empty for anonymous clients.
+    user: Option<String>,
+    /// Only clients with this transport, such as `quic`.
+    transport: Option<String>,
+    /// Only clients for which at least this number of messages are queued.
+    queued: Option<usize>,
+}
+
+impl Wanted {
+    fn includes(&self, client: &ClientConnection) -> bool {
+        let user = client.user.as_deref().unwrap_or_default();
+        self.client.as_ref().is_none_or(|start| client.client.starts_with(start.as_str()))
+            && self.user.as_ref().is_none_or(|wanted| wanted == user)
+            && self.transport.as_ref().is_none_or(|wanted| wanted == client.transport)
+            && self.queued.is_none_or(|least| client.queued_messages >= least)
+    }
+}
+
+/// A page of clients, in the order in which their sessions began.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Clients {
+    clients: Vec<Client>,
+    /// The next page's `cursor`; absent on the last page. A page may have fewer clients than `limit` and a next one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<u64>,
+}
+
+/// A connected client.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Client {
+    /// The client identifier.
+    client: String,
+    /// The user; absent for an anonymous client.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<String>,
+    /// Its present address.
+    #[schema(example = "192.0.2.7:50123")]
+    address: String,
+    /// `tcp`, `tls`, `ws`, `wss`, `quic`, `webtransport`, `coap`, `coaps` or `mqtt-sn`.
+    transport: &'static str,
+    /// When it connected, in milliseconds since the Unix epoch.
+    since_ms: u64,
+    /// Its subscriptions.
+    subscriptions: usize,
+    /// Messages in its queue and in flight.
+    queued_messages: usize,
+    /// Bytes of those in its queue.
+    queued_bytes: usize,
+    /// Statistics of its path; only over QUIC.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<PathStatistics>,
+}
+
+/// Statistics of a client's path. Counts are since it connected.
+#[derive(Serialize, ToSchema)]
+struct PathStatistics {
+    /// When this was measured, in milliseconds since the Unix epoch.
+    measured_ms: u64,
+    /// Smoothed round-trip time in microseconds.
+    rtt_us: u64,
+    /// Share of sent packets that were lost, 0 to 1.
+    loss: f64,
+    /// Packets sent.
+    sent_packets: u64,
+    /// Packets lost.
+    lost_packets: u64,
+    /// Bytes sent.
+    sent_bytes: u64,
+    /// Bytes received.
+    received_bytes: u64,
+    /// Datagrams sent twice because the path loses packets.
+    copies: u64,
+    /// Congestion window in bytes.
+    cwnd_bytes: u64,
+    /// Largest datagram that the path carries, in bytes.
+    mtu_bytes: u16,
+    /// Times the congestion window was reduced.
+    congestion_events: u64,
+    /// Streams open now.
+    streams: u32,
+    /// Times the client's address changed.
+    migrations: u32,
+    /// Whether it resumed with 0-RTT data.
+    early_data: bool,
+}
+
+impl From<ClientConnection> for Client {
+    fn from(from: ClientConnection) -> Client {
+        let path = from.stats.map(|stats| PathStatistics {
+            measured_ms: stats.measured_ms,
+            rtt_us: stats.rtt_us,
+            loss: stats.lost_packets as f64 / stats.sent_packets.max(1) as f64,
+            sent_packets: stats.sent_packets,
+            lost_packets: stats.lost_packets,
+            sent_bytes: stats.sent_bytes,
+            received_bytes: stats.received_bytes,
+            copies: stats.copies,
+            cwnd_bytes: stats.cwnd_bytes,
+            mtu_bytes: stats.mtu_bytes,
+            congestion_events: stats.congestion_events,
+            streams: stats.streams,
+            migrations: stats.migrations,
+            early_data: stats.early_data,
+        });
+        Client {
+            client: from.client.into(),
+            user: from.user.map(Into::into),
+            address: from.address.to_string(),
+            transport: from.transport,
+            since_ms: from.since_ms,
+            subscriptions: from.subscriptions,
+            queued_messages: from.queued_messages,
+            queued_bytes: from.queued_bytes,
+            path,
+        }
+    }
+}
+
+/// Connected clients
+#[utoipa::path(get, path = "/clients", params(Wanted), responses((status = 200, body = Clients)))]
+pub(crate) async fn list(
+    State(app): State<App>,
+    _: Viewer,
+    Query(wanted): Query<Wanted>,
+) -> Result<Json<Clients>, Problem> {
+    let most = limit(wanted.limit)?;
+    let (mut clients, mut place, mut examined) = (Vec::new(), wanted.cursor.unwrap_or(0), 0);
+    loop {
+        let slice = app.broker.connections(place, SLICE);
+        let is_last = slice.len() < SLICE;
+        examined += slice.len();
+        for client in slice {
+            if clients.len() == most {
+                return Ok(Json(Clients { clients, next: Some(place) }));
+            }
+            place = client.place;
+            if wanted.includes(&client) {
+                clients.push(Client::from(client));
+            }
+        }
+        if is_last || examined >= MAX_EXAMINED {
+            let next = (!is_last).then_some(place);
+            return Ok(Json(Clients { clients, next }));
+        }
+        // Other requests and MQTT inside HTTP have the same thread.
+        tokio::task::yield_now().await;
+    }
+}
+
+fn not_connected(client: &str) -> Problem {
+    Problem::not_found(format!(
+        "no client {client:?} is connected; GET /clients lists those that are"
+    ))
+}
+
+/// One connected client
+#[utoipa::path(get, path = "/clients/{client}", params(("client" = String, Path, description = "Client identifier, percent-encoded")), responses((status = 200, body = Client)))]
+pub(crate) async fn show(
+    State(app): State<App>,
+    _: Viewer,
+    Name(client): Name,
+) -> Result<Json<Client>, Problem> {
+    let found = app.broker.connection_of(&client).ok_or_else(|| not_connected(&client))?;
+    Ok(Json(Client::from(found)))
+}
+
+/// Disconnect a client
+///
+/// With reason code 0x98 (Administrative action). It may connect again at once: a ban prevents that. Its will is
+/// published as after any connection that the broker closes, and its session stays.
+#[utoipa::path(delete, path = "/clients/{client}", params(("client" = String, Path, description = "Client identifier, percent-encoded")), responses((status = 204, description = "It gets disconnected")))]
+pub(crate) async fn disconnect(
+    State(app): State<App>,
+    Operator(caller): Operator,
+    Name(client): Name,
+) -> Result<StatusCode, Problem> {
+    let found = app.broker.connection_of(&client).ok_or_else(|| not_connected(&client))?;
+    let detail = json!({ "user": found.user, "address": found.address.to_string() });
+    let change = Change { caller, action: "client.disconnect", object: client.clone(), detail };
+    let work = async {
+        let done = app.broker.disconnect(&client, CloseOrder::Administrative);
+        if done { Ok(()) } else { Err(not_connected(&client)) }
+    };
+    app.change(change, work).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,164 @@
+//! Why a client may or may not publish or subscribe: the decision of the broker's own check, and what else would refuse
+//! the client.
+
+use axum::Json;
+use axum::extract::State;
+use fulmar_broker::access::Action;
+use fulmar_broker::{Because, Explanation, Reader};
+use fulmar_mqtt::topic::{Subscription, check_name};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::app::App;
+use crate::caller::Viewer;
+use crate::extract::Query;
+use crate::problem::Problem;
+use crate::store::BanRow;
+
+/// Whose right to do what.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Question {
+    /// Client identifier.
+    client: Option<String>,
+    /// User; without it, that of the client's session, and otherwise an anonymous client's right.
+    user: Option<String>,
+    /// What: publish, subscribe or receive.
+    action: Deed,
+    /// The topic; for subscribe, a filter.
+    topic: String,
+}
+
+/// What a client does.
+#[derive(Clone, Copy, Deserialize, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum Deed {
+    /// Publish to the topic.
+    Publish,
+    /// Subscribe to the filter.
+    Subscribe,
+    /// Receive what is published to the topic, with a subscription.
+    Receive,
+}
+
+/// The decision.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Decision {
+    /// Whether the client may do this.
+    allowed: bool,
+    /// What decides that.
+    because: String,
+    /// Where the rule is that decides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<String>,
+    /// The user for whom it was decided; absent for an anonymous client.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<String>,
+    /// Whether the client is connected.
+    connected: bool,
+    /// What else refuses or delays the client.
+    notes: Vec<String>,
+}
+
+/// Why a client may or may not do something
+#[utoipa::path(get, path = "/explain", params(Question), responses((status = 200, body = Decision)))]
+pub(crate) async fn explain(
+    State(app): State<App>,
+    _: Viewer,
+    Query(question): Query<Question>,
+) -> Result<Json<Decision>, Problem> {
+    let Question { client, user, action, topic } = question;
+    let client = client.unwrap_or_default();
+    let session = app.broker.session_details(&client, 0).map(|found| found.summary);
+    let owner = session.as_ref().and_then(|session| session.user.as_deref().map(str::to_owned));
+    let user = user.filter(|user| !user.is_empty()).or_else(|| owner.clone());
+    let mut notes = Vec::new();
+    let action = match action {
+        Deed::Publish => Action::Publish,
+        Deed::Subscribe => Action::Subscribe,
+        Deed::Receive => Action::Receive,
+    };
+    let filter = match action {
+        Action::Subscribe => {
+            Subscription::parse(&topic).map_err(|error| Problem::invalid("topic", error))?.filter
+        }
+        _ => {
+            check_name(&topic).map_err(|error| Problem::invalid("topic", error))?;
+            &*topic
+        }
+    };
+    let reader = Reader { user: user.as_deref(), client_id: &client };
+    let explanation = app.broker.explain(reader, action, filter);
+    if session.is_some() && owner != user {
+        notes.push(format!(
+            "the session of {client:?} belongs to {}: another user's client with this identifier is refused, unless \
+             [access] session_owner is \"none\"",
+            owner.as_deref().unwrap_or("anonymous clients")
+        ));
+    }
+    let now = app.now_ms();
+    for ban in app.stored(move |store| store.bans(now)).await? {
+        if concerns(&ban, &client, user.as_deref()) {
+            let reason = if ban.reason.is_empty() { "no reason given" } else { &ban.reason };
+            notes.push(format!(
+                "banned by {}: {reason}; lift it with DELETE /bans/{}",
+                ban.created_by, ban.id
+            ));
+        }
+    }
+    if let Some(problem) = app.broker.storage_problem() {
+        notes.push(format!("storage: {problem}"));
+    }
+    if session.as_ref().is_some_and(|session| session.queued_messages > 0) {
+        notes.push("messages wait in its queue: it reads slowly, or is not connected".to_owned());
+    }
+    let rule = match explanation.because {
+        Because::Rule(number) => Some(app.server.place_of_rule(number)),
+        _ => None,
+    };
+    Ok(Json(Decision {
+        allowed: explanation.allowed,
+        because: because(&explanation, user.as_deref()),
+        rule,
+        user,
+        connected: session.is_some_and(|session| session.connected),
+        notes,
+    }))
+}
+
+fn concerns(ban: &BanRow, client: &str, user: Option<&str>) -> bool {
+    match &*ban.kind {
+        "client" => ban.value == client,
+        "user" => Some(ban.value.as_str()) == user,
+        // The address of a client that is not connected is not known.
+        _ => false,
+    }
+}
+
+fn because(explanation: &Explanation, user: Option<&str>) -> String {
+    match explanation.because {
+        Because::Rule(number) => {
+            let decides = if explanation.allowed { "allows" } else { "denies" };
+            format!("access rule {} {decides} it; it is the first that matches", number + 1)
+        }
+        Because::NoRules => "there are no access rules, so everything is allowed".to_owned(),
+        Because::Default => {
+            let default = if explanation.allowed { "allow" } else { "deny" };
+            format!("no access rule matches, and the default is to {default}")
+        }
+        Because::OwnTopics => {
+            "topics that begin with $ are the broker's own: nobody publishes there".to_owned()
+        }
+        Because::ExternalTopics => {
+            "topics under fulmar/ are for users of the platform, unless a rule allows them"
+                .to_owned()
+        }
+        Because::ExternalUser => {
+            let user = user.unwrap_or_default();
+            format!("{user} is a user of the platform, whose role in the topic's twin decides")
+        }
+        Because::Program => "it is a part of the server itself".to_owned(),
+        _ => "a part of the server that this version of the API does not know decides".to_owned(),
+    }
+}

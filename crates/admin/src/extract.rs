@@ -1,0 +1,66 @@
+//! Queries, bodies and path parameters, with errors as problem details.
+
+use axum::body::{Bytes, to_bytes};
+use axum::extract::{FromRequest, FromRequestParts, Query as AxumQuery, RawPathParams, Request};
+use axum::http::request::Parts;
+use serde::de::DeserializeOwned;
+
+use crate::app::App;
+use crate::problem::Problem;
+
+/// Largest body of a request, in bytes.
+const MAX_BODY_BYTES: usize = 256 << 10;
+/// Items of a page, unless the request says otherwise.
+const PAGE: usize = 100;
+/// Items of a page at most.
+pub(crate) const MAX_PAGE: usize = 1000;
+
+/// The query.
+pub(crate) struct Query<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequestParts<App> for Query<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Query<T>, Problem> {
+        let query = AxumQuery::<T>::try_from_uri(&parts.uri);
+        query.map(|query| Query(query.0)).map_err(|error| Problem::malformed(error.body_text()))
+    }
+}
+
+/// A JSON body.
+pub(crate) struct Json<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &App) -> Result<Json<T>, Problem> {
+        let body: Bytes = to_bytes(request.into_body(), MAX_BODY_BYTES)
+            .await
+            .map_err(|_| Problem::malformed(format!("the body exceeds {MAX_BODY_BYTES} bytes")))?;
+        let value = serde_json::from_slice(&body);
+        value.map(Json).map_err(|error| Problem::malformed(format!("the body: {error}")))
+    }
+}
+
+/// The only parameter of a path, percent-decoded.
+pub(crate) struct Name(pub(crate) String);
+
+impl FromRequestParts<App> for Name {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Name, Problem> {
+        let params = RawPathParams::from_request_parts(parts, app).await;
+        let params = params.map_err(|_| Problem::malformed("the path is not UTF-8"))?;
+        let first = params.iter().next().map(|(_, value)| Name(value.to_owned()));
+        first.ok_or_else(|| Problem::not_found("there is nothing at this address"))
+    }
+}
+
+/// The size of a page.
+pub(crate) fn limit(wanted: Option<usize>) -> Result<usize, Problem> {
+    let limit = wanted.unwrap_or(PAGE);
+    if (1..=MAX_PAGE).contains(&limit) {
+        return Ok(limit);
+    }
+    Err(Problem::invalid("limit", format_args!("expected 1 to {MAX_PAGE}")))
+}

@@ -1,0 +1,43 @@
+//! The administration API of a broker: who is connected and how well, disconnecting, and who may do that.
+//!
+//! JSON over HTTP from one axum `Router`, below `/api/admin/v1`. No sockets, no TLS and no users of its own: the server
+//! mounts the router, and says through [`Administrators`] to whom credentials belong. A request that came through the
+//! socket in the data folder ([`LocalCaller`]) is an administrator's, because only the server's own user can open it.
+//!
+//! Read in this order: `routes` (the paths), `caller` (who asks), `app` (what handlers share), then a file per subject.
+#![forbid(unsafe_code)]
+
+mod admin;
+mod app;
+mod archive;
+mod audit;
+mod backup;
+mod bans;
+mod caller;
+mod clients;
+mod explain;
+mod extract;
+mod local;
+mod log;
+mod openapi;
+mod overview;
+mod problem;
+mod rate;
+mod retained;
+mod routes;
+mod server;
+mod sessions;
+mod store;
+mod tap;
+#[cfg(test)]
+mod tests;
+mod users;
+
+pub use admin::Admin;
+pub use app::Settings;
+pub use archive::{Manifest, RestoreError, restore};
+pub use caller::{Administrators, Answer, Credentials, Principal, Refused, Role};
+pub use local::{LocalCaller, SOCKET_FILE, SocketPath};
+pub use openapi::PREFIX;
+pub use server::{Later, Server, Tapped};
+pub use store::{AuditEntry, AuditQuery, DATABASE_FILE, StoreError, read_audit};

@@ -1,0 +1,96 @@
+//! What the server logs, changed for a time: detailed logging that somebody forgets would fill the disk.
+
+use std::time::Duration;
+
+use axum::Json as JsonBody;
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use utoipa::ToSchema;
+
+use crate::app::App;
+use crate::audit::Change;
+use crate::caller::{Operator, Viewer};
+use crate::extract::Json;
+use crate::problem::Problem;
+
+/// Longest time, in seconds.
+const MAX_FOR_S: u64 = 86_400;
+
+/// What is logged.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Log {
+    /// A level, or a filter such as `info,fulmar_broker=debug`.
+    filter: String,
+    /// When it returns to what it was, in milliseconds since the Unix epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until_ms: Option<i64>,
+}
+
+/// What is to be logged, and for how long.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewLog {
+    /// A level, or a filter such as `info,fulmar_broker=debug`.
+    filter: String,
+    /// For how many seconds; then it is as before.
+    #[schema(minimum = 1, maximum = 86400)]
+    for_s: u64,
+}
+
+fn shown(app: &App) -> Result<JsonBody<Log>, Problem> {
+    let filter = app.server.log_filter();
+    let filter = filter.ok_or_else(|| Problem::conflict("this server has no log of its own"))?;
+    Ok(JsonBody(Log { filter, until_ms: app.log.lock().until_ms }))
+}
+
+/// What is logged
+#[utoipa::path(get, path = "/log", responses((status = 200, body = Log)))]
+pub(crate) async fn show(State(app): State<App>, _: Viewer) -> Result<JsonBody<Log>, Problem> {
+    shown(&app)
+}
+
+/// Log something else for a time
+#[utoipa::path(put, path = "/log", request_body = NewLog, responses((status = 200, body = Log)))]
+pub(crate) async fn change(
+    State(app): State<App>,
+    Operator(caller): Operator,
+    Json(new): Json<NewLog>,
+) -> Result<JsonBody<Log>, Problem> {
+    if !(1..=MAX_FOR_S).contains(&new.for_s) {
+        return Err(Problem::invalid("for_s", format_args!("expected 1 to {MAX_FOR_S} seconds")));
+    }
+    let before = shown(&app)?.0.filter;
+    let detail = json!({ "before": before, "filter": new.filter, "for_s": new.for_s });
+    let change = Change { caller, action: "log.change", object: new.filter.clone(), detail };
+    let work = async { set(&app, &new, before) };
+    app.change(change, work).await?;
+    shown(&app)
+}
+
+fn set(app: &App, new: &NewLog, before: String) -> Result<(), Problem> {
+    app.server.set_log_filter(&new.filter).map_err(|wrong| Problem::invalid("filter", wrong))?;
+    let change = {
+        let mut log = app.log.lock();
+        log.changes += 1;
+        log.before.get_or_insert(before);
+        let for_ms = i64::try_from(new.for_s * 1000).unwrap_or(i64::MAX);
+        log.until_ms = Some(app.now_ms().saturating_add(for_ms));
+        log.changes
+    };
+    let (app, wait) = (app.clone(), Duration::from_secs(new.for_s));
+    tokio::spawn(async move {
+        tokio::time::sleep(wait).await;
+        let mut log = app.log.lock();
+        if log.changes != change {
+            return;
+        }
+        log.until_ms = None;
+        if let Some(before) = log.before.take()
+            && let Err(error) = app.server.set_log_filter(&before)
+        {
+            tracing::error!("the log cannot return to {before:?}: {error}");
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,181 @@
+//! Retained messages: a list by filter, one, and deleting it.
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use fulmar_broker::message::Message;
+use fulmar_mqtt::topic::{check_filter, matches};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use utoipa::{IntoParams, ToSchema};
+
+use crate::app::App;
+use crate::audit::Change;
+use crate::caller::{Operator, Viewer};
+use crate::extract::{Name, Query, limit};
+use crate::problem::Problem;
+
+/// Topics that are looked at before a page ends, even if it is not full.
+const MAX_EXAMINED: usize = 20_000;
+/// Topics that are looked at at once.
+const SLICE: usize = 256;
+
+/// Which messages.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Wanted {
+    /// Maximum number of messages.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: Option<usize>,
+    /// `next` of the previous page.
+    cursor: Option<String>,
+    /// Only topics that match this filter.
+    filter: Option<String>,
+}
+
+/// A page of retained messages, by topic.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Page {
+    messages: Vec<Summary>,
+    /// The next page's `cursor`; absent on the last page. A page may have fewer messages than `limit` and a next one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+}
+
+/// A retained message without its payload.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Summary {
+    /// The topic.
+    topic: String,
+    /// The publisher's QoS.
+    qos: u8,
+    /// Bytes of the payload.
+    payload_bytes: usize,
+    /// When it expires, in milliseconds since the Unix epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_ms: Option<u64>,
+}
+
+/// A retained message.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Retained {
+    #[serde(flatten)]
+    summary: Summary,
+    /// The payload, if it is text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload: Option<String>,
+    /// The payload in base64, if it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload_base64: Option<String>,
+}
+
+impl From<&Message> for Summary {
+    fn from(message: &Message) -> Summary {
+        Summary {
+            topic: message.topic().to_owned(),
+            qos: message.qos() as u8,
+            payload_bytes: message.payload().len(),
+            expires_ms: message.expires_at().map(|at| at.0),
+        }
+    }
+}
+
+/// A payload as text, or else in base64.
+pub(crate) fn text_or_base64(payload: &[u8]) -> (Option<String>, Option<String>) {
+    match std::str::from_utf8(payload) {
+        Ok(text) => (Some(text.to_owned()), None),
+        Err(_) => (None, Some(STANDARD.encode(payload))),
+    }
+}
+
+/// Retained messages
+#[utoipa::path(get, path = "/retained", params(Wanted), responses((status = 200, body = Page)))]
+pub(crate) async fn list(
+    State(app): State<App>,
+    _: Viewer,
+    Query(wanted): Query<Wanted>,
+) -> Result<Json<Page>, Problem> {
+    let most = limit(wanted.limit)?;
+    let filter = wanted.filter.as_deref().unwrap_or("#");
+    check_filter(filter).map_err(|error| Problem::invalid("filter", error))?;
+    // Topics of other prefixes need not be looked at.
+    let literal = &filter[..filter.find(['+', '#']).unwrap_or(filter.len())];
+    let prefix = literal.strip_suffix('/').unwrap_or(literal);
+    let now = app.now();
+    let (mut messages, mut examined) = (Vec::new(), 0);
+    let mut after = wanted.cursor.clone().unwrap_or_default();
+    if after.is_empty()
+        && let Some(message) = app.broker.retained_message(prefix, now)
+    {
+        // The list begins behind the prefix.
+        if matches(filter, prefix) {
+            messages.push(Summary::from(&*message));
+        }
+    }
+    if *after < *prefix {
+        prefix.clone_into(&mut after);
+    }
+    loop {
+        let (slice, next) = app.broker.retained_list(&after, SLICE, now);
+        examined += SLICE;
+        for message in &slice {
+            if !message.topic().starts_with(prefix) {
+                return Ok(Json(Page { messages, next: None }));
+            }
+            if messages.len() >= most {
+                return Ok(Json(Page { messages, next: Some(after) }));
+            }
+            message.topic().clone_into(&mut after);
+            if matches(filter, message.topic()) {
+                messages.push(Summary::from(&**message));
+            }
+        }
+        let Some(next) = next else { return Ok(Json(Page { messages, next: None })) };
+        after = next.into();
+        if examined >= MAX_EXAMINED {
+            return Ok(Json(Page { messages, next: Some(after) }));
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+fn unknown(topic: &str) -> Problem {
+    Problem::not_found(format!(
+        "topic {topic:?} has no retained message; GET /retained lists those that have"
+    ))
+}
+
+/// A retained message with its payload
+#[utoipa::path(get, path = "/retained/{topic}", params(("topic" = String, Path, description = "Topic, percent-encoded")), responses((status = 200, body = Retained)))]
+pub(crate) async fn show(
+    State(app): State<App>,
+    _: Operator,
+    Name(topic): Name,
+) -> Result<Json<Retained>, Problem> {
+    let found = app.broker.retained_message(&topic, app.now()).ok_or_else(|| unknown(&topic))?;
+    let (payload, payload_base64) = text_or_base64(found.payload());
+    Ok(Json(Retained { summary: Summary::from(&*found), payload, payload_base64 }))
+}
+
+/// Delete a retained message
+///
+/// Subscribers of the topic get an empty message, as when a client deletes it.
+#[utoipa::path(delete, path = "/retained/{topic}", params(("topic" = String, Path, description = "Topic, percent-encoded")), responses((status = 204, description = "It is deleted")))]
+pub(crate) async fn delete(
+    State(app): State<App>,
+    Operator(caller): Operator,
+    Name(topic): Name,
+) -> Result<StatusCode, Problem> {
+    let found = app.broker.retained_message(&topic, app.now()).ok_or_else(|| unknown(&topic))?;
+    if topic.starts_with('$') {
+        return Err(Problem::conflict("topics that begin with $ are the broker's own"));
+    }
+    let detail = json!({ "payload_bytes": found.payload().len(), "qos": found.qos() as u8 });
+    let change = Change { caller, action: "retained.delete", object: topic.clone(), detail };
+    let work = async { app.server.clear_retained(&topic).await.map_err(Problem::unavailable) };
+    app.change(change, work).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,61 @@
+//! The paths of the API, and the OpenAPI document that lists them: both from the same list.
+
+use axum::Router;
+use axum::http::{HeaderValue, header};
+use axum::middleware::map_response;
+use axum::response::Response;
+use axum::routing::any;
+use utoipa::OpenApi as _;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::app::App;
+use crate::openapi::{self, PREFIX};
+use crate::problem::Problem;
+use crate::{audit, backup, bans, clients, explain, log, overview, retained, sessions, tap, users};
+
+fn api() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(overview::me))
+        .routes(routes!(overview::show))
+        .routes(routes!(clients::list))
+        .routes(routes!(clients::show, clients::disconnect))
+        .routes(routes!(bans::list, bans::add))
+        .routes(routes!(bans::lift))
+        .routes(routes!(sessions::list))
+        .routes(routes!(sessions::show, sessions::delete))
+        .routes(routes!(retained::list))
+        .routes(routes!(retained::show, retained::delete))
+        .routes(routes!(explain::explain))
+        .routes(routes!(tap::tap))
+        .routes(routes!(log::show, log::change))
+        .routes(routes!(audit::list))
+        .routes(routes!(backup::backup))
+        .routes(routes!(users::tokens, users::add_token))
+        .routes(routes!(users::remove_token))
+        .routes(routes!(users::users, users::add_user))
+        .routes(routes!(users::change_user, users::remove_user))
+}
+
+/// Everything the API answers.
+pub(crate) fn router(app: App) -> Router {
+    let base = OpenApiRouter::with_openapi(openapi::Document::openapi());
+    let (api, document) = base.nest(PREFIX, api()).split_for_parts();
+    let document = openapi::finish(document);
+    let nothing = || async { Problem::not_found("there is nothing at this address") };
+    Router::new()
+        .merge(api)
+        .merge(openapi::route(&document))
+        .route("/api/admin/{*rest}", any(nothing))
+        .method_not_allowed_fallback(|| async { Problem::method() })
+        .layer(map_response(not_kept))
+        .with_state(app)
+}
+
+/// No response may be kept by a cache: all are about one caller and one moment.
+async fn not_kept(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}

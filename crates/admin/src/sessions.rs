@@ -1,0 +1,251 @@
+//! Sessions, connected or not: a list, one with its subscriptions and flows, and deleting it.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use fulmar_broker::{NotDeleted, SessionSummary};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use utoipa::{IntoParams, ToSchema};
+
+use crate::app::App;
+use crate::audit::Change;
+use crate::caller::{Operator, Viewer};
+use crate::extract::{Name, Query, limit};
+use crate::problem::Problem;
+
+/// Sessions that are looked at before a page ends, even if it is not full.
+const MAX_EXAMINED: usize = 20_000;
+/// Sessions that are looked at at once.
+const SLICE: usize = 256;
+/// Subscriptions of one session that are shown.
+const MAX_SUBSCRIPTIONS: usize = 1000;
+/// How often, and how many times, it is checked whether a session has ended.
+const CHECK: Duration = Duration::from_millis(10);
+const CHECKS: u32 = 500;
+
+/// Which sessions.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Wanted {
+    /// Maximum number of sessions.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: Option<usize>,
+    /// `next` of the previous page.
+    cursor: Option<String>,
+    /// Only sessions of this user; empty for anonymous clients.
+    user: Option<String>,
+    /// Only sessions whose client is connected, or is not.
+    connected: Option<bool>,
+    /// Only sessions with at least this number of messages in their queues.
+    queued: Option<usize>,
+}
+
+impl Wanted {
+    fn includes(&self, session: &SessionSummary) -> bool {
+        let user = session.user.as_deref().unwrap_or_default();
+        self.user.as_ref().is_none_or(|wanted| wanted == user)
+            && self.connected.is_none_or(|wanted| wanted == session.connected)
+            && self.queued.is_none_or(|least| session.queued_messages >= least)
+    }
+}
+
+/// A page of sessions, by client identifier.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Sessions {
+    sessions: Vec<Session>,
+    /// The next page's `cursor`; absent on the last page. A page may have fewer sessions than `limit` and a next one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+}
+
+/// A session.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Session {
+    /// The client identifier.
+    client: String,
+    /// The owner; absent for an anonymous client.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<String>,
+    /// Whether its client is connected.
+    connected: bool,
+    /// Whether it is stored.
+    durable: bool,
+    /// Whether it is the gateway's or the platform's, and cannot be deleted.
+    internal: bool,
+    /// Version of MQTT: 4 (3.1.1) or 5.
+    version: u8,
+    /// Seconds that it outlives its connection; 4294967295 for ever.
+    expiry_interval_s: u32,
+    /// When it expires, in milliseconds since the Unix epoch; absent while its client is connected.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_ms: Option<u64>,
+    /// Its subscriptions.
+    subscriptions: usize,
+    /// Messages in its queues.
+    queued_messages: usize,
+    /// Bytes of those.
+    queued_bytes: usize,
+    /// Messages sent and not yet acknowledged.
+    in_flight: usize,
+    /// The topic of its will.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    will_topic: Option<String>,
+}
+
+impl From<SessionSummary> for Session {
+    fn from(from: SessionSummary) -> Session {
+        Session {
+            client: from.client.into(),
+            user: from.user.map(Into::into),
+            connected: from.connected,
+            durable: from.durable,
+            internal: from.internal,
+            version: from.version,
+            expiry_interval_s: from.expiry_interval_s,
+            expires_ms: from.expires.map(|at| at.0),
+            subscriptions: from.subscriptions,
+            queued_messages: from.queued_messages,
+            queued_bytes: from.queued_bytes,
+            in_flight: from.in_flight,
+            will_topic: from.will_topic.map(Into::into),
+        }
+    }
+}
+
+/// A session with its subscriptions and flows.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Details {
+    #[serde(flatten)]
+    session: Session,
+    /// Its subscriptions by filter; at most 1,000.
+    filters: Vec<Subscription>,
+    /// Its flows.
+    flows: Vec<Flow>,
+}
+
+/// A subscription.
+#[derive(Serialize, ToSchema)]
+struct Subscription {
+    /// The topic filter, with `$share` if it is shared.
+    filter: String,
+    /// The maximum QoS.
+    qos: u8,
+    /// Whether the client gets no publications of its own.
+    no_local: bool,
+    /// The flow on which it delivers; 0 is the control flow.
+    flow: u64,
+}
+
+/// A flow: the control stream's, or a data stream's.
+#[derive(Serialize, ToSchema)]
+struct Flow {
+    /// Its number; 0 is the control flow.
+    flow: u64,
+    /// Messages in its queue.
+    queued_messages: usize,
+    /// Messages sent and not yet acknowledged.
+    in_flight: usize,
+}
+
+/// Sessions, connected or not
+#[utoipa::path(get, path = "/sessions", params(Wanted), responses((status = 200, body = Sessions)))]
+pub(crate) async fn list(
+    State(app): State<App>,
+    _: Viewer,
+    Query(wanted): Query<Wanted>,
+) -> Result<Json<Sessions>, Problem> {
+    let most = limit(wanted.limit)?;
+    let (mut sessions, mut examined) = (Vec::new(), 0);
+    let mut after = wanted.cursor.clone().unwrap_or_default();
+    loop {
+        let slice = app.broker.session_list(&after, SLICE);
+        let is_last = slice.len() < SLICE;
+        examined += slice.len();
+        for session in slice {
+            if sessions.len() == most {
+                return Ok(Json(Sessions { sessions, next: Some(after) }));
+            }
+            after = session.client.to_string();
+            if wanted.includes(&session) {
+                sessions.push(Session::from(session));
+            }
+        }
+        if is_last || examined >= MAX_EXAMINED {
+            let next = (!is_last).then_some(after);
+            return Ok(Json(Sessions { sessions, next }));
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+fn unknown(client: &str) -> Problem {
+    Problem::not_found(format!(
+        "there is no session of a client {client:?}; GET /sessions lists them"
+    ))
+}
+
+/// One session with its subscriptions and flows
+#[utoipa::path(get, path = "/sessions/{client}", params(("client" = String, Path, description = "Client identifier, percent-encoded")), responses((status = 200, body = Details)))]
+pub(crate) async fn show(
+    State(app): State<App>,
+    _: Viewer,
+    Name(client): Name,
+) -> Result<Json<Details>, Problem> {
+    let found = app.broker.session_details(&client, MAX_SUBSCRIPTIONS);
+    let found = found.ok_or_else(|| unknown(&client))?;
+    let filters = found.subscriptions.into_iter().map(|own| Subscription {
+        filter: own.filter.into(),
+        qos: own.qos,
+        no_local: own.no_local,
+        flow: own.flow,
+    });
+    let flows = found.flows.into_iter().map(|flow| Flow {
+        flow: flow.flow,
+        queued_messages: flow.queued_messages,
+        in_flight: flow.in_flight,
+    });
+    Ok(Json(Details {
+        session: Session::from(found.summary),
+        filters: filters.collect(),
+        flows: flows.collect(),
+    }))
+}
+
+/// Delete a session
+///
+/// As if it had expired: its client is disconnected (0x98), its will is published, and its queue is lost.
+#[utoipa::path(delete, path = "/sessions/{client}", params(("client" = String, Path, description = "Client identifier, percent-encoded")), responses((status = 204, description = "It has ended")))]
+pub(crate) async fn delete(
+    State(app): State<App>,
+    Operator(caller): Operator,
+    Name(client): Name,
+) -> Result<StatusCode, Problem> {
+    let found = app.broker.session_details(&client, 0).ok_or_else(|| unknown(&client))?.summary;
+    let detail = json!({ "user": found.user, "queued_messages": found.queued_messages, "subscriptions": found.subscriptions });
+    let change = Change { caller, action: "session.delete", object: client.clone(), detail };
+    app.change(change, end(&app, &client)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn end(app: &App, client: &str) -> Result<(), Problem> {
+    app.broker.delete_session(client).map_err(|not| match not {
+        NotDeleted::Unknown => unknown(client),
+        NotDeleted::Internal => Problem::conflict(
+            "this session belongs to the gateway or the platform, which would lose messages: remove them from the \
+             configuration instead",
+        ),
+    })?;
+    for _ in 0..CHECKS {
+        if !app.broker.has_session(client) {
+            return Ok(());
+        }
+        tokio::time::sleep(CHECK).await;
+    }
+    Err(Problem::unavailable(
+        "the session has not ended yet, or its client has come back: try again",
+    ))
+}

@@ -1,0 +1,338 @@
+//! `admin.db` in the data folder: bans, and the log of all changes.
+//!
+//! A change is in the log before it is made, and its result is added afterwards: without a result, the server ended in
+//! between. A change that cannot be logged is not made. `fulmar audit` reads the same file, with the server running or
+//! not.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, params};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// The file in the data folder.
+pub const DATABASE_FILE: &str = "admin.db";
+
+/// Entries of the log at most; the oldest are removed.
+const MAX_ENTRIES: u64 = 100_000;
+/// How long entries are kept, in milliseconds.
+const MAX_AGE_MS: u64 = 400 * 86_400_000;
+/// Bytes of an entry's detail at most.
+const MAX_DETAIL_BYTES: usize = 4096;
+/// Entries between two removals of old ones.
+const PRUNE_EVERY: i64 = 100;
+
+/// The version of the tables, as SQLite's user version.
+const VERSION: i64 = 1;
+
+const TABLES: &str = "
+CREATE TABLE ban (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    kind TEXT NOT NULL,
+    value TEXT NOT NULL,
+    until_ms INTEGER NOT NULL,
+    created_ms INTEGER NOT NULL,
+    created_by TEXT NOT NULL,
+    reason TEXT NOT NULL
+) STRICT;
+CREATE TABLE audit (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    at_ms INTEGER NOT NULL,
+    who TEXT NOT NULL,
+    origin TEXT NOT NULL,
+    action TEXT NOT NULL,
+    object TEXT NOT NULL,
+    detail TEXT NOT NULL,
+    result TEXT
+) STRICT;
+CREATE INDEX audit_at ON audit (at_ms);
+";
+
+/// Why the file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// SQLite cannot read or write it.
+    #[error("{DATABASE_FILE}: {0}")]
+    Sqlite(#[from] rusqlite::Error),
+    /// A newer version wrote it.
+    #[error(
+        "{DATABASE_FILE} is of a newer version of Fulmar ({0}): use that, or move the file away"
+    )]
+    Newer(i64),
+}
+
+/// A ban that is stored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct BanRow {
+    /// Its number, to lift it.
+    pub(crate) id: i64,
+    /// `client`, `user` or `network`.
+    pub(crate) kind: String,
+    /// The client identifier, user, or network as ADDRESS/BITS.
+    pub(crate) value: String,
+    /// When it ends, in milliseconds since the Unix epoch.
+    pub(crate) until_ms: i64,
+    /// When it began.
+    pub(crate) created_ms: i64,
+    /// Who made it.
+    pub(crate) created_by: String,
+    /// Why.
+    pub(crate) reason: String,
+}
+
+/// An entry of the log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct AuditEntry {
+    /// Its number; later entries have higher ones.
+    pub id: i64,
+    /// When, in milliseconds since the Unix epoch.
+    pub at_ms: i64,
+    /// The user; `local:UID` for a user of the server's machine.
+    pub who: String,
+    /// The address, or `local`.
+    pub from: String,
+    /// What was done, such as `client.disconnect`.
+    pub action: String,
+    /// To what: a client, a user, a topic.
+    pub object: String,
+    /// Values before and after, without secrets.
+    pub detail: String,
+    /// `ok`, or why it was refused; absent if the server ended before it was known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result: Option<String>,
+}
+
+/// Which entries.
+#[derive(Clone, Copy, Debug)]
+pub struct AuditQuery {
+    /// From this time on, in milliseconds since the Unix epoch.
+    pub since_ms: i64,
+    /// Only entries with a lower number.
+    pub before: i64,
+    /// Maximum number; the newest are chosen.
+    pub most: usize,
+}
+
+/// A new entry.
+#[derive(Clone, Debug)]
+pub(crate) struct NewEntry {
+    pub(crate) who: String,
+    pub(crate) from: String,
+    pub(crate) action: &'static str,
+    pub(crate) object: String,
+    pub(crate) detail: String,
+}
+
+/// The open file.
+#[derive(Clone, Debug)]
+pub(crate) struct Store(Arc<Mutex<Connection>>);
+
+impl Store {
+    /// Opens the file, and creates it if it is missing.
+    pub(crate) fn open(data: &Path) -> Result<Store, StoreError> {
+        let connection = Connection::open(data.join(DATABASE_FILE))?;
+        Store::of(connection)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn in_memory() -> Store {
+        Connection::open_in_memory()
+            .map_err(StoreError::from)
+            .and_then(Store::of)
+            .unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn of(mut connection: Connection) -> Result<Store, StoreError> {
+        connection.busy_timeout(std::time::Duration::from_secs(5))?;
+        connection.pragma_update(None, "journal_mode", "WAL")?;
+        connection.pragma_update(None, "synchronous", "FULL")?;
+        let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+        if version > VERSION {
+            return Err(StoreError::Newer(version));
+        }
+        if version == 0 {
+            let transaction = connection.transaction()?;
+            transaction.execute_batch(TABLES)?;
+            transaction.pragma_update(None, "user_version", VERSION)?;
+            transaction.commit()?;
+        }
+        Ok(Store(Arc::new(Mutex::new(connection))))
+    }
+
+    /// Bans that have not ended.
+    pub(crate) fn bans(&self, now_ms: i64) -> Result<Vec<BanRow>, StoreError> {
+        let connection = self.0.lock();
+        connection.execute("DELETE FROM ban WHERE until_ms <= ?1", [now_ms])?;
+        let mut statement = connection.prepare_cached(
+            "SELECT id, kind, value, until_ms, created_ms, created_by, reason FROM ban ORDER BY id",
+        )?;
+        let rows = statement.query_map([], ban)?;
+        Ok(rows.collect::<Result<_, _>>()?)
+    }
+
+    /// Adds a ban, in place of an earlier one of the same client, user or network; returns its number.
+    pub(crate) fn add_ban(&self, row: &BanRow) -> Result<i64, StoreError> {
+        let mut connection = self.0.lock();
+        let transaction = connection.transaction()?;
+        transaction
+            .execute("DELETE FROM ban WHERE kind = ?1 AND value = ?2", [&row.kind, &row.value])?;
+        transaction.execute(
+            "INSERT INTO ban (kind, value, until_ms, created_ms, created_by, reason) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            params![row.kind, row.value, row.until_ms, row.created_ms, row.created_by, row.reason],
+        )?;
+        let id = transaction.last_insert_rowid();
+        transaction.commit()?;
+        Ok(id)
+    }
+
+    /// Removes a ban; returns what it was.
+    pub(crate) fn remove_ban(&self, id: i64) -> Result<Option<BanRow>, StoreError> {
+        let sql = "DELETE FROM ban WHERE id = ?1 RETURNING id, kind, value, until_ms, created_ms, created_by, reason";
+        Ok(self.0.lock().query_row(sql, [id], ban).optional()?)
+    }
+
+    /// Adds an entry whose result is not known yet; returns its number.
+    pub(crate) fn begin(&self, entry: &NewEntry, now_ms: i64) -> Result<i64, StoreError> {
+        let connection = self.0.lock();
+        let mut detail = entry.detail.clone();
+        if detail.len() > MAX_DETAIL_BYTES {
+            detail.truncate(detail.floor_char_boundary(MAX_DETAIL_BYTES));
+            detail.push('…');
+        }
+        connection.execute(
+            "INSERT INTO audit (at_ms, who, origin, action, object, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            params![now_ms, entry.who, entry.from, entry.action, entry.object, detail],
+        )?;
+        let id = connection.last_insert_rowid();
+        if id % PRUNE_EVERY == 0 {
+            let oldest = now_ms - MAX_AGE_MS.cast_signed();
+            let last = id - MAX_ENTRIES.cast_signed();
+            connection.execute("DELETE FROM audit WHERE id <= ?1 OR at_ms < ?2", [last, oldest])?;
+        }
+        Ok(id)
+    }
+
+    /// Adds the result of an entry.
+    pub(crate) fn end(&self, id: i64, result: &str) -> Result<(), StoreError> {
+        self.0.lock().execute("UPDATE audit SET result = ?2 WHERE id = ?1", params![id, result])?;
+        Ok(())
+    }
+
+    pub(crate) fn entries(&self, query: AuditQuery) -> Result<Vec<AuditEntry>, StoreError> {
+        Ok(entries(&self.0.lock(), query)?)
+    }
+}
+
+/// The log of changes of a data folder, newest first, with the server running or not.
+///
+/// # Errors
+/// There is no such file, or it cannot be read.
+pub fn read_audit(data: &Path, query: AuditQuery) -> Result<Vec<AuditEntry>, StoreError> {
+    // Not read-only: a file of a server that has crashed has to be recovered first.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(data.join(DATABASE_FILE), flags)?;
+    connection.busy_timeout(std::time::Duration::from_secs(5))?;
+    Ok(entries(&connection, query)?)
+}
+
+fn entries(connection: &Connection, query: AuditQuery) -> rusqlite::Result<Vec<AuditEntry>> {
+    let mut statement = connection.prepare_cached(
+        "SELECT id, at_ms, who, origin, action, object, detail, result FROM audit
+         WHERE at_ms >= ?1 AND id < ?2 ORDER BY id DESC LIMIT ?3",
+    )?;
+    let most = i64::try_from(query.most).unwrap_or(i64::MAX);
+    let rows = statement.query_map([query.since_ms, query.before, most], |row| {
+        Ok(AuditEntry {
+            id: row.get(0)?,
+            at_ms: row.get(1)?,
+            who: row.get(2)?,
+            from: row.get(3)?,
+            action: row.get(4)?,
+            object: row.get(5)?,
+            detail: row.get(6)?,
+            result: row.get(7)?,
+        })
+    })?;
+    rows.collect()
+}
+
+fn ban(row: &Row<'_>) -> rusqlite::Result<BanRow> {
+    Ok(BanRow {
+        id: row.get(0)?,
+        kind: row.get(1)?,
+        value: row.get(2)?,
+        until_ms: row.get(3)?,
+        created_ms: row.get(4)?,
+        created_by: row.get(5)?,
+        reason: row.get(6)?,
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    const ALL: AuditQuery = AuditQuery { since_ms: 0, before: i64::MAX, most: 1_000_000 };
+
+    fn entry() -> NewEntry {
+        let (who, from) = ("ann".to_owned(), "local".to_owned());
+        NewEntry { who, from, action: "test", object: "x".to_owned(), detail: String::new() }
+    }
+
+    #[test]
+    fn the_log_survives_and_is_bounded_by_number_and_age() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        let first = store.begin(&entry(), 5).unwrap();
+        store.end(first, "ok").unwrap();
+        let long = NewEntry { detail: "é".repeat(MAX_DETAIL_BYTES), ..entry() };
+        store.begin(&long, 6).unwrap();
+        // Of another process.
+        let read = read_audit(folder.path(), ALL).unwrap();
+        assert_eq!((read.len(), read[1].result.as_deref()), (2, Some("ok")));
+        assert_eq!((&read[0].result, read[0].detail.len() < MAX_DETAIL_BYTES + 4), (&None, true));
+        drop(store);
+        let store = Store::open(folder.path()).unwrap();
+        let later = MAX_AGE_MS.cast_signed() + 100;
+        while store.begin(&entry(), later).unwrap() % PRUNE_EVERY != 0 {}
+        let left = store.entries(ALL).unwrap();
+        assert!(left.iter().all(|entry| entry.at_ms == later), "{left:?}");
+        // As if many entries had been made.
+        let jump = "UPDATE sqlite_sequence SET seq = 250000 WHERE name = 'audit'";
+        store.0.lock().execute(jump, []).unwrap();
+        while store.begin(&entry(), later).unwrap() % PRUNE_EVERY != 0 {}
+        let left = store.entries(ALL).unwrap();
+        assert!(left.iter().all(|entry| entry.id > 250_000), "{}", left.len());
+    }
+
+    #[test]
+    fn a_newer_file_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        drop(Store::open(folder.path()).unwrap());
+        let connection = Connection::open(folder.path().join(DATABASE_FILE)).unwrap();
+        connection.pragma_update(None, "user_version", VERSION + 1).unwrap();
+        assert!(matches!(Store::open(folder.path()), Err(StoreError::Newer(2))));
+    }
+
+    #[test]
+    fn bans_end_and_replace_each_other() {
+        let store = Store::in_memory();
+        let row = BanRow {
+            id: 0,
+            kind: "client".to_owned(),
+            value: "a".to_owned(),
+            until_ms: 10,
+            created_ms: 1,
+            created_by: "ann".to_owned(),
+            reason: String::new(),
+        };
+        store.add_ban(&row).unwrap();
+        let id = store.add_ban(&BanRow { until_ms: 20, ..row }).unwrap();
+        assert_eq!(store.bans(10).unwrap().len(), 1);
+        assert_eq!(store.remove_ban(id).unwrap().unwrap().until_ms, 20);
+        assert_eq!(store.remove_ban(id).unwrap(), None);
+    }
+}

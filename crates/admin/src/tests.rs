@@ -1,0 +1,258 @@
+//! The API over a broker without clients: who may do what, and errors.
+#![allow(clippy::unwrap_used)]
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use axum::http::{Request, Response};
+use fulmar_broker::storage::{NoStorage, Restored};
+use fulmar_broker::{Broker, BrokerConfig, ClientStatistics, Limits, Timestamp};
+use http_body_util::BodyExt as _;
+use serde_json::Value;
+use tower_service::Service as _;
+
+use crate::store::Store;
+use crate::{Admin, Administrators, Answer, Credentials, LocalCaller, Principal, Refused, Role};
+
+/// Tokens are the names of roles.
+struct ByRole;
+
+impl Administrators for ByRole {
+    fn principal<'a>(&'a self, credentials: Credentials<'a>, _: IpAddr) -> Answer<'a> {
+        let role = match credentials {
+            Credentials::Token("viewer") => Ok(Role::Viewer),
+            Credentials::Token("operator") => Ok(Role::Operator),
+            Credentials::Token("administrator") => Ok(Role::Administrator),
+            Credentials::Token("reader-of-a-twin") => Err(Refused::NoRole),
+            _ => Err(Refused::Wrong),
+        };
+        Box::pin(async move { role.map(|role| Principal { name: role.to_string(), role }) })
+    }
+}
+
+/// A server without MQTT clients of its own.
+struct NoServer;
+
+impl crate::Server for NoServer {
+    fn clear_retained<'a>(&'a self, _: &'a str) -> crate::Later<'a, ()> {
+        Box::pin(async { Err("none".to_owned()) })
+    }
+
+    fn tap(&self, _: &str, _: usize) -> Result<tokio::sync::mpsc::Receiver<crate::Tapped>, String> {
+        Ok(tokio::sync::mpsc::channel(1).1)
+    }
+
+    fn log_filter(&self) -> Option<String> {
+        Some("info".to_owned())
+    }
+
+    fn set_log_filter(&self, filter: &str) -> Result<(), String> {
+        if filter == "loud" { Err("no such level".to_owned()) } else { Ok(()) }
+    }
+
+    fn copy_to(&self, _: &std::path::Path) -> Result<Vec<String>, String> {
+        Err("none".to_owned())
+    }
+
+    fn place_of_rule(&self, number: usize) -> String {
+        number.to_string()
+    }
+}
+
+struct Api {
+    admin: Admin,
+    _folder: tempfile::TempDir,
+}
+
+impl Api {
+    fn new() -> Api {
+        let config = BrokerConfig {
+            workers: 1,
+            limits: Limits::default(),
+            access_control: fulmar_broker::auth::AccessControl::default(),
+            sys_interval_s: 0,
+            client_statistics: ClientStatistics::Nobody,
+            internal_sessions: Vec::new(),
+        };
+        let broker = Broker::new(config, Arc::new(NoStorage), Restored::default(), Timestamp(1));
+        let administrators = Arc::new(ByRole);
+        let (server, data) = (Arc::new(NoServer), "/nonexistent".into());
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("identities.db");
+        let identities =
+            Arc::new(fulmar_identity::Identities::open(&file, Box::new(|_, _, _| {})).unwrap());
+        let settings =
+            crate::Settings { broker, administrators, identities, server, data, version: "1.2.3" };
+        Api { admin: Admin::with_store(settings, Store::in_memory()).unwrap(), _folder: folder }
+    }
+
+    async fn response(&self, request: Request<Body>) -> Response<Body> {
+        self.admin.router().call(request).await.unwrap()
+    }
+
+    /// Status and body for a caller with this token.
+    async fn ask(&self, token: &str, method: &str, path: &str) -> (u16, Value) {
+        let mut request = Request::builder().method(method).uri(format!("/api/admin/v1{path}"));
+        if !token.is_empty() {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let mut request = request.body(Body::empty()).unwrap();
+        let from: SocketAddr = ([192, 0, 2, 1], 5).into();
+        request.extensions_mut().insert(ConnectInfo(from));
+        let response = self.response(request).await;
+        let status = response.status().as_u16();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        (status, serde_json::from_slice(&body).unwrap_or_default())
+    }
+}
+
+#[tokio::test]
+async fn each_role_includes_those_below_it() {
+    let api = Api::new();
+    for (token, list, disconnect) in [
+        ("", 401, 401),
+        ("wrong", 401, 401),
+        ("reader-of-a-twin", 403, 403),
+        ("viewer", 200, 403),
+        ("operator", 200, 404),
+        ("administrator", 200, 404),
+    ] {
+        assert_eq!(api.ask(token, "GET", "/clients").await.0, list, "{token}");
+        assert_eq!(api.ask(token, "DELETE", "/clients/x").await.0, disconnect, "{token}");
+    }
+    let (_, problem) = api.ask("viewer", "DELETE", "/clients/x").await;
+    assert_eq!(problem["detail"], "requires the role operator; yours is viewer");
+    assert_eq!(api.ask("viewer", "GET", "/me").await.1["role"], "viewer");
+}
+
+#[tokio::test]
+async fn the_socket_makes_an_administrator_and_a_header_does_not() {
+    let api = Api::new();
+    let request = || Request::builder().uri("/api/admin/v1/me");
+    let mut local = request().body(Body::empty()).unwrap();
+    local.extensions_mut().insert(ConnectInfo(LocalCaller { uid: Some(0) }));
+    assert_eq!(api.response(local).await.status(), 200);
+    let header = request().header("x-local", "0").body(Body::empty()).unwrap();
+    assert_eq!(api.response(header).await.status(), 401);
+}
+
+#[tokio::test]
+async fn failed_logins_and_requests_are_limited() {
+    let api = Api::new();
+    let mut refused = Vec::new();
+    for _ in 0..11 {
+        refused.push(api.ask("wrong", "GET", "/me").await.0);
+    }
+    assert_eq!((refused[9], refused[10]), (401, 429));
+    // Of that address alone, with right credentials too: guessing stops there.
+    assert_eq!(api.ask("viewer", "GET", "/me").await.0, 429);
+    let api = Api::new();
+    let mut asked = 0;
+    while api.ask("viewer", "GET", "/me").await.0 == 200 {
+        asked += 1;
+        assert!(asked < 100_000, "no limit");
+    }
+    assert!(asked >= 200, "{asked}");
+    assert_eq!(api.ask("operator", "GET", "/me").await.0, 200);
+}
+
+#[tokio::test]
+async fn errors_are_problems_and_nothing_is_cached() {
+    let api = Api::new();
+    for (method, path, status) in [
+        ("GET", "/nothing", 404),
+        ("PATCH", "/clients", 405),
+        ("GET", "/clients?limit=0", 422),
+        ("GET", "/clients?limt=5", 400),
+        ("GET", "/clients?cursor=x", 400),
+    ] {
+        let (got, problem) = api.ask("viewer", method, path).await;
+        assert_eq!((got, &problem["status"]), (status, &status.into()), "{method} {path}");
+        assert!(problem["detail"].as_str().is_some_and(|detail| detail.len() > 10), "{problem}");
+    }
+    let request = Request::builder().uri("/api/admin/v1/me").body(Body::empty()).unwrap();
+    let response = api.response(request).await;
+    assert_eq!(response.headers()["cache-control"], "no-store");
+    assert!(response.headers()["www-authenticate"].to_str().unwrap().starts_with("Bearer"));
+}
+
+#[tokio::test]
+async fn the_document_has_every_path_with_its_problems() {
+    let (status, document) = Api::new().ask("", "GET", "/openapi.json").await;
+    assert_eq!(status, 200);
+    let disconnect = &document["paths"]["/api/admin/v1/clients/{client}"]["delete"];
+    assert_eq!(disconnect["operationId"], "disconnect_clients_client");
+    assert!(
+        disconnect["responses"]["403"].is_object() && disconnect["responses"]["204"].is_object()
+    );
+}
+
+#[tokio::test]
+async fn the_last_administrator_stays_and_secrets_are_in_no_log() {
+    let api = Api::new();
+    let send = |method: &'static str, path: &str, body: &str| {
+        let request = Request::builder().method(method).uri(format!("/api/admin/v1{path}"));
+        let request = request.header("authorization", "Bearer administrator");
+        let request = request.body(Body::from(body.to_owned())).unwrap();
+        let api = &api;
+        async move {
+            let response = api.response(request).await;
+            let status = response.status().as_u16();
+            let body = response.into_body().collect().await.unwrap().to_bytes();
+            (status, serde_json::from_slice::<Value>(&body).unwrap_or_default())
+        }
+    };
+    let ann = r#"{"name":"ann","password":"correct horse","administration":"administrator"}"#;
+    assert_eq!(send("POST", "/users", ann).await.0, 201);
+    assert_eq!(send("POST", "/users", ann).await.0, 409);
+    for (method, body) in
+        [("DELETE", ""), ("PATCH", r#"{"administration":null}"#), ("PATCH", r#"{"disabled":true}"#)]
+    {
+        let (status, problem) = send(method, "/users/ann", body).await;
+        let detail = problem["detail"].as_str().unwrap_or_default().to_owned();
+        assert!(
+            status == 409 && detail.contains("first make another"),
+            "{method} {body}: {status} {problem}"
+        );
+    }
+    let bob = r#"{"name":"bob","password":"battery staple","administration":"viewer"}"#;
+    assert_eq!(send("POST", "/users", bob).await.0, 201);
+    assert_eq!(send("PATCH", "/users/bob", r#"{"administration":null}"#).await.0, 204);
+    let (_, page) = send("GET", "/users?limit=1", "").await;
+    assert_eq!((&page["users"][0]["name"], &page["next"]), (&"ann".into(), &"ann".into()));
+    let (_, page) = send("GET", "/users?cursor=ann", "").await;
+    assert_eq!(
+        (&page["users"][0]["name"], page["users"][0].get("administration")),
+        (&"bob".into(), None)
+    );
+    let (status, made) =
+        send("POST", "/tokens", r#"{"name":"grafana","role":"viewer","for_s":60}"#).await;
+    let token = made["token"].as_str().unwrap().to_owned();
+    assert_eq!((status, token.starts_with("fulmarapi_")), (201, true));
+    assert_eq!(send("POST", "/users", r#"{"name":"eve","password":"short"}"#).await.0, 422);
+    let (_, log) = send("GET", "/audit", "").await;
+    let text = log.to_string();
+    assert!(text.contains("token.add") && text.contains("first make another"), "{text}");
+    for secret in ["correct horse", "battery staple", &token] {
+        assert!(!text.contains(secret), "{text}");
+    }
+    assert_eq!(send("DELETE", "/tokens/grafana", "").await.0, 204);
+    assert_eq!(send("DELETE", "/tokens/grafana", "").await.0, 404);
+}
+
+#[tokio::test]
+async fn operators_see_no_users_and_viewers_no_messages() {
+    let api = Api::new();
+    for path in ["/users", "/tokens", "/audit", "/backup"] {
+        assert_eq!(api.ask("operator", "GET", path).await.0, 403, "{path}");
+    }
+    for path in ["/retained/a", "/tap?filter=a"] {
+        assert_eq!(api.ask("viewer", "GET", path).await.0, 403, "{path}");
+    }
+    assert_eq!(
+        api.ask("viewer", "GET", "/explain?action=publish&topic=a").await.1["allowed"],
+        true
+    );
+}

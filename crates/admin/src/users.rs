@@ -1,0 +1,360 @@
+//! Users with a role in this API, and API tokens, in the store of identities.
+//!
+//! A change that would leave nobody who can undo it is refused by the store ([`Refused::LastAdministrator`]).
+
+use std::sync::Arc;
+
+use axum::Json as JsonBody;
+use axum::extract::State;
+use axum::http::StatusCode;
+use fulmar_identity::{
+    AdministrationRole, ApiToken, ApplyError, Client, ClientChanges, Command, Identities,
+    NewToken as MadeToken, Refused,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use utoipa::{IntoParams, ToSchema};
+
+use crate::app::App;
+use crate::audit::Change;
+use crate::caller::{Administrator, Role};
+use crate::extract::{Json, Name, Query, limit};
+use crate::problem::Problem;
+
+/// Longest life of a token, in seconds: ten years.
+const MAX_FOR_S: u64 = 10 * 366 * 86_400;
+/// Characters of a password.
+const PASSWORD_CHARACTERS: std::ops::RangeInclusive<usize> = 8..=200;
+
+fn role(role: AdministrationRole) -> Role {
+    match role {
+        AdministrationRole::Viewer => Role::Viewer,
+        AdministrationRole::Operator => Role::Operator,
+        AdministrationRole::Administrator => Role::Administrator,
+    }
+}
+
+fn stored(role: Role) -> AdministrationRole {
+    match role {
+        Role::Viewer => AdministrationRole::Viewer,
+        Role::Operator => AdministrationRole::Operator,
+        Role::Administrator => AdministrationRole::Administrator,
+    }
+}
+
+/// Applies a command on a thread that may wait.
+async fn apply(identities: &Arc<Identities>, command: Command) -> Result<(), Problem> {
+    let identities = Arc::clone(identities);
+    let applied = tokio::task::spawn_blocking(move || identities.apply(vec![command])).await;
+    match applied {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(ApplyError::Refused(refused))) => Err(match refused {
+            Refused::ClientNotFound | Refused::TokenNotFound => {
+                Problem::not_found(format!("{refused}"))
+            }
+            Refused::Name { .. } | Refused::ReservedName | Refused::TooLong { .. } => {
+                Problem::invalid("name", refused)
+            }
+            other => Problem::conflict(other.to_string()),
+        }),
+        Ok(Err(error)) => {
+            tracing::error!("identities: {error}");
+            Err(Problem::unavailable("the change cannot be stored now: see the server's log"))
+        }
+        Err(_) => Err(Problem::unavailable("the server ends")),
+    }
+}
+
+/// An API token, without its secret.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Token {
+    /// Its name.
+    name: String,
+    /// What it may do.
+    role: Role,
+    /// When it was made, in milliseconds since the Unix epoch.
+    created_ms: u64,
+    /// When it expires; absent if never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_ms: Option<u64>,
+}
+
+/// All API tokens.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Tokens {
+    tokens: Vec<Token>,
+}
+
+/// A token to be made.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewToken {
+    /// Its name, which the log of changes shows.
+    name: String,
+    /// What it may do.
+    role: Role,
+    /// For how many seconds; for ever without this.
+    #[schema(minimum = 1, maximum = 316224000)]
+    for_s: Option<u64>,
+}
+
+/// A token that was made.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Secret {
+    /// Its name.
+    name: String,
+    /// The token, which is shown once.
+    token: String,
+}
+
+/// API tokens
+#[utoipa::path(get, path = "/tokens", responses((status = 200, body = Tokens)))]
+pub(crate) async fn tokens(State(app): State<App>, _: Administrator) -> JsonBody<Tokens> {
+    let tokens = app.identities.read(|state| {
+        let token = |token: &Arc<ApiToken>| Token {
+            name: token.name.to_string(),
+            role: role(token.role),
+            created_ms: token.created_ms,
+            expires_ms: token.expires_ms,
+        };
+        state.tokens().values().map(token).collect()
+    });
+    JsonBody(Tokens { tokens })
+}
+
+/// Make an API token
+#[utoipa::path(post, path = "/tokens", request_body = NewToken, responses((status = 201, body = Secret)))]
+pub(crate) async fn add_token(
+    State(app): State<App>,
+    Administrator(caller): Administrator,
+    Json(new): Json<NewToken>,
+) -> Result<(StatusCode, JsonBody<Secret>), Problem> {
+    if !new.for_s.is_none_or(|seconds| (1..=MAX_FOR_S).contains(&seconds)) {
+        return Err(Problem::invalid("for_s", format_args!("expected 1 to {MAX_FOR_S} seconds")));
+    }
+    let now = app.now().0;
+    let expires = new.for_s.map(|seconds| now + seconds * 1000);
+    let made = ApiToken::generate(&new.name, stored(new.role), now, expires);
+    let MadeToken { row, secret } =
+        made.ok_or_else(|| Problem::unavailable("the system has no random numbers"))?;
+    let detail = json!({ "role": new.role, "for_s": new.for_s });
+    let change = Change { caller, action: "token.add", object: new.name.clone(), detail };
+    app.change(change, apply(&app.identities, Command::CreateToken(row))).await?;
+    Ok((StatusCode::CREATED, JsonBody(Secret { name: new.name, token: secret })))
+}
+
+/// Revoke an API token
+#[utoipa::path(delete, path = "/tokens/{name}", params(("name" = String, Path, description = "Name of the token")), responses((status = 204, description = "It is no longer accepted")))]
+pub(crate) async fn remove_token(
+    State(app): State<App>,
+    Administrator(caller): Administrator,
+    Name(name): Name,
+) -> Result<StatusCode, Problem> {
+    let command = Command::DeleteToken(name.as_str().into());
+    let detail = serde_json::Value::Null;
+    let change = Change { caller, action: "token.remove", object: name, detail };
+    app.change(change, apply(&app.identities, command)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// A user.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct User {
+    /// The name.
+    name: String,
+    /// Whether it may not log in.
+    disabled: bool,
+    /// Its role in this API; absent if it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    administration: Option<Role>,
+    /// Whether it has a password.
+    has_password: bool,
+    /// Its groups.
+    groups: Vec<String>,
+    /// Its own roles for topics.
+    roles: Vec<String>,
+}
+
+impl From<&Client> for User {
+    fn from(client: &Client) -> User {
+        User {
+            name: client.username.to_string(),
+            disabled: client.disabled,
+            administration: client.administration.map(role),
+            has_password: client.password.is_some(),
+            groups: client.groups.iter().map(|group| group.name.to_string()).collect(),
+            roles: client.roles.iter().map(|role| role.name.to_string()).collect(),
+        }
+    }
+}
+
+/// A page of users, by name.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Users {
+    users: Vec<User>,
+    /// The next page's `cursor`; absent on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+}
+
+/// Which users.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Wanted {
+    /// Maximum number of users.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: Option<usize>,
+    /// `next` of the previous page.
+    cursor: Option<String>,
+}
+
+/// A user to be added.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewUser {
+    /// The name.
+    name: String,
+    /// 8 to 200 characters.
+    password: Option<String>,
+    /// Its role in this API.
+    administration: Option<Role>,
+}
+
+/// What changes; what is absent stays.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct UserChange {
+    /// 8 to 200 characters.
+    password: Option<String>,
+    /// Whether it may not log in.
+    disabled: Option<bool>,
+    /// Its role in this API; null for none.
+    #[serde(default, deserialize_with = "present")]
+    #[schema(value_type = Option<Role>)]
+    administration: Option<Option<Role>>,
+}
+
+/// A field that is there, perhaps as null.
+fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Option<Role>>, D::Error> {
+    Option::deserialize(from).map(Some)
+}
+
+/// Users in the store of identities
+#[utoipa::path(get, path = "/users", params(Wanted), responses((status = 200, body = Users)))]
+pub(crate) async fn users(
+    State(app): State<App>,
+    _: Administrator,
+    Query(wanted): Query<Wanted>,
+) -> Result<JsonBody<Users>, Problem> {
+    use std::ops::Bound;
+    let most = limit(wanted.limit)?;
+    let after = wanted.cursor.unwrap_or_default();
+    let mut users: Vec<User> = app.identities.read(|state| {
+        let range = (Bound::Excluded(&*after), Bound::Unbounded);
+        let range = state.clients().range::<str, _>(range).take(most + 1);
+        range.map(|(_, client)| User::from(&**client)).collect()
+    });
+    let more = users.len() > most;
+    users.truncate(most);
+    let next = users.last().filter(|_| more).map(|last| last.name.clone());
+    Ok(JsonBody(Users { users, next }))
+}
+
+/// A password's hash, made on a thread that may take its time.
+async fn hashed(
+    password: Option<String>,
+) -> Result<Option<fulmar_identity::PasswordHash>, Problem> {
+    let Some(password) = password else { return Ok(None) };
+    if !PASSWORD_CHARACTERS.contains(&password.chars().count()) {
+        return Err(Problem::invalid("password", "expected 8 to 200 characters"));
+    }
+    let hash = move || fulmar_identity::hash_password(password.as_bytes());
+    match tokio::task::spawn_blocking(hash).await {
+        Ok(Ok(hash)) => Ok(Some(hash)),
+        _ => Err(Problem::unavailable("the password cannot be hashed now")),
+    }
+}
+
+/// Add a user
+#[utoipa::path(post, path = "/users", request_body = NewUser, responses((status = 201, description = "It is added")))]
+pub(crate) async fn add_user(
+    State(app): State<App>,
+    Administrator(caller): Administrator,
+    Json(new): Json<NewUser>,
+) -> Result<StatusCode, Problem> {
+    let detail =
+        json!({ "administration": new.administration, "password": new.password.is_some() });
+    let client = Client {
+        username: new.name.as_str().into(),
+        password: hashed(new.password).await?,
+        administration: new.administration.map(stored),
+        ..Client::default()
+    };
+    let change = Change { caller, action: "user.add", object: new.name, detail };
+    app.change(change, apply(&app.identities, Command::CreateClient(client))).await?;
+    Ok(StatusCode::CREATED)
+}
+
+/// Change a user
+#[utoipa::path(patch, path = "/users/{name}", request_body = UserChange, params(("name" = String, Path, description = "User")), responses((status = 204, description = "It is changed")))]
+pub(crate) async fn change_user(
+    State(app): State<App>,
+    Administrator(caller): Administrator,
+    Target { name, change: new }: Target,
+) -> Result<StatusCode, Problem> {
+    let before = app.identities.read(|state| {
+        let client = state.clients().get(&*name)?;
+        Some(json!({ "administration": client.administration.map(role), "disabled": client.disabled }))
+    });
+    let mut detail = json!({ "before": before, "password": new.password.is_some() });
+    if let Some(administration) = new.administration {
+        detail["administration"] = json!(administration);
+    }
+    if let Some(disabled) = new.disabled {
+        detail["disabled"] = json!(disabled);
+    }
+    let changes = ClientChanges {
+        password: hashed(new.password).await?,
+        disabled: new.disabled,
+        administration: new.administration.map(|role| role.map(stored)),
+        ..ClientChanges::default()
+    };
+    let command = Command::ModifyClient(name.as_str().into(), changes);
+    let change = Change { caller, action: "user.change", object: name, detail };
+    app.change(change, apply(&app.identities, command)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// The user of a path, and the changes of the body.
+pub(crate) struct Target {
+    name: String,
+    change: UserChange,
+}
+
+impl axum::extract::FromRequest<App> for Target {
+    type Rejection = Problem;
+
+    async fn from_request(request: axum::extract::Request, app: &App) -> Result<Target, Problem> {
+        use axum::extract::FromRequestParts as _;
+        let (mut parts, body) = request.into_parts();
+        let Name(name) = Name::from_request_parts(&mut parts, app).await?;
+        let request = axum::extract::Request::from_parts(parts, body);
+        let Json(change) = Json::from_request(request, app).await?;
+        Ok(Target { name, change })
+    }
+}
+
+/// Remove a user
+#[utoipa::path(delete, path = "/users/{name}", params(("name" = String, Path, description = "User")), responses((status = 204, description = "It is removed")))]
+pub(crate) async fn remove_user(
+    State(app): State<App>,
+    Administrator(caller): Administrator,
+    Name(name): Name,
+) -> Result<StatusCode, Problem> {
+    let command = Command::DeleteClient(name.as_str().into());
+    let detail = serde_json::Value::Null;
+    let change = Change { caller, action: "user.remove", object: name, detail };
+    app.change(change, apply(&app.identities, command)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

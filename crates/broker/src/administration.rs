@@ -1,0 +1,232 @@
+//! What an operator sees of sessions and retained messages, and what an operator can do with clients and sessions.
+//!
+//! Lists have pages: no call locks anything for longer than its page takes.
+
+use std::sync::Arc;
+
+use fulmar_mqtt::Version;
+
+use crate::access::is_program;
+use crate::bans::{Ban, BannedSubject};
+use crate::broker::Broker;
+use crate::event::{BrokerEvent, CloseOrder};
+use crate::message::Message;
+use crate::session::{Session, SessionState};
+use crate::time::Timestamp;
+
+/// Clients that are examined at once.
+const SLICE: usize = 256;
+
+/// A session, as operators see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionSummary {
+    /// The client identifier.
+    pub client: Box<str>,
+    /// The owner; `None` for an anonymous client.
+    pub user: Option<Box<str>>,
+    /// Whether its client is connected.
+    pub connected: bool,
+    /// Whether it is stored.
+    pub durable: bool,
+    /// Whether it is the gateway's or the platform's.
+    pub internal: bool,
+    /// The version of its client: 4 (3.1.1) or 5.
+    pub version: u8,
+    /// Seconds that it outlives its connection.
+    pub expiry_interval_s: u32,
+    /// When it expires; `None` while its client is connected, and if never.
+    pub expires: Option<Timestamp>,
+    /// Its subscriptions.
+    pub subscriptions: usize,
+    /// Messages in its queues.
+    pub queued_messages: usize,
+    /// Bytes of those.
+    pub queued_bytes: usize,
+    /// Messages sent and not yet acknowledged.
+    pub in_flight: usize,
+    /// The topic of its will.
+    pub will_topic: Option<Box<str>>,
+}
+
+/// A subscription, as operators see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubscriptionSummary {
+    /// The topic filter, with `$share` if it is shared.
+    pub filter: Box<str>,
+    /// The maximum QoS.
+    pub qos: u8,
+    /// Whether the client gets no publications of its own.
+    pub no_local: bool,
+    /// The flow on which it delivers; 0 is the control flow.
+    pub flow: u64,
+}
+
+/// A flow, as operators see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlowSummary {
+    /// Its number; 0 is the control flow.
+    pub flow: u64,
+    /// Messages in its queue.
+    pub queued_messages: usize,
+    /// Messages sent and not yet acknowledged.
+    pub in_flight: usize,
+}
+
+/// A session with its subscriptions and flows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionDetails {
+    /// The session.
+    pub summary: SessionSummary,
+    /// Its subscriptions, by filter, up to a maximum.
+    pub subscriptions: Vec<SubscriptionSummary>,
+    /// Its flows.
+    pub flows: Vec<FlowSummary>,
+}
+
+/// Why a session was not deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotDeleted {
+    /// There is none.
+    Unknown,
+    /// It belongs to the gateway or the platform, which would lose messages.
+    Internal,
+}
+
+impl Broker {
+    /// Disconnects this client with this reason, as its worker gets to it. False if it is not connected, or part of the
+    /// program.
+    pub fn disconnect(&self, client_id: &str, order: CloseOrder) -> bool {
+        let Some(session) = self.registry().find(client_id) else { return false };
+        self.transport_list().of(session.key().0).is_some() && self.close(&session, order)
+    }
+
+    fn close(&self, session: &Session, order: CloseOrder) -> bool {
+        let Some(at) = session.lock().attachment else { return false };
+        self.mailboxes().post(at, BrokerEvent::Close(order));
+        true
+    }
+
+    /// Replaces all bans, and disconnects clients that they are about.
+    pub fn set_bans(&self, bans: Vec<Ban>, now: Timestamp) {
+        self.bans().set(bans);
+        // A client that connects meanwhile looks at the bans again when it is in the list.
+        let mut place = 0;
+        loop {
+            let found = self.connections(place, SLICE);
+            let Some(last) = found.last() else { return };
+            place = last.place;
+            for client in found {
+                let address = client.address.ip();
+                let (client_id, user) = (&*client.client, client.user.as_deref());
+                if self.bans().covers(&BannedSubject { client_id, user, address }, now) {
+                    self.disconnect(&client.client, CloseOrder::Administrative);
+                }
+            }
+        }
+    }
+
+    /// Sessions by client identifier, from the one behind `after` on: at most `most`.
+    #[must_use]
+    pub fn session_list(&self, after: &str, most: usize) -> Vec<SessionSummary> {
+        let sessions = self.registry().after(after, most);
+        sessions.iter().map(|session| summary(session, &session.lock())).collect()
+    }
+
+    /// A session with at most `most` of its subscriptions.
+    #[must_use]
+    pub fn session_details(&self, client_id: &str, most: usize) -> Option<SessionDetails> {
+        let session = self.registry().find(client_id)?;
+        let state = session.lock();
+        let subscriptions = state.subscriptions.iter().take(most).map(|(filter, own)| {
+            let options = own.options;
+            SubscriptionSummary {
+                filter: filter.clone(),
+                qos: options & 3,
+                no_local: options & 4 != 0,
+                flow: own.flow.0,
+            }
+        });
+        let mut subscriptions: Vec<_> = subscriptions.collect();
+        subscriptions.sort_by(|a, b| a.filter.cmp(&b.filter));
+        let flows = state.flows.iter().map(|flow| FlowSummary {
+            flow: flow.id.0,
+            queued_messages: flow.queue.len(),
+            in_flight: flow.outbound.in_flight(),
+        });
+        let flows = flows.collect();
+        Some(SessionDetails { summary: summary(&session, &state), subscriptions, flows })
+    }
+
+    /// Ends a session as if it had expired: its client is disconnected, its will is published, its queue is lost. That
+    /// takes until the workers get to it; [`Broker::has_session`] says when it is done.
+    ///
+    /// # Errors
+    /// There is none, or it is internal.
+    pub fn delete_session(&self, client_id: &str) -> Result<(), NotDeleted> {
+        let session = self.registry().find(client_id).ok_or(NotDeleted::Unknown)?;
+        let mut state = session.lock();
+        if state.queued.is_internal() || is_program(state.username.as_deref()) {
+            return Err(NotDeleted::Internal);
+        }
+        if let Some(at) = state.attachment {
+            drop(state);
+            self.mailboxes().post(at, BrokerEvent::Close(CloseOrder::SessionDeleted));
+            return Ok(());
+        }
+        state.expires_at = Timestamp(0);
+        self.schedule(&session, &mut state);
+        Ok(())
+    }
+
+    /// Whether there is a session of this client.
+    #[must_use]
+    pub fn has_session(&self, client_id: &str) -> bool {
+        self.registry().find(client_id).is_some()
+    }
+
+    /// Retained messages in the order of their topics, from the one behind `after` on, without the broker's own (`$`)
+    /// and those that have expired: at most `most`, and the last topic that was examined if there may be more.
+    #[must_use]
+    pub fn retained_list(
+        &self,
+        after: &str,
+        most: usize,
+        now: Timestamp,
+    ) -> (Vec<Arc<Message>>, Option<Box<str>>) {
+        let retained = self.retained().read();
+        let mut topics = retained.topics_after(after);
+        let page: Vec<&str> = topics.by_ref().take(most).collect();
+        let next = page.last().filter(|_| topics.next().is_some()).map(|last| Box::from(*last));
+        let messages = page.iter().filter_map(|topic| retained.get(topic));
+        let messages = messages.filter(|message| !message.is_expired(now)).map(Arc::clone);
+        (messages.collect(), next)
+    }
+
+    /// A topic's retained message, whatever the rules say.
+    #[must_use]
+    pub fn retained_message(&self, topic: &str, now: Timestamp) -> Option<Arc<Message>> {
+        let message = self.retained().read().get(topic).map(Arc::clone);
+        message.filter(|message| !message.is_expired(now))
+    }
+}
+
+fn summary(session: &Session, state: &SessionState) -> SessionSummary {
+    let in_flight = state.flows.iter().map(|flow| flow.outbound.in_flight()).sum();
+    let expires = (state.attachment.is_none() && state.expires_at != Timestamp::NEVER)
+        .then_some(state.expires_at);
+    SessionSummary {
+        client: session.client_id().into(),
+        user: state.username.clone(),
+        connected: state.attachment.is_some(),
+        durable: state.durable,
+        internal: state.queued.is_internal() || is_program(state.username.as_deref()),
+        version: if state.version == Version::V5 { 5 } else { 4 },
+        expiry_interval_s: state.expiry_interval_s,
+        expires,
+        subscriptions: state.subscriptions.len(),
+        queued_messages: state.queued.messages(),
+        queued_bytes: state.queued.bytes(),
+        in_flight,
+        will_topic: state.will.as_ref().map(|will| will.topic.clone()),
+    }
+}

@@ -1,0 +1,137 @@
+//! Bans: clients, users and networks that may not connect until a time.
+//!
+//! A CONNECT looks through the list, which is short ([`MAX_BANS`]); while there are no bans, that is one load. The
+//! caller stores bans, and sets them again when the broker starts.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::RwLock;
+
+use crate::access::is_program;
+use crate::time::Timestamp;
+
+/// Bans at most.
+pub const MAX_BANS: usize = 1000;
+
+/// Whom a ban is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Banned {
+    /// A client identifier.
+    Client(Box<str>),
+    /// A user.
+    User(Box<str>),
+    /// Addresses whose first bits are these.
+    Network(IpAddr, u8),
+}
+
+/// A ban.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ban {
+    /// Whom it is about.
+    pub whom: Banned,
+    /// When it ends.
+    pub until: Timestamp,
+}
+
+impl Banned {
+    fn covers(&self, client: &BannedSubject<'_>) -> bool {
+        match self {
+            Banned::Client(id) => client.client_id == &**id,
+            Banned::User(name) => client.user == Some(name),
+            Banned::Network(network, bits) => is_within(client.address, *network, *bits),
+        }
+    }
+}
+
+/// Whether the first `bits` of both are the same. IPv4 clients of an IPv6 socket are IPv4 clients.
+fn is_within(address: IpAddr, network: IpAddr, bits: u8) -> bool {
+    let bits = u32::from(bits);
+    match (address.to_canonical(), network) {
+        (IpAddr::V4(address), IpAddr::V4(network)) => {
+            let different = address.to_bits() ^ network.to_bits();
+            different.leading_zeros() >= bits.min(u32::BITS)
+        }
+        (IpAddr::V6(address), IpAddr::V6(network)) => {
+            let different = address.to_bits() ^ network.to_bits();
+            different.leading_zeros() >= bits.min(u128::BITS)
+        }
+        _ => false,
+    }
+}
+
+/// A client that may be banned.
+pub(crate) struct BannedSubject<'a> {
+    pub(crate) client_id: &'a str,
+    pub(crate) user: Option<&'a str>,
+    pub(crate) address: IpAddr,
+}
+
+/// All bans.
+#[derive(Debug, Default)]
+pub(crate) struct Bans {
+    any: AtomicBool,
+    list: RwLock<Arc<[Ban]>>,
+}
+
+impl Bans {
+    /// Replaces all; those beyond [`MAX_BANS`] are left out.
+    pub(crate) fn set(&self, mut bans: Vec<Ban>) {
+        bans.truncate(MAX_BANS);
+        let any = !bans.is_empty();
+        *self.list.write() = bans.into();
+        self.any.store(any, Ordering::Release);
+    }
+
+    /// Whether one of them is about this client now. Never about the program itself.
+    pub(crate) fn covers(&self, client: &BannedSubject<'_>, now: Timestamp) -> bool {
+        if !self.any.load(Ordering::Acquire) || is_program(client.user) {
+            return false;
+        }
+        let bans = Arc::clone(&self.list.read());
+        bans.iter().any(|ban| now < ban.until && ban.whom.covers(client))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn covers(whom: Banned, client_id: &str, user: Option<&str>, address: &str) -> bool {
+        let bans = Bans::default();
+        bans.set(vec![Ban { whom, until: Timestamp(10) }]);
+        let client = BannedSubject { client_id, user, address: address.parse().unwrap() };
+        assert!(!bans.covers(&client, Timestamp(10)), "it has ended");
+        bans.covers(&client, Timestamp(9))
+    }
+
+    #[test]
+    fn a_ban_is_about_an_identifier_a_user_or_a_network() {
+        assert!(covers(Banned::Client("a".into()), "a", None, "::1"));
+        assert!(!covers(Banned::Client("a".into()), "b", Some("a"), "::1"));
+        assert!(covers(Banned::User("a".into()), "b", Some("a"), "::1"));
+        assert!(!covers(Banned::User("a".into()), "a", None, "::1"));
+        let network = |text: &str, bits| Banned::Network(text.parse().unwrap(), bits);
+        for (network, address, within) in [
+            (network("192.0.2.0", 24), "192.0.2.255", true),
+            (network("192.0.2.0", 24), "192.0.3.0", false),
+            (network("192.0.2.0", 24), "::ffff:192.0.2.7", true),
+            (network("192.0.2.1", 32), "192.0.2.1", true),
+            (network("192.0.2.1", 32), "192.0.2.2", false),
+            (network("0.0.0.0", 0), "203.0.113.1", true),
+            (network("0.0.0.0", 0), "2001:db8::1", false),
+            (network("2001:db8::", 64), "2001:db8::ffff:1", true),
+            (network("2001:db8::", 64), "2001:db8:0:1::", false),
+        ] {
+            assert_eq!(
+                covers(network.clone(), "c", None, address),
+                within,
+                "{network:?} {address}"
+            );
+        }
+        let program = Some(crate::access::EXTERNAL_USER_PREFIX);
+        assert!(!covers(network("0.0.0.0", 0), "c", program, "127.0.0.1"));
+    }
+}

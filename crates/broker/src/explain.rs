@@ -1,0 +1,51 @@
+//! What decides whether a client may do something: the broker's own check, with its reason.
+
+use crate::access::{Action, Subject};
+use crate::broker::Broker;
+use crate::read::Reader;
+
+/// A decision and its reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// Whether the client may do it.
+    pub allowed: bool,
+    /// Why.
+    pub because: Because,
+}
+
+/// What decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Because {
+    /// The rule of this number, counted from 0, is the first that matches.
+    Rule(usize),
+    /// There are no rules.
+    NoRules,
+    /// No rule matches.
+    Default,
+    /// The topic begins with `$`.
+    OwnTopics,
+    /// The topic is for external users.
+    ExternalTopics,
+    /// The client is an external user.
+    ExternalUser,
+    /// The client is a part of the program.
+    Program,
+}
+
+impl Broker {
+    /// Whether this client may publish to `topic`, subscribe to it as a filter, or receive what is published there; and
+    /// why.
+    #[must_use]
+    pub fn explain(&self, client: Reader<'_>, action: Action, topic: &str) -> Explanation {
+        let subject = Subject { username: client.user, client_id: client.client_id };
+        let access_control = self.access_control();
+        let allowed = match action {
+            Action::Publish => access_control.may_publish(subject, topic),
+            Action::Receive => access_control.may_receive(subject, topic),
+            Action::Subscribe => access_control.allows(subject, action, topic),
+        };
+        let because = access_control.because(subject, action, topic);
+        Explanation { allowed, because }
+    }
+}

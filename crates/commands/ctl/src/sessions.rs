@@ -1,0 +1,117 @@
+//! `fulmar ctl sessions` and `fulmar ctl retained`.
+
+use clap::Subcommand;
+use http::Method;
+
+use crate::api::{Api, encode};
+use crate::table::{self, Column, plain};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List sessions, connected or not
+    List {
+        /// Only sessions of this user; "" for anonymous clients
+        #[arg(long, value_name = "NAME")]
+        user: Option<String>,
+        /// Only sessions whose client is not connected
+        #[arg(long)]
+        disconnected: bool,
+        /// Only sessions with at least this number of queued messages
+        #[arg(long, value_name = "MESSAGES")]
+        queued: Option<usize>,
+        /// Maximum number of sessions
+        #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
+        most: usize,
+    },
+    /// Show one session with its subscriptions and flows
+    Show {
+        /// Client identifier
+        client: String,
+    },
+    /// Delete a session and the messages in its queue
+    Delete {
+        /// Client identifier
+        client: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Retained {
+    /// List retained messages
+    List {
+        /// Only topics that match this filter
+        #[arg(default_value = "#")]
+        filter: String,
+        /// Maximum number of messages
+        #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
+        most: usize,
+    },
+    /// Show a retained message
+    Show {
+        /// Topic
+        topic: String,
+    },
+    /// Delete a retained message
+    Delete {
+        /// Topic
+        topic: String,
+    },
+}
+
+const SESSIONS: &[Column] = &[
+    ("CLIENT", |session| plain(&session["client"])),
+    ("USER", |session| plain(&session["user"])),
+    ("CONNECTED", |session| plain(&session["connected"])),
+    ("SUBSCRIPTIONS", |session| plain(&session["subscriptions"])),
+    ("QUEUED", |session| plain(&session["queued_messages"])),
+    ("IN FLIGHT", |session| plain(&session["in_flight"])),
+    ("EXPIRES", |session| session["expires_ms"].as_u64().map_or_else(String::new, table::time)),
+];
+
+const MESSAGES: &[Column] = &[
+    ("TOPIC", |message| plain(&message["topic"])),
+    ("QOS", |message| plain(&message["qos"])),
+    ("BYTES", |message| plain(&message["payload_bytes"])),
+];
+
+pub(crate) async fn run(api: &Api, command: &Command) -> anyhow::Result<()> {
+    match command {
+        Command::List { user, disconnected, queued, most } => {
+            let mut query = Vec::new();
+            query.extend(user.as_ref().map(|user| format!("user={}", encode(user))));
+            query.extend(disconnected.then(|| "connected=false".to_owned()));
+            query.extend(queued.map(|queued| format!("queued={queued}")));
+            let path = format!("/sessions?{}", query.join("&"));
+            let sessions = api.pages(&path, "sessions", *most).await?;
+            api.print(&sessions, |sessions| table::rows(sessions, SESSIONS));
+        }
+        Command::Show { client } => {
+            let session = api.get(&format!("/sessions/{}", encode(client))).await?;
+            api.print(&session, table::fields);
+        }
+        Command::Delete { client } => {
+            api.send(Method::DELETE, &format!("/sessions/{}", encode(client)), None).await?;
+            api.done("deleted");
+        }
+    }
+    Ok(())
+}
+
+pub(crate) async fn retained(api: &Api, command: &Retained) -> anyhow::Result<()> {
+    match command {
+        Retained::List { filter, most } => {
+            let path = format!("/retained?filter={}", encode(filter));
+            let messages = api.pages(&path, "messages", *most).await?;
+            api.print(&messages, |messages| table::rows(messages, MESSAGES));
+        }
+        Retained::Show { topic } => {
+            let message = api.get(&format!("/retained/{}", encode(topic))).await?;
+            api.print(&message, table::fields);
+        }
+        Retained::Delete { topic } => {
+            api.send(Method::DELETE, &format!("/retained/{}", encode(topic)), None).await?;
+            api.done("deleted");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! `fulmar ctl users` and `fulmar ctl tokens`.
+
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, ensure};
+use clap::{Subcommand, ValueEnum};
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::api::{Api, encode};
+use crate::duration;
+use crate::table::{self, Column, plain};
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Role {
+    /// Sees clients, sessions, topics and rules
+    Viewer,
+    /// Also disconnects, bans, deletes, and reads messages
+    Operator,
+    /// Everything
+    Administrator,
+}
+
+impl Role {
+    fn name(self) -> &'static str {
+        match self {
+            Role::Viewer => "viewer",
+            Role::Operator => "operator",
+            Role::Administrator => "administrator",
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// List users
+    List,
+    /// Add a user; the password is the first line of standard input
+    Add {
+        /// User
+        name: String,
+        /// Its role in administration
+        #[arg(long, value_enum)]
+        role: Role,
+    },
+    /// Change a user's role in administration
+    Role {
+        /// User
+        name: String,
+        /// Its new role
+        #[arg(long, value_enum)]
+        role: Role,
+    },
+    /// Change a user's password, which is the first line of standard input
+    Passwd {
+        /// User
+        name: String,
+    },
+    /// Remove a user
+    Remove {
+        /// User
+        name: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Tokens {
+    /// List tokens
+    List,
+    /// Make a token
+    Add {
+        /// Name, which the log of changes shows
+        name: String,
+        /// What it may do
+        #[arg(long, value_enum)]
+        role: Role,
+        /// How long it is valid: a number with s, m, h or d [default: for ever]
+        #[arg(long = "for", value_name = "TIME", value_parser = duration::parse)]
+        time: Option<u64>,
+        /// File for the token, which only its owner can read [default: standard output]
+        #[arg(long, value_name = "FILE")]
+        file: Option<PathBuf>,
+    },
+    /// Revoke a token
+    Remove {
+        /// Name
+        name: String,
+    },
+}
+
+const USERS: &[Column] = &[
+    ("USER", |user| plain(&user["name"])),
+    ("ADMINISTRATION", |user| plain(&user["administration"])),
+    ("DISABLED", |user| plain(&user["disabled"])),
+];
+
+const TOKENS: &[Column] = &[
+    ("NAME", |token| plain(&token["name"])),
+    ("ROLE", |token| plain(&token["role"])),
+    ("CREATED", |token| table::time(token["created_ms"].as_u64().unwrap_or(0))),
+    ("EXPIRES", |token| token["expires_ms"].as_u64().map_or_else(String::new, table::time)),
+];
+
+/// The first line of standard input.
+fn password() -> anyhow::Result<String> {
+    let input = std::io::stdin();
+    if input.is_terminal() {
+        eprintln!("Password (it is shown; prefer `< FILE`):");
+    }
+    let mut line = String::new();
+    input.lock().read_line(&mut line).context("password")?;
+    let password = line.trim_end_matches(['\n', '\r']).to_owned();
+    ensure!(!password.is_empty(), "no password was given on standard input");
+    Ok(password)
+}
+
+async fn change(api: &Api, name: &str, change: Value) -> anyhow::Result<()> {
+    let path = format!("/users/{}", encode(name));
+    api.send(Method::PATCH, &path, Some(&change)).await?;
+    api.done("changed");
+    Ok(())
+}
+
+pub(crate) async fn run(api: &Api, command: &Command) -> anyhow::Result<()> {
+    match command {
+        Command::List => {
+            let users = api.pages("/users", "users", usize::MAX).await?;
+            api.print(&users, |users| table::rows(users, USERS));
+        }
+        Command::Add { name, role } => {
+            let user =
+                json!({ "name": name, "password": password()?, "administration": role.name() });
+            api.send(Method::POST, "/users", Some(&user)).await?;
+            api.done("added");
+        }
+        Command::Role { name, role } => {
+            change(api, name, json!({ "administration": role.name() })).await?;
+        }
+        Command::Passwd { name } => change(api, name, json!({ "password": password()? })).await?,
+        Command::Remove { name } => {
+            api.send(Method::DELETE, &format!("/users/{}", encode(name)), None).await?;
+            api.done("removed");
+        }
+    }
+    Ok(())
+}
+
+pub(crate) async fn tokens(api: &Api, command: &Tokens) -> anyhow::Result<()> {
+    match command {
+        Tokens::List => {
+            let tokens = api.get("/tokens").await?;
+            api.print(&tokens["tokens"], |tokens| table::rows(tokens, TOKENS));
+        }
+        Tokens::Add { name, role, time, file } => {
+            // Before the token is made: nobody could use it without the file.
+            let mut options = std::fs::OpenOptions::new();
+            let mut to = match file {
+                Some(path) => {
+                    let open = options.write(true).create_new(true).mode(0o600).open(path);
+                    Some(open.with_context(|| path.display().to_string())?)
+                }
+                None => None,
+            };
+            let token = json!({ "name": name, "role": role.name(), "for_s": time });
+            let made = api.send(Method::POST, "/tokens", Some(&token)).await;
+            if let (Err(_), Some(path)) = (&made, file) {
+                std::fs::remove_file(path)?;
+            }
+            let made = made?;
+            match &mut to {
+                Some(to) => writeln!(to, "{}", plain(&made["token"]))?,
+                None => api.print(&made, |made| println!("{}", plain(&made["token"]))),
+            }
+        }
+        Tokens::Remove { name } => {
+            api.send(Method::DELETE, &format!("/tokens/{}", encode(name)), None).await?;
+            api.done("revoked");
+        }
+    }
+    Ok(())
+}

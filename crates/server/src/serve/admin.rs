@@ -1,0 +1,327 @@
+//! The administration API: its router for the `https` listener, and the socket in the data folder, through which
+//! `fulmar ctl` reaches a server of the same machine without a token.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use fulmar_admin::{
+    Admin, Administrators, Answer, Later, LocalCaller, Principal, Refused, Role, Settings,
+    SocketPath, Tapped,
+};
+use fulmar_broker::Broker;
+use fulmar_identity::{API_TOKEN_PREFIX, AdministrationRole, Identities};
+use fulmar_mqtt::packet::SubscribeOptions;
+use fulmar_mqtt::{Packet, PacketId, Properties, QoS, ReasonCode};
+use fulmar_store::SqliteStorage;
+use fulmar_transport::Handoff;
+use tokio::net::UnixListener;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use super::http_publish::{self, Credentials};
+use super::local_client::{self, LocalReceiver, LocalSender};
+use super::platform::Platform;
+use crate::config::Config;
+
+/// What the log calls its MQTT clients' listener.
+const LISTENER: &str = "admin";
+/// Passwords that are checked at once.
+const MAX_HASHING: usize = 2;
+/// The longest wait for the broker.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Only the server's own user and root.
+const MODE: u32 = 0o600;
+
+/// The API and its socket. Dropping this ends the socket at once.
+pub(super) struct Running {
+    admin: Admin,
+    /// `None` where the system has no such sockets in the data folder, such as on some network file systems.
+    _socket: Option<Socket>,
+}
+
+impl Running {
+    /// Opens the socket. The data folder is locked, so that no other server can have it.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub(super) fn start(
+        broker: &Arc<Broker>,
+        data: &Path,
+        platform: Option<&Platform>,
+        (handoff, config, store): (Handoff, &Config, Option<&Arc<SqliteStorage>>),
+    ) -> anyhow::Result<Running> {
+        let server = Server {
+            handoff,
+            config: config.clone(),
+            data: data.to_owned(),
+            store: store.map(Arc::downgrade),
+        };
+        // Changes matter to nobody here: every request looks at the present state.
+        let identities =
+            Identities::open(&data.join(fulmar_identity::FILE), Box::new(|_, _, _| {}));
+        let identities = Arc::new(identities?);
+        let users = Users {
+            identities: Arc::clone(&identities),
+            platform: platform.cloned(),
+            hashing: Semaphore::new(MAX_HASHING),
+        };
+        let admin = Admin::open(Settings {
+            broker: Arc::clone(broker),
+            administrators: Arc::new(users),
+            identities,
+            server: Arc::new(server),
+            data: data.to_owned(),
+            version: super::status::VERSION,
+        })?;
+        let socket = match bind(data) {
+            Ok(listener) => Some(Socket::start(listener, &admin)?),
+            Err(error) => {
+                tracing::warn!(
+                    data = %data.display(), %error,
+                    "no socket in the data folder: fulmar ctl has to use --url with a token"
+                );
+                None
+            }
+        };
+        Ok(Running { admin, _socket: socket })
+    }
+
+    /// The routes of the API.
+    pub(super) fn router(&self) -> axum::Router {
+        self.admin.router()
+    }
+}
+
+fn bind(data: &Path) -> io::Result<std::os::unix::net::UnixListener> {
+    let socket = SocketPath::of(data)?;
+    // Of a server that has crashed.
+    match std::fs::remove_file(socket.path()) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = std::os::unix::net::UnixListener::bind(socket.path())?;
+    // Until now, the data folder's own rights have kept others out.
+    std::fs::set_permissions(socket.path(), std::fs::Permissions::from_mode(MODE))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// The thread that serves the socket, until this is dropped.
+struct Socket {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Socket {
+    fn start(listener: std::os::unix::net::UnixListener, admin: &Admin) -> anyhow::Result<Socket> {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let listener = {
+            let _entered = runtime.enter();
+            UnixListener::from_std(listener).context("the administration socket")?
+        };
+        let service = admin.router().into_make_service_with_connect_info::<LocalCaller>();
+        let serve = async move {
+            let serving = std::pin::pin!(axum::serve(listener, service).into_future());
+            // Without waiting for requests: a tap has no end.
+            futures_util::future::select(serving, stopped).await;
+        };
+        let thread = std::thread::Builder::new().name("fulmar-admin".into());
+        let thread = thread.spawn(move || runtime.block_on(serve))?;
+        Ok(Socket { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread of the administration socket panicked");
+        }
+    }
+}
+
+/// What the API needs of the rest of the server.
+struct Server {
+    handoff: Handoff,
+    /// As of the start.
+    config: Config,
+    data: PathBuf,
+    /// The server closes it, although a request may still be answered.
+    store: Option<Weak<SqliteStorage>>,
+}
+
+impl fulmar_admin::Server for Server {
+    fn clear_retained<'a>(&'a self, topic: &'a str) -> Later<'a, ()> {
+        Box::pin(async move {
+            let peer = local_client::internal_peer(LISTENER);
+            let nobody = Credentials::default();
+            let cleared = http_publish::hand_over(&self.handoff, peer, &nobody, topic, true, &[]);
+            match tokio::time::timeout(PATIENCE, cleared).await {
+                Ok(Ok(reason)) if !reason.is_error() => Ok(()),
+                Ok(Ok(reason)) => Err(format!("the broker refused it: {reason}")),
+                Ok(Err(error)) => Err(format!("the broker is not available: {error}")),
+                Err(_) => Err("the broker did not accept it in time: try again".to_owned()),
+            }
+        })
+    }
+
+    fn tap(&self, filter: &str, buffer: usize) -> Result<mpsc::Receiver<Tapped>, String> {
+        let peer = local_client::internal_peer(LISTENER);
+        let connect = local_client::anonymous_session(Properties::NONE);
+        let (sender, receiver) = local_client::open(&self.handoff, peer, &connect)
+            .map_err(|error| format!("the broker is not available: {error}"))?;
+        let options = SubscribeOptions { qos: QoS::AtMostOnce, ..SubscribeOptions::default() };
+        sender.subscribe(PacketId::FIRST, [(filter, options)]);
+        let (messages, tapped) = mpsc::channel(buffer);
+        tokio::spawn(pass_on(sender, receiver, messages));
+        Ok(tapped)
+    }
+
+    fn log_filter(&self) -> Option<String> {
+        crate::logging::filter()
+    }
+
+    fn set_log_filter(&self, filter: &str) -> Result<(), String> {
+        crate::logging::set_filter(filter)
+    }
+
+    fn copy_to(&self, folder: &Path) -> Result<Vec<String>, String> {
+        let store = match &self.store {
+            Some(store) => Some(store.upgrade().ok_or("the server ends")?),
+            None => None,
+        };
+        let copied = super::backup::copy(&self.config, &self.data, store.as_deref(), folder);
+        copied.map_err(|error| crate::exit::explain(&error))
+    }
+
+    fn place_of_rule(&self, number: usize) -> String {
+        format!("[[acl.rules]] number {} of the configuration", number + 1)
+    }
+}
+
+/// Passes messages on until nobody reads them any longer; those for which there is no room are counted.
+async fn pass_on(sender: LocalSender, mut receiver: LocalReceiver, to: mpsc::Sender<Tapped>) {
+    let mut dropped = 0;
+    loop {
+        let more = tokio::select! {
+            filled = receiver.fill() => filled.unwrap_or(false),
+            () = to.closed() => false,
+        };
+        if !more {
+            break;
+        }
+        while let Ok(Some(packet)) = receiver.next() {
+            let Packet::Publish(publish) = packet else { continue };
+            let message = Tapped {
+                topic: publish.topic.to_owned(),
+                payload: publish.payload.to_vec(),
+                qos: publish.qos,
+                retain: publish.retain,
+                dropped,
+            };
+            match to.try_send(message) {
+                Ok(()) => dropped = 0,
+                Err(_) => dropped += 1,
+            }
+        }
+    }
+    sender.disconnect(ReasonCode::Success, Properties::NONE);
+}
+
+/// The users with an administration role: those of the store of identities, API tokens, and the platform's server admins.
+struct Users {
+    identities: Arc<Identities>,
+    platform: Option<Platform>,
+    hashing: Semaphore,
+}
+
+impl Users {
+    /// The user of the store with this password; `None` if there is none of this name, so that the platform is asked.
+    async fn stored(&self, user: &str, password: &str) -> Option<Result<Principal, Refused>> {
+        let known = self.identities.read(|state| state.clients().contains_key(user));
+        if !known && self.platform.is_some() {
+            return None;
+        }
+        let Ok(_turn) = self.hashing.try_acquire() else { return Some(Err(Refused::TooOften)) };
+        let identities = Arc::clone(&self.identities);
+        let (user, password) = (user.to_owned(), password.to_owned());
+        let verify = move || identities.verify_password(&user, &password);
+        let found = tokio::task::spawn_blocking(verify).await.unwrap_or_default();
+        Some(found.map(principal).ok_or(Refused::Wrong))
+    }
+}
+
+fn principal(found: fulmar_identity::Principal) -> Principal {
+    let role = match found.role {
+        AdministrationRole::Viewer => Role::Viewer,
+        AdministrationRole::Operator => Role::Operator,
+        AdministrationRole::Administrator => Role::Administrator,
+    };
+    let name = if found.is_token { format!("token:{}", found.name) } else { found.name.into() };
+    Principal { name, role }
+}
+
+impl Administrators for Users {
+    fn principal<'a>(
+        &'a self,
+        credentials: fulmar_admin::Credentials<'a>,
+        from: IpAddr,
+    ) -> Answer<'a> {
+        Box::pin(async move {
+            match credentials {
+                fulmar_admin::Credentials::Token(token) if token.starts_with(API_TOKEN_PREFIX) => {
+                    let found = self.identities.verify_token(token);
+                    return found.map(principal).ok_or(Refused::Wrong);
+                }
+                fulmar_admin::Credentials::Password { user, password } => {
+                    if let Some(decided) = self.stored(user, password).await {
+                        return decided;
+                    }
+                }
+                fulmar_admin::Credentials::Token(_) => {}
+            }
+            let Some(platform) = &self.platform else { return Err(Refused::Wrong) };
+            platform_user(platform, credentials, from).await
+        })
+    }
+}
+
+#[cfg(feature = "platform")]
+async fn platform_user(
+    platform: &Platform,
+    credentials: fulmar_admin::Credentials<'_>,
+    from: IpAddr,
+) -> Result<Principal, Refused> {
+    use fulmar_platform::LoginRefused;
+    let user = match credentials {
+        fulmar_admin::Credentials::Token(token) => {
+            platform.admit(token, None).ok_or(Refused::Wrong)?
+        }
+        fulmar_admin::Credentials::Password { user, password } => {
+            platform.log_in(user, password, from).await.map_err(|refused| match refused {
+                LoginRefused::Wrong => Refused::Wrong,
+                LoginRefused::TooOften | LoginRefused::Unavailable => Refused::TooOften,
+            })?
+        }
+    };
+    if !platform.is_server_admin(&user.user) {
+        return Err(Refused::NoRole);
+    }
+    Ok(Principal { name: user.user, role: Role::Administrator })
+}
+
+#[cfg(not(feature = "platform"))]
+async fn platform_user(
+    platform: &Platform,
+    _: fulmar_admin::Credentials<'_>,
+    _: IpAddr,
+) -> Result<Principal, Refused> {
+    platform.nobody()
+}

@@ -1,0 +1,29 @@
+//! Replaces `admin` in builds without that feature: there is no administration API.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use fulmar_broker::Broker;
+use fulmar_store::SqliteStorage;
+use fulmar_transport::Handoff;
+
+use super::platform::Platform;
+use crate::config::Config;
+
+/// None.
+pub(super) struct Running;
+
+impl Running {
+    pub(super) fn start(
+        _: &Arc<Broker>,
+        _: &Path,
+        _: Option<&Platform>,
+        _: (Handoff, &Config, Option<&Arc<SqliteStorage>>),
+    ) -> anyhow::Result<Running> {
+        Ok(Running)
+    }
+
+    pub(super) fn router(&self) -> axum::Router {
+        axum::Router::new()
+    }
+}
