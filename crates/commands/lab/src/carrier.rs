@@ -10,6 +10,7 @@ use clap::ValueEnum;
 use fulmar_certs::authority::Authority;
 use fulmar_certs::files::{read_chain, read_key};
 use fulmar_client::CopyingEndpoint;
+use quinn::AckFrequencyConfig;
 use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use socket2::SockRef;
@@ -17,6 +18,8 @@ use socket2::SockRef;
 /// Bytes that may be unacknowledged over QUIC: 100 Mbit/s for a round trip of two seconds. TCP's windows grow by
 /// themselves.
 const WINDOW_BYTES: u32 = 32 << 20;
+/// The sender of a live stream asks for acknowledgements within this time; the default is 25 ms.
+const ACK_DELAY: Duration = Duration::from_millis(5);
 const PROTOCOL: &[u8] = b"fulmar-copy";
 /// A receiver that has everything ends after this much silence. Between two probes of a sender that still waits for an
 /// acknowledgement, less time passes as long as one of seven in a row arrives.
@@ -80,11 +83,11 @@ impl To {
         Ok(stream)
     }
 
-    /// A connection to an address with a certificate of this machine's development CA. With `copies`, and
-    /// with the adaptive control, datagrams are sent again where packets are lost.
+    /// A connection to an address with a certificate of this machine's development CA. For a live stream, and with the
+    /// adaptive control, small datagrams are sent again where packets are lost.
     pub(super) async fn quic(
         &self,
-        copies: bool,
+        is_live: bool,
     ) -> anyhow::Result<(quinn::Endpoint, quinn::Connection)> {
         let mut roots = rustls::RootCertStore::empty();
         for certificate in read_chain(&Authority::open(&self.ca)?.certificate_path())? {
@@ -98,7 +101,13 @@ impl To {
             if self.to.is_ipv4() { ([0; 4], 0).into() } else { ([0_u16; 8], 0).into() };
         let copying = CopyingEndpoint::new(any)?;
         let mut transport = transport(self.congestion);
-        if copies || self.congestion == Congestion::Adaptive {
+        if is_live {
+            // Otherwise only every second message has one, and a loss is found later if that is lost.
+            let mut frequency = AckFrequencyConfig::default();
+            frequency.max_ack_delay(Some(ACK_DELAY)).reordering_threshold(1_u32.into());
+            transport.ack_frequency_config(Some(frequency));
+        }
+        if is_live || self.congestion == Congestion::Adaptive {
             transport.congestion_controller_factory(copying.watched(self.congestion.factory()));
         }
         config.transport_config(Arc::new(transport));
