@@ -123,6 +123,7 @@ proptest! {
             now += Duration::from_millis(20);
             let plan = copies.sent(now, Sent { bytes, ..small(0) });
             prop_assert_eq!(plan.copies, 0);
+            copies.acknowledged();
             let lost = number % one_in == first;
             copies.observe(now, Duration::from_millis(70), 1, lost.into());
         }

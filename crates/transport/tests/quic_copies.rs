@@ -105,6 +105,23 @@ async fn a_network_without_losses_gets_the_first_flight_once() {
     assert!(!repeats_a_flight(&relay.answers.lock().unwrap()));
 }
 
+/// Nothing of it arrives here. A server that knows no round trip repeats it once in 2.5 s, after 1 s.
+#[tokio::test]
+async fn a_first_flight_is_repeated_by_the_round_trip_of_the_last_connection() {
+    let site = Site::start(1, |quic| quic.handshake_timeout = Duration::from_millis(2500));
+    let config = site.patient_config(64 * 1024);
+    copies_for(&config, &site, 4).await;
+    let first = first_datagram(config).await;
+    let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    silent.send_to(&first, site.address()).await.unwrap();
+    // Copies are the same bytes.
+    let (mut sent, mut buffer) = (HashSet::new(), [0; 2048]);
+    while let Ok(length) = timeout(Duration::from_secs(4), silent.recv(&mut buffer)).await {
+        sent.insert(buffer[..length.unwrap()].to_vec());
+    }
+    assert!(sent.len() > 8, "{} datagrams", sent.len());
+}
+
 /// A client that forges an address from a network with losses cannot make the server send more there.
 #[tokio::test]
 async fn who_has_not_proven_its_address_gets_no_copies_whatever_its_network_loses() {

@@ -170,7 +170,7 @@ impl Copies {
         let gets_copies = self.is_on && (is_thin || sent.is_handshake);
         let loss = match gets_copies {
             true => self.loss.share(),
-            false if is_probe => self.overall_loss.into(),
+            false if is_probe => self.loss_of_probes(),
             false => return Plan::default(),
         };
         if self.is_queued || !sent.is_validated {
@@ -189,8 +189,12 @@ impl Copies {
     fn is_probe(&mut self, now: Instant) -> bool {
         let since = *self.unanswered_since.get_or_insert(now);
         let silence = now.saturating_duration_since(since);
-        f64::from(self.overall_loss) > BEGINS_ABOVE
-            && silence > self.base.get().mul_f64(PROBE_ROUND_TRIPS)
+        self.loss_of_probes() > BEGINS_ABOVE && silence > self.base.get().mul_f64(PROBE_ROUND_TRIPS)
+    }
+
+    /// What the path loses of thin streams or of all packets. One early loss is enough here: a timer sends seldom.
+    fn loss_of_probes(&self) -> f64 {
+        self.loss.share().max(self.overall_loss.into())
     }
 
     /// The path is another one.
@@ -263,6 +267,22 @@ mod tests {
         (0..100).for_each(|_| copies.observe(now, RTT, 1, 0));
         let _ = copies.sent(now, LARGE);
         assert_eq!(copies.sent(now + 3 * RTT, LARGE).copies, 0);
+    }
+
+    /// The second loss, after which all small datagrams have copies, would often be that of the probe.
+    #[test]
+    fn a_probe_has_a_copy_after_one_early_loss() {
+        let now = Instant::now();
+        let small = Sent { bytes: 100, ..LARGE };
+        let mut copies = Copies::new(now, 0.0);
+        copies.observe(now, RTT, 8, 1);
+        copies.acknowledged();
+        assert_eq!(copies.sent(now, small).copies, 0);
+        assert!(copies.sent(now + 2 * RTT, small).copies > 0);
+        copies.acknowledged();
+        copies.observe(now, RTT, 100, 0);
+        assert_eq!(copies.sent(now + 2 * RTT, small).copies, 0);
+        assert_eq!(copies.sent(now + 4 * RTT, small).copies, 0);
     }
 
     #[test]

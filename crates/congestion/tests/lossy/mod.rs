@@ -153,7 +153,9 @@ impl Pair {
             copied: Copied::default(),
         });
         let mut config = keys.server.clone();
-        config.transport_config(Arc::new(transport(mode.control, None)));
+        // A server that knows what the client's network loses knows its round trip, too.
+        let known = round_trip.filter(|_| mode.known[1] > 0.0);
+        config.transport_config(Arc::new(transport(mode.control, known)));
         server.endpoint.set_server_config(Some(Arc::new(config)));
         server.is_validated = false;
         let mut config = keys.client.clone();

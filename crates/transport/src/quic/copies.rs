@@ -5,12 +5,12 @@
 //! whatever has become of its connection since: they are due within milliseconds.
 
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fulmar_congestion::copies::{Copied, Copies, CopyQueue, Sent};
-use quinn_proto::{Connection, Transmit};
+use quinn_proto::{Connection, PathStats, Transmit};
 
-use super::losses::Losses;
+use super::losses::{Known, Losses};
 use super::socket::{Socket, Unsent};
 
 /// Datagrams of one endpoint that wait for their copies; 300 bytes each, or 1200 of a handshake.
@@ -50,13 +50,7 @@ pub(super) fn look(
         return;
     }
     let copies = copies.get_or_insert_with(|| Box::new(ConnCopies::new(now, 0.0)));
-    let sent = path.sent_packets.saturating_sub(copies.sent);
-    let lost = path.lost_packets.saturating_sub(copies.lost);
-    (copies.sent, copies.lost) = (path.sent_packets, path.lost_packets);
-    copies.policy.observe(now, path.rtt, sent, lost);
-    if std::mem::replace(&mut copies.acks, stats.frame_rx.acks) != stats.frame_rx.acks {
-        copies.policy.acknowledged();
-    }
+    copies.observe(now, &path, stats.frame_rx.acks);
 }
 
 impl ConnCopies {
@@ -73,14 +67,34 @@ impl ConnCopies {
 
     /// Of a new connection from this address: `None` unless others have lost packets there.
     pub(super) fn expected(losses: &Losses, from: IpAddr, now: Instant) -> Option<Box<ConnCopies>> {
-        let known = losses.of(from, now);
-        (known > 0.0).then(|| Box::new(ConnCopies::new(now, known)))
+        losses.of(from, now).map(|known| Box::new(ConnCopies::new(now, known.share)))
     }
 
-    /// The connection, from this validated address, has ended.
-    pub(super) fn keep(&mut self, losses: &Losses, from: IpAddr, now: Instant) {
+    /// quinn's counters now: those of the path, and of ACK frames received.
+    fn observe(&mut self, now: Instant, path: &PathStats, acks: u64) {
+        // Before the first, the round trip is that of another connection, or quinn's guess.
+        if acks == 0 {
+            return;
+        }
+        let sent = path.sent_packets.saturating_sub(self.sent);
+        let lost = path.lost_packets.saturating_sub(self.lost);
+        (self.sent, self.lost) = (path.sent_packets, path.lost_packets);
+        self.policy.observe(now, path.rtt, sent, lost);
+        if std::mem::replace(&mut self.acks, acks) != acks {
+            self.policy.acknowledged();
+        }
+    }
+
+    /// The connection, from this validated address, has ended; `round_trip` is the smoothed one.
+    pub(super) fn keep(
+        &mut self,
+        losses: &Losses,
+        from: IpAddr,
+        round_trip: Duration,
+        now: Instant,
+    ) {
         if !std::mem::replace(&mut self.is_kept, true) {
-            losses.keep(from, self.policy.loss(), now);
+            losses.keep(from, Known { share: self.policy.loss(), round_trip }, now);
         }
     }
 
@@ -136,6 +150,7 @@ const LONG_HEADER: u8 = 0x80;
 #[allow(clippy::unwrap_used)]
 mod tests {
     use std::net::UdpSocket;
+    use std::time::Duration;
 
     use super::*;
 
@@ -187,6 +202,26 @@ mod tests {
         let mut moved = lossy(now);
         moved.moved(now);
         assert_eq!(arriving(&mut moved, &[datagram(100, None, true)], now, &peer), 0);
+    }
+
+    /// While acknowledgements come, a large datagram is no timer's probe.
+    #[test]
+    fn a_probe_has_copies_until_an_acknowledgement_comes() {
+        let rtt = Duration::from_millis(100);
+        let begun = Instant::now();
+        let mut copies = lossy(begun);
+        let path = |sent_packets, lost_packets| {
+            let mut path = PathStats::default();
+            (path.rtt, path.sent_packets, path.lost_packets) = (rtt, sent_packets, lost_packets);
+            path
+        };
+        let large = Sent { bytes: 1200, is_handshake: false, is_validated: true };
+        copies.observe(begun, &path(100, 30), 1);
+        assert_eq!(copies.policy.sent(begun, large).copies, 0);
+        copies.observe(begun + 2 * rtt, &path(102, 30), 1);
+        assert!(copies.policy.sent(begun + 2 * rtt, large).copies > 0);
+        copies.observe(begun + 2 * rtt, &path(104, 30), 2);
+        assert_eq!(copies.policy.sent(begun + 2 * rtt, large).copies, 0);
     }
 
     /// Next to some 20 KiB of quinn and rustls, and only where packets are lost.

@@ -9,6 +9,7 @@ mod admission;
 mod config;
 mod conn;
 mod copies;
+mod initial_rtt;
 mod losses;
 mod peek;
 mod silence;
@@ -38,6 +39,7 @@ use crate::tls::ClientAuth;
 use admission::Admission;
 use conn::{Arrival, Proof, QuicConn, Sending, UnvalidatedPath};
 use copies::{ConnCopies, Waiting};
+use initial_rtt::ByRoundTrip;
 use peek::First;
 use socket::{Datagram, Socket};
 use steering::FirstCid;
@@ -87,6 +89,7 @@ pub(crate) struct QuicShard {
     socket: Socket,
     settings: QuicSettings,
     server: Arc<ServerConfig>,
+    by_round_trip: ByRoundTrip,
     policy: Arc<ListenerPolicy>,
     client_auth: ClientAuth,
     place: Place,
@@ -140,6 +143,7 @@ impl QuicShard {
             socket,
             settings: settings.clone(),
             server,
+            by_round_trip: ByRoundTrip::default(),
             policy: Arc::clone(&listener.policy),
             client_auth: listener.tls.client_auth,
             place,
@@ -297,7 +301,12 @@ impl QuicShard {
             }
             return;
         }
-        let config = self.config_for_next();
+        let config = self.config_for_next().or_else(|| {
+            // An address that is not validated may be forged.
+            let losses = is_proven.then_some(&self.settings.losses)?;
+            let known = losses.of(peer.ip(), now)?;
+            self.by_round_trip.config(known.round_trip, &self.settings, &self.server)
+        });
         self.first_cid.take();
         match self.endpoint.accept(incoming, now, &mut self.scratch, config) {
             Ok((handle, inner)) => {

@@ -44,7 +44,8 @@ impl QuicConn {
             && !is_forgeable
             && let Some(copies) = &mut self.copies
         {
-            copies.keep(losses, self.inner.remote_address().ip(), now);
+            let from = self.inner.remote_address().ip();
+            copies.keep(losses, from, self.inner.rtt(), now);
         }
     }
 
