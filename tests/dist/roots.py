@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 
 # Until something has happened that must happen; everything here takes seconds.
 PATIENCE_S = 120
@@ -32,7 +33,13 @@ def run(*command, **options):
 
 def child(process):
     """The process that unshare or nsenter has started; they forward no signals."""
-    return int(pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()):
+        # It is started a moment after its parent.
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise AssertionError(f"{process.args} started nothing, or it has ended")
+        time.sleep(0.01)
+    return int(found[0])
 
 
 class Root:
