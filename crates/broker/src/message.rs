@@ -117,7 +117,12 @@ impl Message {
     #[must_use]
     pub fn topic(&self) -> &str {
         // The bytes came from a `&str`; a cut at 65,535 bytes is the only way to fail.
-        std::str::from_utf8(&self.data[..usize::from(self.topic_len)]).unwrap_or_default()
+        std::str::from_utf8(self.topic_bytes()).unwrap_or_default()
+    }
+
+    /// The same, in UTF-8.
+    pub(crate) fn topic_bytes(&self) -> &[u8] {
+        &self.data[..usize::from(self.topic_len)]
     }
 
     /// Forwardable properties in MQTT 5.0 encoding, without length prefix.

@@ -5,7 +5,9 @@
 //! and so that a subscription to many topics can be served a few at a time: a cursor remembers the
 //! last topic it gave.
 
-use std::collections::BTreeMap;
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -20,10 +22,41 @@ use crate::time::Timestamp;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RetainedFull;
 
+/// A message in the order of topics, without another copy of its topic. Bytes, as the order is the same and they need no
+/// check of UTF-8.
+#[derive(Debug)]
+struct ByTopic(Arc<Message>);
+
+impl Borrow<[u8]> for ByTopic {
+    fn borrow(&self) -> &[u8] {
+        self.0.topic_bytes()
+    }
+}
+
+impl Ord for ByTopic {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.topic_bytes().cmp(other.0.topic_bytes())
+    }
+}
+
+impl PartialOrd for ByTopic {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for ByTopic {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for ByTopic {}
+
 /// All retained messages.
 #[derive(Debug, Default)]
 pub(crate) struct RetainedStore {
-    by_topic: BTreeMap<Box<str>, Arc<Message>>,
+    by_topic: BTreeSet<ByTopic>,
     bytes: usize,
     /// Topics that filters beginning with a wildcard do not reach, besides those with `$`.
     apart: Option<&'static str>,
@@ -42,21 +75,21 @@ impl RetainedStore {
         limits: &Limits,
     ) -> Result<(), RetainedFull> {
         let size = message.size();
-        let old = self.by_topic.get(message.topic()).map_or(0, |old| old.size());
+        let old = self.get(message.topic()).map_or(0, |old| old.size());
         let full = (old == 0 && self.by_topic.len() >= limits.max_retained_messages)
             || self.bytes - old + size > limits.max_retained_bytes;
         if full {
             return Err(RetainedFull);
         }
         self.bytes = self.bytes - old + size;
-        self.by_topic.insert(message.topic().into(), message);
+        self.by_topic.replace(ByTopic(message));
         Ok(())
     }
 
     /// Clears the topic; returns whether it had a message.
     pub(crate) fn remove(&mut self, topic: &str) -> bool {
-        match self.by_topic.remove(topic) {
-            Some(old) => {
+        match self.by_topic.take(topic.as_bytes()) {
+            Some(ByTopic(old)) => {
                 self.bytes -= old.size();
                 true
             }
@@ -66,7 +99,7 @@ impl RetainedStore {
 
     /// The topic's message.
     pub(crate) fn get(&self, topic: &str) -> Option<&Arc<Message>> {
-        self.by_topic.get(topic)
+        self.by_topic.get(topic.as_bytes()).map(|ByTopic(message)| message)
     }
 
     /// Topics that have a message, in order from behind `after`; the broker's own (`$`) are passed over at once.
@@ -74,12 +107,12 @@ impl RetainedStore {
         const OWN: &str = "$";
         /// The first that is behind all of them.
         const BEHIND_OWN: &str = "%";
-        let before = (Bound::Excluded(after), Bound::Excluded(OWN));
-        let before = (after < OWN).then(|| self.by_topic.range::<str, _>(before));
+        let before = (Bound::Excluded(after.as_bytes()), Bound::Excluded(OWN.as_bytes()));
+        let before = (after < OWN).then(|| self.by_topic.range::<[u8], _>(before));
         let start =
             if after < BEHIND_OWN { Bound::Included(BEHIND_OWN) } else { Bound::Excluded(after) };
-        let behind = self.by_topic.range::<str, _>((start, Bound::Unbounded));
-        before.into_iter().flatten().chain(behind).map(|(topic, _)| &**topic)
+        let behind = self.by_topic.range::<[u8], _>((start.map(str::as_bytes), Bound::Unbounded));
+        before.into_iter().flatten().chain(behind).map(|ByTopic(message)| message.topic())
     }
 
     /// Number of retained messages.
@@ -94,7 +127,8 @@ impl RetainedStore {
 
     /// Topics whose message is past its expiry at `now`, at most `most`.
     pub(crate) fn expired(&self, now: Timestamp, most: usize) -> Vec<Box<str>> {
-        let old = self.by_topic.values().filter(|message| message.is_expired(now));
+        let messages = self.by_topic.iter().map(|ByTopic(message)| message);
+        let old = messages.filter(|message| message.is_expired(now));
         old.take(most).map(|message| message.topic().into()).collect()
     }
 
@@ -102,14 +136,15 @@ impl RetainedStore {
     fn next(&self, cursor: &mut RetainedCursor, budget: &mut usize) -> Option<Arc<Message>> {
         if !cursor.filter.contains(['+', '#']) {
             cursor.done = true;
-            return self.by_topic.get(&*cursor.filter).map(Arc::clone);
+            return self.get(&cursor.filter).map(Arc::clone);
         }
         let prefix = literal_prefix(&cursor.filter);
         let start = match &cursor.after {
-            Some(topic) => Bound::Excluded(&**topic),
-            None => Bound::Included(prefix),
+            Some(topic) => Bound::Excluded(topic.as_bytes()),
+            None => Bound::Included(prefix.as_bytes()),
         };
-        for (topic, message) in self.by_topic.range::<str, _>((start, Bound::Unbounded)) {
+        for ByTopic(message) in self.by_topic.range::<[u8], _>((start, Bound::Unbounded)) {
+            let topic = message.topic();
             if !topic.starts_with(prefix) {
                 break;
             }
@@ -117,7 +152,7 @@ impl RetainedStore {
                 return None;
             }
             *budget -= 1;
-            cursor.after = Some(topic.clone());
+            cursor.after = Some(topic.into());
             let apart =
                 prefix.is_empty() && self.apart.is_some_and(|prefix| topic.starts_with(prefix));
             if !apart && matches(&cursor.filter, topic) {

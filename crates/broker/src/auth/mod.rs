@@ -5,6 +5,7 @@
 //! purpose, so it happens on threads of its own and the answer comes as an event.
 
 mod admitted;
+mod argon2_memory;
 mod external_users;
 mod jws;
 mod jwt;

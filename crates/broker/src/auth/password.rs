@@ -15,6 +15,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use argon2::Argon2;
 use argon2::password_hash::PasswordHasher as _;
@@ -23,14 +24,18 @@ use parking_lot::{Condvar, Mutex};
 use rustc_hash::FxHashSet;
 
 use super::admitted::{Admitted, AuthReply};
+use super::argon2_memory::Argon2Memory;
 use super::queue::{FairQueue, QueueId};
 use super::reply_to::ReplyTo;
 use super::stored_hash::{HashError, StoredHash};
 use crate::rate_limiter::Reputation;
 
-/// Threads that hash, of 19 MiB each. One leaves out users that fail, so that these never take more
+/// Threads that hash, in 19 MiB each ([`super::argon2_memory`]). One leaves out users that fail, so that these never take more
 /// than the other.
 const THREADS: usize = 2;
+
+/// How long such a thread keeps its memory after a login. Logins that come more often need no new memory.
+const KEEP_MEMORY: Duration = Duration::from_secs(10);
 
 /// How much less the hashing threads ask of a busy processor than the workers (nice value).
 const NICE: i32 = 5;
@@ -316,23 +321,31 @@ impl Desk {
         if let Err(error) = rustix::process::nice(NICE) {
             tracing::debug!(%error, "password threads run at the workers' priority");
         }
-        loop {
-            let mut waiting = self.waiting.lock();
-            let login = loop {
-                if waiting.closed {
-                    return;
-                }
-                match waiting.queue.pop(any) {
-                    Some(login) => break login,
-                    None => self.changed.wait(&mut waiting),
-                }
-            };
-            drop(waiting);
-            let reply = self.checker.check(&login.user, &login.password);
+        let mut memory = Argon2Memory::default();
+        while let Some(login) = self.next(any, &mut memory) {
+            let reply = self.checker.check(&login.user, &login.password, &mut memory);
             let admitted = reply.is_ok();
             login.reply_to.send(reply);
             if admitted {
                 self.checker.replace_outdated(&login.user, &login.password);
+            }
+        }
+    }
+
+    /// Waits for the next login; `None` when the file is dropped. Releases the memory when that takes long.
+    fn next(&self, any: bool, memory: &mut Argon2Memory) -> Option<Login> {
+        let mut waiting = self.waiting.lock();
+        loop {
+            if waiting.closed {
+                return None;
+            }
+            if let Some(login) = waiting.queue.pop(any) {
+                return Some(login);
+            }
+            if !memory.is_held() {
+                self.changed.wait(&mut waiting);
+            } else if self.changed.wait_for(&mut waiting, KEEP_MEMORY).timed_out() {
+                memory.release();
             }
         }
     }
@@ -349,7 +362,7 @@ impl Checker {
         memory.wrong.contains(&digest).then_some(Err(ReasonCode::BadUserNameOrPassword))
     }
 
-    fn check(&self, user: &str, password: &[u8]) -> AuthReply {
+    fn check(&self, user: &str, password: &[u8], argon2: &mut Argon2Memory) -> AuthReply {
         // Another client of the user may have shown it meanwhile.
         if let Some(reply) = self.known(user, password) {
             return reply;
@@ -358,10 +371,10 @@ impl Checker {
             let memory = self.memory.lock();
             memory.replaced.get(user).unwrap_or(&stored.hash).clone()
         });
-        let matches = stored.as_ref().unwrap_or(&self.decoy).matches(password);
+        let matches = stored.as_ref().unwrap_or(&self.decoy).matches(password, argon2);
         if !matches && stored.as_ref().is_some_and(StoredHash::is_outdated) {
             // mosquitto's hashes take a fraction of the time.
-            self.decoy.matches(password);
+            self.decoy.matches(password, argon2);
         }
         let mut memory = self.memory.lock();
         let digest = memory.digest(user, password);
@@ -430,11 +443,17 @@ mod tests {
     fn right_and_wrong_passwords() {
         let file = ann();
         let checker = &file.desk.checker;
-        assert_eq!(checker.check("ann", b"secret"), Ok(Admitted::for_good(Some("ann"))));
+        assert_eq!(
+            checker.check("ann", b"secret", &mut Argon2Memory::default()),
+            Ok(Admitted::for_good(Some("ann")))
+        );
         let refused = Err(ReasonCode::BadUserNameOrPassword);
-        assert_eq!(checker.check("ann", b"wrong"), refused);
-        assert_eq!(checker.check("bob", b"secret"), refused);
-        assert_eq!(checker.check("bob", b"nobody has this password"), refused);
+        assert_eq!(checker.check("ann", b"wrong", &mut Argon2Memory::default()), refused);
+        assert_eq!(checker.check("bob", b"secret", &mut Argon2Memory::default()), refused);
+        assert_eq!(
+            checker.check("bob", b"nobody has this password", &mut Argon2Memory::default()),
+            refused
+        );
         assert_eq!(checker.known("ann", b"secret"), Some(Ok(Admitted::for_good(Some("ann")))));
         assert_eq!(checker.known("ann", b"wrong"), Some(refused));
         assert_eq!(checker.known("ann", b"other"), None);
@@ -444,7 +463,7 @@ mod tests {
     fn strangers_do_not_push_out_what_is_remembered() {
         let file = ann();
         let checker = &file.desk.checker;
-        checker.check("ann", b"secret").unwrap();
+        checker.check("ann", b"secret", &mut Argon2Memory::default()).unwrap();
         for number in 0..3 * REMEMBERED_WRONG as u64 {
             checker.memory.lock().remember_wrong(number);
         }
@@ -463,7 +482,7 @@ mod tests {
         };
         let old = file(&[("ann", &line), ("bob", &line), ("eve", &line)]);
         for user in ["ann", "bob", "eve"] {
-            old.desk.checker.check(user, b"secret").unwrap();
+            old.desk.checker.check(user, b"secret", &mut Argon2Memory::default()).unwrap();
         }
         let changed = hash_password(b"changed").unwrap();
         let new = file(&[("ann", &line), ("bob", &changed)]);
@@ -511,9 +530,9 @@ mod tests {
         let file = bob(&old, &kept);
         let checker = &file.desk.checker;
         let refused = Err(ReasonCode::BadUserNameOrPassword);
-        assert_eq!(checker.check("bob", b"wrong"), refused);
+        assert_eq!(checker.check("bob", b"wrong", &mut Argon2Memory::default()), refused);
         for _ in 0..2 {
-            assert!(checker.check("bob", b"secret").is_ok());
+            assert!(checker.check("bob", b"secret", &mut Argon2Memory::default()).is_ok());
             checker.replace_outdated("bob", b"secret");
         }
         let argon2 = kept.find("bob", &old).unwrap();
@@ -521,11 +540,19 @@ mod tests {
         // Without the old hash's help.
         let again = bob(&old, &kept);
         assert!(!again.desk.checker.memory.lock().replaced["bob"].is_outdated());
-        assert!(again.desk.checker.check("bob", b"secret").is_ok());
-        assert_eq!(again.desk.checker.check("bob", b"wrong"), refused);
+        assert!(again.desk.checker.check("bob", b"secret", &mut Argon2Memory::default()).is_ok());
+        assert_eq!(
+            again.desk.checker.check("bob", b"wrong", &mut Argon2Memory::default()),
+            refused
+        );
         let changed = bob(&mosquittos(b"changed"), &kept);
-        assert_eq!(changed.desk.checker.check("bob", b"secret"), refused);
-        assert!(changed.desk.checker.check("bob", b"changed").is_ok());
+        assert_eq!(
+            changed.desk.checker.check("bob", b"secret", &mut Argon2Memory::default()),
+            refused
+        );
+        assert!(
+            changed.desk.checker.check("bob", b"changed", &mut Argon2Memory::default()).is_ok()
+        );
     }
 
     #[test]

@@ -7,12 +7,12 @@
 
 use std::num::NonZeroU32;
 
-use argon2::password_hash::PasswordVerifier as _;
 use argon2::password_hash::phc::PasswordHash;
-use argon2::{Argon2, Params};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::{digest, pbkdf2};
+
+use super::argon2_memory::Argon2Memory;
 
 /// Most iterations of PBKDF2 in a password file: about a second of a processor for each login. mosquitto's default is
 /// 101, OWASP's advice 210,000.
@@ -63,7 +63,7 @@ pub fn check_hash(text: &str) -> Result<(), HashError> {
 /// Whether a hash in one of the known forms is that of this password. Takes tens of milliseconds on purpose.
 #[must_use]
 pub fn verify_password(hash: &str, password: &[u8]) -> bool {
-    StoredHash::parse(hash).is_ok_and(|hash| hash.matches(password))
+    StoredHash::parse(hash).is_ok_and(|hash| hash.matches(password, &mut Argon2Memory::default()))
 }
 
 impl StoredHash {
@@ -88,17 +88,10 @@ impl StoredHash {
         !matches!(self, StoredHash::Argon2(_))
     }
 
-    pub(super) fn matches(&self, password: &[u8]) -> bool {
+    /// Whether this is the password's hash; argon2 uses `memory`.
+    pub(super) fn matches(&self, password: &[u8], memory: &mut Argon2Memory) -> bool {
         match self {
-            StoredHash::Argon2(text) => {
-                let argon2 = Argon2::new(
-                    argon2::Algorithm::Argon2id,
-                    argon2::Version::V0x13,
-                    Params::default(),
-                );
-                PasswordHash::new(text)
-                    .is_ok_and(|hash| argon2.verify_password(password, &hash).is_ok())
-            }
+            StoredHash::Argon2(text) => memory.matches(password, text),
             StoredHash::Pbkdf2 { iterations, salted: Salted { salt, hash } } => {
                 let algorithm = pbkdf2::PBKDF2_HMAC_SHA512;
                 pbkdf2::verify(algorithm, *iterations, salt, password, hash).is_ok()
@@ -148,8 +141,9 @@ mod tests {
         for text in [PBKDF2, SHA512] {
             let hash = StoredHash::parse(text).unwrap();
             assert!(hash.is_outdated());
-            assert!(hash.matches(b"secret"), "{text}");
-            assert!(!hash.matches(b"Secret") && !hash.matches(b""), "{text}");
+            let matches = |password| hash.matches(password, &mut Argon2Memory::default());
+            assert!(matches(b"secret"), "{text}");
+            assert!(!matches(b"Secret") && !matches(b""), "{text}");
         }
     }
 

@@ -7,7 +7,7 @@
 //! Memory used at start, for keys, schemas and parsed CAs, is returned in the same way.
 //!
 //! The 19 MiB that a password's hash takes are outside the heap: threads have heaps of their own, which would keep them
-//! after the first login that each has checked. A gateway, which may be a small machine, has smaller buffers there too:
+//! after logins ([`fulmar_broker`] keeps them for ten seconds). A gateway, which may be a small machine, has smaller buffers there too:
 //! a QUIC client's receive buffer has 3 MB, of which little is used, but on the heap all of it would be filled with
 //! zeros at each attempt to reach upstream. Other brokers do not, because messages of a MB, each on new pages, would be
 //! forwarded half as fast.
