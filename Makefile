@@ -15,6 +15,8 @@ BROWSER := tests/browser
 QUIC_GO := $(TARGET)/interop-quic-go
 SOAK_GO := $(TARGET)/interop-soak-go
 PEBBLE := $(TARGET)/interop-pebble
+# The OpenTelemetry Collector's receiver.
+COLLECTOR := $(TARGET)/interop-collector
 # The microcontrollers' client as a program, and a server for it.
 TINY := $(TARGET)/debug/examples/udp
 TINY_QUIC_GO := $(TARGET)/interop-tiny-quic-go
@@ -145,9 +147,10 @@ built: needs
 built-tiny: needs
 	cd firmware && CARGO_TARGET_DIR=$(abspath $(TARGET)) cargo build --workspace --examples --locked
 
-test-interop: interop-needs built built-tiny $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) $(TINY_QUIC_GO) $(PEBBLE)/pebble ## Run the tests with third-party clients
+test-interop: interop-needs built built-tiny $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) $(TINY_QUIC_GO) $(PEBBLE)/pebble $(COLLECTOR) ## Run the tests with third-party clients
 	cd tests/interop && FULMAR_BIN=$(FULMAR) \
 		FULMAR_QUIC_GO=$(abspath $(QUIC_GO)) FULMAR_PEBBLE=$(abspath $(PEBBLE)) \
+		FULMAR_COLLECTOR=$(abspath $(COLLECTOR)) \
 		FULMAR_TINY=$(abspath $(TINY)) FULMAR_TINY_QUIC_GO=$(abspath $(TINY_QUIC_GO)) \
 		$(abspath $(VENV))/bin/python run.py $(TESTS)
 
@@ -193,6 +196,10 @@ $(PEBBLE)/pebble: $(wildcard tests/interop/pebble/*) | interop-needs
 	cd tests/interop/pebble && go build -o $(abspath $(@D))/ \
 		github.com/letsencrypt/pebble/v2/cmd/pebble github.com/letsencrypt/pebble/v2/cmd/pebble-challtestsrv
 	touch $@
+
+$(COLLECTOR): $(wildcard tests/interop/collector/*) | interop-needs
+	mkdir -p $(@D)
+	cd tests/interop/collector && go build -o $(abspath $@) .
 
 interop-needs:
 	@tests/interop/setup

@@ -28,6 +28,7 @@ use crate::session::{Session, SessionState};
 use crate::stall::Stall;
 use crate::storage::{Seq, Storage};
 use crate::time::Timestamp;
+use crate::tracer::Tracer;
 use crate::transports::{ClientStatistics, Transports};
 use crate::tree::TopicTree;
 
@@ -77,6 +78,7 @@ pub struct Broker {
     started: Timestamp,
     publish_hook: OnceLock<Arc<dyn PublishHook>>,
     revoked: RwLock<Arc<HashSet<u64>>>,
+    pub(crate) tracer: OnceLock<Arc<dyn Tracer>>,
 }
 
 impl std::fmt::Debug for Broker {
@@ -123,6 +125,7 @@ impl Broker {
             limits: config.limits,
             publish_hook: OnceLock::new(),
             revoked: RwLock::default(),
+            tracer: OnceLock::new(),
         })
     }
 

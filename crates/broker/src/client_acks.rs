@@ -19,6 +19,9 @@ impl SessionState {
     ) -> Result<(), AckError> {
         let Some(index) = self.flow_index(flow) else { return Ok(()) };
         let outgoing = self.flows[index].outbound.puback(packet_id)?;
+        if outgoing.traced {
+            turn.trace_acknowledged(session, &outgoing);
+        }
         self.forget(session, turn, index, &outgoing);
         self.room_made(turn, index);
         Ok(())
@@ -76,6 +79,9 @@ impl SessionState {
     ) -> Result<(), AckError> {
         let Some(index) = self.flow_index(flow) else { return Ok(()) };
         let outgoing = self.flows[index].outbound.pubcomp(packet_id)?;
+        if outgoing.traced {
+            turn.trace_acknowledged(session, &outgoing);
+        }
         // Otherwise PUBREC has already removed it from storage.
         if self.flows[index].is_stored() {
             self.forget(session, turn, index, &outgoing);

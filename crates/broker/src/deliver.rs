@@ -60,6 +60,7 @@ impl SessionState {
             qos: terms.qos,
             retain: terms.retain,
             maybe_sent: false,
+            traced: turn.is_traced(),
             send_state: SendState::of_new(self.durable, terms.qos),
             stamp: turn.stamp(),
             kept: None,

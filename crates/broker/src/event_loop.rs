@@ -47,6 +47,7 @@ fn release_durable(turn: &mut Turn) {
             Waiter::Resend(session, flow) => {
                 flows::resend(&mut session.lock(), turn, flow, number);
             }
+            Waiter::Trace(number) => turn.trace_durable(number),
         }
     }
 }

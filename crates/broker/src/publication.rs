@@ -78,6 +78,11 @@ impl<'a> Publication<'a> {
         &self.parts
     }
 
+    /// The shared form, if somebody keeps the message.
+    pub(crate) fn kept(&self) -> Option<&Arc<Message>> {
+        self.message.as_ref()
+    }
+
     /// The shared form, made at the first call.
     pub(crate) fn message(&mut self, broker: &Broker) -> Arc<Message> {
         let message = self.message.get_or_insert_with(|| {

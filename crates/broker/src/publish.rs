@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use fulmar_mqtt::QoS;
+
 use crate::aliases::Naming;
 use crate::message::MessageParts;
 use crate::publication::{Publication, Terms};
@@ -59,6 +61,9 @@ impl Shard {
             visits += tried;
         }
         self.turn.fan_out.spend(visits);
+        if self.turn.is_traced() {
+            self.turn.trace_routed(publication.kept(), taken);
+        }
         // What the broker says of itself need not interest anybody.
         if taken == 0 && !parts.topic.starts_with("$SYS/") {
             self.turn.metrics().messages_unroutable.add(1);
@@ -79,7 +84,11 @@ impl Turn {
             identifiers: &target.identifiers,
             naming: Naming::Topic,
         };
-        deliver(self, &target.session, publication, target.flow, terms)
+        let taken = deliver(self, &target.session, publication, target.flow, terms);
+        if taken && self.is_traced() && terms.qos == QoS::AtMostOnce {
+            self.trace_sent(&target.session, publication.parts());
+        }
+        taken
     }
 
     /// Hands the publication to one member of a group: the next one that is connected and accepts it,

@@ -249,6 +249,7 @@ fn restore_queued(
         qos: queued.delivery.qos,
         retain: queued.delivery.retain,
         maybe_sent,
+        traced: false,
         send_state: SendState::of_new(unsent, queued.delivery.qos),
         stamp: TurnStamp::default(),
         kept: None,

@@ -414,6 +414,8 @@ pub(crate) struct Outgoing {
     /// It waits to be sent and may have been sent before, on another stream or before a restart: it is sent with DUP
     /// ([MQTT-3.3.1-1]).
     pub(crate) maybe_sent: bool,
+    /// Its acknowledgement is reported to the tracer.
+    pub(crate) traced: bool,
     pub(crate) send_state: SendState,
     /// In which turn it was queued.
     pub(crate) stamp: TurnStamp,

@@ -18,6 +18,7 @@ use crate::peer::Token;
 use crate::session::Session;
 use crate::storage::{FlowId, Op, Position, Seq};
 use crate::time::Timestamp;
+use crate::tracer::{TraceInHand, TraceNumber};
 
 /// Buffers kept for reuse, and the largest worth keeping.
 const POOLED_BUFFERS: usize = 256;
@@ -32,6 +33,8 @@ pub(crate) enum Waiter {
     Resend(Arc<Session>, FlowId),
     /// A QoS 2 message may be sent under its now durable identifier.
     Send(Arc<Session>, FlowId, PacketId, Position),
+    /// What a traced publication caused.
+    Trace(TraceNumber),
 }
 
 /// A turn whose batch storage has.
@@ -85,6 +88,8 @@ pub(crate) struct Turn {
     pub(crate) memory_full: LogLimiter,
     /// A receiver of the publication in hand had no room for it there.
     pub(crate) memory_refused: bool,
+    /// The publication in hand, if it is traced.
+    pub(crate) trace: Option<TraceInHand>,
 }
 
 impl Turn {
@@ -116,6 +121,7 @@ impl Turn {
             quota_full: LogLimiter::default(),
             memory_full: LogLimiter::default(),
             memory_refused: false,
+            trace: None,
         }
     }
 

@@ -55,7 +55,8 @@ fn labels(family: &Family) -> String {
 fn the_page_of_metrics_is_what_a_broker_shows() {
     let upstream = TestBroker::start();
     let settings = format!(
-        "[upstream]\nurl = \"quic://localhost:{}\"\nca_file = \"{}\"\n[[upstream.up]]\nfilter = \"a/#\"\n[platform]\nenabled = true\n",
+        "[upstream]\nurl = \"quic://localhost:{}\"\nca_file = \"{}\"\n[[upstream.up]]\nfilter = \"a/#\"\n[platform]\nenabled = true\n\
+         [otlp]\nendpoint = \"http://127.0.0.1:9\"\n",
         upstream.address("quic").port(),
         upstream.ca_file().display(),
     );
@@ -69,7 +70,7 @@ fn the_page_of_metrics_is_what_a_broker_shows() {
                     `process_` are those of every program with Prometheus' libraries; those with \
                     `fulmar_gateway_` exist with [`[upstream]`](../gateway.md) and have the label `upstream` with `[upstreams.NAME]`, those with `fulmar_mqtt_sn_` with an \
                     [`mqtt_sn`](../mqtt-sn.md) listener, those with `fulmar_coap_` with a [`coap`](../coap.md) or `coaps` \
-                    listener, and `fulmar_gateway_quic_…` only while the link uses QUIC. \
+                    listener, those with `fulmar_otlp_` with [`[otlp]`](../telemetry.md), and `fulmar_gateway_quic_…` only while the link uses QUIC. \
                     `fulmar_gateway_refused` has samples, with the labels `what` and `reason`, only while \
                     [something is refused](../gateway.md#what-the-upstream-broker-refuses). A \
                     histogram `NAME` consists of `NAME_bucket{le=…}`, `NAME_sum` and `NAME_count`. The counters of the \

@@ -210,12 +210,15 @@ impl Connection {
                 shard.publish(parts);
             }
         }
+        if shard.turn.is_traced() {
+            shard.turn.trace_handled();
+        }
     }
 
-    /// The publication's properties with those that the publish hook adds, if it adds any.
+    /// The publication's properties with those that the publish hook adds, if it adds any. Asks the tracer as well.
     fn stamp(
         &self,
-        shard: &Shard,
+        shard: &mut Shard,
         session: &Session,
         topic: &str,
         properties: &[u8],
@@ -223,14 +226,22 @@ impl Connection {
     ) -> Option<Vec<u8>> {
         let (client_id, packet_id, dup) = (session.client_id(), publish.packet_id, publish.dup);
         let payload = publish.payload;
-        let hook = shard.broker().publish_hook()?;
+        let (hook, tracer) = (shard.broker().publish_hook(), shard.broker().tracer());
+        if hook.is_none() && tracer.is_none() {
+            return None;
+        }
         let is_external = self.rare.as_ref().is_some_and(|rare| rare.external_user);
         let username = is_external.then(|| session.lock().username.clone()).flatten();
         let external_user =
             username.as_deref().and_then(|name| name.strip_prefix(EXTERNAL_USER_PREFIX));
         let arrival =
             Arrival { topic, payload, properties, client_id, external_user, packet_id, dup };
-        let added = hook.stamp(&arrival)?;
+        let added = hook.and_then(|hook| hook.stamp(&arrival));
+        if let Some(tracer) = tracer {
+            let number = tracer.received(&arrival);
+            shard.turn.trace_next(number);
+        }
+        let added = added?;
         Some([properties, &added].concat())
     }
 

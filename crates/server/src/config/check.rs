@@ -7,6 +7,7 @@ use fulmar_http::MIN_HEADER_BYTES;
 
 use super::document::Config;
 use super::mqttsn;
+use super::otlp;
 use super::range::within;
 use super::sections::{Challenge, ClientAuth, set};
 use crate::exit::Usage;
@@ -30,6 +31,7 @@ pub(super) fn check(config: &Config) -> anyhow::Result<()> {
     together(config)?;
     config.proxy_protocol.check(&config.listeners)?;
     acme(config)?;
+    otlp::check(&config.otlp)?;
     ranges(config)?;
     upstream(config)?;
     mqttsn::check(&config.mqtt_sn, &config.listeners.mqtt_sn, config.auth.allow_anonymous)?;

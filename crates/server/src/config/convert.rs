@@ -344,6 +344,7 @@ impl Config {
             ("[tls] client_ca", &self.tls.client_ca),
             ("[acme] ca_file", &self.acme.ca_file),
             ("[coap] psk_file", &self.coap.psk_file),
+            ("[otlp] headers_file", &self.otlp.headers_file),
         ];
         let files = files.map(|(key, path)| (key.to_owned(), path.as_path()));
         let lists = self.tls.crl_files.iter();

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::mqttsn::MqttSn;
+use super::otlp::Otlp;
 use super::proxy_protocol::ProxyProtocol;
 use super::sections::{
     Acl, Acme, Auth, Coap, Http, Lab, LimitsConfig, Listeners, Log, Platform, Quic, Server,
@@ -34,6 +35,7 @@ pub struct Config {
     pub(crate) storage: Storage,
     pub(crate) platform: Platform,
     pub(crate) sys: Sys,
+    pub(crate) otlp: Otlp,
     pub(crate) upstream: Upstream,
     pub(crate) upstreams: BTreeMap<String, Upstream>,
     pub(crate) log: Log,

@@ -24,6 +24,7 @@ use super::gateway::GatewayStatus;
 use super::http_publish::HttpPublisher;
 use super::listeners::where_to_change;
 use super::mqttsn;
+use super::otlp;
 use super::platform::Platform;
 use crate::config::Config;
 
@@ -67,6 +68,16 @@ pub(super) struct Operated {
     /// `None` when it is off.
     pub(super) platform: Option<Platform>,
     pub(super) machine: Machine,
+    /// `None` where there is no `[otlp] endpoint`.
+    pub(super) otlp: Option<Arc<otlp::Counts>>,
+}
+
+impl Operated {
+    /// What renders the page of `/metrics`, for others than this port.
+    pub(super) fn render(&self) -> impl Fn() -> String + Send + 'static {
+        let state = self.clone();
+        move || metrics::render(&state)
+    }
 }
 
 /// Binds the `http` addresses and answers there.

@@ -23,6 +23,7 @@ mod local_client;
 mod memory;
 mod mqttsn;
 mod notify;
+mod otlp;
 mod page_config;
 mod pages;
 #[cfg_attr(not(feature = "platform"), path = "no_platform.rs")]

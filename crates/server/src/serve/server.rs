@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use fulmar_broker::auth::AccessControl;
-use fulmar_broker::{Broker, BrokerConfig};
+use fulmar_broker::{Broker, BrokerConfig, Tracer};
 use fulmar_certs::files;
 use fulmar_http::{BodyBudget, Endpoint, Plain};
 use fulmar_store::SqliteStorage;
@@ -26,6 +26,7 @@ use super::coap::{self, Coap};
 use super::gateway::Gateway;
 use super::landing_page;
 use super::mqttsn::MqttSn;
+use super::otlp::Telemetry;
 use super::publish_hook::IncomingHook;
 use super::revocation::{FileStates, Revocation};
 use super::stored::Stored;
@@ -165,6 +166,7 @@ struct Opened {
     keys: QuicKeys,
     stored: Stored,
     gateway: Option<Gateway>,
+    telemetry: Option<Telemetry>,
     platform: platform::Running,
     access_control: AccessControl,
     first_administrator: Option<PathBuf>,
@@ -194,6 +196,7 @@ impl Opened {
         if first_administrator.is_some() {
             access_control = config.access_control()?;
         }
+        let telemetry = Telemetry::open(&config.otlp)?;
         let platform = platform::Running::open(config, &data)?;
         let internal_sessions = stored.add_internal_sessions(gateway.as_ref(), &platform);
         Ok(Opened {
@@ -203,6 +206,7 @@ impl Opened {
             keys,
             stored,
             gateway,
+            telemetry,
             platform,
             access_control,
             first_administrator,
@@ -218,6 +222,8 @@ struct Parts {
     admin: admin::Running,
     /// The `http` listener.
     operator: Plain,
+    /// After the listeners: what they report is sent.
+    telemetry: Option<Telemetry>,
     /// The `https` and `webtransport` listeners.
     web: Endpoint,
     coap: Coap,
@@ -240,6 +246,8 @@ impl Parts {
     fn start(config: &Config, opened: Opened) -> anyhow::Result<(Parts, Addresses)> {
         let Opened { data, workers, certificates, keys, stored, mut gateway, mut platform, .. } =
             opened;
+        let mut telemetry = opened.telemetry;
+        let spans = telemetry.as_ref().and_then(Telemetry::maker);
         let clock = Clock::start();
         let broker_config = BrokerConfig {
             workers,
@@ -258,12 +266,15 @@ impl Parts {
             platform: platform.get().cloned(),
         }));
         let revocation = Revocation::start(&config.tls, &certificates.tls, &broker)?;
+        if let Some(spans) = &spans {
+            broker.set_tracer(Arc::clone(spans) as Arc<dyn Tracer>);
+        }
         let quic = config.quic.settings(keys.clone(), &config.limits);
         let running = listeners::start(&broker, workers, config, &certificates, &quic, clock)?;
         platform.watch(&broker);
         platform.go_live(running.server.handoff())?;
         if let Some(gateway) = &mut gateway {
-            gateway.go_live(&running.server.handoff())?;
+            gateway.go_live(&running.server.handoff(), spans.as_ref())?;
         }
         let orders = certificates.orders();
         let challenges = orders.as_ref().map(acme::Orders::tls).transpose()?;
@@ -305,7 +316,11 @@ impl Parts {
             ),
             platform: platform.get().cloned(),
             machine: certificates.machine(&data),
+            otlp: telemetry.as_ref().map(Telemetry::counts),
         };
+        if let Some(telemetry) = &mut telemetry {
+            telemetry.go_live(state.render())?;
+        }
         let operator = http::start(config, &bodies, state)?;
         let bound = running.all(web.bound(), coap.bound(), mqtt_sn.bound(), operator.bound());
         let line = listeners::ready_line(shown.get_or_init(|| bound.clone()));
@@ -316,6 +331,7 @@ impl Parts {
             acme,
             admin,
             operator,
+            telemetry,
             web,
             coap,
             mqtt_sn,
@@ -354,6 +370,8 @@ impl Parts {
         drop(self.platform);
         // After the clients: the outbox or the session has their last publications.
         drop(self.gateway);
+        // With the spans of all of these.
+        drop(self.telemetry);
         if let Err(error) = self.certificates.tickets.close() {
             // Clients reconnect with a full handshake then; that is no failure of the broker.
             tracing::warn!("cannot store TLS tickets: {error}");

@@ -17,6 +17,7 @@ use anyhow::Context as _;
 
 use self::finding::{Finding, Report};
 use crate::config::{Config, Upstream, set};
+use crate::serve::otlp::Telemetry;
 
 const FIRST_ADMINISTRATOR: &str =
     "nobody can log in from other machines yet: the next start creates a first administrator";
@@ -64,6 +65,7 @@ fn files(config: &Config) -> Vec<Finding> {
     }
     let errors = [
         config.access_control().map(drop),
+        Telemetry::open(&config.otlp).map(drop),
         upstreams(config, upstream),
         upstreams(config, dead_letters),
         #[cfg(feature = "platform")]

@@ -1,7 +1,7 @@
 //! One upstream broker: its outbox, and the connections to it and to the local broker.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use anyhow::Context as _;
@@ -19,6 +19,7 @@ use super::shared::Shared;
 use super::{local, remote};
 use crate::config::{Config, Upstream};
 use crate::serve::internal_sessions::{self, InternalSessions};
+use crate::serve::otlp::SpanMaker;
 
 /// Messages from upstream that the local broker has not accepted yet.
 const MAX_COMING_DOWN: usize = 64;
@@ -86,6 +87,7 @@ impl Forwarder {
             metrics: Arc::clone(&metrics),
             name,
             client_id,
+            spans: OnceLock::new(),
         };
         let dead_letters = config.dead_letters().map(|(path, max_bytes)| {
             let opened = DeadLetters::open(path, max_bytes);
@@ -111,7 +113,14 @@ impl Forwarder {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub(super) fn go_live(&mut self, handoff: Handoff) -> anyhow::Result<()> {
+    pub(super) fn go_live(
+        &mut self,
+        handoff: Handoff,
+        spans: Option<Arc<SpanMaker>>,
+    ) -> anyhow::Result<()> {
+        if let Some(spans) = spans {
+            drop(self.shared.spans.set(spans));
+        }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = watch::channel(false);
         let (shared, outbox) = (Arc::clone(&self.shared), self.outbox_thread.handle());

@@ -34,6 +34,7 @@ use self::forwarder::Forwarder;
 pub(super) use self::stamps::Stamps;
 pub(super) use self::status::GatewayStatus;
 use super::internal_sessions::InternalSessions;
+use super::otlp::SpanMaker;
 use crate::config::{Config, Upstream};
 
 /// The gateway: opened, and connected by [`Gateway::go_live`]. Dropping it ends all connections.
@@ -69,12 +70,17 @@ impl Gateway {
         Stamps(self.0.iter().map(|forwarder| Arc::clone(forwarder.shared())).collect())
     }
 
-    /// Connects to the local broker and to those upstream.
+    /// Connects to the local broker and to those upstream. Reports messages with a recorded trace to `spans`.
     ///
     /// # Errors
     /// A thread cannot be started.
-    pub(super) fn go_live(&mut self, handoff: &Handoff) -> anyhow::Result<()> {
-        self.0.iter_mut().try_for_each(|forwarder| forwarder.go_live(handoff.clone()))
+    pub(super) fn go_live(
+        &mut self,
+        handoff: &Handoff,
+        spans: Option<&Arc<SpanMaker>>,
+    ) -> anyhow::Result<()> {
+        let mut forwarders = self.0.iter_mut();
+        forwarders.try_for_each(|forwarder| forwarder.go_live(handoff.clone(), spans.cloned()))
     }
 
     /// Its metrics and health.

@@ -339,6 +339,9 @@ impl<'a> Uplink<'a> {
         match outcome {
             Ok(_) => {
                 count(&metrics.sent, messages.len());
+                if let Some(spans) = self.shared.spans.get() {
+                    spans.forwarded(messages, &self.shared.name, &self.shared.config.url);
+                }
                 self.outbox.remove(messages.iter().map(|message| message.seq).collect());
                 if let Some((what, _)) = self.scheduler.accepted(publication) {
                     tracing::info!(?what, "the upstream broker accepts the topic again");

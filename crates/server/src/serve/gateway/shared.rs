@@ -1,6 +1,6 @@
 //! What both connections, to the local broker and to upstream, share.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use fulmar_congestion::Congestion;
 use fulmar_gateway::identity::Stamper;
@@ -8,6 +8,7 @@ use fulmar_gateway::mapping::Mapping;
 
 use super::metrics::GatewayMetrics;
 use crate::config::Upstream;
+use crate::serve::otlp::SpanMaker;
 
 /// What both connections share.
 pub(super) struct Shared {
@@ -23,6 +24,8 @@ pub(super) struct Shared {
     pub(super) down: Mapping,
     pub(super) stamper: Arc<Stamper>,
     pub(super) metrics: Arc<GatewayMetrics>,
+    /// Makes spans of messages with a recorded trace; empty without `[otlp]`.
+    pub(super) spans: OnceLock<Arc<SpanMaker>>,
 }
 
 impl Shared {

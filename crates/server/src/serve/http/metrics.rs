@@ -19,6 +19,7 @@ use super::machine::{Machine, Metric};
 use crate::serve::coap;
 use crate::serve::gateway::GatewayStatus;
 use crate::serve::mqttsn;
+use crate::serve::otlp;
 use crate::serve::platform::PlatformCounts;
 
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -93,6 +94,9 @@ pub(super) fn render(state: &Operated) -> String {
     if let Some(store) = &state.store {
         page.store(&store.stats());
     }
+    if let Some(counts) = &state.otlp {
+        page.otlp(counts.totals());
+    }
     page.machine(&state.machine);
     page.text
 }
@@ -115,6 +119,15 @@ impl Page {
     fn one(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
         self.head(name, kind, help);
         self.sample(name, "", value);
+    }
+
+    fn otlp(&mut self, totals: otlp::Totals) {
+        let help = "Spans that the collector accepted, or that were dropped";
+        self.head("otlp_spans_total", "counter", help);
+        self.sample("otlp_spans_total", "{outcome=\"sent\"}", totals.spans_sent);
+        self.sample("otlp_spans_total", "{outcome=\"dropped\"}", totals.spans_dropped);
+        let help = "Requests that the collector did not accept";
+        self.one("otlp_requests_failed_total", "counter", help, totals.requests_failed);
     }
 
     fn machine(&mut self, machine: &Machine) {

@@ -1,0 +1,77 @@
+//! Section `[otlp]`: the OpenTelemetry collector that gets traces and metrics.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::range::within;
+use crate::exit::Usage;
+
+/// Traces and metrics for an OpenTelemetry collector.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Otlp {
+    /// The collector's address for OTLP over HTTP, without the path; empty for none.
+    pub(crate) endpoint: String,
+    /// Headers of its requests, such as a token; empty for none.
+    pub(crate) headers_file: PathBuf,
+    /// The name of the service.
+    pub(crate) service_name: String,
+    /// Whether the publications with a recorded trace are reported.
+    pub(crate) traces: bool,
+    /// Seconds between two reports of metrics; 0 for never.
+    pub(crate) metrics_interval_s: u32,
+}
+
+impl Default for Otlp {
+    fn default() -> Self {
+        Otlp {
+            endpoint: String::new(),
+            headers_file: PathBuf::new(),
+            service_name: "fulmar".to_owned(),
+            traces: true,
+            metrics_interval_s: 60,
+        }
+    }
+}
+
+/// Checks the section.
+///
+/// # Errors
+/// The endpoint is no address of a collector, or the interval is out of its range.
+pub(super) fn check(otlp: &Otlp) -> Result<(), Usage> {
+    within("otlp.metrics_interval_s", otlp.metrics_interval_s, 0, 24 * 3600)?;
+    let endpoint = &otlp.endpoint;
+    let uri = endpoint.parse::<http::Uri>().ok();
+    let is_url = uri.is_some_and(|uri| {
+        matches!(uri.scheme_str(), Some("http" | "https"))
+            && uri.host().is_some_and(|host| !host.is_empty())
+            && uri.query().is_none()
+    });
+    if endpoint.is_empty() || is_url {
+        return Ok(());
+    }
+    let text = "is not an address of a collector; write http://HOST:4318 or https://HOST[:PORT]";
+    Err(Usage(format!("[otlp] endpoint = {endpoint:?}: {text}")))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_collector_has_a_url() {
+        let with = |endpoint: &str| {
+            let otlp = Otlp { endpoint: endpoint.to_owned(), ..Otlp::default() };
+            check(&otlp).map_err(|error| error.to_string())
+        };
+        for good in ["", "http://127.0.0.1:4318", "https://otlp.example.org/base/"] {
+            with(good).unwrap();
+        }
+        for wrong in ["127.0.0.1:4318", "localhost", "grpc://a:4317", "http://", "http://a?b=c"] {
+            let error = with(wrong).unwrap_err();
+            assert!(error.starts_with("[otlp] endpoint") && error.contains("4318"), "{error}");
+        }
+    }
+}
