@@ -223,6 +223,7 @@ fn ranges(config: &Config) -> Result<(), Usage> {
     within("coap.max_buffered_bytes", config.coap.max_buffered_bytes, 65_536, usize::MAX)?;
     within("coap.max_observations_per_peer", config.coap.max_observations_per_peer, 1, 65_536)?;
     limits.memory.bytes()?;
+    limits.disk.bytes(&config.data_dir())?;
     within("limits.max_packet_bytes", limits.max_packet_bytes, 64, MAX_PACKET_BYTES)?;
     within("limits.max_connections", limits.max_connections, 1, usize::MAX)?;
     within("limits.max_client_id_bytes", limits.max_client_id_bytes, 23, 65_535)?;

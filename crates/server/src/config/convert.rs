@@ -20,6 +20,7 @@ use super::sections::{
     AclRule, Anonymous, Auto, ClientAuth, Coap, Congestion, Enabled, Http, LimitsConfig, Quic,
     Retry, RuleAction, Storage, set,
 };
+use super::store_part::StorePart;
 use super::upstream::Upstream;
 use crate::exit::Usage;
 
@@ -34,7 +35,8 @@ impl Config {
     /// How the budget for memory is divided.
     pub(crate) fn memory(&self) -> Parts {
         // Checked when the configuration was read.
-        Parts::of(self.limits.memory.bytes().unwrap_or(u64::MAX))
+        let parts = Parts::of(self.limits.memory.bytes().unwrap_or(u64::MAX));
+        self.store_part().map_or(parts, |store| store.lower(parts))
     }
 
     /// Bytes of request bodies that may be in memory.
@@ -214,15 +216,15 @@ impl ClientAuth {
 
 impl Storage {
     /// Options of the store.
-    pub(crate) fn options(&self) -> fulmar_store::Options {
+    pub(crate) fn options(&self, part: Option<StorePart>) -> fulmar_store::Options {
         let fulmar_store::Options { cache_bytes, log_pages, retry_first, retry_last, .. } =
             fulmar_store::Options::default();
         fulmar_store::Options {
             commit_interval: Duration::from_millis(u64::from(self.commit_interval_ms)),
             commit_max_ops: self.commit_max_ops,
-            max_bytes: (self.max_bytes > 0).then_some(self.max_bytes),
+            max_bytes: part.map(|part| part.database),
             cache_bytes,
-            log_pages,
+            log_pages: part.map_or(log_pages, |part| part.log_pages),
             retry_first,
             retry_last,
         }

@@ -7,6 +7,7 @@
 
 mod check;
 mod convert;
+mod disk;
 mod document;
 mod features;
 mod memory;
@@ -16,6 +17,7 @@ mod proxy_protocol;
 mod range;
 mod read;
 mod sections;
+mod store_part;
 mod upstream;
 mod upstreams;
 

@@ -10,6 +10,7 @@ use fulmar_broker::{ClientStatistics, DropPolicy, Limits, RatePolicy, SessionOwn
 use fulmar_transport::{QuicKeys, QuicSettings, TransportLimits};
 use serde::{Deserialize, Serialize};
 
+use super::disk::Disk;
 use super::memory::Memory;
 use crate::logging::Format;
 
@@ -326,6 +327,7 @@ impl Default for Coap {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct LimitsConfig {
     pub(crate) memory: Memory,
+    pub(crate) disk: Disk,
     pub(crate) max_packet_bytes: usize,
     pub(crate) max_connections: usize,
     pub(crate) max_client_id_bytes: usize,
@@ -361,6 +363,7 @@ impl Default for LimitsConfig {
         let (limits, transport) = (Limits::default(), TransportLimits::default());
         LimitsConfig {
             memory: Memory::default(),
+            disk: Disk::default(),
             max_packet_bytes: limits.max_packet_bytes,
             max_connections: limits.max_connections,
             max_client_id_bytes: limits.max_client_id_bytes,
@@ -481,7 +484,7 @@ pub(crate) struct Storage {
     pub(crate) commit_interval_ms: u32,
     /// Operations after which a commit accepts no more.
     pub(crate) commit_max_ops: usize,
-    /// Largest size of the database; 0 for no limit.
+    /// Largest size of the database; 0 for its part of [`LimitsConfig::disk`].
     pub(crate) max_bytes: u64,
     /// How long a commit may take before the broker refuses what it would have to store.
     pub(crate) stall_timeout_s: u32,

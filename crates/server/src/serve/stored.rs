@@ -36,8 +36,8 @@ impl Stored {
             }
         };
         let path = data.join("broker.db");
-        let (store, restored) =
-            SqliteStorage::open(&path, &config.storage.options(), Box::new(committed))?;
+        let options = config.storage.options(config.store_part());
+        let (store, restored) = SqliteStorage::open(&path, &options, Box::new(committed))?;
         let store = Arc::new(store);
         Ok(Stored { store: Some(Arc::clone(&store)), storage: store, restored, wake })
     }
