@@ -53,7 +53,7 @@ STORE ?=
 READINGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run gateway web test test-web test-rust test-postgres built built-tiny test-interop test-browser screenshots kill-test gateway-kill-test gateway-memory-test attack fuzz lint fmt doc bench bench-packaged bench-parts \
+.PHONY: help run gateway web test test-web test-rust test-postgres built built-tiny test-interop test-browser screenshots kill-test identity-test gateway-kill-test gateway-memory-test attack fuzz lint fmt doc bench bench-packaged bench-parts \
 	reference site tools needs interop-needs firmware firmware-run firmware-test
 
 help: ## List the targets
@@ -233,6 +233,10 @@ soak: interop-needs $(VENV)/ready $(SOAK_GO) ## Cut the power of a broker under 
 	cd tests/interop && FULMAR_BIN=$(or $(FULMAR_BIN),$(abspath $(TARGET))/release/fulmar) \
 		FULMAR_SOAK_GO=$(abspath $(SOAK_GO)) FULMAR_SOAK_KILLS=$(KILLS) FULMAR_PATIENCE_S=600 \
 		$(abspath $(VENV))/bin/python -u -m unittest -v power_cuts
+
+identity-test: built ## Kill a broker 50 times during changes of users; change a rule for 10,000 connected clients
+	ulimit -Sn $$(ulimit -Hn) && FULMAR_BIN=$(FULMAR) FULMAR_KILLS=50 FULMAR_CLIENTS=10000 \
+		cargo test --workspace --locked --test dynamic_security -- --nocapture --test-threads 1
 
 gateway-kill-test: needs $(VENV)/ready ## Kill a gateway twenty times during 50,000 readings
 	cargo build --release --locked --package fulmar

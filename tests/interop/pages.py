@@ -62,6 +62,7 @@ TYPED = [
     ("tests/interop/test_page_commands.py", "docs/meters.md",
      ["fulmar demo meters", "fulmar pub mqtt://localhost -t receiver"]),
     ("tests/interop/test_mqttsn.py", "docs/mqtt-sn.md", ["mqtt_sn_pub "]),
+    ("tests/interop/test_dynsec.py", "docs/access.md", ["mosquitto_ctrl "]),
     ("tests/interop/test_page_commands.py", "docs/gateway.md", ["curl --data"]),
     ("tests/interop/test_outbox.py", "docs/outbox.md", ["## See that it works"]),
     ("tests/interop/test_page_commands.py", "docs/firmware.md",

@@ -58,7 +58,7 @@ fn first_and_second_start(platform: bool) {
     broker.restart();
     assert!(can_log_in(&broker, Some(&password)));
     assert!(!path.exists() && !broker.log().contains("first-administrator"), "{}", broker.log());
-    assert_eq!(broker.data().join("passwords").exists(), !platform);
+    assert_eq!(broker.data().join("identities.db").exists(), !platform);
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn nobody_is_created_on_loopback_or_beside_another_way_to_log_in() {
             .env("FULMAR_AUTH__ALLOW_ANONYMOUS", "always")
             .start(),
     ] {
-        assert!(!file(&broker).exists() && !broker.data().join("passwords").exists());
+        assert!(!file(&broker).exists() && !broker.data().join("identities.db").exists());
     }
 }
 

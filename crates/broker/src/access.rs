@@ -153,7 +153,7 @@ impl AccessRules {
 
 /// Whether `topic` is where mosquitto's bridges say whether they are connected
 /// (`$SYS/broker/connection/<client id>/state`), and the client's own.
-fn is_own_bridge_state(client_id: &str, topic: &str) -> bool {
+pub(crate) fn is_own_bridge_state(client_id: &str, topic: &str) -> bool {
     let name = topic.strip_prefix("$SYS/broker/connection/");
     let name = name.and_then(|rest| rest.strip_suffix("/state"));
     name.is_some_and(|name| name == client_id)
@@ -191,7 +191,7 @@ impl Rule {
 }
 
 /// A filter that reaches whatever the rule's filter reaches, for whomever.
-fn anybodys(filter: &str) -> Box<str> {
+pub(crate) fn anybodys(filter: &str) -> Box<str> {
     let level = |level| if has_placeholder(level) { "+" } else { level };
     filter.split('/').map(level).collect::<Vec<_>>().join("/").into()
 }
@@ -214,6 +214,16 @@ fn fill<'a>(filter: &'a str, subject: Subject<'_>) -> Option<Cow<'a, str>> {
         filled = filled.replace(placeholder, name);
     }
     Some(filled.into())
+}
+
+/// The filter of a rule with its placeholders filled.
+pub(crate) fn matched<'a>(filter: &'a str, subject: Subject<'_>) -> Option<Cow<'a, str>> {
+    fill(filter, subject)
+}
+
+/// Whether a rule's filter, for this client, covers all that a subscription's filter does.
+pub(crate) fn covered(rule: &str, subject: Subject<'_>, filter: &str) -> bool {
+    fill(rule, subject).is_some_and(|rule| includes(&rule, filter))
 }
 
 /// Whether everything `inner` matches is matched by `outer`.

@@ -11,6 +11,7 @@ use crate::access::{EXTERNAL_TOPICS, Subject};
 use crate::auth::AccessControl;
 use crate::back_pressure::BackPressure;
 use crate::bans::Bans;
+use crate::control::Control;
 use crate::deadlines::{Deadlines, Due};
 use crate::deferred_ops::HandedOver;
 use crate::event::{BrokerEvent, CloseOrder};
@@ -79,6 +80,7 @@ pub struct Broker {
     publish_hook: OnceLock<Arc<dyn PublishHook>>,
     revoked: RwLock<Arc<HashSet<u64>>>,
     pub(crate) tracer: OnceLock<Arc<dyn Tracer>>,
+    control: OnceLock<Arc<dyn Control>>,
 }
 
 impl std::fmt::Debug for Broker {
@@ -126,6 +128,7 @@ impl Broker {
             publish_hook: OnceLock::new(),
             revoked: RwLock::default(),
             tracer: OnceLock::new(),
+            control: OnceLock::new(),
         })
     }
 
@@ -248,6 +251,29 @@ impl Broker {
         for at in self.registry.external_users() {
             self.mailboxes.post(at, BrokerEvent::Recheck);
         }
+    }
+
+    /// Makes a change of [`IdentityTable`](crate::auth::IdentityTable) effective for clients that are connected: what
+    /// was decided for the users whom it concerns is forgotten, and those are disconnected whose credential has changed,
+    /// as each worker gets to it.
+    pub fn identities_changed(&self, concerns: impl Fn(Option<&str>) -> bool) {
+        let (any, attached) = self.registry.of_users(concerns);
+        if any {
+            self.change_tree(|_| ());
+        }
+        for at in attached {
+            self.mailboxes.post(at, BrokerEvent::Recheck);
+        }
+    }
+
+    /// Lets `control` have what clients publish to [`CONTROL_TOPIC`](crate::control::CONTROL_TOPIC), if the identity
+    /// store's rules allow them that. Only the first call counts.
+    pub fn set_control(&self, control: Arc<dyn Control>) {
+        drop(self.control.set(control));
+    }
+
+    pub(crate) fn control(&self) -> Option<&dyn Control> {
+        self.control.get().map(|control| &**control)
     }
 
     pub(crate) fn access_control(&self) -> Arc<AccessControl> {

@@ -22,6 +22,8 @@ pub enum BrokerEvent {
     Close(CloseOrder),
     /// Credentials or rights of external users have changed.
     Recheck,
+    /// The answer to a request that it has published to [`crate::control::CONTROL_TOPIC`].
+    ControlResponse(Box<[u8]>),
     /// A slow authentication has been decided.
     Authenticated(AuthReply),
 }

@@ -22,6 +22,7 @@ mod bucket;
 mod client_acks;
 mod client_list;
 mod connection;
+pub mod control;
 mod deadlines;
 mod deferred_ops;
 mod deliver;

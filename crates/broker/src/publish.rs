@@ -72,6 +72,31 @@ impl Shard {
     }
 }
 
+impl Shard {
+    /// Publishes to one session only, if it has a subscription and the rules allow it.
+    pub(crate) fn publish_to(&mut self, session: &Session, topic: &str, payload: &[u8]) -> bool {
+        let broker = Arc::clone(&self.turn.broker);
+        let route = self.routes.find(&broker, topic, &mut self.turn.fan_out);
+        let parts = MessageParts {
+            topic,
+            properties: &[],
+            payload,
+            qos: QoS::AtMostOnce,
+            retain: false,
+            expires_at: None,
+            publisher: 0,
+        };
+        let mut publication = Publication::new(parts, &mut self.parcel);
+        publication.found_in = route.generation;
+        let own = route.targets.iter().filter(|target| target.session.key() == session.key());
+        let mut taken = false;
+        for target in own {
+            taken |= self.turn.hand_over(&mut publication, target);
+        }
+        taken
+    }
+}
+
 impl Turn {
     fn hand_over(&mut self, publication: &mut Publication<'_>, target: &Target) -> bool {
         let parts = publication.parts();

@@ -69,6 +69,23 @@ impl Registry {
         attached.collect()
     }
 
+    /// Whether there are sessions of users whom this concerns, and where those are that are connected.
+    pub(crate) fn of_users(
+        &self,
+        concerns: impl Fn(Option<&str>) -> bool,
+    ) -> (bool, Vec<Attachment>) {
+        let sessions: Vec<_> = self.sessions.lock().values().map(Arc::clone).collect();
+        let (mut any, mut attached) = (false, Vec::new());
+        for session in sessions {
+            let state = session.lock();
+            if concerns(state.username.as_deref()) {
+                any = true;
+                attached.extend(state.attachment);
+            }
+        }
+        (any, attached)
+    }
+
     /// The will of the client's session, which may be due when that is opened.
     pub(crate) fn will_of(&self, client_id: &str) -> Option<Arc<Will>> {
         let session = self.sessions.lock().get(client_id).map(Arc::clone)?;

@@ -4,6 +4,8 @@
 //! [`State::apply`]. The clients, groups and roles are those of mosquitto's dynamic security plugin, so that its tools
 //! work with them; what a role allows is in [`Acl`].
 //!
+//! [`control`] has these commands as JSON, and [`Compiler`] fills the broker's table of clients and their rules.
+//!
 //! [`Store`] keeps the state in SQLite, in one transaction per batch of commands: what is reported as applied survives
 //! kill -9 and loss of power, and a batch that was interrupted has no effect. [`Identities`] has a thread with a store,
 //! and everybody else's view of the state. Another process, such as `fulmar user`, may change the same file meanwhile:
@@ -11,9 +13,12 @@
 #![forbid(unsafe_code)]
 
 mod acl;
+mod administrator;
 mod affected;
 mod checks;
 mod command;
+mod compiled;
+pub mod control;
 mod entities;
 mod limits;
 mod passwords;
@@ -24,8 +29,11 @@ mod store;
 mod tokens;
 
 pub use acl::{AccessKind, Acl, AclKind, DefaultAccess, Ranked};
+pub use administrator::administrator_role;
 pub use affected::Affected;
 pub use command::{ClientChanges, Command, GroupChanges, Refused, RoleChanges};
+pub use compiled::Compiler;
+pub use control::Asker;
 pub use entities::{AdministrationRole, ApiToken, Client, Group, PasswordHash, Role, Texts};
 pub use limits::{
     MAX_ACLS_PER_ROLE, MAX_CLIENTS, MAX_GROUPS, MAX_NAME_BYTES, MAX_RANKED, MAX_ROLES,

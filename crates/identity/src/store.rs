@@ -140,6 +140,25 @@ impl Store {
         Ok(store)
     }
 
+    /// Whether there is a store at `path` that has clients; also if it cannot be read, which opening it then reports.
+    #[must_use]
+    pub fn has_clients(path: &Path) -> bool {
+        let read = || {
+            let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+            let connection = Connection::open_with_flags(path, flags)?;
+            connection.busy_timeout(PATIENCE)?;
+            // What was created and not filled before the power failed has no tables.
+            let sql = "SELECT count(*) FROM sqlite_schema WHERE name = 'entity'";
+            let tables: i64 = connection.query_row(sql, [], |row| row.get(0))?;
+            if tables == 0 {
+                return Ok(0);
+            }
+            let sql = "SELECT count(*) FROM (SELECT 1 FROM entity WHERE kind = 3 LIMIT 1)";
+            connection.query_row(sql, [], |row| row.get::<_, i64>(0))
+        };
+        path.is_file() && read().map_or(true, |clients: i64| clients > 0)
+    }
+
     /// The state as of the last change or [`Store::refresh`].
     #[must_use]
     pub fn state(&self) -> &State {

@@ -1,4 +1,5 @@
-//! `fulmar user` and `fulmar twin`: the platform's users and twins.
+//! `fulmar user` and `fulmar twin`: the platform's users and twins; of a broker without the platform, the clients of its
+//! identity store.
 //!
 //! They work on the data folder, with the server running or not. Passwords come from the terminal or
 //! standard input, never from the command line.
@@ -10,6 +11,7 @@ use clap::Subcommand;
 use fulmar_certs::files;
 use fulmar_platform::{Admin, DATABASE_FILE, Database, Role, UserSummary, UserToAdd};
 
+use crate::broker_users::{BrokerUsers, only_platform};
 use crate::config::Config;
 use crate::exit::Usage;
 use crate::passwd;
@@ -28,7 +30,10 @@ Examples:
   fulmar user token gw-1 --list
   fulmar user token gw-1 --revoke 5f0c19a2               it is no longer accepted
 
-A running server sees changes within half a second.";
+A running server sees changes within half a second.
+
+Without the platform, users are the broker's own: `fulmar user add ann --admin` may do everything, and without
+--admin nothing until `mosquitto_ctrl dynsec` gives ann roles.";
 
 const TWIN_EXAMPLES: &str = "\
 Examples:
@@ -58,6 +63,13 @@ enum Missing {
 }
 
 impl Folder {
+    /// The users of a broker without the platform.
+    fn broker_users(&self) -> anyhow::Result<Option<BrokerUsers>> {
+        let config = Config::load(self.config.as_deref())?;
+        let data = self.data.clone().unwrap_or_else(|| config.data_dir());
+        Ok(BrokerUsers::of(&config, &data, &data.join(DATABASE_FILE)))
+    }
+
     fn open(&self, missing: Missing) -> anyhow::Result<Admin> {
         let config = Config::load(self.config.as_deref())?;
         let data = self.data.clone().unwrap_or_else(|| config.data_dir());
@@ -223,8 +235,30 @@ impl UserAction {
     }
 }
 
+impl UserAction {
+    fn run_without_platform(&self, users: &BrokerUsers) -> anyhow::Result<()> {
+        match self {
+            UserAction::Add { twin: Some(_), .. } => Err(only_platform("add --twin")),
+            UserAction::Add { name, display_name, admin, .. } => {
+                users.add(name, display_name.as_deref(), *admin, &passwd::ask()?)
+            }
+            UserAction::Passwd { name } => users.set_password(name, &passwd::ask()?),
+            UserAction::Remove { name } => users.remove(name),
+            UserAction::List => {
+                users.list()?.iter().for_each(|line| println!("{line}"));
+                Ok(())
+            }
+            UserAction::Role { .. } => Err(only_platform("role")),
+            UserAction::Token(_) => Err(only_platform("token")),
+        }
+    }
+}
+
 /// Runs `fulmar user`.
 pub fn user(args: &UserArgs) -> anyhow::Result<()> {
+    if let Some(users) = args.folder.broker_users()? {
+        return args.action.run_without_platform(&users);
+    }
     let admin = args.folder.open(args.action.with_none()?)?;
     match &args.action {
         UserAction::Add { name, display_name, admin: server_admin, twin, role } => {

@@ -2,6 +2,8 @@
 
 #[cfg(feature = "platform")]
 pub mod accounts;
+#[cfg(feature = "platform")]
+mod broker_users;
 mod config;
 pub mod passwd;
 mod serve;

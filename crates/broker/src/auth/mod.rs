@@ -7,6 +7,7 @@
 mod admitted;
 mod argon2_memory;
 mod external_users;
+mod identities;
 mod jws;
 mod jwt;
 mod password;
@@ -23,6 +24,10 @@ use fulmar_mqtt::topic::Subscription;
 
 pub use admitted::{Admitted, AuthReply};
 pub use external_users::{ExternalUsers, Login};
+pub(crate) use identities::CONTROL_PREFIX;
+pub use identities::{
+    DefaultAccess, Identity, IdentityChanges, IdentityTable, RoleRules, TopicRule,
+};
 pub use jws::KeyError;
 pub use jwt::{JwtError, JwtVerifier};
 pub(crate) use password::{Applicant, Decision, WaitingLogin};
@@ -30,7 +35,7 @@ pub use password::{HashReplacements, PasswordError, PasswordFile, hash_password}
 pub use reply_to::ReplyTo;
 pub use stored_hash::{HashError, MAX_PBKDF2_ITERATIONS, check_hash, verify_password};
 
-use crate::access::{AccessRules, Action, Subject};
+use crate::access::{AccessRules, Action, Subject, is_own_bridge_state};
 pub use crate::access::{EXTERNAL_TOPICS, EXTERNAL_USER_PREFIX};
 use crate::explain::Because;
 use crate::owner::SessionOwner;
@@ -49,6 +54,8 @@ pub struct AccessControl {
     pub session_owner: SessionOwner,
     /// A part of the program that has users of its own.
     pub external_users: Option<Arc<dyn ExternalUsers>>,
+    /// The identity store's clients. They come before those of the password file, and have only the store's rules.
+    pub identities: Option<Arc<IdentityTable>>,
 }
 
 /// What a client presents.
@@ -98,7 +105,8 @@ impl AccessControl {
             Asked::External(None) => return Decision::Later(None),
             Asked::Nobody(applicant) => applicant,
         };
-        match (&self.passwords, credentials.username, credentials.password) {
+        let passwords = self.passwords.as_ref().filter(|passwords| passwords.has_users());
+        match (passwords, credentials.username, credentials.password) {
             (Some(passwords), Some(username), Some(password)) => {
                 passwords.check(username, password, applicant)
             }
@@ -123,7 +131,7 @@ impl AccessControl {
         let (Some(external_users), Some(password)) = (&self.external_users, text) else {
             return Asked::Nobody(applicant);
         };
-        // The operator's own file goes first.
+        // The operator's own store and file go first.
         let knows = |name| self.passwords.as_ref().is_some_and(|file| file.knows(name));
         let in_file = credentials.username.is_some_and(knows);
         if external_users.is_token(password) {
@@ -137,7 +145,8 @@ impl AccessControl {
         let Some(username) = credentials.username else { return Asked::Nobody(applicant) };
         // Without a file, and if names are not mere labels, the time until the answer must not show whether there is
         // such an external user.
-        let unknown = self.passwords.is_none() && !credentials.allow_anonymous;
+        let has_users = self.passwords.as_ref().is_some_and(PasswordFile::has_users);
+        let unknown = !has_users && !credentials.allow_anonymous;
         if in_file || !(external_users.knows(username) || unknown) {
             return Asked::Nobody(applicant);
         }
@@ -178,6 +187,7 @@ impl AccessControl {
     /// logins.
     pub(crate) fn inherit(&mut self, before: &AccessControl) {
         self.external_users = self.external_users.take().or_else(|| before.external_users.clone());
+        self.identities = self.identities.take().or_else(|| before.identities.clone());
         if let (Some(new), Some(old)) = (&self.passwords, &before.passwords) {
             new.remember(old);
         }
@@ -185,18 +195,25 @@ impl AccessControl {
 
     /// Whether the credential has not been revoked.
     pub(crate) fn is_good(&self, credential: &str) -> bool {
+        if let Some(good) = self.identities.as_ref().and_then(|table| table.is_good(credential)) {
+            return good;
+        }
         self.external_users
             .as_ref()
             .is_some_and(|external_users| external_users.is_good(credential))
     }
 
-    /// Whether the client is an external user that has a subscription it might not make now.
+    /// Whether the client is an external user or one of the identity store, and has a subscription it might not make now.
     pub(crate) fn has_outgrown<'f>(
         &self,
         subject: Subject<'_>,
         mut filters: impl Iterator<Item = &'f str>,
     ) -> bool {
-        external_users::name(subject).is_some()
+        let stored = || {
+            let table = self.identities.as_ref();
+            table.is_some_and(|table| table.has_rules_for(subject))
+        };
+        (external_users::name(subject).is_some() || stored())
             && filters.any(|text| {
                 let parsed = Subscription::parse(text);
                 !parsed.is_ok_and(|own| self.allows(subject, Action::Subscribe, own.filter))
@@ -228,14 +245,48 @@ impl AccessControl {
     /// Whether everybody may publish to this topic, so that nothing need be looked up.
     pub(crate) fn is_open_to(&self, topic: &str) -> bool {
         let guarded = self.external_users.is_some() && topic.starts_with(EXTERNAL_TOPICS);
-        self.rules.is_open() && !guarded && !topic.starts_with('$')
+        let stored = self.identities.as_ref().is_some_and(|table| table.is_in_use());
+        self.rules.is_open() && !guarded && !stored && !topic.starts_with('$')
+    }
+
+    /// Whether the identity store keeps this client from connecting, however it was authenticated.
+    pub(crate) fn refuses(&self, username: Option<&str>, client_id: &str) -> bool {
+        self.identities.as_ref().is_some_and(|table| table.refuses(username, client_id))
+    }
+
+    /// The credential, which can be revoked, of a user that the identity store has.
+    pub(crate) fn stored_credential(&self, username: Option<&str>) -> Option<Box<str>> {
+        self.identities.as_ref()?.credential(username?)
+    }
+
+    /// Whether the client may end a subscription: only the identity store has rules for this.
+    pub(crate) fn may_unsubscribe(&self, subject: Subject<'_>, filter: &str) -> bool {
+        let table = self.identities.as_ref().filter(|_| external_users::name(subject).is_none());
+        table.and_then(|table| table.may_unsubscribe(subject, filter)).unwrap_or(true)
+    }
+
+    /// What the identity store says; `None` if the client is not one of its own.
+    fn stored_rules(&self, subject: Subject<'_>, action: Action, topic: &str) -> Option<bool> {
+        let table = self.identities.as_ref()?;
+        // Nobody else's than the external users', unless a rule says so.
+        let by_default = self.external_users.is_none() || !topic.starts_with(EXTERNAL_TOPICS);
+        table.decide(subject, action, topic, by_default)
     }
 
     /// Whether the client may publish to `topic`; see [`AccessRules`].
     pub(crate) fn may_publish(&self, subject: Subject<'_>, topic: &str) -> bool {
         if topic.starts_with('$') {
-            return external_users::name(subject).is_none()
-                && self.rules.may_publish(subject, topic);
+            if external_users::name(subject).is_some() {
+                return false;
+            }
+            return match self.stored_rules(subject, Action::Publish, topic) {
+                Some(allowed) => {
+                    let open = topic.starts_with(CONTROL_PREFIX)
+                        || is_own_bridge_state(subject.client_id, topic);
+                    open && allowed
+                }
+                None => self.rules.may_publish(subject, topic),
+            };
         }
         self.allows(subject, Action::Publish, topic)
     }
@@ -244,6 +295,7 @@ impl AccessControl {
     /// be looked at ([`AccessControl::may_receive`]).
     pub(crate) fn guards(&self, topic: &str) -> bool {
         self.rules.guards(topic)
+            || self.identities.as_ref().is_some_and(|table| table.guards(topic))
     }
 
     /// Whether a client that has a subscription which brings `topic` may have it. The rules may have
@@ -258,6 +310,11 @@ impl AccessControl {
         // The external user without a name is the program itself, be there other external users or not.
         if external_users::name(subject).is_some_and(str::is_empty) {
             return true;
+        }
+        if external_users::name(subject).is_none()
+            && let Some(decision) = self.stored_rules(subject, action, topic)
+        {
+            return decision;
         }
         let Some(external_users) = &self.external_users else {
             return self.rules.allows(subject, action, topic);

@@ -25,6 +25,7 @@ use rustc_hash::FxHashSet;
 
 use super::admitted::{Admitted, AuthReply};
 use super::argon2_memory::Argon2Memory;
+use super::identities::{IdentityTable, credential};
 use super::queue::{FairQueue, QueueId};
 use super::reply_to::ReplyTo;
 use super::stored_hash::{HashError, StoredHash};
@@ -39,6 +40,9 @@ const KEEP_MEMORY: Duration = Duration::from_secs(10);
 
 /// How much less the hashing threads ask of a busy processor than the workers (nice value).
 const NICE: i32 = 5;
+
+/// The password of nobody.
+const DECOY: &[u8] = b"nobody has this password";
 
 /// Wrong logins remembered: a device that repeats its mistake costs one hash.
 const REMEMBERED_WRONG: usize = 4096;
@@ -128,8 +132,10 @@ struct User {
 
 struct Checker {
     users: HashMap<Box<str>, User>,
+    /// Clients of the identity store, which hide users of the file.
+    identities: OnceLock<Arc<IdentityTable>>,
     /// Hashed for unknown users too, so that the time taken does not reveal which users exist.
-    decoy: StoredHash,
+    decoy: OnceLock<StoredHash>,
     memory: Mutex<Memory>,
     replacements: OnceLock<Arc<dyn HashReplacements>>,
 }
@@ -184,7 +190,9 @@ impl Drop for WaitingLogin {
 /// A loaded password file and its hashing threads, which end when this is dropped.
 pub struct PasswordFile {
     desk: Arc<Desk>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Whether there is a file, be it empty.
+    is_file: bool,
 }
 
 impl fmt::Debug for PasswordFile {
@@ -217,22 +225,53 @@ impl PasswordFile {
         PasswordFile::start(users)
     }
 
-    fn start(users: HashMap<Box<str>, User>) -> Result<PasswordFile, PasswordError> {
+    /// One without a file, for the identity store's clients. Its threads begin with the first login.
+    #[must_use]
+    pub fn without_file() -> PasswordFile {
+        PasswordFile::new(HashMap::new(), false)
+    }
+
+    /// Adds the identity store's clients, which hide users of the file. Only the first call counts.
+    pub fn add_identities(&self, identities: &Arc<IdentityTable>) {
+        drop(self.desk.checker.identities.set(Arc::clone(identities)));
+    }
+
+    /// Whether anybody could log in with a password.
+    pub(super) fn has_users(&self) -> bool {
+        let stored = || self.desk.checker.identities.get().is_some_and(|table| table.is_in_use());
+        self.is_file || stored()
+    }
+
+    fn new(users: HashMap<Box<str>, User>, is_file: bool) -> PasswordFile {
         let checker = Checker {
             users,
-            decoy: StoredHash::Argon2(hash_password(b"nobody has this password")?),
+            identities: OnceLock::new(),
+            decoy: OnceLock::new(),
             memory: Mutex::default(),
             replacements: OnceLock::new(),
         };
         let desk = Desk { checker, waiting: Mutex::default(), changed: Condvar::new() };
-        let mut file = PasswordFile { desk: Arc::new(desk), threads: Vec::new() };
-        for number in 0..THREADS {
-            let desk = Arc::clone(&file.desk);
+        PasswordFile { desk: Arc::new(desk), threads: Mutex::default(), is_file }
+    }
+
+    fn start(users: HashMap<Box<str>, User>) -> Result<PasswordFile, PasswordError> {
+        let decoy = StoredHash::Argon2(hash_password(DECOY)?);
+        let file = PasswordFile::new(users, true);
+        drop(file.desk.checker.decoy.set(decoy));
+        file.start_threads()?;
+        Ok(file)
+    }
+
+    /// Starts the threads, unless they run.
+    fn start_threads(&self) -> Result<(), PasswordError> {
+        let mut threads = self.threads.lock();
+        for number in threads.len()..THREADS {
+            let desk = Arc::clone(&self.desk);
             let thread = std::thread::Builder::new().name("fulmar-passwords".into());
             let thread = thread.spawn(move || desk.serve(number == 0));
-            file.threads.push(thread.map_err(|error| PasswordError::Hash(error.to_string()))?);
+            threads.push(thread.map_err(|error| PasswordError::Hash(error.to_string()))?);
         }
-        Ok(file)
+        Ok(())
     }
 
     /// Has hashes of mosquitto replaced by those that are kept there, and keeps new ones there. Only the first call
@@ -249,9 +288,10 @@ impl PasswordFile {
         drop(checker.replacements.set(replacements));
     }
 
-    /// Whether the file has a user of this name.
+    /// Whether the identity store or the file has a user of this name.
     pub(super) fn knows(&self, user: &str) -> bool {
-        self.desk.checker.users.contains_key(user)
+        let checker = &self.desk.checker;
+        checker.is_stored(user) || checker.users.contains_key(user)
     }
 
     /// Takes over from the file this one replaces which logins were right, where the user's line is the
@@ -259,7 +299,10 @@ impl PasswordFile {
     pub(crate) fn remember(&self, before: &PasswordFile) {
         let (new, old) = (&self.desk.checker, &before.desk.checker);
         let text = |checker: &Checker, user: &str| checker.users.get(user).map(|u| u.text.clone());
-        let same = |user: &str| text(new, user).is_some_and(|line| text(old, user) == Some(line));
+        let same_line =
+            |user: &str| text(new, user).is_some_and(|line| text(old, user) == Some(line));
+        // The digest of a stored client has its revision.
+        let same = |user: &str| new.is_stored(user) || same_line(user);
         let before = old.memory.lock();
         let right = before.right.iter().filter(|(user, _)| same(user));
         let right = right.map(|(user, digest)| (user.clone(), *digest)).collect();
@@ -286,6 +329,9 @@ impl PasswordFile {
         let Ok((id, removed)) = pushed else {
             return Decision::Now(Err(ReasonCode::ServerBusy));
         };
+        if let Err(error) = self.start_threads() {
+            tracing::error!("{error}");
+        }
         // Both, as not every thread takes every login.
         self.desk.changed.notify_all();
         if let Some(removed) = removed {
@@ -304,7 +350,7 @@ impl Drop for PasswordFile {
         drop(waiting);
         self.desk.changed.notify_all();
         left.into_iter().for_each(|login| login.reply_to.send(Err(ReasonCode::ServerBusy)));
-        for thread in self.threads.drain(..) {
+        for thread in self.threads.get_mut().drain(..) {
             // The last login can be what kept the broker, and with it this file.
             let itself = thread.thread().id() == std::thread::current().id();
             if !itself && thread.join().is_err() {
@@ -351,13 +397,19 @@ impl Desk {
     }
 }
 
+fn admitted(user: &str, revision: Option<u64>) -> Admitted {
+    let credential = revision.map(|revision| credential(revision, user));
+    Admitted { credential, ..Admitted::for_good(Some(user)) }
+}
+
 impl Checker {
     /// What is known of a login without hashing.
     fn known(&self, user: &str, password: &[u8]) -> Option<AuthReply> {
         let memory = self.memory.lock();
-        let digest = memory.digest(user, password);
+        let revision = self.revision(user);
+        let digest = memory.digest(user, password, revision);
         if memory.right.get(user) == Some(&digest) {
-            return Some(Ok(Admitted::for_good(Some(user))));
+            return Some(Ok(admitted(user, revision)));
         }
         memory.wrong.contains(&digest).then_some(Err(ReasonCode::BadUserNameOrPassword))
     }
@@ -367,29 +419,51 @@ impl Checker {
         if let Some(reply) = self.known(user, password) {
             return reply;
         }
-        let stored = self.users.get(user).map(|stored| {
+        let identity = self.identities.get().and_then(|table| table.find(user));
+        let revision = identity.as_ref().map(|(_, revision)| *revision);
+        let of_file = || {
+            let stored = self.users.get(user)?;
             let memory = self.memory.lock();
-            memory.replaced.get(user).unwrap_or(&stored.hash).clone()
-        });
-        let matches = stored.as_ref().unwrap_or(&self.decoy).matches(password, argon2);
+            Some(memory.replaced.get(user).unwrap_or(&stored.hash).clone())
+        };
+        let stored = identity.map_or_else(of_file, |(hash, _)| hash);
+        let decoy = self.decoy();
+        let matches = stored.as_ref().unwrap_or(decoy).matches(password, argon2);
         if !matches && stored.as_ref().is_some_and(StoredHash::is_outdated) {
             // mosquitto's hashes take a fraction of the time.
-            self.decoy.matches(password, argon2);
+            decoy.matches(password, argon2);
         }
         let mut memory = self.memory.lock();
-        let digest = memory.digest(user, password);
+        let digest = memory.digest(user, password, revision);
         if stored.is_none() || !matches {
             memory.remember_wrong(digest);
             return Err(ReasonCode::BadUserNameOrPassword);
         }
         memory.right.insert(user.into(), digest);
-        Ok(Admitted::for_good(Some(user)))
+        Ok(admitted(user, revision))
+    }
+
+    fn decoy(&self) -> &StoredHash {
+        let hashed = || StoredHash::Argon2(hash_password(DECOY).unwrap_or_default());
+        self.decoy.get_or_init(hashed)
+    }
+
+    fn is_stored(&self, user: &str) -> bool {
+        self.identities.get().is_some_and(|table| table.knows(user))
+    }
+
+    /// The revision of a client of the identity store.
+    fn revision(&self, user: &str) -> Option<u64> {
+        self.identities.get().and_then(|table| table.revision(user))
     }
 
     /// Replaces the hash of a user who has shown this password, if it is one of mosquitto's.
     fn replace_outdated(&self, user: &str, password: &[u8]) {
         let Some((name, stored)) = self.users.get_key_value(user) else { return };
-        if !stored.hash.is_outdated() || self.memory.lock().replaced.contains_key(user) {
+        if self.is_stored(user)
+            || !stored.hash.is_outdated()
+            || self.memory.lock().replaced.contains_key(user)
+        {
             return;
         }
         match hash_password(password) {
@@ -406,10 +480,11 @@ impl Checker {
 }
 
 impl Memory {
-    /// 64 bits of two independently keyed hashes of user and password.
-    fn digest(&self, user: &str, password: &[u8]) -> u64 {
+    /// 64 bits of two independently keyed hashes of user and password, and of a stored client's revision.
+    fn digest(&self, user: &str, password: &[u8], revision: Option<u64>) -> u64 {
         let [a, b] = &self.keys;
-        a.hash_one((user, password)) ^ b.hash_one((password, user)).rotate_left(32)
+        a.hash_one((user, password, revision))
+            ^ b.hash_one((password, revision, user)).rotate_left(32)
     }
 
     fn remember_wrong(&mut self, digest: u64) {

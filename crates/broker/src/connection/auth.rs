@@ -117,7 +117,10 @@ impl Connection {
             // The user cannot change: `check` compares the names, and there is one.
             Ok(admitted) if username.is_some() => {
                 let rare = self.rare();
-                (rare.admitted_until, rare.credential) = (admitted.until, admitted.credential);
+                rare.admitted_until = admitted.until;
+                if admitted.credential.is_some() {
+                    rare.credential = admitted.credential;
+                }
                 self.send_auth(ReasonCode::Success);
             }
             _ => {
@@ -139,7 +142,7 @@ impl Connection {
         let why = if self.has_revoked_certificate(shard) {
             "certificate revoked"
         } else if credential.is_some_and(|credential| !access_control.is_good(credential)) {
-            "token revoked"
+            "credential revoked"
         } else {
             let state = session.lock();
             let client_id = session.client_id();

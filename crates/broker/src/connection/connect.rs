@@ -10,6 +10,7 @@ use fulmar_mqtt::{DecodeError, Packet, Property, PropertyBuf, ReasonCode, Versio
 use super::auth::{Exchange, METHOD};
 use super::{Connection, State};
 use crate::access::{EXTERNAL_USER_PREFIX, Subject};
+use crate::auth::CONTROL_PREFIX;
 use crate::auth::{Admitted, Applicant, AuthReply, Credentials, Decision, ReplyTo, WaitingLogin};
 use crate::bans::BannedSubject;
 use crate::event::BrokerEvent;
@@ -265,9 +266,19 @@ impl Connection {
             return self.refuse_banned(shard, &pending.client_id, username.as_deref());
         }
         let access_control = shard.broker().access_control();
+        if access_control.refuses(username.as_deref(), &pending.client_id) {
+            shard.metrics().authentication_failed.add(1);
+            tracing::info!(peer = %self.peer.address, client = &*pending.client_id,
+                user = username.as_deref(), "login refused: disabled, or with another client identifier");
+            return self.refuse(shard, ReasonCode::NotAuthorized);
+        }
+        let stored = || access_control.stored_credential(username.as_deref());
+        let credential = admitted.credential.clone().or_else(stored);
         if let Some(will) = &pending.will {
             let subject = Subject { username: username.as_deref(), client_id: &pending.client_id };
-            if !access_control.may_publish(subject, &will.topic) {
+            // Requests are not published when their client has gone.
+            let is_request = will.topic.starts_with(CONTROL_PREFIX);
+            if is_request || !access_control.may_publish(subject, &will.topic) {
                 shard.metrics().access_denied.add(1);
                 tracing::info!(peer = %self.peer.address, client = &*pending.client_id,
                     user = username.as_deref(), topic = &*will.topic, "will denied, connection refused");
@@ -280,7 +291,10 @@ impl Connection {
         }
         if username.as_deref().is_some_and(|name| name.starts_with(EXTERNAL_USER_PREFIX)) {
             let rare = self.rare();
-            (rare.external_user, rare.credential) = (true, admitted.credential.clone());
+            rare.external_user = true;
+        }
+        if credential.is_some() {
+            self.rare().credential = credential;
         }
         let limits = shard.broker().limits().clone();
         let (terms, keep_alive_s) = connack_terms(&pending, self.version, &limits);
@@ -336,6 +350,11 @@ impl Connection {
             user = user.as_deref(), transport = %self.peer.transport, present = opened.present,
             taken_over = opened.taken_over || pending.took_over, "connected");
         self.list(shard, &opened.session);
+        let credential = self.rare.as_ref().and_then(|rare| rare.credential.as_deref());
+        if credential.is_some_and(|credential| !access_control.is_good(credential)) {
+            // Its change since it was checked may not have found this session.
+            shard.turn.notify(self.at, BrokerEvent::Recheck);
+        }
         let connack = Connack {
             session_present: opened.present,
             reason: ReasonCode::Success,

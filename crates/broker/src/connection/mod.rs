@@ -9,6 +9,7 @@
 mod auth;
 mod back_pressure;
 mod connect;
+mod control;
 mod end;
 mod fan_out;
 mod memory;
@@ -450,6 +451,7 @@ impl Connection {
                 self.disconnect(shard, ReasonCode::AdministrativeAction, "session deleted");
             }
             BrokerEvent::Recheck => self.recheck(shard),
+            BrokerEvent::ControlResponse(payload) => self.control_response(shard, &payload),
             BrokerEvent::Authenticated(reply) => self.authenticated(shard, reply),
         }
     }

@@ -17,6 +17,7 @@ use super::connect::is_connect;
 use super::stall::STALLED;
 use super::{Connection, State, Waiting};
 use crate::access::{EXTERNAL_USER_PREFIX, Subject};
+use crate::auth::CONTROL_PREFIX;
 use crate::lifecycle::Departure;
 use crate::message::MessageParts;
 use crate::publish_hook::Arrival;
@@ -206,6 +207,9 @@ impl Connection {
                 self.publish_qos2(shard, stream_index, session, parts, id, reason);
             }
             _ if reason.is_error() => {}
+            _ if topic.starts_with(CONTROL_PREFIX) => {
+                self.control(shard, &parts);
+            }
             _ => {
                 shard.publish(parts);
             }
@@ -405,6 +409,9 @@ impl Connection {
     ) -> ReasonCode {
         if reason.is_error() {
             return reason;
+        }
+        if parts.topic.starts_with(CONTROL_PREFIX) {
+            return self.control(shard, &parts);
         }
         // A 3.1.1 client takes any acknowledgement as success, so its message is delivered even if it cannot be
         // retained.

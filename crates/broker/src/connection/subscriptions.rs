@@ -103,9 +103,17 @@ impl Connection {
         state.last_turn = shard.turn.awaitable_stamp();
         // Of 3.1.1 such packets are left unread.
         let stalled = shard.turn.is_stalled() && state.durable && self.version == Version::V5;
+        let access_control = shard.broker().access_control();
+        let username = state.username.clone();
+        let subject = Subject { username: username.as_deref(), client_id: session.client_id() };
         for (text, _) in packet.filters.iter() {
+            let denied = Subscription::parse(text)
+                .is_ok_and(|own| !access_control.may_unsubscribe(subject, own.filter));
             let turn = &mut shard.turn;
-            let code = if stalled {
+            let code = if denied {
+                turn.metrics().access_denied.add(1);
+                ReasonCode::NotAuthorized
+            } else if stalled {
                 turn.metrics().storage_refused.add(1);
                 STALLED
             } else {

@@ -306,7 +306,9 @@ fn ways_in(config: &Config) -> Result<(), Usage> {
 /// Whether the configuration has a way to log in at a listener.
 fn has_way_in(config: &Config, name: &str, address: SocketAddr) -> bool {
     let (auth, tls) = (&config.auth, &config.tls);
-    let credentials = config.password_file().is_some() || !auth.jwt_algorithm.is_empty();
+    let credentials = config.password_file().is_some()
+        || !auth.jwt_algorithm.is_empty()
+        || config.has_identities();
     let certificates = name != "mqtt" && name != "ws" && tls.client_auth != ClientAuth::Off;
     credentials || certificates || config.allows_anonymous(name, address)
 }

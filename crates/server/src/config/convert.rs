@@ -25,7 +25,7 @@ use super::upstream::Upstream;
 use crate::exit::Usage;
 
 /// The password file in the data folder that the first start creates if there is no other way to log in.
-pub(crate) const PASSWORDS_FILE: &str = "passwords";
+const PASSWORDS_FILE: &str = "passwords";
 
 fn seconds(seconds: u32) -> Duration {
     Duration::from_secs(u64::from(seconds))
@@ -300,7 +300,13 @@ impl Config {
         wanted && !self.listeners.https.is_empty()
     }
 
-    /// The file of the broker's users: the configured one, or the one of the first administrator in the data folder.
+    /// Whether the identity store has clients.
+    pub(crate) fn has_identities(&self) -> bool {
+        fulmar_identity::Store::has_clients(&self.data_dir().join(fulmar_identity::FILE))
+    }
+
+    /// The file of the broker's users: the configured one, or one in the data folder, where the first administrator of
+    /// earlier versions is.
     pub(crate) fn password_file(&self) -> Option<PathBuf> {
         let created = || Some(self.data_dir().join(PASSWORDS_FILE)).filter(|file| file.is_file());
         set(&self.auth.password_file).map(Path::to_owned).or_else(created)
@@ -325,7 +331,8 @@ impl Config {
         let rules = AccessRules::new(rules, self.acl.default_allow)
             .map_err(|(filter, error)| Usage(format!("[[acl.rules]] topic {filter:?}: {error}")))?;
         let session_owner = self.auth.session_owner;
-        Ok(AccessControl { passwords, jwt, rules, session_owner, external_users: None })
+        let (external_users, identities) = (None, None);
+        Ok(AccessControl { passwords, jwt, rules, session_owner, external_users, identities })
     }
 
     /// Checks that the files which the configuration names can be read.

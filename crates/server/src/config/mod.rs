@@ -23,7 +23,6 @@ mod upstreams;
 
 use std::path::{Path, PathBuf};
 
-pub(crate) use convert::PASSWORDS_FILE;
 pub use document::Config;
 pub(crate) use memory::available_to;
 pub(crate) use otlp::Otlp;

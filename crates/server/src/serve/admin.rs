@@ -52,7 +52,7 @@ impl Running {
     /// A thread cannot be started.
     pub(super) fn start(
         broker: &Arc<Broker>,
-        data: &Path,
+        (data, identities): (&Path, &Arc<Identities>),
         platform: Option<&Platform>,
         (handoff, config, store): (Handoff, &Config, Option<&Arc<SqliteStorage>>),
     ) -> anyhow::Result<Running> {
@@ -62,10 +62,7 @@ impl Running {
             data: data.to_owned(),
             store: store.map(Arc::downgrade),
         };
-        // Changes matter to nobody here: every request looks at the present state.
-        let identities =
-            Identities::open(&data.join(fulmar_identity::FILE), Box::new(|_, _, _| {}));
-        let identities = Arc::new(identities?);
+        let identities = Arc::clone(identities);
         let users = Users {
             identities: Arc::clone(&identities),
             platform: platform.cloned(),

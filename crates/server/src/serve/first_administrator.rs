@@ -1,19 +1,22 @@
 //! The first administrator of a broker that other machines can reach, created by the first start if nobody could log in.
 //!
-//! With the platform, it is an account of the platform, otherwise a user of the password file that the data folder then
-//! has. The password is generated, and only its hash is stored with the user. It is also in a file that only the server's
+//! With the platform, it is an account of the platform, otherwise a client of the identity store that may do everything,
+//! change the store included. The password is generated, and only its hash is stored with the user. It is also in a file that only the server's
 //! user can read, from before the user exists, so that no crash loses it: the program shows the file's contents on a
 //! terminal and removes it, or logs its path. It is in no log.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use fulmar_broker::auth::hash_password;
 use fulmar_certs::authority::local_names;
 use fulmar_certs::files;
+use fulmar_identity::{
+    AdministrationRole, Client, Command, FILE as IDENTITIES_FILE, Ranked, Store,
+    administrator_role, hash_password,
+};
 use ring::rand::{SecureRandom as _, SystemRandom};
 
-use crate::config::{Config, PASSWORDS_FILE};
+use crate::config::Config;
 
 /// Its name.
 const NAME: &str = "admin";
@@ -47,7 +50,7 @@ pub(super) fn create(config: &Config, data: &Path) -> anyhow::Result<Option<Path
 
 /// Where users are stored. There is none yet.
 enum Users {
-    PasswordFile,
+    Identities,
     #[cfg(feature = "platform")]
     Platform(fulmar_platform::Admin),
 }
@@ -65,14 +68,15 @@ impl Users {
             return Ok(admin.users()?.is_empty().then_some(Users::Platform(admin)));
         }
         let _ = data;
-        Ok(config.needs_user().then_some(Users::PasswordFile))
+        Ok(config.needs_user().then_some(Users::Identities))
     }
 
     fn add(&self, password: &str, data: &Path) -> anyhow::Result<()> {
         match self {
-            Users::PasswordFile => {
-                let line = format!("{NAME}:{}\n", hash_password(password.as_bytes())?);
-                Ok(files::write(&data.join(PASSWORDS_FILE), line.as_bytes(), true)?)
+            Users::Identities => {
+                let mut store = Store::open(&data.join(IDENTITIES_FILE))?;
+                store.apply(administrator(password)?)?;
+                Ok(())
             }
             #[cfg(feature = "platform")]
             Users::Platform(admin) => {
@@ -89,11 +93,12 @@ impl Users {
     fn advice(&self, data: &Path) -> String {
         let data = data.display();
         match self {
-            Users::PasswordFile => {
+            Users::Identities => {
                 let host = local_names().into_iter().next().unwrap_or("localhost".to_owned());
                 format!(
                     "Try it: fulmar sub quic://{host} -u {NAME} -P - -t '#' -v\n\
-                     Change the password: fulmar passwd {NAME} --file {data}/{PASSWORDS_FILE}\n"
+                     Create users for devices: mosquitto_ctrl -h {host} -u {NAME} dynsec help\n\
+                     Change the password: fulmar user passwd {NAME} --data {data}\n"
                 )
             }
             #[cfg(feature = "platform")]
@@ -104,6 +109,19 @@ impl Users {
             ),
         }
     }
+}
+
+/// A role that allows everything, and a client with it.
+fn administrator(password: &str) -> anyhow::Result<Vec<Command>> {
+    let role = administrator_role();
+    let client = Client {
+        username: NAME.into(),
+        password: Some(hash_password(password.as_bytes())?),
+        roles: vec![Ranked::new(&role.name, -1)],
+        administration: Some(AdministrationRole::Administrator),
+        ..Client::default()
+    };
+    Ok(vec![Command::CreateRole(role), Command::CreateClient(client)])
 }
 
 fn generate() -> anyhow::Result<String> {
@@ -152,7 +170,7 @@ mod tests {
         let file = create(&config, folder.path()).unwrap().unwrap();
         let first = password(&file);
         // The crash came before the user was stored.
-        std::fs::remove_file(folder.path().join(PASSWORDS_FILE)).unwrap();
+        std::fs::remove_file(folder.path().join(IDENTITIES_FILE)).unwrap();
         let file = create(&config, folder.path()).unwrap().unwrap();
         assert_eq!(password(&file), first);
         assert_eq!(create(&config, folder.path()).unwrap(), None);

@@ -16,6 +16,7 @@ mod first_administrator;
 mod gateway;
 mod http;
 mod http_publish;
+mod identities;
 mod internal_sessions;
 mod landing_page;
 mod listeners;

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fulmar_broker::Broker;
+use fulmar_identity::Identities;
 use fulmar_store::SqliteStorage;
 use fulmar_transport::Handoff;
 
@@ -16,7 +17,7 @@ pub(super) struct Running;
 impl Running {
     pub(super) fn start(
         _: &Arc<Broker>,
-        _: &Path,
+        _: (&Path, &Arc<Identities>),
         _: Option<&Platform>,
         _: (Handoff, &Config, Option<&Arc<SqliteStorage>>),
     ) -> anyhow::Result<Running> {

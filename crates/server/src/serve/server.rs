@@ -24,6 +24,7 @@ use fulmar_transport::{Clock, QuicKeys};
 use super::certificates::Certificates;
 use super::coap::{self, Coap};
 use super::gateway::Gateway;
+use super::identities;
 use super::landing_page;
 use super::mqttsn::MqttSn;
 use super::otlp::Telemetry;
@@ -109,11 +110,12 @@ impl Server {
     pub fn reload(&self, config: &Config) -> anyhow::Result<Vec<String>> {
         let config = config.clone().complete()?;
         let parts = self.parts()?;
-        let access_control = config.access_control()?;
+        let mut access_control = config.access_control()?;
         replaced_hashes::keep(&access_control, &data_dir(&self.started)?)?;
         let files = FileStates::of(&config.tls);
         let trust = parts.certificates.reload(&config)?;
         parts.revocation.apply(&config.tls, files, &trust);
+        parts.identities.add_to(&mut access_control);
         parts.broker.set_access_control(access_control);
         Ok(config.changes_requiring_restart(&self.started))
     }
@@ -168,6 +170,7 @@ struct Opened {
     gateway: Option<Gateway>,
     telemetry: Option<Telemetry>,
     platform: platform::Running,
+    identities: identities::Running,
     access_control: AccessControl,
     first_administrator: Option<PathBuf>,
     internal_sessions: Vec<Box<str>>,
@@ -193,10 +196,9 @@ impl Opened {
         let gateway = Gateway::open(config, &data, stored.restored()).context("gateway")?;
         // The data folder is locked, and everything else can be used.
         let first_administrator = first_administrator::create(config, &data)?;
-        if first_administrator.is_some() {
-            access_control = config.access_control()?;
-        }
         let telemetry = Telemetry::open(&config.otlp)?;
+        let identities = identities::Running::open(&data)?;
+        identities.add_to(&mut access_control);
         let platform = platform::Running::open(config, &data)?;
         let internal_sessions = stored.add_internal_sessions(gateway.as_ref(), &platform);
         Ok(Opened {
@@ -208,6 +210,7 @@ impl Opened {
             gateway,
             telemetry,
             platform,
+            identities,
             access_control,
             first_administrator,
             internal_sessions,
@@ -232,6 +235,7 @@ struct Parts {
     running: listeners::Running,
     platform: platform::Running,
     gateway: Option<Gateway>,
+    identities: identities::Running,
     broker: Arc<Broker>,
     revocation: Revocation,
     certificates: Certificates,
@@ -244,8 +248,17 @@ type Addresses = Vec<(&'static str, SocketAddr)>;
 impl Parts {
     /// Binds the listeners. After an error, everything ends by being dropped.
     fn start(config: &Config, opened: Opened) -> anyhow::Result<(Parts, Addresses)> {
-        let Opened { data, workers, certificates, keys, stored, mut gateway, mut platform, .. } =
-            opened;
+        let Opened {
+            data,
+            workers,
+            certificates,
+            keys,
+            stored,
+            mut gateway,
+            mut platform,
+            identities,
+            ..
+        } = opened;
         let mut telemetry = opened.telemetry;
         let spans = telemetry.as_ref().and_then(Telemetry::maker);
         let clock = Clock::start();
@@ -271,6 +284,7 @@ impl Parts {
         }
         let quic = config.quic.settings(keys.clone(), &config.limits);
         let running = listeners::start(&broker, workers, config, &certificates, &quic, clock)?;
+        identities.go_live(&broker);
         platform.watch(&broker);
         platform.go_live(running.server.handoff())?;
         if let Some(gateway) = &mut gateway {
@@ -283,7 +297,7 @@ impl Parts {
         let shown = landing_page::Listeners::default();
         let admin = admin::Running::start(
             &broker,
-            &data,
+            (&data, identities.get()),
             platform.get(),
             (running.server.handoff(), config, store.as_ref()),
         )?;
@@ -338,6 +352,7 @@ impl Parts {
             running,
             platform,
             gateway,
+            identities,
             broker,
             revocation,
             certificates,

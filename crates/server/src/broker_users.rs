@@ -1,0 +1,112 @@
+//! `fulmar user` for a broker without the platform: the clients of its identity store, with the server running or not.
+
+use std::path::{Path, PathBuf};
+
+use fulmar_identity::{
+    AdministrationRole, Client, ClientChanges, Command, FILE, Ranked, Store, Texts,
+    administrator_role, hash_password,
+};
+
+use crate::config::Config;
+use crate::exit::Usage;
+
+/// The identity store of a data folder.
+pub(crate) struct BrokerUsers(PathBuf);
+
+impl BrokerUsers {
+    /// `None` if the users of this data folder are the platform's.
+    pub(crate) fn of(
+        config: &Config,
+        data: &Path,
+        platform_database: &Path,
+    ) -> Option<BrokerUsers> {
+        let file = data.join(FILE);
+        // The configuration may not be the server's: what it has created shows what it runs.
+        let only_store = file.is_file() && !platform_database.is_file();
+        (only_store || !config.has_platform()).then_some(BrokerUsers(file))
+    }
+
+    fn open(&self) -> anyhow::Result<Store> {
+        if self.0.is_file() {
+            return Ok(Store::open(&self.0)?);
+        }
+        let text = format!(
+            "{} does not exist: name the folder of `fulmar serve` with --data or --config, or create the first user \
+             there with `fulmar user add NAME --admin`",
+            self.0.display()
+        );
+        Err(Usage(text).into())
+    }
+
+    /// Adds a client; as an administrator, it may do everything, change the store included.
+    pub(crate) fn add(
+        &self,
+        name: &str,
+        text_name: Option<&str>,
+        admin: bool,
+        password: &str,
+    ) -> anyhow::Result<()> {
+        if let Some(folder) = self.0.parent() {
+            fulmar_certs::files::make_private_dir(folder)?;
+        }
+        let mut store = Store::open(&self.0)?;
+        let role = administrator_role();
+        let mut client = Client {
+            username: name.into(),
+            password: Some(hash_password(password.as_bytes())?),
+            texts: Texts { name: text_name.map(Into::into), description: None },
+            ..Client::default()
+        };
+        let mut commands = Vec::new();
+        if admin {
+            client.administration = Some(AdministrationRole::Administrator);
+            client.roles = vec![Ranked::new(&role.name, -1)];
+            if !store.state().roles().contains_key(&role.name) {
+                commands.push(Command::CreateRole(role));
+            }
+        }
+        commands.push(Command::CreateClient(client));
+        store.apply(commands)?;
+        Ok(())
+    }
+
+    /// Changes a password; the client's connections end.
+    pub(crate) fn set_password(&self, name: &str, password: &str) -> anyhow::Result<()> {
+        let password = Some(hash_password(password.as_bytes())?);
+        let changes = ClientChanges { password, ..ClientChanges::default() };
+        self.open()?.apply(vec![Command::ModifyClient(name.into(), changes)])?;
+        Ok(())
+    }
+
+    /// Removes a client; its connections end.
+    pub(crate) fn remove(&self, name: &str) -> anyhow::Result<()> {
+        self.open()?.apply(vec![Command::DeleteClient(name.into())])?;
+        Ok(())
+    }
+
+    /// A line per client: name, text name, administration role, and its roles and groups.
+    pub(crate) fn list(&self) -> anyhow::Result<Vec<String>> {
+        let store = self.open()?;
+        Ok(store.state().clients().values().map(|client| line(client)).collect())
+    }
+}
+
+fn line(client: &Client) -> String {
+    let text_name = client.texts.name.as_deref().unwrap_or(&client.username);
+    let administration = client.administration.map(|role| role.name().to_owned());
+    let disabled = client.disabled.then(|| "disabled".to_owned());
+    let roles = client.roles.iter().map(|own| format!("role={}", own.name));
+    let groups = client.groups.iter().map(|own| format!("group={}", own.name));
+    let rest: Vec<String> =
+        administration.into_iter().chain(disabled).chain(roles).chain(groups).collect();
+    format!("{}\t{text_name}\t{}", client.username, rest.join(" "))
+}
+
+/// An action that only the platform has.
+pub(crate) fn only_platform(action: &str) -> anyhow::Error {
+    let text = format!(
+        "`fulmar user {action}` is for users of the platform, and this broker has none: give clients roles with \
+         `mosquitto_ctrl dynsec`"
+    );
+    Usage(text).into()
+}

@@ -1,0 +1,97 @@
+//! The identity store of a running server: it fills the broker's table, makes changes effective for connected clients,
+//! and answers requests to `$CONTROL/dynamic-security/v1`.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock, Weak};
+
+use anyhow::Context as _;
+use fulmar_broker::Broker;
+use fulmar_broker::auth::{AccessControl, IdentityTable, PasswordFile};
+use fulmar_broker::control::{Control, ControlRequest};
+use fulmar_identity::{Affected, Asker, Change, Compiler, FILE, Identities, State, control};
+use parking_lot::Mutex;
+
+/// The store, and its part of the broker.
+#[derive(Debug)]
+pub(super) struct Running {
+    identities: Arc<Identities>,
+    table: Arc<IdentityTable>,
+    /// Set once there is one. It has the store for requests, so the store does not have it.
+    broker: Arc<OnceLock<Weak<Broker>>>,
+}
+
+impl Running {
+    /// Opens the store, if there is one; the first command creates it.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(super) fn open(data: &Path) -> anyhow::Result<Running> {
+        let table = Arc::<IdentityTable>::default();
+        let broker = Arc::<OnceLock<Weak<Broker>>>::default();
+        let compiler = Arc::<OnceLock<Mutex<Compiler>>>::default();
+        let (filling, live) = (Arc::clone(&compiler), Arc::clone(&broker));
+        let watch = move |change: &Change, affected: &Affected, state: &State| {
+            let Some(compiler) = filling.get() else { return };
+            compiler.lock().follow(change, affected, state);
+            let broker = live.get().and_then(Weak::upgrade);
+            if let Some(broker) = broker.filter(|_| !affected.is_nobody()) {
+                let concerned = |name: &str| affected.everybody || affected.users.contains(name);
+                broker.identities_changed(|name| name.map_or(affected.everybody, concerned));
+            }
+        };
+        let identities = Identities::open(&data.join(FILE), Box::new(watch));
+        let identities = identities.context("identities")?;
+        identities.read(|state| {
+            let filled = Compiler::new(Arc::clone(&table), state);
+            drop(compiler.set(Mutex::new(filled)));
+        });
+        Ok(Running { identities: Arc::new(identities), table, broker })
+    }
+
+    /// Adds the store's clients to those that may log in.
+    pub(super) fn add_to(&self, access_control: &mut AccessControl) {
+        let passwords = access_control.passwords.take().unwrap_or_else(PasswordFile::without_file);
+        passwords.add_identities(&self.table);
+        access_control.passwords = Some(passwords);
+        access_control.identities = Some(Arc::clone(&self.table));
+    }
+
+    /// The store, for other parts of the server.
+    pub(super) fn get(&self) -> &Arc<Identities> {
+        &self.identities
+    }
+
+    /// Begins to answer requests, and to make changes effective.
+    pub(super) fn go_live(&self, broker: &Arc<Broker>) {
+        drop(self.broker.set(Arc::downgrade(broker)));
+        broker.set_control(Arc::new(Requests(Arc::clone(&self.identities))));
+    }
+}
+
+/// Passes requests to the store's thread.
+#[derive(Debug)]
+struct Requests(Arc<Identities>);
+
+impl Control for Requests {
+    fn request(&self, request: ControlRequest<'_>) {
+        let ControlRequest { payload, client_id, username, reply_to } = request;
+        let asker = Asker { client_id: client_id.into(), username: username.map(Into::into) };
+        let payload: Box<[u8]> = payload.into();
+        let reply_to = Arc::new(Mutex::new(Some(reply_to)));
+        let answered = Arc::clone(&reply_to);
+        let answer = move |text: String| {
+            if let Some(reply_to) = answered.lock().take() {
+                reply_to.send(text.into_bytes().into());
+            }
+        };
+        let refused = answer.clone();
+        let job = move |desk: &mut _| answer(control::respond(desk, &asker, &payload));
+        if self.0.submit(Box::new(job)).is_err() {
+            tracing::warn!(
+                client = client_id,
+                "a request to change identities was refused: too many wait"
+            );
+            refused(control::busy());
+        }
+    }
+}
