@@ -172,9 +172,9 @@ fulmar_connections{transport=\"quic\"} 2
 # HELP fulmar_refused What is \"refused\"
 # TYPE fulmar_refused gauge
 fulmar_refused{what=\"a,\\\"b\\\"=c\",reason=\"denied\"} 1
-# HELP fulmar_bytes_sent_total Bytes
-# TYPE fulmar_bytes_sent_total counter
-fulmar_bytes_sent_total 17
+# HELP fulmar_quic_sent_bytes_total Bytes
+# TYPE fulmar_quic_sent_bytes_total counter
+fulmar_quic_sent_bytes_total 17
 # HELP fulmar_storage_commit_seconds Duration
 # TYPE fulmar_storage_commit_seconds histogram
 fulmar_storage_commit_seconds_bucket{le=\"0.25\"} 2
