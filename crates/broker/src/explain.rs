@@ -1,6 +1,7 @@
 //! What decides whether a client may do something: the broker's own check, with its reason.
 
 use crate::access::{Action, Subject};
+use crate::auth::Because;
 use crate::broker::Broker;
 use crate::read::Reader;
 
@@ -11,26 +12,6 @@ pub struct Explanation {
     pub allowed: bool,
     /// Why.
     pub because: Because,
-}
-
-/// What decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Because {
-    /// The rule of this number, counted from 0, is the first that matches.
-    Rule(usize),
-    /// There are no rules.
-    NoRules,
-    /// No rule matches.
-    Default,
-    /// The topic begins with `$`.
-    OwnTopics,
-    /// The topic is for external users.
-    ExternalTopics,
-    /// The client is an external user.
-    ExternalUser,
-    /// The client is a part of the program.
-    Program,
 }
 
 impl Broker {

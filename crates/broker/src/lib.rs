@@ -63,6 +63,7 @@ mod subscribers;
 mod sys;
 mod test_hook;
 mod time;
+mod traced;
 mod tracer;
 mod transports;
 mod tree;
@@ -72,13 +73,14 @@ mod will;
 pub use administration::{
     FlowSummary, NotDeleted, SessionDetails, SessionSummary, SubscriptionSummary,
 };
+pub use auth::Because;
 pub use bans::{Ban, Banned, MAX_BANS};
 pub use broker::{Broker, BrokerConfig};
 pub use connection::{
     Closing, Connection, LostCause, Output, ReadState, Received, Refused, StreamAction, StreamEnd,
 };
 pub use event::{BrokerEvent, CloseOrder};
-pub use explain::{Because, Explanation};
+pub use explain::Explanation;
 pub use limits::{DropPolicy, Limits, RatePolicy};
 pub use log_limiter::LogLimiter;
 pub use memory::{Account, MemoryLimits};

@@ -6,6 +6,7 @@
 
 mod admitted;
 mod argon2_memory;
+mod because;
 mod external_users;
 mod identities;
 mod jws;
@@ -23,6 +24,7 @@ use fulmar_mqtt::ReasonCode;
 use fulmar_mqtt::topic::Subscription;
 
 pub use admitted::{Admitted, AuthReply};
+pub use because::Because;
 pub use external_users::{ExternalUsers, Login};
 pub(crate) use identities::CONTROL_PREFIX;
 pub use identities::{
@@ -37,7 +39,6 @@ pub use stored_hash::{HashError, MAX_PBKDF2_ITERATIONS, check_hash, verify_passw
 
 use crate::access::{AccessRules, Action, Subject, is_own_bridge_state};
 pub use crate::access::{EXTERNAL_TOPICS, EXTERNAL_USER_PREFIX};
-use crate::explain::Because;
 use crate::owner::SessionOwner;
 use crate::time::Timestamp;
 
