@@ -70,7 +70,7 @@ impl Compiler {
         });
         let users = users.collect();
         let anonymous = state.anonymous_group().and_then(|name| state.groups().get(name));
-        let own = |name: &Box<str>| self.roles.get(name).map(Arc::clone);
+        let own = |name: &str| self.roles.get(name).map(Arc::clone);
         let anonymous = anonymous
             .map(|group| group.roles.iter().filter_map(|ranked| own(&ranked.name)).collect());
         let acls = state.roles().values().flat_map(|role| &role.acls);

@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -92,5 +91,4 @@ fn another_programs_database_and_a_damaged_row_are_refused() {
     by_hand.execute("UPDATE entity SET body = '{' WHERE kind = 3", []).unwrap();
     let error = Store::open(&path).unwrap_err().to_string();
     assert!(error.contains("ann") && error.contains("restore"), "{error}");
-    drop(Arc::new(by_hand));
 }
