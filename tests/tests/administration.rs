@@ -187,7 +187,11 @@ fn sessions_and_retained_messages_are_listed_and_deleted() {
     command.args(["sub", &url, "-t", "q/#", "-q", "1", "-i", "gone", "-c", "-W", "1"]);
     run(&mut command);
     publish(&broker, "p", &["-t", "q/1", "-m", "x"]);
-    let _here = Subscriber::start(&broker, "mqtt", "mqtt", "here");
+    // Its session would stay: deleting it has to end it.
+    let mut here = fulmar();
+    here.args(["sub", &url, "-t", "h/#", "-q", "1", "-i", "here", "-c"]);
+    let mut here = here.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    eventually("the other client", || ctl(&broker, &["clients", "show", "here"]).status.success());
     let sessions = json(&broker, &["sessions", "list"]);
     let names: Vec<_> = sessions.as_array().unwrap().iter().map(|one| &one["client"]).collect();
     assert!(names.windows(2).all(|pair| pair[0].as_str() < pair[1].as_str()), "{names:?}");
@@ -201,6 +205,8 @@ fn sessions_and_retained_messages_are_listed_and_deleted() {
     for client in ["gone", "here"] {
         good(&broker, &["sessions", "delete", client]);
     }
+    here.kill().unwrap();
+    here.wait().unwrap();
     let said = bad(&ctl(&broker, &["sessions", "delete", "gone"]));
     assert!(said.contains("no session"), "{said}");
     for topic in ["a", "a/b", "a/c", "b"] {

@@ -232,7 +232,7 @@ pub(crate) async fn delete(
 }
 
 async fn end(app: &App, client: &str) -> Result<(), Problem> {
-    app.broker.delete_session(client).map_err(|not| match not {
+    let number = app.broker.delete_session(client).map_err(|not| match not {
         NotDeleted::Unknown => unknown(client),
         NotDeleted::Internal => Problem::conflict(
             "this session belongs to the gateway or the platform, which would lose messages: remove them from the \
@@ -240,12 +240,10 @@ async fn end(app: &App, client: &str) -> Result<(), Problem> {
         ),
     })?;
     for _ in 0..CHECKS {
-        if !app.broker.has_session(client) {
+        if !app.broker.has_session(client, number) {
             return Ok(());
         }
         tokio::time::sleep(CHECK).await;
     }
-    Err(Problem::unavailable(
-        "the session has not ended yet, or its client has come back: try again",
-    ))
+    Err(Problem::unavailable("the session has not ended yet: try again"))
 }

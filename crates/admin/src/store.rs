@@ -4,6 +4,7 @@
 //! between. A change that cannot be logged is not made. `fulmar audit` reads the same file, with the server running or
 //! not.
 
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -53,6 +54,9 @@ CREATE INDEX audit_at ON audit (at_ms);
 /// Why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
+    /// It cannot be created.
+    #[error("{DATABASE_FILE}: {0}")]
+    File(std::io::Error),
     /// SQLite cannot read or write it.
     #[error("{DATABASE_FILE}: {0}")]
     Sqlite(#[from] rusqlite::Error),
@@ -132,8 +136,12 @@ pub(crate) struct Store(Arc<Mutex<Connection>>);
 impl Store {
     /// Opens the file, and creates it if it is missing.
     pub(crate) fn open(data: &Path) -> Result<Store, StoreError> {
-        let connection = Connection::open(data.join(DATABASE_FILE))?;
-        Store::of(connection)
+        let path = data.join(DATABASE_FILE);
+        // Only for its owner; SQLite gives the files beside it the same rights.
+        let mut options = std::fs::OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        options.open(&path).map_err(StoreError::File)?;
+        Store::of(Connection::open(path)?)
     }
 
     #[cfg(test)]

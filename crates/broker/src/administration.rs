@@ -158,11 +158,11 @@ impl Broker {
     }
 
     /// Ends a session as if it had expired: its client is disconnected, its will is published, its queue is lost. That
-    /// takes until the workers get to it; [`Broker::has_session`] says when it is done.
+    /// takes until the workers get to it; [`Broker::has_session`] with the returned number says when it is done.
     ///
     /// # Errors
     /// There is none, or it is internal.
-    pub fn delete_session(&self, client_id: &str) -> Result<(), NotDeleted> {
+    pub fn delete_session(&self, client_id: &str) -> Result<u64, NotDeleted> {
         let session = self.registry().find(client_id).ok_or(NotDeleted::Unknown)?;
         let mut state = session.lock();
         if state.queued.is_internal() || is_program(state.username.as_deref()) {
@@ -171,17 +171,17 @@ impl Broker {
         if let Some(at) = state.attachment {
             drop(state);
             self.mailboxes().post(at, BrokerEvent::Close(CloseOrder::SessionDeleted));
-            return Ok(());
+            return Ok(session.key().0);
         }
         state.expires_at = Timestamp(0);
         self.schedule(&session, &mut state);
-        Ok(())
+        Ok(session.key().0)
     }
 
-    /// Whether there is a session of this client.
+    /// Whether this client still has the session of this number, and no newer one.
     #[must_use]
-    pub fn has_session(&self, client_id: &str) -> bool {
-        self.registry().find(client_id).is_some()
+    pub fn has_session(&self, client_id: &str, number: u64) -> bool {
+        self.registry().find(client_id).is_some_and(|session| session.key().0 == number)
     }
 
     /// Retained messages in the order of their topics, from the one behind `after` on, without the broker's own (`$`)
