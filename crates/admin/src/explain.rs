@@ -158,6 +158,9 @@ fn because(explanation: &Explanation, user: Option<&str>) -> String {
             let user = user.unwrap_or_default();
             format!("{user} is a user of the platform, whose role in the topic's twin decides")
         }
+        Because::Login => {
+            "the service of [auth.http] has sent the rule with the client's login".to_owned()
+        }
         Because::Program => "it is a part of the server itself".to_owned(),
         _ => "a part of the server that this version of the API does not know decides".to_owned(),
     }

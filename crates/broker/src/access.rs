@@ -138,6 +138,18 @@ impl AccessRules {
         })
     }
 
+    /// What the first rule that matches says about a client; `None` where none does.
+    #[must_use]
+    pub fn decide(
+        &self,
+        username: &str,
+        client_id: &str,
+        action: Action,
+        topic: &str,
+    ) -> Option<bool> {
+        self.decides(Subject { username: Some(username), client_id }, action, topic)
+    }
+
     /// What the first rule that matches says; `None` where none does.
     pub(crate) fn decides(
         &self,

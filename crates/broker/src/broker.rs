@@ -228,6 +228,11 @@ impl Broker {
         }
     }
 
+    /// Rights of some clients have changed: finds receivers again.
+    pub fn rights_changed(&self) {
+        self.change_tree(|_| ());
+    }
+
     /// Refuses clients with these certificates from now on ([`PeerIdentity::certificate`](crate::PeerIdentity)), and
     /// disconnects those that are connected, as each worker gets to it. Replaces those named before.
     pub fn set_revoked_certificates(&self, revoked: HashSet<u64>) {

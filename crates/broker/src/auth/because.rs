@@ -16,6 +16,8 @@ pub enum Because {
     ExternalTopics,
     /// The client is an external user.
     ExternalUser,
+    /// A rule that came with the client's login ([`LoginHook`](super::LoginHook)).
+    Login,
     /// The client is a part of the program.
     Program,
 }

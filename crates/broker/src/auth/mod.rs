@@ -1,7 +1,7 @@
 //! Access control: the authentication of every CONNECT, and the access rules.
 //!
-//! In order: a verified client certificate, a JWT or a password, and for those with neither what
-//! the listener says of anonymous clients. Checking a password costs tens of milliseconds on
+//! In order: a verified client certificate, a JWT, a password or a service that is asked, and for those with neither
+//! what the listener says of anonymous clients. Checking a password costs tens of milliseconds on
 //! purpose, so it happens on threads of its own and the answer comes as an event.
 
 mod admitted;
@@ -11,6 +11,7 @@ mod external_users;
 mod identities;
 mod jws;
 mod jwt;
+mod login_hook;
 mod password;
 mod queue;
 mod reply_to;
@@ -32,6 +33,7 @@ pub use identities::{
 };
 pub use jws::KeyError;
 pub use jwt::{JwtError, JwtVerifier};
+pub use login_hook::{HookLogin, LoginHook};
 pub(crate) use password::{Applicant, Decision, WaitingLogin};
 pub use password::{HashReplacements, PasswordError, PasswordFile, hash_password};
 pub use reply_to::ReplyTo;
@@ -57,6 +59,8 @@ pub struct AccessControl {
     pub external_users: Option<Arc<dyn ExternalUsers>>,
     /// The identity store's clients. They come before those of the password file, and have only the store's rules.
     pub identities: Option<Arc<IdentityTable>>,
+    /// A service that is asked about users who are nowhere else, and about rights.
+    pub hook: Option<Arc<dyn LoginHook>>,
 }
 
 /// What a client presents.
@@ -66,6 +70,7 @@ pub(crate) struct Credentials<'a> {
     /// Name from its verified certificate.
     pub(crate) certificate: Option<&'a str>,
     pub(crate) allow_anonymous: bool,
+    pub(crate) client_id: &'a str,
     /// Where it comes from.
     pub(crate) address: IpAddr,
 }
@@ -106,6 +111,15 @@ impl AccessControl {
             Asked::External(None) => return Decision::Later(None),
             Asked::Nobody(applicant) => applicant,
         };
+        if let (Some(hook), Some(username), Some(password)) =
+            (&self.hook, credentials.username, credentials.password)
+            && !self.passwords.as_ref().is_some_and(|passwords| passwords.knows(username))
+        {
+            let Credentials { client_id, address, .. } = *credentials;
+            let reply_to = applicant().reply_to;
+            let login = HookLogin { username, password, client_id, address, reply_to };
+            return hook.log_in(login).map_or(Decision::Later(None), Decision::Now);
+        }
         let passwords = self.passwords.as_ref().filter(|passwords| passwords.has_users());
         match (passwords, credentials.username, credentials.password) {
             (Some(passwords), Some(username), Some(password)) => {
@@ -147,7 +161,7 @@ impl AccessControl {
         // Without a file, and if names are not mere labels, the time until the answer must not show whether there is
         // such an external user.
         let has_users = self.passwords.as_ref().is_some_and(PasswordFile::has_users);
-        let unknown = !has_users && !credentials.allow_anonymous;
+        let unknown = !has_users && self.hook.is_none() && !credentials.allow_anonymous;
         if in_file || !(external_users.knows(username) || unknown) {
             return Asked::Nobody(applicant);
         }
@@ -189,6 +203,7 @@ impl AccessControl {
     pub(crate) fn inherit(&mut self, before: &AccessControl) {
         self.external_users = self.external_users.take().or_else(|| before.external_users.clone());
         self.identities = self.identities.take().or_else(|| before.identities.clone());
+        self.hook = self.hook.take().or_else(|| before.hook.clone());
         if let (Some(new), Some(old)) = (&self.passwords, &before.passwords) {
             new.remember(old);
         }
@@ -234,10 +249,15 @@ impl AccessControl {
             Some(_) if self.external_users.is_some() => return Because::ExternalUser,
             _ => {}
         }
+        let for_external_users =
+            self.external_users.is_some() && topic.starts_with(EXTERNAL_TOPICS);
+        if !for_external_users && self.of_login(subject, action, topic).is_some() {
+            return Because::Login;
+        }
         if let Some(number) = self.rules.deciding(subject, action, topic) {
             return Because::Rule(number);
         }
-        if self.external_users.is_some() && topic.starts_with(EXTERNAL_TOPICS) {
+        if for_external_users {
             return Because::ExternalTopics;
         }
         if self.rules.is_open() { Because::NoRules } else { Because::Default }
@@ -247,7 +267,11 @@ impl AccessControl {
     pub(crate) fn is_open_to(&self, topic: &str) -> bool {
         let guarded = self.external_users.is_some() && topic.starts_with(EXTERNAL_TOPICS);
         let stored = self.identities.as_ref().is_some_and(|table| table.is_in_use());
-        self.rules.is_open() && !guarded && !stored && !topic.starts_with('$')
+        self.rules.is_open()
+            && self.hook.is_none()
+            && !guarded
+            && !stored
+            && !topic.starts_with('$')
     }
 
     /// Whether the identity store keeps this client from connecting, however it was authenticated.
@@ -295,7 +319,8 @@ impl AccessControl {
     /// Whether some receiver of `topic` might not be allowed to have it, so that each one's rights must
     /// be looked at ([`AccessControl::may_receive`]).
     pub(crate) fn guards(&self, topic: &str) -> bool {
-        self.rules.guards(topic)
+        self.hook.is_some()
+            || self.rules.guards(topic)
             || self.identities.as_ref().is_some_and(|table| table.guards(topic))
     }
 
@@ -318,7 +343,7 @@ impl AccessControl {
             return decision;
         }
         let Some(external_users) = &self.external_users else {
-            return self.rules.allows(subject, action, topic);
+            return self.own_rules(subject, action, topic);
         };
         if let Some(external_user) = external_users::name(subject) {
             return external_users.allows(external_user, action, topic);
@@ -327,6 +352,18 @@ impl AccessControl {
             // Nobody else's, unless the operator says so.
             return self.rules.decides(subject, action, topic).unwrap_or(false);
         }
-        self.rules.allows(subject, action, topic)
+        self.own_rules(subject, action, topic)
+    }
+
+    /// The rules that came with the client's login, then the operator's.
+    fn own_rules(&self, subject: Subject<'_>, action: Action, topic: &str) -> bool {
+        self.of_login(subject, action, topic)
+            .unwrap_or_else(|| self.rules.allows(subject, action, topic))
+    }
+
+    /// What the rules say that came with the client's login; `None` if none does.
+    fn of_login(&self, subject: Subject<'_>, action: Action, topic: &str) -> Option<bool> {
+        let Subject { username, client_id } = subject;
+        self.hook.as_ref()?.decides(username, client_id, action, topic)
     }
 }

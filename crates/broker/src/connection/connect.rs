@@ -154,6 +154,7 @@ impl Connection {
             password: connect.password,
             certificate: self.peer.identity.as_deref(),
             allow_anonymous: self.peer.listener.allow_anonymous,
+            client_id: &pending.client_id,
             address: self.peer.address.ip(),
         };
         let (at, address, now) = (self.at, self.peer.address.ip(), shard.now());
@@ -190,6 +191,8 @@ impl Connection {
         let admitted = match reply {
             Ok(admitted) => admitted,
             Err(ReasonCode::ServerBusy) => return self.refuse_for_now(shard),
+            // Nothing is known about the credentials, so this is no failed login.
+            Err(reason @ ReasonCode::ServerUnavailable) => return self.refuse(shard, reason),
             Err(reason) => return self.login_failed(shard, pending, reason),
         };
         if admitted.username.is_some() && !pending.waited {

@@ -30,6 +30,7 @@ const MIN_BUFFERED_BODY_BYTES: usize = 128 * 1024;
 pub(super) fn check(config: &Config) -> anyhow::Result<()> {
     together(config)?;
     config.proxy_protocol.check(&config.listeners)?;
+    auth_http(config)?;
     acme(config)?;
     otlp::check(&config.otlp)?;
     ranges(config)?;
@@ -121,6 +122,24 @@ fn together(config: &Config) -> Result<(), Usage> {
         return wrong(&text.replace("{}", &(at + 1).to_string()));
     }
     Ok(())
+}
+
+fn auth_http(config: &Config) -> Result<(), Usage> {
+    let http = &config.auth.http;
+    if http.url.is_empty() {
+        return Ok(());
+    }
+    let url = http.url.parse::<http::Uri>().ok();
+    let scheme = url.as_ref().and_then(http::Uri::scheme_str);
+    if !matches!(scheme, Some("http" | "https")) || url.is_none_or(|url| url.host().is_none()) {
+        // Not the URL: it may contain a secret.
+        let text = "[auth.http] url: write http://HOST/PATH or https://HOST/PATH";
+        return Err(Usage(text.to_owned()));
+    }
+    within("auth.http.timeout_ms", http.timeout_ms, 10, 60_000)?;
+    within("auth.http.max_in_flight", http.max_in_flight, 1, 1024)?;
+    within("auth.http.cache_s", http.cache_s, 0, 24 * 3600)?;
+    within("auth.http.cache_entries", http.cache_entries, 0, 1_000_000)
 }
 
 /// Maximum number of names in one certificate that CAs accept.
@@ -308,6 +327,7 @@ fn has_way_in(config: &Config, name: &str, address: SocketAddr) -> bool {
     let (auth, tls) = (&config.auth, &config.tls);
     let credentials = config.password_file().is_some()
         || !auth.jwt_algorithm.is_empty()
+        || !auth.http.url.is_empty()
         || config.has_identities();
     let certificates = name != "mqtt" && name != "ws" && tls.client_auth != ClientAuth::Off;
     credentials || certificates || config.allows_anonymous(name, address)

@@ -331,8 +331,8 @@ impl Config {
         let rules = AccessRules::new(rules, self.acl.default_allow)
             .map_err(|(filter, error)| Usage(format!("[[acl.rules]] topic {filter:?}: {error}")))?;
         let session_owner = self.auth.session_owner;
-        let (external_users, identities) = (None, None);
-        Ok(AccessControl { passwords, jwt, rules, session_owner, external_users, identities })
+        let (external_users, identities, hook) = (None, None, None);
+        Ok(AccessControl { passwords, jwt, rules, session_owner, external_users, identities, hook })
     }
 
     /// Checks that the files which the configuration names can be read.
@@ -348,6 +348,8 @@ impl Config {
         let files = [
             ("[auth] password_file", &self.auth.password_file),
             ("[auth] jwt_key_file", &self.auth.jwt_key_file),
+            ("[auth.http] token_file", &self.auth.http.token_file),
+            ("[auth.http] ca_file", &self.auth.http.ca_file),
             ("[tls] cert", &self.tls.cert),
             ("[tls] key", &self.tls.key),
             ("[tls] client_ca", &self.tls.client_ca),
@@ -407,7 +409,8 @@ impl Anonymous {
 }
 
 impl AclRule {
-    fn rule(&self) -> Rule {
+    /// The broker's form.
+    pub(crate) fn rule(&self) -> Rule {
         let who = match (&self.user, &self.client) {
             (Some(user), _) => Who::User(user.as_str().into()),
             (None, Some(client)) => Who::Client(client.as_str().into()),

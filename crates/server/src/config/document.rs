@@ -62,6 +62,6 @@ impl Config {
 
 /// Whether a change of this key applies on SIGHUP.
 fn reloaded(key: &str) -> bool {
-    let at_start = ["auth.allow_anonymous", "tls.client_auth"].contains(&key);
+    let at_start = ["auth.allow_anonymous", "auth.http", "tls.client_auth"].contains(&key);
     !at_start && ["acl.", "auth.", "tls."].iter().any(|section| key.starts_with(section))
 }

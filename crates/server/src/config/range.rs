@@ -17,6 +17,6 @@ pub(super) fn within<T: PartialOrd + Display>(
     if value >= least && value <= most {
         return Ok(());
     }
-    let (section, key) = key.split_once('.').unwrap_or(("", key));
+    let (section, key) = key.rsplit_once('.').unwrap_or(("", key));
     Err(Usage(format!("[{section}] {key} = {value}: must be from {least} to {most}")))
 }

@@ -419,6 +419,42 @@ pub(crate) struct Auth {
     pub(crate) jwt_key_file: PathBuf,
     /// Whether sessions belong to users.
     pub(crate) session_owner: SessionOwner,
+    /// A web service that decides about logins.
+    pub(crate) http: AuthHttp,
+}
+
+/// A web service that decides about logins by name and password.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct AuthHttp {
+    /// Where it is asked; empty for none.
+    pub(crate) url: String,
+    /// Token that the service expects; empty for none.
+    pub(crate) token_file: PathBuf,
+    /// CA of its certificate; empty for the system's CAs.
+    pub(crate) ca_file: PathBuf,
+    /// Longest time until its complete answer.
+    pub(crate) timeout_ms: u32,
+    /// Requests at the same time.
+    pub(crate) max_in_flight: u32,
+    /// How long an allowed login is remembered; 0 for not at all.
+    pub(crate) cache_s: u32,
+    /// Logins remembered.
+    pub(crate) cache_entries: usize,
+}
+
+impl Default for AuthHttp {
+    fn default() -> Self {
+        AuthHttp {
+            url: String::new(),
+            token_file: PathBuf::new(),
+            ca_file: PathBuf::new(),
+            timeout_ms: 2000,
+            max_in_flight: 32,
+            cache_s: 60,
+            cache_entries: 10_000,
+        }
+    }
 }
 
 /// Access rules.

@@ -19,6 +19,7 @@ use fulmar_transport::proxy_protocol::Proxies;
 use fulmar_transport::tickets::Tickets;
 use parking_lot::Mutex;
 
+use super::auth_http;
 use super::coap;
 use super::gateway::GatewayStatus;
 use super::http_publish::HttpPublisher;
@@ -58,6 +59,7 @@ pub(super) struct Operated {
     pub(super) proxies: Arc<Proxies>,
     /// Seconds since the Unix epoch; 0 without revocation lists.
     pub(super) crl_next_update: Arc<AtomicI64>,
+    pub(super) auth_http: Arc<auth_http::Counts>,
     /// `None` where there is no `[upstream]`.
     pub(super) gateway: Option<GatewayStatus>,
     /// `None` where there is no `coap` or `coaps` listener.

@@ -5,6 +5,7 @@
 mod acme;
 #[cfg_attr(not(feature = "admin"), path = "no_admin.rs")]
 mod admin;
+mod auth_http;
 #[cfg(feature = "admin")]
 mod backup;
 mod certificates;

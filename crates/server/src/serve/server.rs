@@ -21,6 +21,7 @@ use fulmar_http::{BodyBudget, Endpoint, Plain};
 use fulmar_store::SqliteStorage;
 use fulmar_transport::{Clock, QuicKeys};
 
+use super::auth_http::AuthHook;
 use super::certificates::Certificates;
 use super::coap::{self, Coap};
 use super::gateway::Gateway;
@@ -172,6 +173,7 @@ struct Opened {
     platform: platform::Running,
     identities: identities::Running,
     access_control: AccessControl,
+    auth_hook: Option<Arc<AuthHook>>,
     first_administrator: Option<PathBuf>,
     internal_sessions: Vec<Box<str>>,
 }
@@ -184,6 +186,7 @@ impl Opened {
         let data = data_dir(config)?;
         replaced_hashes::keep(&access_control, &data)?;
         let certificates = Certificates::open(config, &data)?;
+        let auth_hook = AuthHook::start(&config.auth.http)?.map(Arc::new);
         let keys = secrets::quic_keys(&data)?;
         if let Some(folder) = set(&config.quic.qlog_dir) {
             files::make_private_dir(folder)?;
@@ -212,6 +215,7 @@ impl Opened {
             platform,
             identities,
             access_control,
+            auth_hook,
             first_administrator,
             internal_sessions,
         })
@@ -267,6 +271,7 @@ impl Parts {
             limits: config.limits.broker(&config.storage, config.memory()),
             access_control: AccessControl {
                 external_users: platform.external_users()?,
+                hook: opened.auth_hook.clone().map(|hook| hook as _),
                 ..opened.access_control
             },
             sys_interval_s: config.sys.interval_s,
@@ -274,6 +279,9 @@ impl Parts {
             internal_sessions: opened.internal_sessions,
         };
         let (store, broker) = stored.into_broker(broker_config, clock.now())?;
+        if let Some(hook) = &opened.auth_hook {
+            hook.watch(&broker);
+        }
         broker.set_publish_hook(Arc::new(IncomingHook {
             stamps: gateway.as_ref().map(Gateway::stamps),
             platform: platform.get().cloned(),
@@ -319,6 +327,7 @@ impl Parts {
             web: Arc::clone(web.metrics()),
             proxies: Arc::clone(&running.proxies),
             crl_next_update: revocation.next_update(),
+            auth_http: opened.auth_hook.as_ref().map(|hook| hook.counts()).unwrap_or_default(),
             gateway: gateway.as_ref().map(Gateway::status),
             coap: coap.statistics(),
             mqtt_sn: mqtt_sn.statistics(),

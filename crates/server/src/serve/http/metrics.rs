@@ -16,6 +16,7 @@ use fulmar_transport::tickets::TicketCounts;
 
 use super::Operated;
 use super::machine::{Machine, Metric};
+use crate::serve::auth_http;
 use crate::serve::coap;
 use crate::serve::gateway::GatewayStatus;
 use crate::serve::mqttsn;
@@ -68,6 +69,7 @@ pub(super) fn render(state: &Operated) -> String {
         "When the first of [tls] crl_files expires, in seconds since the Unix epoch; 0 without any",
         state.crl_next_update.load(Ordering::Relaxed),
     );
+    page.auth_http(&state.auth_http);
     page.web(&state.web.counts());
     page.one(
         "proxy_headers_refused_total",
@@ -211,6 +213,19 @@ impl Page {
             self.one(name, "counter", help, value);
         }
         self.one("tls_tickets", "gauge", "Valid TLS tickets", counts.held);
+    }
+
+    fn auth_http(&mut self, counts: &auth_http::Counts) {
+        let name = "auth_http_logins_total";
+        self.head(name, "counter", "Logins decided by the service of [auth.http], by result");
+        for (result, count) in [
+            ("allowed", &counts.allowed),
+            ("refused", &counts.refused),
+            ("failed", &counts.failed),
+            ("remembered", &counts.remembered),
+        ] {
+            self.sample(name, &format!("{{result=\"{result}\"}}"), count.load(Ordering::Relaxed));
+        }
     }
 
     fn web(&mut self, counts: &Counts) {

@@ -1,0 +1,47 @@
+//! A service of the operator's that decides about logins by name and password, and about rights.
+//!
+//! Asking takes time, so it happens elsewhere and the answer comes as an event. Rights come with a login, and are
+//! decided from memory afterwards.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use super::admitted::AuthReply;
+use super::reply_to::ReplyTo;
+use crate::access::Action;
+
+/// A login about which the service is asked.
+pub struct HookLogin<'a> {
+    /// The user's name.
+    pub username: &'a str,
+    /// The password.
+    pub password: &'a [u8],
+    /// The client identifier.
+    pub client_id: &'a str,
+    /// Address of the client.
+    pub address: IpAddr,
+    /// Where the answer is sent.
+    pub reply_to: ReplyTo,
+}
+
+impl fmt::Debug for HookLogin<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Never the password.
+        f.debug_struct("HookLogin").field("username", &self.username).finish_non_exhaustive()
+    }
+}
+
+/// Asks the service. Called on the workers, so nothing here waits.
+pub trait LoginHook: Send + Sync + fmt::Debug {
+    /// Decides at once, or returns `None` and sends the decision later.
+    fn log_in(&self, login: HookLogin<'_>) -> Option<AuthReply>;
+
+    /// What the rules of this client say, which came with its last login; `None` if none of them does.
+    fn decides(
+        &self,
+        username: Option<&str>,
+        client_id: &str,
+        action: Action,
+        topic: &str,
+    ) -> Option<bool>;
+}

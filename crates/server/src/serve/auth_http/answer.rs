@@ -1,0 +1,110 @@
+//! An answer of the service: JSON, of which nothing is taken unless all of it is right.
+
+use anyhow::{Context as _, bail, ensure};
+use fulmar_broker::access::{AccessRules, Rule, Who};
+use fulmar_broker::auth::EXTERNAL_USER_PREFIX;
+use serde::Deserialize;
+
+use crate::config::AclRule;
+
+/// Most rules of one client.
+const MAX_RULES: usize = 256;
+
+/// A client that may connect.
+#[derive(Debug)]
+pub(super) struct Allowed {
+    /// Its user, if not the name that it has sent.
+    pub(super) user: Option<String>,
+    pub(super) rules: Option<AccessRules>,
+    /// How long the answer holds, in seconds; `None` for as long as the client is connected.
+    pub(super) ttl_s: Option<u64>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Answer {
+    allow: bool,
+    #[serde(default)]
+    user: Option<String>,
+    #[serde(default)]
+    superuser: bool,
+    #[serde(default)]
+    rules: Vec<AclRule>,
+    #[serde(default)]
+    ttl_s: Option<u32>,
+}
+
+/// The rights of a client; `None` if it is refused.
+///
+/// # Errors
+/// The answer is not as documented.
+pub(super) fn parse(body: &[u8]) -> anyhow::Result<Option<Allowed>> {
+    let answer: Answer = serde_json::from_slice(body).context("its answer is not as documented")?;
+    if !answer.allow {
+        return Ok(None);
+    }
+    if let Some(user) = &answer.user
+        && (user.is_empty() || user.len() > 256 || user.starts_with(EXTERNAL_USER_PREFIX))
+    {
+        bail!("its answer has a \"user\" that cannot be a name");
+    }
+    ensure!(answer.ttl_s != Some(0), "its answer has \"ttl_s\": 0");
+    ensure!(answer.rules.len() <= MAX_RULES, "its answer has more than {MAX_RULES} rules");
+    let mut rules: Vec<Rule> = answer.rules.iter().map(AclRule::rule).collect();
+    ensure!(
+        rules.iter().all(|rule| rule.who == Who::Anyone),
+        "its answer has rules about users or clients; all of them are about the client that logs in"
+    );
+    if answer.superuser {
+        rules = vec![Rule {
+            allow: true,
+            who: Who::Anyone,
+            action: None,
+            filter: "#".into(),
+            exact: false,
+        }];
+    }
+    let rules = (!rules.is_empty()).then(|| AccessRules::new(rules, false)).transpose();
+    let rules = rules.map_err(|(filter, error)| {
+        anyhow::anyhow!("its answer has a rule with the topic {filter:?}: {error}")
+    })?;
+    Ok(Some(Allowed { user: answer.user, rules, ttl_s: answer.ttl_s.map(u64::from) }))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_complete_answer_counts() {
+        assert!(parse(br#"{"allow": false}"#).unwrap().is_none());
+        let allowed = parse(br#"{"allow": true}"#).unwrap().unwrap();
+        assert!(allowed.user.is_none() && allowed.rules.is_none() && allowed.ttl_s.is_none());
+        let text = br#"{"allow": true, "user": "ann", "ttl_s": 60, "rules": [
+            {"allow": true, "topic": "plant/%u/#", "action": "publish"}]}"#;
+        let allowed = parse(text).unwrap().unwrap();
+        assert_eq!((allowed.user.as_deref(), allowed.ttl_s), (Some("ann"), Some(60)));
+        assert!(allowed.rules.is_some());
+        let wrong: [&[u8]; 12] = [
+            b"",
+            b"true",
+            b"{}",
+            b"<html>",
+            br#"{"allow": "yes"}"#,
+            br#"{"allow": true, "role": "admin"}"#,
+            br#"{"allow": true, "user": ""}"#,
+            br#"{"allow": true, "user": "platform:admin"}"#,
+            br#"{"allow": true, "ttl_s": 0}"#,
+            br#"{"allow": true, "rules": [{"allow": true, "topic": "a/#/b"}]}"#,
+            br#"{"allow": true, "rules": [{"allow": true, "topic": "a", "user": "bob"}]}"#,
+            br#"{"allow": true} trailing"#,
+        ];
+        for text in wrong {
+            assert!(parse(text).is_err(), "{}", String::from_utf8_lossy(text));
+        }
+        let rule = r#"{"allow": true, "topic": "a"}"#;
+        let many = format!(r#"{{"allow": true, "rules": [{}]}}"#, [rule; 257].join(","));
+        assert!(parse(many.as_bytes()).unwrap_err().to_string().contains("256"));
+    }
+}

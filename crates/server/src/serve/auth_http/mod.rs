@@ -1,0 +1,383 @@
+//! `[auth.http]`: asks a web service of the operator's about logins by name and password.
+//!
+//! It fails closed: a service that is slow, down or wrong keeps new clients out, and nobody else. Workers never wait for
+//! it. One thread sends the requests, a limited number at the same time; what waits is limited too. After several
+//! failures in a row it pauses, so that clients get their refusal at once. Successful logins are remembered for a while,
+//! and so are the access rules that came with them.
+
+mod answer;
+mod known;
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use fulmar_broker::access::Action;
+use fulmar_broker::auth::{Admitted, AuthReply, HookLogin, LoginHook, ReplyTo};
+use fulmar_broker::{Broker, Timestamp};
+use fulmar_certs::files;
+use fulmar_mqtt::ReasonCode;
+use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use parking_lot::Mutex;
+use rustls::crypto::ring::default_provider;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::sync::{Semaphore, mpsc};
+
+use self::answer::Allowed;
+use self::known::{Digest, Known};
+use crate::config::{AuthHttp, set};
+
+/// Logins that wait for one of the requests to end; further ones are refused because the server is busy.
+const WAITING: usize = 1024;
+/// Longest answer, in bytes.
+const MAX_ANSWER_BYTES: usize = 64 * 1024;
+/// Failures in a row after which the service is left alone for a while.
+const FAILURES: u32 = 5;
+const PAUSE: Duration = Duration::from_secs(10);
+/// Failures are logged at most so often.
+const LOG_EVERY: Duration = Duration::from_secs(10);
+
+type Pool = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+
+/// Asks the service.
+#[derive(Debug)]
+pub(super) struct AuthHook {
+    known: Arc<Known>,
+    counts: Arc<Counts>,
+    breaker: Arc<Breaker>,
+    broker: Arc<OnceLock<Weak<Broker>>>,
+    /// The thread ends when this is dropped.
+    logins: mpsc::Sender<Waiting>,
+}
+
+/// Answers of the service since the start.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) allowed: AtomicU64,
+    pub(super) refused: AtomicU64,
+    pub(super) failed: AtomicU64,
+    /// Logins decided without a request because an equal one was allowed shortly before.
+    pub(super) remembered: AtomicU64,
+}
+
+struct Waiting {
+    body: Vec<u8>,
+    username: String,
+    client_id: String,
+    digest: Digest,
+    reply_to: ReplyTo,
+}
+
+/// The body of a request.
+#[derive(serde::Serialize)]
+struct Question<'a> {
+    username: &'a str,
+    password: &'a str,
+    client_id: &'a str,
+    address: std::net::IpAddr,
+}
+
+/// Decides whether the service is asked at all.
+#[derive(Debug, Default)]
+struct Breaker(Mutex<Failures>);
+
+#[derive(Debug, Default)]
+struct Failures {
+    in_a_row: u32,
+    paused_until_ms: u64,
+    logged_ms: u64,
+}
+
+/// What a request needs.
+struct Service {
+    pool: Pool,
+    url: Uri,
+    authorization: Option<HeaderValue>,
+    timeout: Duration,
+    known: Arc<Known>,
+    counts: Arc<Counts>,
+    breaker: Arc<Breaker>,
+    broker: Arc<OnceLock<Weak<Broker>>>,
+}
+
+impl AuthHook {
+    /// Starts the thread; `None` if there is no service.
+    ///
+    /// # Errors
+    /// A file cannot be read, or the thread cannot be started.
+    pub(super) fn start(settings: &AuthHttp) -> anyhow::Result<Option<AuthHook>> {
+        if settings.url.is_empty() {
+            return Ok(None);
+        }
+        let known = Arc::new(Known::new(settings.cache_s, settings.cache_entries));
+        let (counts, breaker) = (Arc::<Counts>::default(), Arc::<Breaker>::default());
+        let broker = Arc::<OnceLock<_>>::default();
+        let service = Service {
+            pool: pool(settings)?,
+            url: settings.url.parse().context("[auth.http] url")?,
+            authorization: authorization(settings)?,
+            timeout: Duration::from_millis(settings.timeout_ms.into()),
+            known: Arc::clone(&known),
+            counts: Arc::clone(&counts),
+            breaker: Arc::clone(&breaker),
+            broker: Arc::clone(&broker),
+        };
+        let (logins, waiting) = mpsc::channel(WAITING);
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        // They resolve names.
+        let runtime = runtime.enable_all().max_blocking_threads(8).build()?;
+        let limit = settings.max_in_flight;
+        let thread = std::thread::Builder::new().name("fulmar-auth-http".into());
+        let run = move || {
+            runtime.block_on(serve(service, limit, waiting));
+            // A lookup of a name cannot be cancelled.
+            runtime.shutdown_background();
+        };
+        thread.spawn(run).context("[auth.http] thread")?;
+        Ok(Some(AuthHook { known, counts, breaker, broker, logins }))
+    }
+
+    /// Lets the broker know when rights have changed.
+    pub(super) fn watch(&self, broker: &Arc<Broker>) {
+        drop(self.broker.set(Arc::downgrade(broker)));
+    }
+
+    pub(super) fn counts(&self) -> Arc<Counts> {
+        Arc::clone(&self.counts)
+    }
+}
+
+impl LoginHook for AuthHook {
+    fn log_in(&self, login: HookLogin<'_>) -> Option<AuthReply> {
+        let HookLogin { username, password, client_id, address, reply_to } = login;
+        let Ok(password) = std::str::from_utf8(password) else {
+            return Some(Err(ReasonCode::BadUserNameOrPassword));
+        };
+        let digest = self.known.digest(username, password, client_id);
+        if let Some(admitted) = self.known.admitted(digest, now_ms()) {
+            self.counts.remembered.fetch_add(1, Relaxed);
+            return Some(Ok(admitted));
+        }
+        if self.breaker.is_paused(now_ms()) {
+            return Some(Err(ReasonCode::ServerUnavailable));
+        }
+        let question = Question { username, password, client_id, address };
+        // Text only: it cannot fail.
+        let body = serde_json::to_vec(&question).unwrap_or_default();
+        let (username, client_id) = (username.to_owned(), client_id.to_owned());
+        match self.logins.try_send(Waiting { body, username, client_id, digest, reply_to }) {
+            Ok(()) => None,
+            Err(mpsc::error::TrySendError::Full(_)) => Some(Err(ReasonCode::ServerBusy)),
+            Err(mpsc::error::TrySendError::Closed(_)) => Some(Err(ReasonCode::ServerUnavailable)),
+        }
+    }
+
+    fn decides(
+        &self,
+        username: Option<&str>,
+        client_id: &str,
+        action: Action,
+        topic: &str,
+    ) -> Option<bool> {
+        self.known.decides(username?, client_id, action, topic)
+    }
+}
+
+fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn pool(settings: &AuthHttp) -> anyhow::Result<Pool> {
+    let mut roots = RootCertStore::empty();
+    match set(&settings.ca_file) {
+        None => {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+        Some(file) => {
+            for certificate in files::read_chain(file).context("[auth.http] ca_file")? {
+                roots.add(certificate).context("[auth.http] ca_file")?;
+            }
+        }
+    }
+    let tls = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let connector =
+        HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build();
+    Ok(Client::builder(TokioExecutor::new()).build(connector))
+}
+
+/// The header with the operator's token.
+fn authorization(settings: &AuthHttp) -> anyhow::Result<Option<HeaderValue>> {
+    let Some(file) = set(&settings.token_file) else { return Ok(None) };
+    let text = files::read_secret(file).context("[auth.http] token_file")?;
+    let token = std::str::from_utf8(&text).unwrap_or_default().lines().next().unwrap_or_default();
+    let value = HeaderValue::from_str(&format!("Bearer {}", token.trim()));
+    let mut value = value.context("[auth.http] token_file: write the token alone into one line")?;
+    value.set_sensitive(true);
+    Ok(Some(value))
+}
+
+/// Sends requests until the sender is dropped.
+async fn serve(service: Service, limit: u32, mut waiting: mpsc::Receiver<Waiting>) {
+    let service = Arc::new(service);
+    let permits = Arc::new(Semaphore::new(limit as usize));
+    while let Some(login) = waiting.recv().await {
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
+        let service = Arc::clone(&service);
+        tokio::spawn(async move {
+            let _permit = permit;
+            service.answer(login).await;
+        });
+    }
+}
+
+impl Service {
+    async fn answer(&self, login: Waiting) {
+        let Waiting { body, username, client_id, digest, reply_to } = login;
+        // While this one waited for others, the service may have failed.
+        if self.breaker.is_paused(now_ms()) {
+            return reply_to.send(Err(ReasonCode::ServerUnavailable));
+        }
+        let asked = tokio::time::timeout(self.timeout, self.ask(body)).await;
+        let late = || anyhow::anyhow!("no complete answer within timeout_ms");
+        let answer = asked.unwrap_or_else(|_| Err(late()));
+        let reply = match answer {
+            Ok(Some(allowed)) => self.admit(allowed, &username, client_id, digest),
+            Ok(None) => {
+                self.breaker.succeeded();
+                self.counts.refused.fetch_add(1, Relaxed);
+                Err(ReasonCode::BadUserNameOrPassword)
+            }
+            Err(error) => Err(self.failed(&error)),
+        };
+        reply_to.send(reply);
+    }
+
+    fn admit(
+        &self,
+        allowed: Allowed,
+        username: &str,
+        client_id: String,
+        digest: Digest,
+    ) -> AuthReply {
+        let username: Box<str> = allowed.user.as_deref().unwrap_or(username).into();
+        let now = now_ms();
+        let until = allowed.ttl_s.map_or(u64::MAX, |ttl_s| now.saturating_add(ttl_s * 1000));
+        let admitted = Admitted {
+            username: Some(username.clone()),
+            until: if until == u64::MAX { Timestamp::NEVER } else { Timestamp(until) },
+            credential: None,
+        };
+        let Some(changed) = self.known.put(
+            digest,
+            admitted.clone(),
+            (username, client_id.into()),
+            allowed.rules,
+            now,
+        ) else {
+            return Err(self.failed(&anyhow::anyhow!(
+                "the rules of too many clients are in memory; let the service answer with fewer rules, or allow by [[acl.rules]]"
+            )));
+        };
+        if changed && let Some(broker) = self.broker.get().and_then(Weak::upgrade) {
+            broker.rights_changed();
+        }
+        self.breaker.succeeded();
+        self.counts.allowed.fetch_add(1, Relaxed);
+        Ok(admitted)
+    }
+
+    fn failed(&self, error: &anyhow::Error) -> ReasonCode {
+        self.counts.failed.fetch_add(1, Relaxed);
+        let (log, pauses) = self.breaker.failed(now_ms());
+        if log {
+            tracing::error!(
+                pauses,
+                "[auth.http] logins refused, because the service failed: {error:#}"
+            );
+        }
+        ReasonCode::ServerUnavailable
+    }
+
+    /// What the service says: the client's rights, or `None` if it refuses.
+    async fn ask(&self, body: Vec<u8>) -> anyhow::Result<Option<Allowed>> {
+        let mut request = Request::builder()
+            .method(Method::POST)
+            .uri(&self.url)
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::USER_AGENT, concat!("fulmar/", env!("CARGO_PKG_VERSION")));
+        if let Some(authorization) = &self.authorization {
+            request = request.header(header::AUTHORIZATION, authorization);
+        }
+        let response = self.pool.request(request.body(Full::from(body))?).await?;
+        match response.status() {
+            StatusCode::OK => {}
+            StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED if self.authorization.is_none() => {
+                return Ok(None);
+            }
+            // With a token, 401 is about the token.
+            StatusCode::FORBIDDEN => return Ok(None),
+            status => anyhow::bail!("it answered {status}; 200 and 403 are expected"),
+        }
+        let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
+        let body = body.map_err(|error| anyhow::anyhow!("its answer cannot be read: {error}"))?;
+        answer::parse(&body.to_bytes())
+    }
+}
+
+impl Breaker {
+    fn is_paused(&self, now_ms: u64) -> bool {
+        now_ms < self.0.lock().paused_until_ms
+    }
+
+    fn succeeded(&self) {
+        self.0.lock().in_a_row = 0;
+    }
+
+    /// Whether to log this failure, and whether it begins a pause. After a pause, one failure begins the next.
+    fn failed(&self, now_ms: u64) -> (bool, bool) {
+        let millis = |duration: Duration| duration.as_millis() as u64;
+        let mut failures = self.0.lock();
+        failures.in_a_row += 1;
+        let pauses = failures.in_a_row >= FAILURES;
+        if pauses {
+            failures.paused_until_ms = now_ms + millis(PAUSE);
+        }
+        let log = failures.logged_ms == 0 || now_ms >= failures.logged_ms + millis(LOG_EVERY);
+        if log {
+            failures.logged_ms = now_ms;
+        }
+        (log, pauses)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_in_a_row_begin_a_pause_and_one_after_it_the_next() {
+        let (breaker, pause) = (Breaker::default(), PAUSE.as_millis() as u64);
+        for _ in 0..FAILURES - 1 {
+            assert!(!breaker.failed(1000).1 && !breaker.is_paused(1000));
+        }
+        breaker.succeeded();
+        for failure in 1..=FAILURES {
+            assert_eq!(breaker.failed(1000).1, failure == FAILURES);
+        }
+        assert!(breaker.is_paused(999 + pause) && !breaker.is_paused(1000 + pause));
+        assert!(breaker.failed(1000 + pause).1 && breaker.is_paused(1001 + pause));
+        breaker.succeeded();
+        assert!(!breaker.failed(1000 + 2 * pause).1);
+    }
+}

@@ -1,0 +1,193 @@
+//! A web service that decides about logins: what it may answer, and that one which hangs or fails lets nobody in and
+//! holds nobody up.
+#![allow(clippy::unwrap_used)]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use fulmar_tests::{TestBroker, Wire, field, packet};
+
+const CONNACK: u8 = 0x20;
+const WRONG: u8 = 0x86;
+const DENIED: u8 = 0x87;
+const UNAVAILABLE: u8 = 0x88;
+
+/// A service that gives one answer to all requests.
+struct Service {
+    address: SocketAddr,
+    answer: Arc<Mutex<Vec<u8>>>,
+    requests: Arc<Mutex<Vec<String>>>,
+}
+
+impl Service {
+    fn start() -> Service {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (answer, requests) =
+            (Arc::<Mutex<Vec<u8>>>::default(), Arc::<Mutex<Vec<_>>>::default());
+        let (next, seen) = (Arc::clone(&answer), Arc::clone(&requests));
+        // As many connections as the tests need; none is used again.
+        thread::spawn(move || {
+            let mut silent = Vec::new();
+            for stream in listener.incoming().take(64) {
+                let mut stream = stream.unwrap();
+                seen.lock().unwrap().push(request(&mut stream));
+                let answer = next.lock().unwrap().clone();
+                let _ = stream.write_all(&answer);
+                if answer.is_empty() {
+                    silent.push(stream);
+                }
+            }
+        });
+        Service { address, answer, requests }
+    }
+
+    fn answers(&self, status: &str, body: &str) {
+        let length = body.len();
+        let head =
+            format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {length}\r\n");
+        let location = "location: /elsewhere\r\n\r\n";
+        *self.answer.lock().unwrap() = [&head, location, body].concat().into_bytes();
+    }
+
+    fn hangs(&self) {
+        self.answer.lock().unwrap().clear();
+    }
+
+    fn requests(&self) -> usize {
+        self.requests.lock().unwrap().len()
+    }
+
+    fn broker(&self, more: &str) -> TestBroker {
+        let url = format!(
+            "[auth.http]\nurl = \"http://{}/mqtt\"\ntimeout_ms = 500\n{more}",
+            self.address
+        );
+        TestBroker::builder().config(&url).start()
+    }
+}
+
+fn request(stream: &mut TcpStream) -> String {
+    let (mut text, mut room) = (String::new(), [0; 4096]);
+    while !text.ends_with('}') {
+        let read = stream.read(&mut room).unwrap();
+        assert!(read > 0, "half a request: {text}");
+        text.push_str(std::str::from_utf8(&room[..read]).unwrap());
+    }
+    text
+}
+
+/// A client, and the reason code of its CONNACK.
+fn log_in(broker: &TestBroker, user: &str, password: &str, client: &str) -> (Wire, u8) {
+    let fields =
+        [field("MQTT"), vec![5, 0xC2, 0, 0, 0], field(client), field(user), field(password)];
+    let mut wire = Wire::dial(broker.address("mqtt"));
+    wire.send(&packet(0x10, &fields.concat()));
+    let (first, body) = wire.read().expect("CONNACK");
+    assert_eq!(first, CONNACK);
+    (wire, body[1])
+}
+
+fn code(broker: &TestBroker, user: &str, client: &str) -> u8 {
+    log_in(broker, user, "secret words", client).1
+}
+
+/// The reason code of the acknowledgement of a publication.
+fn publish(wire: &mut Wire, topic: &str) -> u8 {
+    wire.send(&packet(0x32, &[field(topic), vec![0, 1, 0]].concat()));
+    let (first, body) = wire.read().expect("PUBACK");
+    assert_eq!(first, 0x40);
+    body.get(2).copied().unwrap_or(0)
+}
+
+#[test]
+fn the_service_decides_about_login_and_topics() {
+    let service = Service::start();
+    let broker = service.broker("[acl]\ndefault_allow = false\n");
+    service.answers("403 Forbidden", "");
+    assert_eq!(code(&broker, "ann", "phone"), WRONG);
+    let asked = service.requests.lock().unwrap()[0].clone();
+    assert!(
+        asked.starts_with("POST /mqtt HTTP/1.1") && asked.contains("application/json"),
+        "{asked}"
+    );
+    let body: serde_json::Value =
+        serde_json::from_str(asked.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+    assert_eq!(body["username"], "ann");
+    assert_eq!(body["password"], "secret words");
+    assert_eq!((&body["client_id"], &body["address"]), (&"phone".into(), &"127.0.0.1".into()));
+
+    service.answers("200 OK", r#"{"allow": false}"#);
+    assert_eq!(code(&broker, "ann", "phone"), WRONG);
+    let rules =
+        r#"{"allow": true, "user": "anna", "rules": [{"allow": true, "topic": "plant/%u/#"}]}"#;
+    service.answers("200 OK", rules);
+    let (mut ann, code) = log_in(&broker, "ann", "secret words", "phone");
+    assert_eq!(code, 0);
+    assert_eq!(publish(&mut ann, "plant/anna/x"), 0x10, "allowed, and nobody receives it");
+    assert_eq!(publish(&mut ann, "plant/ann/x"), DENIED);
+
+    // The same login again is remembered for a while, with its rules; others are not.
+    service.answers("403 Forbidden", "");
+    let before = service.requests();
+    let (mut ann, code) = log_in(&broker, "ann", "secret words", "phone");
+    assert_eq!((code, service.requests()), (0, before));
+    assert_eq!(publish(&mut ann, "plant/anna/x"), 0x10);
+    assert_eq!(log_in(&broker, "ann", "other words", "phone").1, WRONG);
+
+    service.answers("200 OK", r#"{"allow": true, "superuser": true, "ttl_s": 1}"#);
+    let (mut root, code) = log_in(&broker, "root", "secret words", "desk");
+    assert_eq!((code, publish(&mut root, "any/topic")), (0, 0x10));
+    let (first, body) = root.read().expect("DISCONNECT when its time is over");
+    assert_eq!((first, body[0]), (0xE0, DENIED));
+    assert!(!broker.log().contains("secret words"));
+}
+
+#[test]
+fn whatever_goes_wrong_lets_nobody_in() {
+    let service = Service::start();
+    let broker = service.broker("");
+    let long = format!(r#"{{"allow": true, "user": "{}"}}"#, "x".repeat(70_000));
+    let wrong = [
+        ("500 Internal Server Error", r#"{"allow": true}"#, "500"),
+        ("307 Temporary Redirect", r#"{"allow": true}"#, "307"),
+        ("200 OK", "<html>welcome</html>", "not as documented"),
+        ("200 OK", &long, "cannot be read"),
+    ];
+    for (status, body, _) in wrong {
+        service.answers(status, body);
+        assert_eq!(code(&broker, "ann", "phone"), UNAVAILABLE, "{status}");
+    }
+    assert_eq!(service.requests(), wrong.len(), "a redirection is not followed");
+    // The fifth in a row begins a pause, in which nobody is asked.
+    service.answers("500 Internal Server Error", "");
+    assert_eq!(code(&broker, "ann", "phone"), UNAVAILABLE);
+    service.answers("200 OK", r#"{"allow": true}"#);
+    let before = service.requests();
+    assert_eq!(code(&broker, "ann", "phone"), UNAVAILABLE);
+    assert_eq!(service.requests(), before);
+    broker.wait_for_log("[auth.http] logins refused");
+    assert!(broker.metric(r#"auth_http_logins_total{result="failed"}"#) > 4.5);
+    assert!(!broker.log().contains("secret words"));
+}
+
+#[test]
+fn a_service_that_hangs_holds_up_nobody_else() {
+    let service = Service::start();
+    let broker = service.broker("max_in_flight = 1\n");
+    service.answers("200 OK", r#"{"allow": true}"#);
+    let (mut connected, code) = log_in(&broker, "early", "secret words", "early");
+    assert_eq!(code, 0);
+    service.hangs();
+    let mut waiting = Wire::dial(broker.address("mqtt"));
+    let fields = [field("MQTT"), vec![5, 0xC2, 0, 0, 0], field("late"), field("late"), field("x")];
+    waiting.send(&packet(0x10, &fields.concat()));
+    // Those that are connected, those that are remembered, and those that need no service.
+    connected.ping();
+    assert_eq!(log_in(&broker, "early", "secret words", "early").1, 0);
+    drop(Wire::connect(broker.address("mqtt"), "anonymous"));
+    let (first, body) = waiting.read().expect("CONNACK");
+    assert_eq!((first, body[1]), (CONNACK, UNAVAILABLE));
+}
