@@ -84,7 +84,7 @@ NOT_TYPED = [
     ("README.md", "python3 -m venv", "downloads a package, which `make test-interop` has in an environment of its own"),
     *[("CONTRIBUTING.md", f"make {target} ", why) for target, why in [
         ("run", RUN), ("test", "runs the tests"), ("reference", HAND), ("site", HAND), ("screenshots", HAND),
-        ("lint", CI), ("bench", HAND), ("bench-parts", HAND), ("bench-packaged", HAND), ("attack", HAND), ("soak", SHORT), ("package", CI), ("dist", HAND), ("dist-test", SHORT), ("dist-twice", HAND), ("kill-test", SHORT), ("bridge-kill-test", SHORT),
+        ("lint", CI), ("bench", HAND), ("bench-parts", HAND), ("bench-packaged", HAND), ("attack", HAND), ("soak", SHORT), ("package", CI), ("dist", HAND), ("dist-test", SHORT), ("dist-twice", HAND), ("kill-test", SHORT), ("bridge-kill-test", SHORT), ("identity-test", SHORT),
         ("fuzz", SHORT)]],
     *[("docs/install.md", begins, "installs on bare systems: tests/dist types the same with paths and versions of its own")
       for begins in ["sudo apt ", "sudo dnf ", "sudo systemctl ", "tar ", "fulmar-0.1.0-x86_64/fulmar ", "pip ",
@@ -103,6 +103,7 @@ NOT_TYPED = [
     ("docs/firmware.md", "make firmware ", CI),
     ("docs/firmware.md", "make firmware-run", "installs QEMU: test_firmware.py boots the same image"),
     ("docs/firmware.md", "make firmware-test", SHORT),
+    ("docs/telemetry.md", "fulmar pub mqtt://localhost", "needs a collector: test_traces.py publishes the same with one"),
     ("docs/administration.md", "fulmar ctl --url", "needs a name: tests/tests/administration.rs has the broker's own"),
     ("docs/administration.md", "curl ", "the same request as the line above it"),
     ("docs/guide.md", "ready mqtt=", OUTPUT),
