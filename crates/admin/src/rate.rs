@@ -28,10 +28,10 @@ impl<K: Eq + Hash> Rate<K> {
         Rate { per_s, at_once, buckets: Mutex::default() }
     }
 
-    /// Uses one of the key's.
+    /// Uses one of the requests that the key has left.
     ///
     /// # Errors
-    /// None is left; in so many seconds there is one.
+    /// No request is left; the next one is accepted after this many seconds.
     pub(crate) fn take(&self, key: K, now: Instant) -> Result<(), u64> {
         let mut buckets = self.buckets.lock();
         self.make_room(&mut buckets, now);
