@@ -3,6 +3,9 @@
 //! Requests without a valid token share a quarter of the budget. When that is used up, the oldest unfinished body of
 //! the network with the most bytes is given up, so that clients that send half a body and wait do not keep others
 //! out. Requests whose bodies are refused or given up get 503.
+//!
+//! The headers of a request count with its body, and those that are not complete like the body of a request without a
+//! token: over HTTP/3, where a client can have many of them at once ([`crate::h3`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -11,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::{Body, Frame, SizeHint};
 
 use crate::connection_slots::{Activity, Busy};
@@ -20,7 +24,10 @@ use crate::network;
 const STRANGERS_PART: usize = 4;
 
 /// The overhead of a part of a body.
-const PART_BYTES: usize = 64;
+pub(crate) const PART_BYTES: usize = 64;
+
+/// The overhead of a header.
+const HEADER_BYTES: usize = 100;
 
 /// Smaller parts are copied: they may be a slice of a large buffer, which they would keep alive.
 const COPIED_BELOW_BYTES: usize = 4 * 1024;
@@ -201,7 +208,16 @@ impl Share {
         }
     }
 
-    fn charge(&self, bytes: usize) -> Result<(), UsedUp> {
+    /// Counts the headers of a request whose body is still to come.
+    pub(crate) fn charge_headers(&self, headers: &HeaderMap) -> Result<(), UsedUp> {
+        let bytes = |(name, value): (&HeaderName, &HeaderValue)| {
+            name.as_str().len() + value.len() + HEADER_BYTES
+        };
+        self.charge(headers.iter().map(bytes).sum())
+    }
+
+    /// Counts bytes that have arrived; an error if the request is given up.
+    pub(crate) fn charge(&self, bytes: usize) -> Result<(), UsedUp> {
         let (mut held, most) = (self.0.budget.lock(), self.0.budget.0.most);
         if held.charge(self.0.number, bytes, most) {
             return Ok(());
@@ -211,7 +227,7 @@ impl Share {
     }
 
     /// Stores the waiting task; an error if the body was given up meanwhile.
-    fn wait(&self, waker: &Waker) -> Result<(), UsedUp> {
+    pub(crate) fn wait(&self, waker: &Waker) -> Result<(), UsedUp> {
         let mut held = self.0.budget.lock();
         match held.shares.get_mut(&self.0.number) {
             Some(entry) if entry.state == State::GivenUp => Err(UsedUp),

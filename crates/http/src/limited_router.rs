@@ -11,6 +11,7 @@ use axum::response::IntoResponse as _;
 use fulmar_broker::LogLimiter;
 use fulmar_transport::Clock;
 use http::{Request, Response, StatusCode, header};
+use http_body::Body as _;
 use http_body_util::Limited;
 use tower_service::Service as _;
 
@@ -54,6 +55,9 @@ impl LimitedRouter {
         }
         let is_known = self.knows.as_ref().is_some_and(|knows| knows.token(request.headers()));
         let share = self.bodies.share(address.ip(), is_known, activity);
+        if !request.body().is_end_stream() && share.charge_headers(request.headers()).is_err() {
+            return self.no_room(address);
+        }
         let mut request = request.map(|body| Body::new(share.count(Limited::new(body, max))));
         request.extensions_mut().insert(ConnectInfo(address));
         let answer = self.router.clone().call(request);
@@ -67,7 +71,8 @@ impl LimitedRouter {
         }
     }
 
-    fn no_room(&self, address: SocketAddr) -> Response<Body> {
+    /// Counts and logs a request that is refused because the memory for those that are not complete is used up.
+    pub(crate) fn count_refusal(&self, address: SocketAddr) {
         self.metrics.bodies_refused.fetch_add(1, Relaxed);
         let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(times) = refusals.occurred(self.clock.now()) {
@@ -76,6 +81,10 @@ impl LimitedRouter {
                 "HTTP: a request's body was refused: [http] max_buffered_body_bytes is used up"
             );
         }
+    }
+
+    fn no_room(&self, address: SocketAddr) -> Response<Body> {
+        self.count_refusal(address);
         let mut response = text_response(
             StatusCode::SERVICE_UNAVAILABLE,
             "too much is being sent at once; try again",

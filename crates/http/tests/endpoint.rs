@@ -450,7 +450,8 @@ async fn half_bodies_make_room_for_whole_ones() {
     // Clients without a token have a quarter: four bodies of this size.
     let patient = Limits { request_timeout: PATIENCE, ..limits() };
     let any = "127.0.0.1:0".parse().unwrap();
-    let site = start_with(any, patient, BodyBudget::new(4 * 4 * MAX_BODY_BYTES));
+    // With their headers, of 0.4 KB each.
+    let site = start_with(any, patient, BodyBudget::new(4 * 4 * (MAX_BODY_BYTES + 500)));
     let head = |length: usize| {
         format!(
             "POST /echo HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
@@ -497,6 +498,68 @@ async fn half_bodies_make_room_for_whole_ones() {
     }
     // The two whole bodies displaced one each, unless the first was answered before the second came.
     assert!((13..=14).contains(&refusals), "{refusals} of 16");
+}
+
+#[tokio::test]
+async fn half_requests_count_with_their_headers() {
+    let patient = Limits { request_timeout: PATIENCE, ..limits() };
+    let any = "127.0.0.1:0".parse().unwrap();
+    // Clients without a token have a quarter, which is room for two of these.
+    let site = start_with(any, patient, BodyBudget::new(4 * 14_000));
+    let head = format!(
+        "POST /echo HTTP/1.1\r\nhost: a\r\nx-long: {}\r\ncontent-length: 9\r\n\r\n",
+        "x".repeat(6_000)
+    );
+    let mut waiting = Vec::new();
+    for _ in 0..6 {
+        let mut stream = site.dial_tcp(b"http/1.1").await;
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.flush().await.unwrap();
+        waiting.push(stream);
+    }
+    tokio::time::timeout(PATIENCE, async {
+        while site.endpoint.metrics().counts().bodies_refused < 4 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .expect("four of six have no room");
+}
+
+#[tokio::test]
+async fn half_headers_over_http3_make_room_for_whole_requests() {
+    let site = start();
+    let refused = || site.endpoint.metrics().counts().bodies_refused;
+    // Each has a quarter of the quarter that is for clients without a token.
+    let half = [b"\x01\x60\x00".as_slice(), &[0; BUDGET_BYTES / 16]].concat();
+    let mut waiting = Vec::new();
+    for _ in 0..16 {
+        let (connection, sender) = site.dial().await;
+        let (mut send, receive) = connection.open_bi().await.unwrap();
+        send.write_all(&half).await.unwrap();
+        waiting.push((connection, sender, send, receive));
+    }
+    tokio::time::timeout(PATIENCE, async {
+        while refused() < 12 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .expect("twelve of sixteen have no room");
+    let (_connection, mut sender) = site.dial().await;
+    let answer = ask(&mut sender, Method::POST, "/echo", b"whole").await;
+    assert_eq!(answer, (StatusCode::OK, b"whole".to_vec()));
+}
+
+#[tokio::test]
+async fn more_than_a_strangers_window_passes_over_http3() {
+    let site = start();
+    let (_connection, mut sender) = site.dial().await;
+    let body = vec![b'x'; MAX_BODY_BYTES];
+    for _ in 0..200 {
+        let answer = ask(&mut sender, Method::POST, "/echo", &body).await;
+        assert_eq!(answer, (StatusCode::OK, body.clone()), "200 KB through a window of 32 KiB");
+    }
 }
 
 /// CONNECT of MQTT 5.0, clean start, an empty identifier; and the first byte of the response.

@@ -3,9 +3,14 @@
 //! h3 0.0.8 buffers every frame except DATA until it is complete, however long the frame is, and flow control does not
 //! stop that because h3 keeps reading. So each stream has a [`ReceiveLimit`]: a small one for headers and for control
 //! streams, which the code that reads a body raises to the size that a body may have. Bytes pass unchanged.
+//!
+//! Until a request's headers are complete, its bytes count as those of an unfinished body of a client without a token
+//! ([`crate::bodies`]), which makes room for others; and a connection has at most [`UNFINISHED_REQUESTS`] times the
+//! size of one request's headers of them.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
@@ -15,6 +20,13 @@ use h3::quic::{
     StreamErrorIncoming, StreamId, WriteBuf,
 };
 
+use crate::bodies::{BodyBudget, PART_BYTES, Share};
+use crate::connection_slots::Activity;
+
+/// Requests of a connection whose headers may be unfinished at once, if they are as long as headers may be; most are
+/// a fraction of that, and arrive whole.
+const UNFINISHED_REQUESTS: usize = 4;
+
 /// Bytes that a control or QPACK stream may carry during a connection. Browsers send PRIORITY_UPDATE there, about
 /// twenty bytes per request.
 const CONTROL_BYTES: u64 = 1024 * 1024;
@@ -23,23 +35,75 @@ type Opened = (h3_quinn::BidiStream<Bytes>, ReceiveLimit);
 
 /// The bytes that a stream may still receive; shared by the stream and the code that raises the limit.
 #[derive(Clone, Debug)]
-pub(super) struct ReceiveLimit(Arc<AtomicU64>);
+pub(super) struct ReceiveLimit(Arc<Limit>);
+
+#[derive(Debug)]
+struct Limit {
+    left: AtomicU64,
+    /// What counts until the headers are complete.
+    headers: Mutex<Option<Headers>>,
+}
+
+/// The unfinished headers of one request.
+#[derive(Debug)]
+struct Headers {
+    share: Share,
+    bytes: usize,
+    /// Those of all requests of the connection, and how many these may be.
+    connection: Arc<AtomicUsize>,
+    most: usize,
+}
+
+impl Headers {
+    /// Counts received bytes; `None` if there is no room for them.
+    fn take(&mut self, bytes: usize) -> Option<()> {
+        self.bytes += bytes;
+        let overall = self.connection.fetch_add(bytes, Relaxed) + bytes;
+        (overall <= self.most && self.share.charge(bytes).is_ok()).then_some(())
+    }
+}
+
+impl Drop for Headers {
+    fn drop(&mut self) {
+        self.connection.fetch_sub(self.bytes, Relaxed);
+    }
+}
 
 impl ReceiveLimit {
-    fn new(bytes: u64) -> ReceiveLimit {
-        ReceiveLimit(Arc::new(AtomicU64::new(bytes)))
+    fn new(bytes: u64, headers: Option<Headers>) -> ReceiveLimit {
+        ReceiveLimit(Arc::new(Limit { left: AtomicU64::new(bytes), headers: Mutex::new(headers) }))
     }
 
-    /// Sets the bytes that may still be received.
+    fn headers(&self) -> MutexGuard<'_, Option<Headers>> {
+        self.0.headers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The headers are complete: sets the bytes that may still be received.
     pub(super) fn set(&self, bytes: u64) {
-        self.0.store(bytes, Relaxed);
+        *self.headers() = None;
+        self.0.left.store(bytes, Relaxed);
     }
 
-    /// Subtracts received bytes; `None` if they exceed the limit.
-    fn take(&self, bytes: usize) -> Option<()> {
-        let left = self.0.load(Relaxed).checked_sub(bytes as u64)?;
-        self.0.store(left, Relaxed);
-        Some(())
+    /// Whether the stream was given up because unfinished requests have no room.
+    pub(super) fn is_refused(&self) -> bool {
+        self.headers().as_ref().is_some_and(|headers| headers.share.is_refused())
+    }
+
+    /// Has the task woken when the stream is to be given up; `None` if it is.
+    fn wait(&self, cx: &Context<'_>) -> Option<()> {
+        let headers = self.headers();
+        headers.as_ref().map_or(Ok(()), |headers| headers.share.wait(cx.waker())).ok()
+    }
+
+    /// Subtracts received bytes, and returns them as they are to be kept; `None` if they exceed the limit.
+    fn take(&self, data: Bytes) -> Option<Bytes> {
+        let bytes = data.len();
+        let left = self.0.left.load(Relaxed).checked_sub(bytes as u64)?;
+        self.0.left.store(left, Relaxed);
+        let Some(headers) = &mut *self.headers() else { return Some(data) };
+        headers.take(bytes + PART_BYTES)?;
+        // They are part of a datagram, or of several, which they would keep alive.
+        Some(Bytes::copy_from_slice(&data))
     }
 }
 
@@ -53,8 +117,30 @@ pub(super) struct LimitedStream<S> {
 pub(super) struct Connection {
     inner: h3_quinn::Connection,
     header_bytes: u64,
+    unfinished: Unfinished,
     /// The limit of the stream accepted last.
     accepted: LastAccepted,
+}
+
+/// The requests of a connection whose headers are not complete.
+struct Unfinished {
+    budget: BodyBudget,
+    address: IpAddr,
+    activity: Activity,
+    bytes: Arc<AtomicUsize>,
+}
+
+impl Unfinished {
+    /// Another one.
+    fn headers(&self, header_bytes: u64) -> Headers {
+        let most = usize::try_from(header_bytes).unwrap_or(usize::MAX);
+        Headers {
+            share: self.budget.share(self.address, false, &self.activity),
+            bytes: 0,
+            connection: Arc::clone(&self.bytes),
+            most: most.saturating_mul(UNFINISHED_REQUESTS),
+        }
+    }
 }
 
 /// Hands the limit of the stream accepted last to the code that called `accept`.
@@ -69,11 +155,18 @@ impl LastAccepted {
 }
 
 impl Connection {
-    /// Streams start with a limit of `header_bytes`.
-    pub(super) fn new(inner: quinn::Connection, header_bytes: u64) -> (Connection, LastAccepted) {
+    /// Streams start with a limit of `header_bytes`, and count in `budget` until their headers are complete.
+    pub(super) fn new(
+        inner: quinn::Connection,
+        header_bytes: u64,
+        budget: BodyBudget,
+        activity: Activity,
+    ) -> (Connection, LastAccepted) {
         let accepted = LastAccepted::default();
+        let (address, bytes) = (inner.remote_address().ip(), Arc::default());
+        let unfinished = Unfinished { budget, address, activity, bytes };
         let inner = h3_quinn::Connection::new(inner);
-        (Connection { inner, header_bytes, accepted: accepted.clone() }, accepted)
+        (Connection { inner, header_bytes, unfinished, accepted: accepted.clone() }, accepted)
     }
 }
 
@@ -86,7 +179,7 @@ impl quic::Connection<Bytes> for Connection {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Self::RecvStream, ConnectionErrorIncoming>> {
         let inner = ready!(quic::Connection::<Bytes>::poll_accept_recv(&mut self.inner, cx))?;
-        Poll::Ready(Ok(LimitedStream { inner, limit: ReceiveLimit::new(CONTROL_BYTES) }))
+        Poll::Ready(Ok(LimitedStream { inner, limit: ReceiveLimit::new(CONTROL_BYTES, None) }))
     }
 
     fn poll_accept_bidi(
@@ -94,7 +187,8 @@ impl quic::Connection<Bytes> for Connection {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Self::BidiStream, ConnectionErrorIncoming>> {
         let inner = ready!(quic::Connection::<Bytes>::poll_accept_bidi(&mut self.inner, cx))?;
-        let limit = ReceiveLimit::new(self.header_bytes);
+        let headers = self.unfinished.headers(self.header_bytes);
+        let limit = ReceiveLimit::new(self.header_bytes, Some(headers));
         if let Ok(mut accepted) = self.accepted.0.lock() {
             *accepted = Some(limit.clone());
         }
@@ -110,7 +204,7 @@ impl quic::Connection<Bytes> for Connection {
 pub(super) struct Opener(h3_quinn::OpenStreams);
 
 fn opened(stream: h3_quinn::BidiStream<Bytes>) -> LimitedStream<h3_quinn::BidiStream<Bytes>> {
-    let (inner, limit): Opened = (stream, ReceiveLimit::new(CONTROL_BYTES));
+    let (inner, limit): Opened = (stream, ReceiveLimit::new(CONTROL_BYTES, None));
     LimitedStream { inner, limit }
 }
 
@@ -160,21 +254,30 @@ impl quic::OpenStreams<Bytes> for Connection {
     }
 }
 
-impl<S: RecvStream> RecvStream for LimitedStream<S> {
-    type Buf = S::Buf;
+impl<S: RecvStream<Buf = Bytes>> LimitedStream<S> {
+    /// Wants no more of the stream.
+    fn give_up(&mut self) -> StreamErrorIncoming {
+        self.inner.stop_sending(Code::H3_EXCESSIVE_LOAD.value());
+        StreamErrorIncoming::StreamTerminated { error_code: Code::H3_EXCESSIVE_LOAD.value() }
+    }
+}
+
+impl<S: RecvStream<Buf = Bytes>> RecvStream for LimitedStream<S> {
+    type Buf = Bytes;
 
     fn poll_data(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<Option<S::Buf>, StreamErrorIncoming>> {
-        let data = ready!(self.inner.poll_data(cx))?;
-        let length = data.as_ref().map_or(0, Buf::remaining);
-        if self.limit.take(length).is_none() {
-            self.inner.stop_sending(Code::H3_EXCESSIVE_LOAD.value());
-            let error_code = Code::H3_EXCESSIVE_LOAD.value();
-            return Poll::Ready(Err(StreamErrorIncoming::StreamTerminated { error_code }));
+    ) -> Poll<Result<Option<Bytes>, StreamErrorIncoming>> {
+        if self.limit.wait(cx).is_none() {
+            // Without STOP_SENDING, which is not possible during a read: it is sent when the stream is dropped.
+            return Poll::Ready(Err(StreamErrorIncoming::StreamTerminated {
+                error_code: Code::H3_EXCESSIVE_LOAD.value(),
+            }));
         }
-        Poll::Ready(Ok(data))
+        let Some(data) = ready!(self.inner.poll_data(cx))? else { return Poll::Ready(Ok(None)) };
+        let kept = self.limit.take(data);
+        Poll::Ready(kept.map(Some).ok_or_else(|| self.give_up()))
     }
 
     fn stop_sending(&mut self, error_code: u64) {
@@ -232,14 +335,61 @@ impl BidiStream<Bytes> for LimitedStream<h3_quinn::BidiStream<Bytes>> {
 mod tests {
     use super::*;
 
+    fn bytes(length: usize) -> Bytes {
+        vec![7; length].into()
+    }
+
     #[test]
     fn a_limit_is_used_up_and_raised() {
-        let own = ReceiveLimit::new(10);
+        let own = ReceiveLimit::new(10, None);
         let other = own.clone();
-        assert!(own.take(6).is_some() && own.take(4).is_some());
-        assert!(own.take(1).is_none());
+        assert!(own.take(bytes(6)).is_some() && own.take(bytes(4)).is_some());
+        assert!(own.take(bytes(1)).is_none());
         other.set(5);
-        assert!(own.take(5).is_some());
-        assert!(own.take(1).is_none());
+        assert!(own.take(bytes(5)).is_some());
+        assert!(own.take(bytes(1)).is_none());
+    }
+
+    fn connection(budget: &BodyBudget, last: u8) -> Unfinished {
+        Unfinished {
+            budget: budget.clone(),
+            address: [192, 0, 2, last].into(),
+            activity: Activity::default(),
+            bytes: Arc::default(),
+        }
+    }
+
+    fn stream(of: &Unfinished) -> ReceiveLimit {
+        ReceiveLimit::new(1000, Some(of.headers(1000)))
+    }
+
+    #[test]
+    fn a_connection_has_room_for_a_few_unfinished_requests_and_for_many_complete_ones() {
+        let connection = connection(&BodyBudget::new(1 << 20), 1);
+        let mut streams: Vec<_> = (0..4).map(|_| stream(&connection)).collect();
+        assert!(streams.iter().all(|stream| stream.take(bytes(900)).is_some()));
+        let another = stream(&connection);
+        assert!(another.take(bytes(900)).is_none(), "a fifth");
+        drop(another);
+        streams.iter().for_each(|stream| stream.set(1 << 20));
+        streams.extend((0..4).map(|_| stream(&connection)));
+        assert!(streams.iter().all(|stream| stream.take(bytes(900)).is_some()));
+        drop(streams);
+        assert_eq!(connection.bytes.load(Relaxed), 0, "all of it is given back");
+    }
+
+    #[test]
+    fn unfinished_requests_of_a_crowd_make_room_for_others() {
+        // A quarter of it is for clients without a token.
+        let budget = BodyBudget::new(8000);
+        let crowd = [connection(&budget, 1), connection(&budget, 1)];
+        let held: Vec<_> = crowd.iter().map(stream).collect();
+        assert!(held.iter().all(|stream| stream.take(bytes(900)).is_some()));
+        let honest = stream(&connection(&budget, 2));
+        assert!(honest.take(bytes(300)).is_some());
+        let waker = std::task::Waker::noop();
+        let refused = |stream: &ReceiveLimit| stream.wait(&Context::from_waker(waker)).is_none();
+        assert!(refused(&held[0]) && held[0].is_refused(), "the oldest of the crowd");
+        assert!(!refused(&held[1]) && !refused(&honest) && !honest.is_refused());
     }
 }

@@ -30,6 +30,9 @@ type Resolver = RequestResolver<Connection, Bytes>;
 /// Serves the stream.
 pub(super) async fn serve(shared: Arc<Shared>, resolver: Resolver, limit: ReceiveLimit) {
     if let Err(error) = stream(&shared, resolver, &limit).await {
+        if limit.is_refused() {
+            shared.handler.router.count_refusal(shared.client().address);
+        }
         debug!(peer = %shared.client().address, "HTTP/3 stream ended: {error}");
     }
 }
@@ -54,6 +57,7 @@ async fn stream(
         limit.set(FRAMING_BYTES);
         return session::begin(shared, &request, stream).await;
     }
+    shared.widen_for(request.headers());
     let early = !*shared.complete.borrow();
     let is_head = request.method() == Method::HEAD;
     let (send, receive) = stream.split();

@@ -29,6 +29,9 @@ const RESERVED_STREAM: u8 = 0x21;
 /// If a client grants no stream for this long, it cannot be asked for an acknowledgement.
 const ASK: Duration = Duration::from_secs(1);
 
+/// Logged-in MQTT clients that have sent this much get the connection's full window.
+const WIDE_FROM_BYTES: u64 = super::STRANGERS_WINDOW_BYTES as u64 / 2;
+
 /// Returns when nothing was received for longer than the client's sessions allow, or, without a Keep Alive, for
 /// `limit`.
 pub(super) async fn keep_time(
@@ -44,12 +47,17 @@ pub(super) async fn keep_time(
     let mut seen = 0;
     loop {
         let now = Instant::now();
-        let datagrams = connection.stats().udp_rx.datagrams;
-        if datagrams != seen {
-            seen = datagrams;
+        let received = connection.stats().udp_rx;
+        if received.datagrams != seen {
+            seen = received.datagrams;
             silence.heard(now);
         }
-        let next = silence.next(shared.sessions.allowed_silence(), connection.rtt());
+        let allowed = shared.sessions.allowed_silence();
+        if allowed.is_some() && received.bytes > WIDE_FROM_BYTES {
+            // The broker has accepted a client, and it sends a lot. Announcing the window wakes those that do not.
+            shared.widen();
+        }
+        let next = silence.next(allowed, connection.rtt());
         match next {
             Some((at, Due::GiveUp)) if at <= now => return,
             Some((at, Due::Ask)) if at <= now => {

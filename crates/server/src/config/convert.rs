@@ -113,10 +113,10 @@ impl LimitsConfig {
 
 impl Http {
     /// Bounds of the HTTP endpoint; `limits` has those that all listeners share.
-    pub(crate) fn limits(&self, limits: &LimitsConfig) -> fulmar_http::Limits {
+    pub(crate) fn limits(&self, limits: &LimitsConfig, parts: Parts) -> fulmar_http::Limits {
         let fulmar_http::Limits { linger, .. } = fulmar_http::Limits::default();
         fulmar_http::Limits {
-            max_connections: limits.max_connections,
+            max_connections: limits.max_connections.min(parts.http_connections),
             handshake_timeout: seconds(limits.handshake_timeout_s),
             header_timeout: seconds(limits.handshake_timeout_s),
             max_header_bytes: self.max_header_bytes,

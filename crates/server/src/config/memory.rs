@@ -14,6 +14,10 @@ use crate::exit::Usage;
 /// The smallest budget. A server needs some 30 MB before anybody has connected.
 const LEAST: u64 = 64_000_000;
 
+/// A listening socket, over TCP or UDP, has one HTTP connection per this much of the budget. One takes at most 40 KB for
+/// itself and what `fulmar-http` lets a client without an account leave unread, less than a third of this.
+const BYTES_PER_HTTP_CONNECTION: u64 = 256_000;
+
 /// `auto`, or an amount such as `512MB`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(transparent)]
@@ -66,6 +70,8 @@ pub(crate) struct Parts {
     pub(crate) bodies: usize,
     /// Values in transfer over CoAP.
     pub(crate) coap: usize,
+    /// Connections of each socket of the `https` and `webtransport` listeners, a number.
+    pub(crate) http_connections: usize,
 }
 
 impl Parts {
@@ -84,6 +90,8 @@ impl Parts {
             incomplete: percent(6),
             bodies: percent(6),
             coap: percent(3),
+            http_connections: usize::try_from(bytes / BYTES_PER_HTTP_CONNECTION)
+                .unwrap_or(usize::MAX),
         }
     }
 }
@@ -139,6 +147,7 @@ mod tests {
         let all = all + parts.incomplete + parts.bodies + parts.coap;
         assert!(all < 512_000_000 * 9 / 10, "{all}");
         assert!(parts.retained < messages / 2);
+        assert_eq!(parts.http_connections, 2000);
     }
 
     #[test]

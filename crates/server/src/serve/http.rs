@@ -106,7 +106,7 @@ pub(super) fn start(
     let limits = fulmar_http::Limits {
         max_connections: CONNECTIONS,
         max_body_bytes: config.limits.max_packet_bytes,
-        ..config.http.limits(&config.limits)
+        ..config.http.limits(&config.limits, config.memory())
     };
     let started = Plain::start(&config.listeners.http, &limits, bodies, router);
     started.with_context(|| where_to_change("http"))

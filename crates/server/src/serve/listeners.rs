@@ -143,7 +143,7 @@ pub(super) fn start_web(
         early_data: config.quic.early_data,
         congestion: config.quic.congestion(),
         mtu_discovery: config.quic.mtu_discovery,
-        limits: config.http.limits(&config.limits),
+        limits: config.http.limits(&config.limits, config.memory()),
         bodies: bodies.clone(),
         knows: platform.knows(),
     };
