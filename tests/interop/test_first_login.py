@@ -1,4 +1,5 @@
-"""On a terminal, the first start shows the first administrator's password once, and leaves it nowhere."""
+"""On a terminal, the first start shows the first administrator's password once, and leaves it nowhere. A password that is
+asked for on a terminal is not shown."""
 
 import os
 import pty
@@ -59,6 +60,33 @@ class FirstLogin(unittest.TestCase):
         _, shown = self.start(folder.name)
         self.assertEqual(len(shown.splitlines()), 1, shown)
         self.assertEqual(self.publish(password), 0)
+
+    def test_a_password_that_is_typed_is_not_shown(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        [self.port] = ports.take(1)
+        self.start(folder.name)
+        terminal, end = pty.openpty()
+        self.addCleanup(os.close, terminal)
+        command = [binary(), "ctl", "--data", folder.name, "users", "add", "ann", "--role", "viewer"]
+        process = subprocess.Popen(command, stdin=end, stdout=end, stderr=end)
+        os.close(end)
+        shown = b""
+
+        def until(prompt: bytes):
+            nonlocal shown
+            end_at = time.monotonic() + PATIENCE_S
+            while prompt not in shown:
+                self.assertLess(time.monotonic(), end_at, shown)
+                if select.select([terminal], [], [], 1)[0]:
+                    shown += os.read(terminal, 4096)
+
+        for prompt in (b"Password: ", b"Again: "):
+            until(prompt)
+            os.write(terminal, b"correct horse\n")
+        until(b"added")
+        self.assertEqual(process.wait(PATIENCE_S), 0, shown)
+        self.assertNotIn(b"correct horse", shown)
 
 
 if __name__ == "__main__":

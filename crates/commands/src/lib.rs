@@ -6,5 +6,6 @@
 pub mod exit;
 mod flood;
 pub mod logging;
+pub mod password;
 pub mod psk;
 pub mod runtime;

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use clap::Subcommand;
 use fulmar_certs::files;
+use fulmar_command::password::ask_new;
 use fulmar_platform::{Admin, DATABASE_FILE, Database, Role, UserSummary, UserToAdd};
 
 use crate::broker_users::{BrokerUsers, only_platform};
 use crate::config::Config;
 use crate::exit::Usage;
-use crate::passwd;
 
 const USER_EXAMPLES: &str = "\
 Examples:
@@ -240,9 +240,9 @@ impl UserAction {
         match self {
             UserAction::Add { twin: Some(_), .. } => Err(only_platform("add --twin")),
             UserAction::Add { name, display_name, admin, .. } => {
-                users.add(name, display_name.as_deref(), *admin, &passwd::ask()?)
+                users.add(name, display_name.as_deref(), *admin, &ask_new()?)
             }
-            UserAction::Passwd { name } => users.set_password(name, &passwd::ask()?),
+            UserAction::Passwd { name } => users.set_password(name, &ask_new()?),
             UserAction::Remove { name } => users.remove(name),
             UserAction::List => {
                 users.list()?.iter().for_each(|line| println!("{line}"));
@@ -265,10 +265,10 @@ pub fn user(args: &UserArgs) -> anyhow::Result<()> {
             let role = twin.as_deref().zip(*role);
             let (display_name, server_admin) = (display_name.as_deref(), *server_admin);
             let user = UserToAdd { name, display_name, server_admin, role };
-            Ok(admin.add_user(&user, &passwd::ask()?)?)
+            Ok(admin.add_user(&user, &ask_new()?)?)
         }
         UserAction::Role { name, twin, role } => Ok(admin.set_role(name, twin, *role)?),
-        UserAction::Passwd { name } => Ok(admin.set_password(name, &passwd::ask()?)?),
+        UserAction::Passwd { name } => Ok(admin.set_password(name, &ask_new()?)?),
         UserAction::Token(args) => args.run(&admin),
         UserAction::Remove { name } => Ok(admin.remove_user(name)?),
         UserAction::List => {

@@ -1,15 +1,11 @@
 //! `fulmar passwd`: lines for the broker's password file.
-//!
-//! The password comes from the terminal or standard input, never from the command line, where
-//! every user of the machine could read it.
 
-use std::io::{BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use fulmar_broker::auth::hash_password;
 use fulmar_certs::files;
-use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+use fulmar_command::password::ask_new;
 
 use crate::exit::Usage;
 
@@ -42,7 +38,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         ))
         .into());
     }
-    let line = format!("{user}:{}", hash_password(ask()?.as_bytes())?);
+    let line = format!("{user}:{}", hash_password(ask_new()?.as_bytes())?);
     let Some(path) = &args.file else {
         println!("{line}");
         return Ok(());
@@ -66,42 +62,6 @@ fn replaced(before: &str, user: &str, line: &str) -> String {
     lines.join("\n") + "\n"
 }
 
-/// A password from the terminal, twice, or the first line of standard input.
-pub(crate) fn ask() -> anyhow::Result<String> {
-    let input = std::io::stdin();
-    if !input.is_terminal() {
-        return read_line(&mut input.lock());
-    }
-    let shown = tcgetattr(&input).context("terminal")?;
-    let mut hidden = shown.clone();
-    hidden.local_modes.remove(LocalModes::ECHO);
-    tcsetattr(&input, OptionalActions::Flush, &hidden).context("terminal")?;
-    let answers = ["Password: ", "Again: "].map(|prompt| {
-        eprint!("{prompt}");
-        std::io::stderr().flush()?;
-        let answer = read_line(&mut input.lock());
-        eprintln!();
-        answer
-    });
-    tcsetattr(&input, OptionalActions::Flush, &shown).context("terminal")?;
-    let [first, second] = answers;
-    let (first, second) = (first?, second?);
-    if first != second {
-        bail!("the two passwords differ; nothing was changed");
-    }
-    Ok(first)
-}
-
-fn read_line(input: &mut impl BufRead) -> anyhow::Result<String> {
-    let mut line = String::new();
-    input.read_line(&mut line).context("standard input")?;
-    let password = line.trim_end_matches(['\n', '\r']);
-    if password.is_empty() {
-        bail!("no password was given");
-    }
-    Ok(password.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,14 +72,5 @@ mod tests {
         assert_eq!(replaced(before, "ann", "ann:new"), "# who may come in\nann:new\nbob:b\n");
         assert_eq!(replaced("ann:a", "an", "an:x"), "ann:a\nan:x\n");
         assert_eq!(replaced("", "ann", "ann:a"), "ann:a\n");
-    }
-
-    #[test]
-    fn an_empty_password_is_refused() {
-        assert!(read_line(&mut &b"\n"[..]).is_err());
-        assert_eq!(
-            read_line(&mut &b" with spaces \r\n"[..]).ok().as_deref(),
-            Some(" with spaces ")
-        );
     }
 }

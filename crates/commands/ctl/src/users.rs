@@ -1,11 +1,12 @@
 //! `fulmar ctl users` and `fulmar ctl tokens`.
 
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use clap::{Subcommand, ValueEnum};
+use fulmar_command::password::ask_new;
 use http::Method;
 use serde_json::{Value, json};
 
@@ -37,7 +38,7 @@ impl Role {
 pub(crate) enum Command {
     /// List users
     List,
-    /// Add a user; the password is the first line of standard input
+    /// Add a user; the password comes from the terminal, or is the first line of standard input
     Add {
         /// User
         name: String,
@@ -53,7 +54,7 @@ pub(crate) enum Command {
         #[arg(long, value_enum)]
         role: Role,
     },
-    /// Change a user's password, which is the first line of standard input
+    /// Change a user's password, which comes from the terminal, or is the first line of standard input
     Passwd {
         /// User
         name: String,
@@ -103,19 +104,6 @@ const TOKENS: &[Column] = &[
     ("EXPIRES", |token| token["expires_ms"].as_u64().map_or_else(String::new, table::time)),
 ];
 
-/// The first line of standard input.
-fn password() -> anyhow::Result<String> {
-    let input = std::io::stdin();
-    if input.is_terminal() {
-        eprintln!("Password (it is shown; prefer `< FILE`):");
-    }
-    let mut line = String::new();
-    input.lock().read_line(&mut line).context("password")?;
-    let password = line.trim_end_matches(['\n', '\r']).to_owned();
-    ensure!(!password.is_empty(), "no password was given on standard input");
-    Ok(password)
-}
-
 async fn change(api: &Api, name: &str, change: Value) -> anyhow::Result<()> {
     let path = format!("/users/{}", encode(name));
     api.send(Method::PATCH, &path, Some(&change)).await?;
@@ -131,14 +119,14 @@ pub(crate) async fn run(api: &Api, command: &Command) -> anyhow::Result<()> {
         }
         Command::Add { name, role } => {
             let user =
-                json!({ "name": name, "password": password()?, "administration": role.name() });
+                json!({ "name": name, "password": ask_new()?, "administration": role.name() });
             api.send(Method::POST, "/users", Some(&user)).await?;
             api.done("added");
         }
         Command::Role { name, role } => {
             change(api, name, json!({ "administration": role.name() })).await?;
         }
-        Command::Passwd { name } => change(api, name, json!({ "password": password()? })).await?,
+        Command::Passwd { name } => change(api, name, json!({ "password": ask_new()? })).await?,
         Command::Remove { name } => {
             api.send(Method::DELETE, &format!("/users/{}", encode(name)), None).await?;
             api.done("removed");
