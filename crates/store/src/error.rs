@@ -45,6 +45,15 @@ pub enum Error {
         /// The system's error.
         source: std::io::Error,
     },
+    /// The database is written behind a log, and may lack what the log has.
+    #[error("{} belongs to a cluster and may lack its last messages: start the broker with [cluster]", .0.display())]
+    BehindLog(PathBuf),
+    /// The database has contents that the log does not have.
+    #[error("{} has contents of its own: start the cluster from it, or move it away", .0.display())]
+    NotOfLog(PathBuf),
+    /// A database takes over from a log that its process has not claimed.
+    #[error("{} does not end with this process's claim of the log", .0.display())]
+    Unclaimed(PathBuf),
     /// Any other failure of SQLite while opening.
     #[error("cannot open {}: {source}", path.display())]
     Sqlite {

@@ -8,6 +8,7 @@
 //! This relies on two promises of the broker: a position is used once in the life of a session,
 //! and a packet identifier is received again only after it was released.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use fulmar_broker::message::Message;
@@ -74,6 +75,51 @@ impl Group {
         if self.holes > KEEP_OPS && self.holes > self.ordered.len() / 2 {
             self.close_holes();
         }
+    }
+
+    /// Adds what another group has left, in the order in which it would be written.
+    pub(crate) fn merge(&mut self, other: &Group) {
+        self.weight += other.weight;
+        for op in other.to_ops() {
+            self.add(op.into_owned());
+        }
+        if self.holes > KEEP_OPS && self.holes > self.ordered.len() / 2 {
+            self.close_holes();
+        }
+    }
+
+    /// Adds operations that no batch counts.
+    pub(crate) fn add_all(&mut self, ops: Vec<Op>, weight: usize) {
+        self.weight += weight;
+        ops.into_iter().for_each(|op| self.add(op));
+    }
+
+    /// Operations with the effect of this group, in the order in which they are written. Added to an empty group, they
+    /// make the same group.
+    pub(crate) fn to_ops(&self) -> impl Iterator<Item = Cow<'_, Op>> {
+        let dequeued = self.dequeued.iter().map(|slot| Op::Dequeue {
+            session: slot.session,
+            flow: slot.flow,
+            position: slot.position,
+        });
+        let released = self.released.iter().map(|slot| Op::InboundReleased {
+            session: slot.session,
+            flow: slot.flow,
+            packet_id: slot.packet_id,
+        });
+        let advanced = self.advanced.iter().map(|(slot, progress)| Op::Advance {
+            session: slot.session,
+            flow: slot.flow,
+            position: slot.position,
+            progress: *progress,
+        });
+        let retained = self.retained.iter().map(|(topic, message)| match message {
+            Some(message) => Op::RetainedPut(Arc::clone(message)),
+            None => Op::RetainedRemove(topic.clone()),
+        });
+        let ordered = self.ordered().map(Cow::Borrowed);
+        let before = dequeued.chain(released).chain(advanced).map(Cow::Owned);
+        before.chain(ordered).chain(retained.map(Cow::Owned))
     }
 
     /// Operations left that keep their order.

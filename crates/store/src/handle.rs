@@ -7,8 +7,10 @@ use std::thread::{self, JoinHandle};
 
 use fulmar_broker::storage::{Op, Restored, Seq, Storage};
 use parking_lot::Mutex;
+use rusqlite::Connection;
 
 use crate::error::Error;
+use crate::log::Log;
 use crate::options::Options;
 use crate::schema;
 use crate::snapshot::DatabaseFile;
@@ -38,17 +40,32 @@ impl SqliteStorage {
     /// # Errors
     ///
     /// See [`Error`]: folder missing, in use by another process, newer schema, another program's
-    /// database, damaged, or not accessible.
+    /// database, one that belongs to a cluster's log, damaged, or not accessible.
     pub fn open(
         path: &Path,
         options: &Options,
         wake: Box<dyn Fn() + Send>,
     ) -> Result<(SqliteStorage, Restored), Error> {
         let connection = schema::open(path, options)?;
+        let failed = |source| Error::opening(path, source);
+        if schema::position(&connection).map_err(failed)?.is_some() {
+            return Err(Error::BehindLog(path.to_owned()));
+        }
+        SqliteStorage::start(connection, path, options, None, wake)
+    }
+
+    /// Reads all of the database, and starts the writer.
+    pub(crate) fn start(
+        connection: Connection,
+        path: &Path,
+        options: &Options,
+        log: Option<Log>,
+        wake: Box<dyn Fn() + Send>,
+    ) -> Result<(SqliteStorage, Restored), Error> {
         let shared = Arc::new(Shared::new(options));
         let name = path.display().to_string();
         let (writer, restored) =
-            Writer::restore(connection, name, options, Arc::clone(&shared), wake)
+            Writer::restore(connection, name, options, Arc::clone(&shared), log, wake)
                 .map_err(|source| Error::opening(path, source))?;
         let thread = thread::Builder::new()
             .name("fulmar-store".into())
@@ -141,10 +158,10 @@ impl Drop for SqliteStorage {
     }
 }
 
-/// What `batch` adds to the backlog: one per operation, and one per whole [`BYTES_PER_OP`] of a message, so that a
+/// What `batch` adds to the backlog, or to what the database lacks: one per operation, and one per whole [`BYTES_PER_OP`] of a message, so that a
 /// limit bounds the memory for messages of any size. A message in many queues counts once if its operations follow each
 /// other; the broker submits them like this.
-fn weight(batch: &[Op]) -> usize {
+pub(crate) fn weight(batch: &[Op]) -> usize {
     let mut weight = batch.len();
     let mut last = None;
     for op in batch {

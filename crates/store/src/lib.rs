@@ -26,6 +26,13 @@
 //! 5. If the disk is full or fails, the transaction is rolled back, `failure()` returns the error, and the
 //!    same group is tried again with growing pauses until it succeeds or the storage is closed.
 //!
+//! # A log outside this process
+//!
+//! With a [`journal::Journal`], step 3 appends the group to a log that several machines keep, and step 4 follows from
+//! that alone. The database is written up to a second later, and has its position in the log in the same transaction.
+//! On other machines a [`Follower`] reads the log into a database of its own, until it takes over. No part of Fulmar
+//! uses this yet.
+//!
 //! # Schema (version 1, `schema`)
 //!
 //! | table | key | holds |
@@ -46,9 +53,12 @@
 
 mod columns;
 mod error;
+mod follower;
 mod group;
 mod handle;
 mod inbox;
+pub mod journal;
+mod log;
 mod options;
 mod restore;
 mod schema;
@@ -58,6 +68,7 @@ mod tables;
 mod writer;
 
 pub use error::Error;
+pub use follower::{Applied, FollowError, Follower};
 pub use handle::SqliteStorage;
 pub use options::Options;
 pub use schema::inspect;

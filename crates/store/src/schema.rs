@@ -14,9 +14,12 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags, Result, TransactionBehavior};
+use rusqlite::{
+    Connection, OpenFlags, OptionalExtension as _, Result, TransactionBehavior, params,
+};
 
 use crate::error::Error;
+use crate::journal::LogPosition;
 use crate::options::Options;
 
 /// Marks the file as Fulmar's in SQLite's header ("FULM").
@@ -242,6 +245,54 @@ fn migrate(connection: &mut Connection, version: i64) -> Result<()> {
 fn check_damage(path: &Path, connection: &Connection) -> Result<(), Error> {
     check_structure(path, connection)?;
     mark_clean(connection, false).map_err(|source| Error::opening(path, source))
+}
+
+/// The rows of `meta` that say which record of the log the database has last.
+pub(crate) fn position_rows(position: LogPosition) -> [(&'static str, i64); 3] {
+    [
+        ("log_epoch", position.epoch.cast_signed()),
+        ("log_number", position.number.cast_signed()),
+        ("log_checksum", i64::from(position.checksum)),
+    ]
+}
+
+/// Where the database is in a log; `None` if it belongs to none.
+pub(crate) fn position(connection: &Connection) -> Result<Option<LogPosition>> {
+    let value = |name: &str| {
+        let sql = "SELECT value FROM meta WHERE name = ?1";
+        connection.query_row(sql, [name], |row| row.get::<_, i64>(0)).optional()
+    };
+    let [epoch, number, checksum] = position_rows(LogPosition::default()).map(|(name, _)| name);
+    let (Some(epoch), Some(number), Some(checksum)) =
+        (value(epoch)?, value(number)?, value(checksum)?)
+    else {
+        return Ok(None);
+    };
+    Ok(Some(LogPosition {
+        epoch: epoch.cast_unsigned(),
+        number: number.cast_unsigned(),
+        checksum: u32::try_from(checksum).unwrap_or_default(),
+    }))
+}
+
+/// Makes the database one that belongs to a log, at `position`, or one of its own again.
+pub(crate) fn set_position(connection: &Connection, position: Option<LogPosition>) -> Result<()> {
+    let transaction = connection.unchecked_transaction()?;
+    for (name, value) in position_rows(position.unwrap_or_default()) {
+        match position {
+            Some(_) => transaction
+                .execute("INSERT OR REPLACE INTO meta VALUES (?1, ?2)", params![name, value])?,
+            None => transaction.execute("DELETE FROM meta WHERE name = ?1", [name])?,
+        };
+    }
+    transaction.commit()
+}
+
+/// Whether nothing was ever stored.
+pub(crate) fn is_empty(connection: &Connection) -> Result<bool> {
+    let sql = "SELECT NOT EXISTS (SELECT 1 FROM session) AND NOT EXISTS (SELECT 1 FROM retained)
+               AND NOT EXISTS (SELECT 1 FROM message)";
+    connection.query_row(sql, [], |row| row.get(0))
 }
 
 fn check_structure(path: &Path, connection: &Connection) -> Result<(), Error> {

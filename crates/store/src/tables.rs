@@ -11,7 +11,9 @@ use rusqlite::{Connection, OptionalExtension, Result, Statement, params};
 
 use crate::columns::{get_u64, identifiers_blob, int, moment, progress_columns, qos_number};
 use crate::group::{Group, QueueSlot};
+use crate::journal::LogPosition;
 use crate::restore::Counts;
+use crate::schema;
 
 /// Highest numbers are written this far ahead, so that they are not written with every message.
 /// After a crash up to this many numbers are skipped; there are 2^63.
@@ -107,10 +109,14 @@ impl<'c> Tables<'c> {
         })
     }
 
-    /// Writes and commits `group`. On an error nothing has changed.
-    pub(crate) fn write(&mut self, group: &Group) -> Result<()> {
+    /// Writes and commits `group`, and with it `up_to`, the last record of the log that it has. On an error nothing has
+    /// changed.
+    pub(crate) fn write(&mut self, group: &Group, up_to: Option<LogPosition>) -> Result<()> {
         self.begin.execute([])?;
-        let result = self.apply(group).and_then(|()| self.commit.execute([]));
+        let result = self
+            .apply(group)
+            .and_then(|()| up_to.map_or(Ok(()), |position| self.put_position(position)))
+            .and_then(|()| self.commit.execute([]));
         match result {
             Ok(_) => {
                 self.references.undo.clear();
@@ -127,6 +133,28 @@ impl<'c> Tables<'c> {
                 Err(error)
             }
         }
+    }
+
+    /// Takes over the reference counts of other statements.
+    pub(crate) fn continue_counts(&mut self, counts: Counts) {
+        self.references.counts = counts;
+    }
+
+    /// The reference counts, to go on with other statements.
+    pub(crate) fn into_counts(self) -> Counts {
+        self.references.counts
+    }
+
+    /// The largest message number and session key that were stored.
+    pub(crate) fn highest(&self) -> (u64, u64) {
+        (self.highest_message.seen, self.highest_session.seen)
+    }
+
+    fn put_position(&mut self, position: LogPosition) -> Result<()> {
+        for (name, value) in schema::position_rows(position) {
+            self.meta_put.execute(params![name, value])?;
+        }
+        Ok(())
     }
 
     /// Writes the exact highest numbers instead of the reserved ones, for a clean end.

@@ -15,6 +15,7 @@ use rusqlite::{Connection, ErrorCode};
 
 use crate::group::Group;
 use crate::inbox::{Inbox, Work};
+use crate::log::Log;
 use crate::options::Options;
 use crate::restore::{self, Counts};
 use crate::schema;
@@ -58,6 +59,8 @@ pub(crate) struct Writer {
     pub(crate) last_session_key: u64,
     pub(crate) path: String,
     pub(crate) options: Options,
+    /// What makes a group durable instead of the database.
+    pub(crate) log: Option<Log>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) wake: Box<dyn Fn() + Send>,
 }
@@ -69,6 +72,7 @@ impl Writer {
         path: String,
         options: &Options,
         shared: Arc<Shared>,
+        log: Option<Log>,
         wake: Box<dyn Fn() + Send>,
     ) -> rusqlite::Result<(Writer, Restored)> {
         let (restored, counts) = restore::restore(&connection)?;
@@ -79,6 +83,7 @@ impl Writer {
             last_session_key: restored.last_session_key,
             path,
             options: options.clone(),
+            log,
             shared,
             wake,
         };
@@ -93,15 +98,20 @@ impl Writer {
         shared.inbox.refuse();
         let text = match outcome {
             Ok(()) => "the storage is closed".to_owned(),
-            Err(error) => {
+            Err(GaveUp::Database(error)) => {
                 tracing::error!(path, %error, "storage gave up");
                 failure_text(&path, &error)
+            }
+            Err(GaveUp::Log(error)) => {
+                tracing::error!(path, %error, "storage gave up");
+                error
             }
         };
         shared.failure.lock().get_or_insert(text);
     }
 
-    fn work(mut self) -> rusqlite::Result<()> {
+    fn work(mut self) -> Result<(), GaveUp> {
+        let mut log = self.log.take();
         let counts = std::mem::take(&mut self.counts);
         let mut tables =
             Tables::new(&self.connection, counts, self.last_message_id, self.last_session_key)?;
@@ -110,20 +120,34 @@ impl Writer {
         let mut log_pages = 0;
         loop {
             let quiet_at = (log_pages >= IDLE_LOG_PAGES).then(|| Instant::now() + QUIET);
+            let quiet_at = log.as_ref().and_then(Log::due_at).into_iter().chain(quiet_at).min();
             match self.shared.inbox.wait(not_before, quiet_at) {
                 Work::Chunk(mut chunk) => {
                     group.absorb(&mut chunk);
                     self.shared.inbox.recycle(chunk.ops);
                     not_before = Instant::now() + self.options.commit_interval;
-                    self.commit(&mut tables, &mut group)?;
+                    match &mut log {
+                        None => self.commit(&mut tables, &mut group)?,
+                        Some(log) => self.append(log, &mut tables, &mut group)?,
+                    }
                     log_pages = self.log_pages();
                     if log_pages >= self.options.log_pages {
                         log_pages = self.checkpoint();
                     }
                 }
-                Work::Quiet => log_pages = self.checkpoint(),
+                Work::Quiet => match &mut log {
+                    Some(log) if log.is_due() => {
+                        self.write_behind(log, &mut tables)?;
+                        log_pages = self.log_pages();
+                    }
+                    _ => log_pages = self.checkpoint(),
+                },
                 Work::Closed => break,
             }
+        }
+        if let Some(log) = &mut log {
+            log.release(&self.shared, &self.options);
+            self.write_behind(log, &mut tables)?;
         }
         tables.write_highest()?;
         drop(tables);
@@ -135,13 +159,62 @@ impl Writer {
         Ok(())
     }
 
+    /// Appends `group` to the log, publishes its number, and leaves it to be written to the database.
+    fn append(
+        &self,
+        log: &mut Log,
+        tables: &mut Tables<'_>,
+        group: &mut Group,
+    ) -> Result<(), GaveUp> {
+        if group.live() > 0 {
+            let start = Instant::now();
+            let report = |error: &str| {
+                self.shared.stats.lock().failed_commits += 1;
+                self.publish_failure(format!("cannot append to the cluster's log: {error}"));
+            };
+            if let Err(error) = log.append(group, &self.shared, &self.options, report) {
+                self.publish_failure(format!("cannot append to the cluster's log: {error}"));
+                return Err(GaveUp::Log(error));
+            }
+            self.shared.stats.lock().record_commit(start.elapsed());
+        }
+        self.publish(group);
+        if log.is_due() { self.write_behind(log, tables) } else { Ok(()) }
+    }
+
+    /// Brings the database to the end of the log, or leaves that for later, unless too much is left already.
+    fn write_behind(&self, log: &mut Log, tables: &mut Tables<'_>) -> Result<(), GaveUp> {
+        let mut pause = self.options.retry_first;
+        let mut closing = false;
+        let mut reported = false;
+        while let Err(error) = log.write_behind(tables) {
+            tracing::warn!(path = self.path, %error, "the database does not follow the cluster's log");
+            if closing || !is_transient(&error) {
+                return Err(GaveUp::Database(error));
+            }
+            if !log.is_full() {
+                return Ok(());
+            }
+            self.report_failure(&error);
+            reported = true;
+            closing = self.shared.inbox.pause(Instant::now() + pause);
+            pause = (pause * 2).min(self.options.retry_last);
+            self.checkpoint();
+        }
+        if reported {
+            self.shared.failure.lock().take();
+            (self.wake)();
+        }
+        Ok(())
+    }
+
     /// Commits `group`, trying until it succeeds, and publishes its number.
     fn commit(&self, tables: &mut Tables<'_>, group: &mut Group) -> rusqlite::Result<()> {
         let mut pause = self.options.retry_first;
         let mut closing = false;
         while group.live() > 0 {
             let start = Instant::now();
-            let Err(error) = tables.write(group) else {
+            let Err(error) = tables.write(group, None) else {
                 self.shared.stats.lock().record_commit(start.elapsed());
                 break;
             };
@@ -182,12 +255,19 @@ impl Writer {
 
     /// Publishes a failure; logs it and wakes the broker only if it is new.
     fn report_failure(&self, error: &rusqlite::Error) {
-        let text = failure_text(&self.path, error);
+        self.publish_failure(failure_text(&self.path, error));
+    }
+
+    fn publish_failure(&self, text: String) {
         let mut failure = self.shared.failure.lock();
         if failure.as_ref() == Some(&text) {
             return;
         }
-        tracing::error!(path = self.path, %error, "storage cannot write; acknowledgements wait");
+        tracing::error!(
+            path = self.path,
+            error = text,
+            "storage cannot write; acknowledgements wait"
+        );
         *failure = Some(text);
         drop(failure);
         (self.wake)();
@@ -219,6 +299,18 @@ impl Writer {
                 0
             }
         }
+    }
+}
+
+/// Why the writer ends before the storage is closed.
+enum GaveUp {
+    Database(rusqlite::Error),
+    Log(String),
+}
+
+impl From<rusqlite::Error> for GaveUp {
+    fn from(error: rusqlite::Error) -> GaveUp {
+        GaveUp::Database(error)
     }
 }
 

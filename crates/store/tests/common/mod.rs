@@ -33,6 +33,10 @@ impl Opened {
         (Opened { storage, woken }, restored)
     }
 
+    pub(crate) fn from_parts(storage: SqliteStorage, woken: Receiver<()>) -> Opened {
+        Opened { storage, woken }
+    }
+
     pub(crate) fn submit(&self, ops: impl IntoIterator<Item = Op>) -> Seq {
         let mut batch: Vec<Op> = ops.into_iter().collect();
         let seq = self.storage.submit(&mut batch);

@@ -1,0 +1,285 @@
+//! A database that follows a log which another process writes, until this one takes over.
+//!
+//! The follower checks that each record continues the log, and writes whole groups. What it has written, and up to
+//! which record, is one transaction. It reads nothing itself, and writes when it has much, or when it is asked to.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use fulmar_broker::storage::{Op, Restored};
+use rusqlite::Connection;
+use rusqlite::wal::CheckpointMode;
+
+use crate::error::Error;
+use crate::group::Group;
+use crate::handle::{SqliteStorage, weight};
+use crate::journal::{Claimant, Journal, LogPosition, RecordError, RecordKind, decode};
+use crate::log::Log;
+use crate::options::Options;
+use crate::restore::{self, Counts};
+use crate::schema;
+use crate::tables::Tables;
+
+/// After this many operations and KiB of messages, the database is written.
+const FLUSH_WEIGHT: usize = 65_536;
+/// Bytes of one group. The largest that a broker makes is a turn of its workers.
+const MAX_GROUP_BYTES: usize = 1 << 30;
+
+/// What a record was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Applied {
+    /// Operations.
+    Operations,
+    /// A claim: this node writes from here on.
+    Claimed {
+        /// Its name.
+        node: String,
+        /// See [`Claimant::incarnation`].
+        incarnation: u64,
+    },
+    /// The writer has stopped in order.
+    Released,
+    /// Nothing that counts.
+    Void,
+}
+
+/// A database behind a log.
+pub struct Follower {
+    connection: Connection,
+    path: PathBuf,
+    options: Options,
+    counts: Counts,
+    last_message_id: u64,
+    last_session_key: u64,
+    /// The last record read.
+    read: LogPosition,
+    /// The last record that belongs to no unfinished group.
+    whole: LogPosition,
+    /// The beginning of a group whose last record has not come.
+    part: Vec<u8>,
+    /// The incarnation of the claim, if that was the last record.
+    claimed_by: Option<u64>,
+    behind: Group,
+}
+
+impl fmt::Debug for Follower {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut follower = f.debug_struct("Follower");
+        follower.field("path", &self.path).field("read", &self.read).finish_non_exhaustive()
+    }
+}
+
+impl Follower {
+    /// Opens the database at `path`, or creates it empty, before the first record.
+    ///
+    /// # Errors
+    /// As [`SqliteStorage::open`]; and [`Error::NotOfLog`], if it has contents that came from no log.
+    pub fn open(path: &Path, options: &Options) -> Result<Follower, Error> {
+        let connection = schema::open(path, options)?;
+        let failed = |source| Error::opening(path, source);
+        if schema::position(&connection).map_err(failed)?.is_none() {
+            if !schema::is_empty(&connection).map_err(failed)? {
+                return Err(Error::NotOfLog(path.to_owned()));
+            }
+            schema::set_position(&connection, Some(LogPosition::default())).map_err(failed)?;
+        }
+        Follower::start(connection, path, options)
+    }
+
+    /// Makes the database of a broker without a log the first snapshot of one.
+    ///
+    /// # Errors
+    /// As [`SqliteStorage::open`].
+    pub fn adopt(path: &Path, options: &Options) -> Result<Follower, Error> {
+        let connection = schema::open(path, options)?;
+        let failed = |source| Error::opening(path, source);
+        if schema::position(&connection).map_err(failed)?.is_some() {
+            return Err(Error::BehindLog(path.to_owned()));
+        }
+        schema::set_position(&connection, Some(LogPosition::default())).map_err(failed)?;
+        Follower::start(connection, path, options)
+    }
+
+    fn start(connection: Connection, path: &Path, options: &Options) -> Result<Follower, Error> {
+        let failed = |source| Error::opening(path, source);
+        // The log is what is durable. The database may be older after a power cut, and is still whole.
+        connection.pragma_update(None, "synchronous", "NORMAL").map_err(failed)?;
+        let read = schema::position(&connection).map_err(failed)?.unwrap_or_default();
+        let (restored, counts) = restore::restore(&connection).map_err(failed)?;
+        Ok(Follower {
+            connection,
+            path: path.to_owned(),
+            options: options.clone(),
+            counts,
+            last_message_id: restored.last_message_id,
+            last_session_key: restored.last_session_key,
+            read,
+            whole: read,
+            part: Vec::new(),
+            claimed_by: None,
+            behind: Group::default(),
+        })
+    }
+
+    /// The record that it has read last; the next one must follow it.
+    #[must_use]
+    pub fn position(&self) -> LogPosition {
+        self.read
+    }
+
+    /// The last record that is in the database, after a [`Follower::flush`] at least the last whole group.
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn stored(&self) -> Result<LogPosition, FollowError> {
+        Ok(schema::position(&self.connection)?.unwrap_or_default())
+    }
+
+    /// Takes the next record.
+    ///
+    /// # Errors
+    /// The record does not continue the log, or is damaged, or the database cannot be written: nothing of the record
+    /// was taken.
+    pub fn apply(&mut self, record: &[u8]) -> Result<Applied, FollowError> {
+        if self.behind.weight >= FLUSH_WEIGHT {
+            self.flush()?;
+        }
+        let view = self.read.read(record)?;
+        let Some(kind) = view.kind else { return Ok(Applied::Void) };
+        let mut claimed_by = None;
+        let applied = match kind {
+            RecordKind::Part(body) => {
+                if self.part.len() + body.len() > MAX_GROUP_BYTES {
+                    return Err(RecordError::Malformed("a group is too large").into());
+                }
+                self.part.extend_from_slice(body);
+                self.claimed_by = None;
+                self.read = view.position;
+                return Ok(Applied::Operations);
+            }
+            RecordKind::Group(body) => {
+                let ops = self.operations(body)?;
+                let weight = weight(&ops);
+                self.behind.add_all(ops, weight);
+                Applied::Operations
+            }
+            // What the last writer has not finished it has not acknowledged.
+            RecordKind::Claim(Claimant { node, incarnation }) => {
+                self.part = Vec::new();
+                claimed_by = Some(incarnation);
+                Applied::Claimed { node: node.to_owned(), incarnation }
+            }
+            RecordKind::Release => {
+                self.part = Vec::new();
+                Applied::Released
+            }
+        };
+        self.claimed_by = claimed_by;
+        self.read = view.position;
+        self.whole = view.position;
+        Ok(applied)
+    }
+
+    /// The operations of a group that ends with `body`.
+    fn operations(&mut self, body: &[u8]) -> Result<Vec<Op>, RecordError> {
+        if self.part.is_empty() {
+            return decode(body);
+        }
+        let before = self.part.len();
+        self.part.extend_from_slice(body);
+        let decoded = decode(&self.part);
+        match decoded {
+            Ok(_) => self.part = Vec::new(),
+            Err(_) => self.part.truncate(before),
+        }
+        decoded
+    }
+
+    /// Writes what was read to the database.
+    ///
+    /// # Errors
+    /// SQLite's; what was read is kept.
+    pub fn flush(&mut self) -> Result<(), FollowError> {
+        if self.stored()? == self.whole {
+            return Ok(());
+        }
+        let (message, session) = (self.last_message_id, self.last_session_key);
+        let mut tables = Tables::new(&self.connection, Counts::default(), message, session)?;
+        tables.continue_counts(std::mem::take(&mut self.counts));
+        let written = tables.write(&self.behind, Some(self.whole));
+        (self.last_message_id, self.last_session_key) = tables.highest();
+        self.counts = tables.into_counts();
+        written?;
+        self.behind.clear();
+        self.checkpoint()
+    }
+
+    /// Copies SQLite's write-ahead log back when it has become long.
+    fn checkpoint(&self) -> Result<(), FollowError> {
+        let pages = |mode| self.connection.wal_checkpoint_v2(None::<&str>, mode);
+        let (all, copied) = pages(CheckpointMode::NOOP)?;
+        if u64::try_from(all - copied).unwrap_or(0) >= self.options.log_pages {
+            pages(CheckpointMode::PASSIVE)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a copy of the database, up to the last whole group, into a new file, and returns its position: a
+    /// snapshot. Opening the file with [`Follower::open`] continues from there.
+    ///
+    /// # Errors
+    /// SQLite's; the file exists, or cannot be written.
+    pub fn snapshot(&mut self, to: &Path) -> Result<LogPosition, FollowError> {
+        self.flush()?;
+        self.connection.execute("VACUUM INTO ?1", [to.to_string_lossy()])?;
+        Ok(self.whole)
+    }
+
+    /// Makes it the storage of a broker that writes to `journal`, behind the last record read. That must be the claim
+    /// of `incarnation`, this process.
+    ///
+    /// # Errors
+    /// As [`SqliteStorage::open`]; and [`Error::Unclaimed`].
+    pub fn take_over(
+        mut self,
+        incarnation: u64,
+        journal: Box<dyn Journal>,
+        wake: Box<dyn Fn() + Send>,
+    ) -> Result<(SqliteStorage, Restored), Error> {
+        if self.claimed_by != Some(incarnation) {
+            return Err(Error::Unclaimed(self.path));
+        }
+        match self.flush() {
+            Ok(()) => {}
+            Err(FollowError::Database(source)) => return Err(Error::opening(&self.path, source)),
+            Err(FollowError::Record(error)) => {
+                return Err(Error::Damaged { path: self.path, detail: error.to_string() });
+            }
+        }
+        let log = Log::new(journal, self.read);
+        SqliteStorage::start(self.connection, &self.path, &self.options, Some(log), wake)
+    }
+
+    /// Makes it the database of a broker without a log again.
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn leave(mut self) -> Result<(), FollowError> {
+        self.flush()?;
+        // From here on, the database is what is durable.
+        self.connection.pragma_update(None, "synchronous", "FULL")?;
+        schema::set_position(&self.connection, None)?;
+        Ok(schema::mark_clean(&self.connection, true)?)
+    }
+}
+
+/// Why a follower cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum FollowError {
+    /// The record.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// The database.
+    #[error(transparent)]
+    Database(#[from] rusqlite::Error),
+}

@@ -1,0 +1,100 @@
+//! A log outside this process as what makes operations durable, such as a stream that three machines keep.
+//!
+//! Without one, a group is durable when the database has it. With one, a group becomes a record of the log
+//! ([`record`]), is durable when the log has it, and is written to the database later: that is a cache then, and what
+//! another machine starts from. One record is appended at a time: the log accepts a record only behind the one that
+//! its writer names, and with several in flight, those behind a refused one could match again and be accepted.
+//!
+//! The log's position is in the database's own transactions, so a database always knows which records it lacks.
+//!
+//! # What a log must guarantee
+//!
+//! 1. **Compare-and-swap on its end.** Record n ([`LogPosition::number`]) is accepted only if n − 1 records are in the
+//!    log. As no other record ever is, record n is the n-th message of the stream, also after earlier ones were purged.
+//! 2. **Durable when acknowledged**: on the disks of a majority, and there after a power cut.
+//! 3. **An append whose outcome is unknown can be repeated.** The log recognises the record by [`Append::id`] and
+//!    answers as if it had been appended now. It may forget identifiers: a repeated record is then refused, as another
+//!    one is at its place, and the implementation must read that place before it returns [`AppendError::Refused`].
+//! 4. **Reading returns every record once, in order**, and does not end before a record that was acknowledged before the
+//!    read began. A node that claims the log therefore reads up to its own claim before it serves.
+//!
+//! Rules 1 and 3 decide who writes; nothing else does. [`crate::Follower::apply`] checks what it can of the rest: the
+//! numbers, and the checksum of the record before.
+
+mod entry;
+pub(crate) mod record;
+
+use std::fmt;
+
+pub use entry::{decode, encode};
+pub use record::{Claimant, RecordError, RecordKind, RecordView};
+
+/// Largest record in bytes. A larger group becomes several records, which count only together.
+pub const MAX_RECORD_BYTES: usize = 512 << 10;
+
+/// Where a reader or writer is in the log: after which record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogPosition {
+    /// The writer's epoch; each claim has a higher one. 0 before the first.
+    pub epoch: u64,
+    /// Number of the record, from 1 without gaps over all epochs; 0 before the first.
+    pub number: u64,
+    /// Its checksum, which the next record repeats.
+    pub checksum: u32,
+}
+
+impl LogPosition {
+    /// What names the record at this position, for the log to recognise it when it is appended again.
+    ///
+    /// The checksum is part of it because two nodes that claim the log at the same moment use the same epoch and number.
+    #[must_use]
+    pub fn id(self) -> String {
+        format!("{}.{}.{:08x}", self.epoch, self.number, self.checksum)
+    }
+}
+
+impl fmt::Display for LogPosition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "record {} of epoch {}", self.number, self.epoch)
+    }
+}
+
+/// A record to be appended.
+#[derive(Clone, Copy, Debug)]
+pub struct Append<'a> {
+    /// Its position; the log must end one record before.
+    pub position: LogPosition,
+    /// Its bytes, at most [`MAX_RECORD_BYTES`].
+    pub bytes: &'a [u8],
+}
+
+impl Append<'_> {
+    /// See [`LogPosition::id`].
+    #[must_use]
+    pub fn id(&self) -> String {
+        self.position.id()
+    }
+}
+
+/// Why a record is not known to be in the log.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AppendError {
+    /// No answer, or one that leaves it open. The same record will be appended again.
+    #[error("{0}")]
+    Unknown(String),
+    /// The log will never accept it, because another record is at its place: another node has claimed the log.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// A log with one writer at a time. The module has what it must guarantee.
+pub trait Journal: Send {
+    /// Appends a record directly behind the last one that this writer appended or read, and waits until it is durable.
+    /// It must not wait for ever; seconds are what its caller, a thread of its own, can bear.
+    ///
+    /// # Errors
+    /// [`AppendError::Unknown`]: the call is repeated with the same record, and must return `Ok` without appending it
+    /// twice if it was appended the first time. [`AppendError::Refused`]: the store writes nothing any more, and what
+    /// was not acknowledged stays so.
+    fn append(&mut self, record: &Append<'_>) -> Result<(), AppendError>;
+}

@@ -1,0 +1,148 @@
+//! The writer's side of a log: a group becomes one or more records, one append at a time; the database follows later.
+//!
+//! What a group leaves for the database is merged with what earlier groups left. A message delivered within a second
+//! therefore costs the log a record and the database nothing.
+
+use std::time::{Duration, Instant};
+
+use crate::group::Group;
+use crate::inbox::Inbox;
+use crate::journal::{Append, AppendError, Journal, LogPosition, RecordKind, encode, record};
+use crate::options::Options;
+use crate::tables::Tables;
+use crate::writer::Shared;
+
+/// How far the database is behind the log at most, while it can be written.
+const BEHIND: Duration = Duration::from_secs(1);
+/// After this many operations and KiB of messages, the database is written sooner: meanwhile nothing is appended.
+const BEHIND_WEIGHT: usize = 16_384;
+/// With this many, nothing is appended until the database is written.
+const MAX_BEHIND_WEIGHT: usize = 32 * BEHIND_WEIGHT;
+/// Pause before the database is tried again.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// A log with this process as its writer.
+pub(crate) struct Log {
+    journal: Box<dyn Journal>,
+    /// The last record that the log is known to have.
+    tail: LogPosition,
+    behind: Group,
+    /// When `behind` is written to the database.
+    due_at: Option<Instant>,
+    /// Whether the last attempt failed.
+    failed: bool,
+    body: Vec<u8>,
+    bytes: Vec<u8>,
+}
+
+impl Log {
+    /// Continues behind `tail`, in its epoch.
+    pub(crate) fn new(journal: Box<dyn Journal>, tail: LogPosition) -> Log {
+        Log {
+            journal,
+            tail,
+            behind: Group::default(),
+            due_at: None,
+            failed: false,
+            body: Vec::new(),
+            bytes: Vec::new(),
+        }
+    }
+
+    /// Appends `group`, trying until the log has it. `report` is called with each failure.
+    ///
+    /// # Errors
+    /// The log has refused it, or the store is being closed and the log does not answer.
+    pub(crate) fn append(
+        &mut self,
+        group: &Group,
+        shared: &Shared,
+        options: &Options,
+        mut report: impl FnMut(&str),
+    ) -> Result<(), String> {
+        let mut body = std::mem::take(&mut self.body);
+        body.clear();
+        encode(group.to_ops(), &mut body);
+        let mut parts = body.chunks(record::max_body()).peekable();
+        while let Some(part) = parts.next() {
+            let last = parts.peek().is_none();
+            let kind = if last { RecordKind::Group(part) } else { RecordKind::Part(part) };
+            self.append_record(kind, &shared.inbox, options, &mut report)?;
+        }
+        if body.capacity() <= 4 * record::max_body() {
+            self.body = body;
+        }
+        self.behind.merge(group);
+        self.due_at.get_or_insert_with(|| Instant::now() + BEHIND);
+        Ok(())
+    }
+
+    /// Notes in the log that this writer has stopped. Others then need not wait for its lease to end.
+    pub(crate) fn release(&mut self, shared: &Shared, options: &Options) {
+        let warn = |error: &str| tracing::warn!(error, "log not released");
+        // A refusal has no consequence any more.
+        let _ = self.append_record(RecordKind::Release, &shared.inbox, options, &mut { warn });
+        self.due_at.get_or_insert_with(Instant::now);
+    }
+
+    /// When the database is to be written.
+    pub(crate) fn due_at(&self) -> Option<Instant> {
+        self.due_at
+    }
+
+    pub(crate) fn is_due(&self) -> bool {
+        let much = !self.failed && self.behind.weight >= BEHIND_WEIGHT;
+        self.due_at.is_some_and(|at| much || self.is_full() || at <= Instant::now())
+    }
+
+    /// Whether the database must be written before more is appended, so that what it lacks fits the memory.
+    pub(crate) fn is_full(&self) -> bool {
+        self.behind.weight >= MAX_BEHIND_WEIGHT
+    }
+
+    /// Brings the database to the end of the log. If that fails, the database stays where it is, and the next call
+    /// tries again: nothing that was acknowledged depends on it.
+    pub(crate) fn write_behind(&mut self, tables: &mut Tables<'_>) -> rusqlite::Result<()> {
+        if self.due_at.is_none() {
+            return Ok(());
+        }
+        let written = tables.write(&self.behind, Some(self.tail));
+        match written {
+            Ok(()) => {
+                self.behind.clear();
+                self.due_at = None;
+            }
+            Err(_) => self.due_at = Some(Instant::now() + RETRY),
+        }
+        self.failed = written.is_err();
+        written
+    }
+
+    fn append_record(
+        &mut self,
+        kind: RecordKind<'_>,
+        inbox: &Inbox,
+        options: &Options,
+        report: &mut impl FnMut(&str),
+    ) -> Result<(), String> {
+        let position = record::encode(self.tail, self.tail.epoch, kind, &mut self.bytes);
+        let mut pause = options.retry_first;
+        let mut closing = false;
+        loop {
+            match self.journal.append(&Append { position, bytes: &self.bytes }) {
+                Ok(()) => break,
+                Err(AppendError::Refused(error)) => return Err(error),
+                Err(AppendError::Unknown(error)) => {
+                    report(&error);
+                    if closing {
+                        return Err(error);
+                    }
+                    closing = inbox.pause(Instant::now() + pause);
+                    pause = (pause * 2).min(options.retry_last);
+                }
+            }
+        }
+        self.tail = position;
+        Ok(())
+    }
+}

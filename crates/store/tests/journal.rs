@@ -1,0 +1,337 @@
+//! A log outside the process instead of the database as what makes operations durable: a log in memory with the faults of a real one
+//! (answers that get lost, appends that are in the log all the same, another writer), and followers that take over.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use common::{Opened, database, dequeue, enqueue, message, positions};
+use fulmar_broker::storage::{Op, Restored, Seq, SessionKey, Storage};
+use fulmar_store::journal::{
+    Append, AppendError, Claimant, Journal, LogPosition, MAX_RECORD_BYTES,
+};
+use fulmar_store::{Applied, Error, Follower, Options, SqliteStorage};
+use parking_lot::Mutex;
+
+/// What the next appends meet; afterwards all is well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// It does not reach the log.
+    Lost,
+    /// It is in the log, and the answer gets lost.
+    AnswerLost,
+}
+
+/// A log as a stream with compare-and-swap on its end is one: it refuses what does not follow its last record, and
+/// knows a record that it has.
+#[derive(Default)]
+struct Stream {
+    records: Vec<Vec<u8>>,
+    names: Vec<String>,
+    faults: Vec<Fault>,
+    appends: usize,
+}
+
+impl Stream {
+    fn push(&mut self, position: LogPosition, bytes: &[u8]) -> bool {
+        let name = position.id();
+        if self.names.contains(&name) {
+            return true;
+        }
+        if self.names.len() as u64 + 1 != position.number {
+            return false;
+        }
+        self.names.push(name);
+        self.records.push(bytes.to_vec());
+        true
+    }
+}
+
+#[derive(Clone, Default)]
+struct SharedStream(Arc<Mutex<Stream>>);
+
+impl Journal for SharedStream {
+    fn append(&mut self, record: &Append<'_>) -> Result<(), AppendError> {
+        assert!(record.bytes.len() <= MAX_RECORD_BYTES);
+        let mut stream = self.0.lock();
+        stream.appends += 1;
+        let fault = stream.faults.pop();
+        if fault == Some(Fault::Lost) {
+            return Err(AppendError::Unknown("no answer".into()));
+        }
+        if !stream.push(record.position, record.bytes) {
+            return Err(AppendError::Refused("another node has claimed the log".into()));
+        }
+        match fault {
+            Some(_) => Err(AppendError::Unknown("no answer".into())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Appends are repeated soon.
+fn options() -> Options {
+    let (retry_first, retry_last) = (Duration::from_millis(1), Duration::from_millis(5));
+    Options { retry_first, retry_last, ..Options::default() }
+}
+
+/// A node's follower, brought to the end of the log.
+fn follower(folder: &tempfile::TempDir, stream: &SharedStream) -> Follower {
+    let mut follower = Follower::open(&database(folder.path()), &options()).unwrap();
+    follow(&mut follower, stream);
+    follower
+}
+
+fn follow(follower: &mut Follower, stream: &SharedStream) {
+    let from = usize::try_from(follower.position().number).unwrap();
+    let records: Vec<Vec<u8>> = stream.0.lock().records[from..].to_vec();
+    for record in records {
+        follower.apply(&record).unwrap();
+    }
+}
+
+fn claimant(incarnation: u64) -> Claimant<'static> {
+    Claimant { node: "node-1", incarnation }
+}
+
+/// Claims the log and takes over, as a node does.
+fn take_over(mut follower: Follower, stream: &SharedStream) -> (Opened, Restored) {
+    follow(&mut follower, stream);
+    let (position, claim) = follower.position().claim(claimant(7));
+    assert!(stream.0.lock().push(position, &claim));
+    let claimed = Applied::Claimed { node: "node-1".into(), incarnation: 7 };
+    assert_eq!(follower.apply(&claim).unwrap(), claimed);
+    let (wake, woken) = channel();
+    let wake = Box::new(move || {
+        let _ = wake.send(());
+    });
+    let (storage, restored) = follower.take_over(7, Box::new(stream.clone()), wake).unwrap();
+    (Opened::from_parts(storage, woken), restored)
+}
+
+fn start(folder: &tempfile::TempDir, stream: &SharedStream) -> Opened {
+    take_over(follower(folder, stream), stream).0
+}
+
+/// What a node that takes over now would begin with.
+fn seen(stream: &SharedStream) -> Restored {
+    let folder = tempfile::tempdir().unwrap();
+    let copy = SharedStream::default();
+    copy.0.lock().records.clone_from(&stream.0.lock().records);
+    copy.0.lock().names.clone_from(&stream.0.lock().names);
+    let (opened, restored) = take_over(follower(&folder, &copy), &copy);
+    opened.storage.close().unwrap();
+    restored
+}
+
+fn new() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+#[test]
+fn what_is_durable_is_in_the_log_and_another_node_continues_from_it() {
+    let (folder, stream) = (new(), SharedStream::default());
+    let opened = start(&folder, &stream);
+    let big = message(1, &vec![7; 3 * MAX_RECORD_BYTES]);
+    let seq = opened.submit([enqueue(1, 1, Arc::clone(&big)), enqueue(2, 1, big)]);
+    opened.wait(seq);
+    assert_eq!(stream.0.lock().records.len(), 5, "a claim, and a group in four records");
+    let seq = opened.submit([dequeue(2, 1), enqueue(1, 2, message(2, b"x"))]);
+    opened.wait(seq);
+    // Not closed: as after kill -9, the first node's database is nobody's.
+    let restored = seen(&stream);
+    assert_eq!(positions(&restored, 1), [1, 2]);
+    assert_eq!(positions(&restored, 2), [0; 0]);
+    assert_eq!(restored.queued[0].message.payload().len(), 3 * MAX_RECORD_BYTES);
+    assert!(restored.last_message_id >= 2);
+}
+
+#[test]
+fn lost_records_and_lost_answers_are_appended_again_and_only_once() {
+    let (folder, stream) = (new(), SharedStream::default());
+    let opened = start(&folder, &stream);
+    stream.0.lock().faults = vec![Fault::Lost, Fault::AnswerLost, Fault::AnswerLost, Fault::Lost];
+    let seq = opened.submit([enqueue(1, 1, message(1, b"x"))]);
+    opened.wait_until(|storage| storage.failure().is_some());
+    assert!(opened.storage.failure().unwrap().contains("cluster's log: no answer"));
+    assert!(opened.storage.committed() < seq);
+    opened.wait(seq);
+    assert_eq!(opened.storage.failure(), None);
+    assert_eq!(stream.0.lock().records.len(), 2);
+    assert_eq!(stream.0.lock().appends, 5);
+    assert_eq!(positions(&seen(&stream), 1), [1]);
+}
+
+#[test]
+fn a_node_whose_log_is_claimed_by_another_acknowledges_nothing_more() {
+    let (folders, stream) = ([new(), new()], SharedStream::default());
+    let first = start(&folders[0], &stream);
+    first.wait(first.submit([enqueue(1, 1, message(1, b"x"))]));
+    let second = start(&folders[1], &stream);
+
+    let seq = first.submit([enqueue(1, 2, message(2, b"y"))]);
+    first.wait_until(|storage| storage.failure().is_some());
+    assert!(first.storage.failure().unwrap().contains("another node"));
+    assert!(first.storage.committed() < seq);
+    let third = first.submit([dequeue(1, 1)]);
+    assert!(matches!(first.storage.close(), Err(Error::Unwritten { batches: 2, .. })));
+    assert!(first.storage.committed() < seq && seq < third);
+
+    second.wait(second.submit([enqueue(1, 9, message(100_000, b"z"))]));
+    assert_eq!(positions(&seen(&stream), 1), [1, 9]);
+}
+
+#[test]
+fn the_first_node_becomes_a_follower_again() {
+    let (folders, stream) = ([new(), new()], SharedStream::default());
+    let first = start(&folders[0], &stream);
+    first.wait(first.submit([enqueue(1, 1, message(1, b"x"))]));
+    first.storage.close().unwrap();
+    drop(first);
+    let mut last = follower(&new(), &SharedStream::default());
+    let records = stream.0.lock().records.clone();
+    let applied: Vec<_> = records.iter().map(|record| last.apply(record).unwrap()).collect();
+    assert_eq!(applied.last(), Some(&Applied::Released), "closed in order");
+
+    let second = start(&folders[1], &stream);
+    second.wait(second.submit([dequeue(1, 1), enqueue(1, 2, message(70_000, b"y"))]));
+    let returned = follower(&folders[0], &stream);
+    assert_eq!(returned.position().number as usize, stream.0.lock().records.len());
+    // It appends that it has stopped.
+    drop(second);
+    let (third, restored) = take_over(returned, &stream);
+    assert_eq!(positions(&restored, 1), [2]);
+    assert!(restored.last_message_id >= 70_000);
+    drop(third);
+}
+
+#[test]
+fn a_group_that_its_writer_did_not_finish_does_not_count() {
+    let (folders, stream) = ([new(), new()], SharedStream::default());
+    let first = start(&folders[0], &stream);
+    // The second of four records never arrives, as far as the first node is concerned.
+    stream.0.lock().faults = vec![Fault::Lost; 20];
+    stream.0.lock().faults.push(Fault::AnswerLost);
+    let big = message(1, &vec![7; 3 * MAX_RECORD_BYTES]);
+    let seq = first.submit([enqueue(1, 1, big)]);
+    first.wait_until(|storage| storage.failure().is_some());
+    while stream.0.lock().records.len() < 2 {
+        std::thread::yield_now();
+    }
+    let (second, restored) = take_over(follower(&folders[1], &stream), &stream);
+    assert_eq!(positions(&restored, 1), [0; 0]);
+    second.wait(second.submit([enqueue(1, 2, message(90_000, b"y"))]));
+    assert!(first.storage.committed() < seq);
+    assert_eq!(positions(&seen(&stream), 1), [2]);
+}
+
+#[test]
+fn missing_mixed_up_and_damaged_records_are_refused_and_void_ones_skipped() {
+    let (folders, stream) = ([new(), new()], SharedStream::default());
+    let first = start(&folders[0], &stream);
+    for position in 1..=3 {
+        first.wait(first.submit([enqueue(1, position, message(position, b"x"))]));
+    }
+    let records = stream.0.lock().records.clone();
+    let mut reader = follower(&new(), &SharedStream::default());
+    reader.apply(&records[0]).unwrap();
+    let before = reader.position();
+    for bad in [&records[2], &records[0], &records[1][..20].to_vec(), &Vec::new()] {
+        reader.apply(bad).unwrap_err();
+        assert_eq!(reader.position(), before);
+    }
+    for at in 0..records[1].len() {
+        let mut damaged = records[1].clone();
+        damaged[at] ^= 0x10;
+        reader.apply(&damaged).unwrap_err();
+    }
+    reader.apply(&records[1]).unwrap();
+
+    // A claim directly behind it: what the first node appended later is of an earlier epoch, and void.
+    let (_, claim) = reader.position().claim(claimant(8));
+    reader.apply(&claim).unwrap();
+    assert_eq!(reader.apply(&records[2]).unwrap(), Applied::Void);
+    assert_eq!(reader.position().epoch, 2);
+}
+
+#[test]
+fn a_database_behind_a_log_is_not_opened_without_it() {
+    let (folder, stream) = (new(), SharedStream::default());
+    let path = database(folder.path());
+    start(&folder, &stream).storage.close().unwrap();
+    let opened = SqliteStorage::open(&path, &Options::default(), Box::new(|| {}));
+    assert!(matches!(opened, Err(Error::BehindLog(_))));
+    Follower::open(&path, &Options::default()).unwrap().leave().unwrap();
+    drop(Opened::new(&path, &Options::default()));
+}
+
+#[test]
+fn a_broker_with_contents_starts_a_log_only_on_purpose() {
+    let (folder, stream) = (new(), SharedStream::default());
+    let path = database(folder.path());
+    let (opened, _) = Opened::new(&path, &Options::default());
+    opened.wait(
+        opened.submit([Op::RetainedPut(message(1, b"kept")), enqueue(1, 1, message(2, b"x"))]),
+    );
+    drop(opened);
+    let refused = Follower::open(&path, &Options::default()).unwrap_err();
+    assert!(refused.to_string().contains("contents of its own"), "{refused}");
+    let (opened, restored) =
+        take_over(Follower::adopt(&path, &Options::default()).unwrap(), &stream);
+    assert_eq!(positions(&restored, 1), [1]);
+    assert_eq!(restored.retained.len(), 1);
+    opened.wait(opened.submit([Op::SessionRemove(SessionKey(1))]));
+    assert!(opened.storage.committed() > Seq(0));
+}
+
+#[test]
+fn of_two_processes_with_one_name_that_claim_at_once_one_becomes_the_writer() {
+    let (folder, stream) = (new(), SharedStream::default());
+    let mut follower = follower(&folder, &stream);
+    let start = follower.position();
+    let [(first, one), (second, two)] =
+        [1, 2].map(|incarnation| start.claim(claimant(incarnation)));
+    assert_eq!((first.epoch, first.number), (second.epoch, second.number));
+    assert!(stream.0.lock().push(first, &one));
+    assert!(!stream.0.lock().push(second, &two), "not taken for the first, appended again");
+    follow(&mut follower, &stream);
+    let refused = follower.take_over(2, Box::new(stream.clone()), Box::new(|| {}));
+    assert!(matches!(refused, Err(Error::Unclaimed(_))));
+}
+
+#[test]
+fn a_snapshot_continues_where_it_was_made() {
+    let (folders, stream) = ([new(), new()], SharedStream::default());
+    let first = start(&folders[0], &stream);
+    first.wait(first.submit([enqueue(1, 1, message(1, b"x")), enqueue(1, 2, message(2, b"y"))]));
+    let mut standby = follower(&folders[1], &stream);
+    let elsewhere = new();
+    let at = standby.snapshot(&database(elsewhere.path())).unwrap();
+    assert_eq!(at, standby.stored().unwrap());
+    standby.snapshot(&database(elsewhere.path())).unwrap_err();
+
+    first.wait(first.submit([dequeue(1, 1)]));
+    let fresh = follower(&elsewhere, &stream);
+    assert_eq!(fresh.position().number, at.number + 1, "read from there on");
+    drop(first);
+    let (_, restored) = take_over(fresh, &stream);
+    assert_eq!(positions(&restored, 1), [2]);
+}
+
+#[test]
+fn a_follower_writes_large_messages_before_they_fill_the_memory() {
+    let (folders, stream) = ([new(), new()], SharedStream::default());
+    let first = start(&folders[0], &stream);
+    let mut standby = follower(&folders[1], &stream);
+    // 66 MiB of messages in 132 operations.
+    for position in 1..=132 {
+        let big = message(position, &vec![7; 512 << 10]);
+        first.wait(first.submit([enqueue(1, position, big)]));
+    }
+    let before = standby.stored().unwrap();
+    follow(&mut standby, &stream);
+    assert!(standby.stored().unwrap().number > before.number);
+}
