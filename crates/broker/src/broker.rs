@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::{Mutex, RwLock};
 
 use crate::access::{EXTERNAL_TOPICS, Subject};
-use crate::auth::AccessControl;
+use crate::auth::{AccessControl, OpenTopics};
 use crate::back_pressure::BackPressure;
 use crate::bans::Bans;
 use crate::control::Control;
@@ -57,6 +57,8 @@ pub struct Broker {
     sys_interval_s: u32,
     client_statistics: ClientStatistics,
     access_control: RwLock<Arc<AccessControl>>,
+    /// How often `access_control` was replaced.
+    access_generation: AtomicU64,
     tree: RwLock<TopicTree>,
     tree_generation: AtomicU64,
     retained: RwLock<RetainedStore>,
@@ -105,6 +107,7 @@ impl Broker {
             sys_interval_s: config.sys_interval_s,
             client_statistics: config.client_statistics,
             access_control: RwLock::new(Arc::new(config.access_control)),
+            access_generation: AtomicU64::new(1),
             tree: RwLock::new(TopicTree::with_apart(apart)),
             tree_generation: AtomicU64::new(1),
             retained: RwLock::new(RetainedStore::with_apart(apart)),
@@ -150,6 +153,7 @@ impl Broker {
         let mut current = self.access_control.write();
         access_control.inherit(&current);
         let before = std::mem::replace(&mut *current, Arc::new(access_control));
+        self.access_generation.fetch_add(1, Ordering::Release);
         drop(current);
         // Routes were found by the old rules, and so was what connections remember of them.
         self.change_tree(|_| ());
@@ -283,6 +287,16 @@ impl Broker {
 
     pub(crate) fn access_control(&self) -> Arc<AccessControl> {
         Arc::clone(&self.access_control.read())
+    }
+
+    /// Whether everybody may publish to this topic. Each message asks, so workers remember the answer.
+    #[inline]
+    pub(crate) fn is_open_to(&self, topic: &str, known: &mut OpenTopics) -> bool {
+        let generation = self.access_generation.load(Ordering::Acquire);
+        if known.generation != generation {
+            *known = self.access_control.read().open_topics(generation);
+        }
+        known.contain(topic)
     }
 
     pub(crate) fn tree(&self) -> &RwLock<TopicTree> {

@@ -80,11 +80,17 @@ impl SessionState {
     }
 
     /// Counts the encoded packets that wait for one flow's stream.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn count_output(&mut self, index: usize) {
-        let outbox = &mut self.flows[index].outbox;
-        if let (true, Some(memory)) = (outbox.is_uncounted(), &self.memory) {
-            outbox.count(memory.owner());
+        if self.flows[index].outbox.is_uncounted() {
+            self.count_long_output(index);
+        }
+    }
+
+    #[cold]
+    fn count_long_output(&mut self, index: usize) {
+        if let Some(memory) = &self.memory {
+            self.flows[index].outbox.count(memory.owner());
         }
     }
 }

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::auth::OpenTopics;
 use crate::broker::Broker;
 use crate::fan_out::{FEW_VISITS, WILLS};
 use crate::log_limiter::LogLimiter;
@@ -27,6 +28,7 @@ pub struct Shard {
     pub(crate) routes: RouteCache,
     pub(crate) parcel: Parcel,
     pub(crate) turn: Turn,
+    open_topics: OpenTopics,
     /// For connections beyond the limit.
     connections_full: LogLimiter,
     /// For retained messages beyond their bounds.
@@ -59,6 +61,7 @@ impl Shard {
             routes: RouteCache::default(),
             parcel: Parcel::default(),
             turn: Turn::new(broker, index, workers, now),
+            open_topics: OpenTopics::default(),
             connections_full: LogLimiter::default(),
             retained_full: LogLimiter::default(),
             logins_full: LogLimiter::default(),
@@ -87,6 +90,12 @@ impl Shard {
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.turn.now
+    }
+
+    /// Whether everybody may publish to this topic.
+    #[inline]
+    pub(crate) fn is_open_to(&mut self, topic: &str) -> bool {
+        self.turn.broker.is_open_to(topic, &mut self.open_topics)
     }
 
     /// The broker this is a part of.

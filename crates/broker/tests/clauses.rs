@@ -520,6 +520,24 @@ fn new_rules_hold_for_the_topic_a_client_has_just_published_to() {
     assert_eq!(world.seen(publisher), [Seen::Ack(Puback, 2, ReasonCode::NotAuthorized)]);
 }
 
+#[test]
+fn the_first_rules_hold_for_publishers_that_are_connected_and_so_does_their_end() {
+    let mut world = World::new();
+    let publisher = world.connect(0, &hello("p")).0;
+    let deny = Rule { action: Some(Action::Publish), ..rule(false, Who::Anyone, "a") };
+    let deny = access_control(vec![deny], true);
+    let open = AccessControl::default();
+    let (nobody, denied) = (ReasonCode::NoMatchingSubscribers, ReasonCode::NotAuthorized);
+    let steps = [(None, nobody), (Some(deny), denied), (Some(open), nobody)];
+    for (id, (rules, expected)) in (1..).zip(steps) {
+        if let Some(rules) = rules {
+            world.broker.set_access_control(rules);
+        }
+        world.publish(publisher, "a", "x", Q1, id);
+        assert_eq!(world.seen(publisher), [Seen::Ack(Puback, id, expected)]);
+    }
+}
+
 /// An error in PUBREC frees the identifier for the client. Until its PUBREL, the broker takes a new message with the
 /// identifier of an accepted one for a duplicate.
 #[test]

@@ -13,6 +13,7 @@ pub mod packet;
 pub mod properties;
 pub mod publish;
 pub mod reason;
+mod search;
 pub mod session;
 pub mod topic;
 mod types;

@@ -1,5 +1,7 @@
 //! Topic names and filters (section 4.7) and shared subscriptions (section 4.8.2).
 
+use crate::search::has;
+
 /// Maximum number of levels of a name or filter. The specification knows no limit; a bound keeps every
 /// walk along the levels bounded too.
 pub const MAX_LEVELS: usize = 128;
@@ -37,7 +39,7 @@ fn check_common(text: &str) -> Result<(), TopicError> {
     if text.len() > usize::from(u16::MAX) {
         return Err(TopicError::TooLong);
     }
-    if has(text, [0]) {
+    if has(text.as_bytes(), [0]) {
         return Err(TopicError::Null);
     }
     // Shorter than this it cannot have too many.
@@ -47,26 +49,6 @@ fn check_common(text: &str) -> Result<(), TopicError> {
     Ok(())
 }
 
-/// Whether one of the bytes `wanted` is in `text`. Eight bytes at a time, the last of them overlapping what precedes
-/// them: topics are short and nearly always right.
-fn has<const N: usize>(text: &str, wanted: [u8; N]) -> bool {
-    let bytes = text.as_bytes();
-    let Some(last) = bytes.last_chunk() else {
-        return bytes.iter().any(|byte| wanted.contains(byte));
-    };
-    let (blocks, _) = bytes.as_chunks();
-    let any =
-        |block: &[u8; 8]| wanted.iter().fold(0, |found, byte| found | block_has(*block, *byte));
-    blocks.iter().fold(any(last), |found, block| found | any(block)) != 0
-}
-
-/// Not zero if one of the eight bytes is `wanted`: what is subtracted from a byte that is zero borrows.
-fn block_has(block: [u8; 8], wanted: u8) -> u64 {
-    const ONES: u64 = u64::from_ne_bytes([1; 8]);
-    let zero_if_wanted = u64::from_ne_bytes(block) ^ u64::from_ne_bytes([wanted; 8]);
-    zero_if_wanted.wrapping_sub(ONES) & !zero_if_wanted & (ONES << 7)
-}
-
 /// Checks a topic name.
 ///
 /// # Errors
@@ -74,11 +56,11 @@ fn block_has(block: [u8; 8], wanted: u8) -> u64 {
 pub fn check_name(name: &str) -> Result<(), TopicError> {
     // All at once where nothing is wrong, which is a third of the work; what is wrong is then looked for.
     let usual = !name.is_empty() && name.len() < MAX_LEVELS;
-    if usual && !has(name, [0, b'+', b'#']) {
+    if usual && !has(name.as_bytes(), [0, b'+', b'#']) {
         return Ok(());
     }
     check_common(name)?;
-    if has(name, [b'+', b'#']) {
+    if has(name.as_bytes(), [b'+', b'#']) {
         return Err(TopicError::WildcardInName);
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! Reading and writing of the basic data types (section 1.5). Not public: packets are.
 
 use crate::error::DecodeError;
+use crate::search::has;
 use crate::types::PacketId;
 
 /// The largest value of a variable byte integer.
@@ -75,7 +76,7 @@ impl<'a> Reader<'a> {
     pub(crate) fn string(&mut self) -> Result<&'a str, DecodeError> {
         let bytes = self.binary()?;
         let text = std::str::from_utf8(bytes).map_err(|_| DecodeError::String)?;
-        if bytes.contains(&0) {
+        if has(bytes, [0]) {
             return Err(DecodeError::String);
         }
         Ok(text)

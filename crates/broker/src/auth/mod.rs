@@ -12,6 +12,7 @@ mod identities;
 mod jws;
 mod jwt;
 mod login_hook;
+mod open_topics;
 mod password;
 mod queue;
 mod reply_to;
@@ -34,6 +35,7 @@ pub use identities::{
 pub use jws::KeyError;
 pub use jwt::{JwtError, JwtVerifier};
 pub use login_hook::{HookLogin, LoginHook};
+pub(crate) use open_topics::OpenTopics;
 pub(crate) use password::{Applicant, Decision, WaitingLogin};
 pub use password::{HashReplacements, PasswordError, PasswordFile, hash_password};
 pub use reply_to::ReplyTo;
@@ -263,15 +265,14 @@ impl AccessControl {
         if self.rules.is_open() { Because::NoRules } else { Because::Default }
     }
 
-    /// Whether everybody may publish to this topic, so that nothing need be looked up.
-    pub(crate) fn is_open_to(&self, topic: &str) -> bool {
-        let guarded = self.external_users.is_some() && topic.starts_with(EXTERNAL_TOPICS);
-        let stored = self.identities.as_ref().is_some_and(|table| table.is_in_use());
-        self.rules.is_open()
-            && self.hook.is_none()
-            && !guarded
-            && !stored
-            && !topic.starts_with('$')
+    /// To which topics everybody may publish, so that nothing need be looked up.
+    pub(crate) fn open_topics(&self, generation: u64) -> OpenTopics {
+        OpenTopics {
+            generation,
+            open: self.rules.is_open() && self.hook.is_none(),
+            apart: self.external_users.is_some(),
+            identities: self.identities.clone(),
+        }
     }
 
     /// Whether the identity store keeps this client from connecting, however it was authenticated.

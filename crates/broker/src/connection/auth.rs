@@ -132,8 +132,8 @@ impl Connection {
         }
     }
 
-    /// Forgets cached decisions of the rules. Disconnects a client whose certificate was revoked, or an external user whose credential was revoked, or that may no
-    /// longer get the topics to which it has subscribed.
+    /// Forgets cached decisions of the rules. Disconnects a client whose certificate was revoked, or an external user whose
+    /// credential was revoked, or that may no longer get the topics to which it has subscribed.
     pub(super) fn recheck(&mut self, shard: &mut Shard) {
         self.allowed_topic = Box::default();
         let State::Connected(session) = &self.state else { return };

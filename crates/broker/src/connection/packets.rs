@@ -170,6 +170,7 @@ impl Connection {
         let may_refuse = self.version == Version::V5 || publish.qos == QoS::AtMostOnce;
         if !reason.is_error()
             && may_refuse
+            && shard.turn.is_stalled()
             && self.refuses_publish(shard, stream_index, session, topic, publish)
         {
             shard.metrics().storage_refused.add(1);
@@ -431,13 +432,13 @@ impl Connection {
         self.streams[stream_index].flow.unwrap_or(FlowId::CONTROL)
     }
 
-    fn may_publish(&mut self, shard: &Shard, session: &Session, topic: &str) -> ReasonCode {
-        let access_control = shard.broker().access_control();
+    fn may_publish(&mut self, shard: &mut Shard, session: &Session, topic: &str) -> ReasonCode {
         let external_user = self.rare.as_ref().is_some_and(|rare| rare.external_user);
         let known = !external_user && !topic.starts_with('$') && *self.allowed_topic == *topic;
-        if known || !external_user && access_control.is_open_to(topic) {
+        if known || !external_user && shard.is_open_to(topic) {
             return ReasonCode::Success;
         }
+        let access_control = shard.broker().access_control();
         let username = session.lock().username.clone();
         let subject = Subject { username: username.as_deref(), client_id: session.client_id() };
         if access_control.may_publish(subject, topic) {

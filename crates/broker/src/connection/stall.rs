@@ -36,8 +36,8 @@ impl Connection {
         waits
     }
 
-    /// Whether a publication is refused because it would have to be stored. At QoS 0 that is so only when storage may
-    /// not be given any more.
+    /// Whether a publication is refused, while storage is stalled, because it would have to be stored. At QoS 0 that is so
+    /// only when storage may not be given any more.
     pub(super) fn refuses_publish(
         &self,
         shard: &mut Shard,
@@ -46,9 +46,6 @@ impl Connection {
         topic: &str,
         publish: &Publish<'_>,
     ) -> bool {
-        if !shard.turn.is_stalled() {
-            return false;
-        }
         let mut stores = shard.would_store(topic, publish.qos, publish.retain);
         match publish.qos {
             QoS::AtMostOnce => stores &= shard.turn.storage_is_behind(),

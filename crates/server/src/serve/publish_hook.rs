@@ -11,8 +11,16 @@ pub(super) const PUBLISHER: &str = "fulmar-publisher";
 
 /// The program's hook where clients' publications enter the broker.
 pub(super) struct IncomingHook {
-    pub(super) stamps: Option<Stamps>,
-    pub(super) platform: Option<Platform>,
+    stamps: Option<Stamps>,
+    platform: Option<Platform>,
+}
+
+impl IncomingHook {
+    /// The hook of this program, if it has a part that uses one: each message would ask it.
+    pub(super) fn new(stamps: Option<Stamps>, platform: Option<Platform>) -> Option<IncomingHook> {
+        let used = stamps.is_some() || platform.is_some();
+        used.then_some(IncomingHook { stamps, platform })
+    }
 }
 
 impl PublishHook for IncomingHook {

@@ -282,10 +282,10 @@ impl Parts {
         if let Some(hook) = &opened.auth_hook {
             hook.watch(&broker);
         }
-        broker.set_publish_hook(Arc::new(IncomingHook {
-            stamps: gateway.as_ref().map(Gateway::stamps),
-            platform: platform.get().cloned(),
-        }));
+        let stamps = gateway.as_ref().map(Gateway::stamps);
+        if let Some(hook) = IncomingHook::new(stamps, platform.get().cloned()) {
+            broker.set_publish_hook(Arc::new(hook));
+        }
         let revocation = Revocation::start(&config.tls, &certificates.tls, &broker)?;
         if let Some(spans) = &spans {
             broker.set_tracer(Arc::clone(spans) as Arc<dyn Tracer>);

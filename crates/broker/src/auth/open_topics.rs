@@ -1,0 +1,28 @@
+//! To which topics everybody may publish: what a worker remembers of [`super::AccessControl`], so that a message takes no
+//! lock for it and writes to no memory that workers share.
+
+use std::sync::Arc;
+
+use super::IdentityTable;
+use crate::access::EXTERNAL_TOPICS;
+
+/// The topics that have no rules, as of one generation of [`super::AccessControl`].
+#[derive(Debug, Default)]
+pub(crate) struct OpenTopics {
+    /// Of the rules; 0 is before the first.
+    pub(crate) generation: u64,
+    pub(super) open: bool,
+    /// External users' topics are theirs.
+    pub(super) apart: bool,
+    /// May come to use at any time.
+    pub(super) identities: Option<Arc<IdentityTable>>,
+}
+
+impl OpenTopics {
+    #[inline]
+    pub(crate) fn contain(&self, topic: &str) -> bool {
+        let apart = self.apart && topic.starts_with(EXTERNAL_TOPICS);
+        let stored = || self.identities.as_ref().is_some_and(|table| table.is_in_use());
+        self.open && !topic.starts_with('$') && !apart && !stored()
+    }
+}
