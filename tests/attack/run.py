@@ -40,6 +40,8 @@ SECONDS = float(os.environ.get("ATTACK_SECONDS", "60"))
 MEMORY_MIB = int(os.environ.get("ATTACK_MEMORY_MIB", "2048"))
 # [limits] memory: the broker's budget, which is to keep it below MEMORY_MIB.
 BUDGET = os.environ.get("ATTACK_BUDGET", "auto")
+# [limits] disk, which is to keep the data folder below MAX_FOLDER_MB.
+DISK = "auto" if BUDGET == "auto" else "1GB"
 SHORT = os.environ.get("ATTACK_SHORT") == "1"
 SHORT_ATTACKS = ("half a PUBLISH", "rapid resets, HTTP/2", "fragments, QUIC", "unfinished uploads, CoAP", "wills of 64 KB")
 MAX_LOGIN_S = 3.0
@@ -129,7 +131,7 @@ class Broker:
         token_key.chmod(0o600)
         lines = [f'{kind} = ["127.0.0.1:{port}"]' for kind, port in self.ports.items()]
         self.config.write_text(
-            "[listeners]\n" + "\n".join(lines) + f'\n[limits]\nmemory = "{BUDGET}"\n[auth]\npassword_file = "{passwords}"\njwt_algorithm = "HS256"\njwt_key_file = "{token_key}"\n[coap]\npsk_file = "{keys}"\n'
+            "[listeners]\n" + "\n".join(lines) + f'\n[limits]\nmemory = "{BUDGET}"\ndisk = "{DISK}"\n[auth]\npassword_file = "{passwords}"\njwt_algorithm = "HS256"\njwt_key_file = "{token_key}"\n[coap]\npsk_file = "{keys}"\n'
         )
         for user in ("honest", "mallory"):
             self.command("passwd", user, "--file", str(passwords))

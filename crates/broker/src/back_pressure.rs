@@ -4,7 +4,8 @@
 //! A queue that overflows would drop messages that were acknowledged, so publishers are delayed before that. Above half
 //! of what the limits allow, clients that publish to the session wait, so that no other client waits for a database that
 //! is not available; above three quarters all clients wait. The clients of internal sessions never do: they empty the
-//! queues. `connection/back_pressure.rs` asks before each packet.
+//! queues. `connection/back_pressure.rs` asks before each packet. Due wills for a session above half wait, too
+//! ([`crate::housekeeping`]).
 //!
 //! The program names its internal sessions ([`crate::BrokerConfig`]). Another session of its user delays nobody: it may be
 //! left from an earlier configuration, and nothing empties its queue.
@@ -208,6 +209,12 @@ impl BackPressure {
         if receivers.any(|receiver| sessions.iter().any(|(session, _)| *session == receiver)) {
             publishers.insert(client_id.into());
         }
+    }
+
+    /// Whether one of these sessions is behind.
+    pub(crate) fn is_behind(&self, mut receivers: impl Iterator<Item = SessionKey>) -> bool {
+        let behind = self.behind.lock();
+        receivers.any(|receiver| behind.sessions.iter().any(|(session, _)| *session == receiver))
     }
 
     fn set(&self, session: SessionKey, level: u8) {

@@ -27,6 +27,11 @@ const SWEEP: usize = 1000;
 /// Time between two searches for expired retained messages.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 
+/// When a will is examined again that an internal session would get which is behind, and how many of them are examined at
+/// once: while that lasts, they cost a limited part of the worker's time. They stay with their sessions, and count there.
+const DELAY: Duration = Duration::from_millis(100);
+const DELAYED_AT_ONCE: usize = 1000;
+
 /// Does what is due.
 pub(crate) fn run(shard: &mut Shard) {
     let now = shard.turn.now;
@@ -36,11 +41,16 @@ pub(crate) fn run(shard: &mut Shard) {
     }
     // From here on, a session with an earlier deadline than those found below moves it forward again.
     broker.set_next_housekeeping(Timestamp::NEVER);
-    let mut not_yet = Vec::new();
-    while let Some(session) = next_due(&broker, now) {
+    let (mut not_yet, mut delayed) = (Vec::new(), 0);
+    while delayed < DELAYED_AT_ONCE
+        && let Some(session) = next_due(&broker, now)
+    {
         match examine(shard, &session) {
             Examined::Done => {}
-            Examined::NotYet => not_yet.push(Reverse(Due { at: now, session })),
+            Examined::NotYet(at) => {
+                delayed += usize::from(at > now);
+                not_yet.push(Reverse(Due { at, session }));
+            }
             Examined::GivesWay => {
                 shard.wills.push_back(session);
                 shard.turn.fan_out.wait(WILLS);
@@ -56,7 +66,8 @@ pub(crate) fn run(shard: &mut Shard) {
         next = next.min(deadlines.next_sys);
     }
     if let Some(Reverse(due)) = deadlines.sessions.peek() {
-        next = next.min(due.at);
+        let soonest = if delayed < DELAYED_AT_ONCE { now } else { now + DELAY };
+        next = next.min(due.at.max(soonest));
     }
     drop(deadlines);
     broker.housekeeping_due(next);
@@ -73,8 +84,7 @@ pub(crate) fn go_on(shard: &mut Shard) {
     while let Some(session) = shard.wills.pop_front() {
         match examine(shard, &session) {
             Examined::Done => {}
-            Examined::NotYet => {
-                let at = shard.turn.now;
+            Examined::NotYet(at) => {
                 let broker = &shard.turn.broker;
                 broker.deadlines().lock().sessions.push(Reverse(Due { at, session }));
                 broker.housekeeping_due(at);
@@ -92,8 +102,9 @@ pub(crate) fn go_on(shard: &mut Shard) {
 /// The outcome of examining a session.
 enum Examined {
     Done,
-    /// Another worker's operations for the session have to reach storage first.
-    NotYet,
+    /// To be examined again at this time: another worker's operations for the session have to reach storage first, or
+    /// an internal session is behind.
+    NotYet(Timestamp),
     /// Its will has many receivers and waits. Until it is published, it stays with its session, also in storage.
     GivesWay,
 }
@@ -107,9 +118,16 @@ fn due_will(state: &SessionState, now: Timestamp) -> Option<&Arc<Will>> {
 fn examine(shard: &mut Shard, session: &Arc<Session>) -> Examined {
     // Not with the session locked: finding the will's receivers locks their sessions.
     let due = due_will(&session.lock(), shard.turn.now).cloned();
-    if due.is_some_and(|will| shard.will_waits(&will)) {
-        session.lock().housekeeping_at = Some(shard.turn.now);
-        return Examined::GivesWay;
+    if let Some(will) = due {
+        if shard.will_is_delayed(&will) {
+            let at = shard.turn.now + DELAY;
+            session.lock().housekeeping_at = Some(at);
+            return Examined::NotYet(at);
+        }
+        if shard.will_waits(&will) {
+            session.lock().housekeeping_at = Some(shard.turn.now);
+            return Examined::GivesWay;
+        }
     }
     let turn = &mut shard.turn;
     let mut state = session.lock();
@@ -121,7 +139,7 @@ fn examine(shard: &mut Shard, session: &Arc<Session>) -> Examined {
     }
     if state.durable && !turn.has_handed_over(state.last_turn) {
         state.housekeeping_at = Some(turn.now);
-        return Examined::NotYet;
+        return Examined::NotYet(turn.now);
     }
     state.last_turn = turn.awaitable_stamp();
     state.housekeeping_at = None;

@@ -170,6 +170,16 @@ impl Shard {
         self.turn.fan_out.must_wait(WILLS) && self.reaches_many(&will.topic)
     }
 
+    /// Whether a will that is due has to wait because an internal session that is behind would get it.
+    pub(crate) fn will_is_delayed(&mut self, will: &Will) -> bool {
+        let broker = Arc::clone(&self.turn.broker);
+        if !broker.back_pressure().is_on() {
+            return false;
+        }
+        let route = self.routes.find(&broker, &will.topic, &mut self.turn.fan_out);
+        broker.back_pressure().is_behind(route.targets.iter().map(|target| target.session.key()))
+    }
+
     /// An empty buffer, perhaps with capacity.
     #[must_use]
     pub fn buffer(&mut self) -> Vec<u8> {

@@ -302,3 +302,40 @@ fn a_client_that_waits_gets_its_turn_without_a_commit_and_whatever_worker_serves
     let answered = Seen::Ack(AckKind::Puback, scene.packet_id, ReasonCode::Success);
     assert_eq!(scene.world.seen(device), [answered]);
 }
+
+#[test]
+fn wills_for_a_session_that_is_behind_wait_and_none_is_lost() {
+    // More than are examined at once.
+    const CLIENTS: usize = 1_200;
+    let mut scene = Scene::new();
+    let mortal = |number: usize, topic: &'static str| Hello {
+        will: Some((topic, number as u32 % 2)),
+        will_qos: QoS::AtLeastOnce,
+        expiry: Some(10 * (number as u32 % 2)),
+        ..hello(format!("mortal{number}").leak())
+    };
+    let clients: Vec<Conn> = (0..CLIENTS)
+        .map(|number| scene.world.connect(1, &mortal(number, format!("a/{number}").leak())).0)
+        .collect();
+    let (other, _) = scene.world.connect(1, &mortal(CLIENTS + 1, "b/gone"));
+    clients.into_iter().for_each(|conn| scene.world.cut(conn));
+    (0..20).for_each(|_| scene.world.wait(Duration::from_millis(100)));
+    assert_eq!(scene.world.total("wills_published"), 5, "half of what may be queued, and one");
+    scene.world.cut(other);
+    (0..20).for_each(|_| scene.world.wait(Duration::from_millis(100)));
+    assert_eq!(scene.world.total("wills_published"), 6, "the one for somebody else");
+    let part = scene.program();
+    let mut topics = std::collections::BTreeSet::new();
+    for _ in 0..20 * CLIENTS {
+        if topics.len() == CLIENTS {
+            break;
+        }
+        for got in scene.world.got(part) {
+            topics.insert(got.topic);
+            scene.world.ack(part, AckKind::Puback, got.id);
+        }
+        scene.world.wait(Duration::from_millis(10));
+    }
+    assert_eq!(topics.len(), CLIENTS);
+    assert_eq!(scene.world.total("messages_dropped_queue"), 0);
+}

@@ -41,7 +41,8 @@ impl Connection {
         tracing::info!(peer = %self.peer.address, client = session.client_id(), user = user.as_deref(),
             "disconnected: {why}");
         let will = session.lock().will.clone().filter(|_| !departure.discard_will);
-        let gives_way = will.is_some_and(|will| shard.will_waits(&will));
+        let gives_way =
+            will.is_some_and(|will| shard.will_waits(&will) || shard.will_is_delayed(&will));
         let left = lifecycle::leave(&mut shard.turn, &session, self.at, departure, gives_way);
         if let Some(will) = left {
             crate::housekeeping::publish_will(shard, session.key().0, &will);

@@ -128,6 +128,7 @@ pub struct Hello {
     pub max_packet: Option<u32>,
     pub alias_maximum: Option<u16>,
     pub will: Option<(&'static str, u32)>,
+    pub will_qos: QoS,
 }
 
 pub fn hello(id: &'static str) -> Hello {
@@ -142,6 +143,7 @@ pub fn hello(id: &'static str) -> Hello {
         max_packet: None,
         alias_maximum: None,
         will: None,
+        will_qos: QoS::AtMostOnce,
     }
 }
 
@@ -324,7 +326,7 @@ impl World {
         let will = will.map(|topic| fulmar_mqtt::packet::LastWill {
             topic,
             payload: b"will",
-            qos: QoS::AtMostOnce,
+            qos: hello.will_qos,
             retain: false,
             properties: will_properties.as_properties(),
         });
