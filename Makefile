@@ -53,7 +53,7 @@ STORE ?=
 READINGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run gateway web test test-web test-rust test-postgres built built-tiny test-interop test-browser screenshots kill-test identity-test gateway-kill-test gateway-memory-test attack fuzz lint fmt doc bench bench-packaged bench-parts \
+.PHONY: help run gateway web test test-web test-rust test-postgres test-nats built built-tiny test-interop test-browser screenshots kill-test identity-test gateway-kill-test gateway-memory-test attack fuzz lint fmt doc bench bench-packaged bench-parts \
 	reference site tools needs interop-needs firmware firmware-run firmware-test
 
 help: ## List the targets
@@ -134,6 +134,10 @@ test-rust: built ## Run the tests that need only Rust
 test-postgres: interop-needs built ## Run the platform's tests on a PostgreSQL server of their own
 	tests/interop/postgres.py cargo test --workspace --locked --no-fail-fast --test accounts --test alerts \
 		--test corrections --test document --test field --test homes --test postgres --test radio --test reports
+
+# Of the whole workspace, as above; without the server's program these tests do nothing.
+test-nats: built $(VENV)/ready ## Run the cluster's tests on NATS servers of their own
+	FULMAR_NATS_SERVER=$(abspath $(VENV))/bin/nats-server cargo test --workspace --locked --test jetstream
 
 test-web: web/node_modules/ready ## Run the web app's tests that need no browser, and its linters
 	cd web && npm run --silent check && npm run --silent test

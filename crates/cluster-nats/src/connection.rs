@@ -1,0 +1,204 @@
+//! The connection to the servers, on a thread of its own.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use async_nats::jetstream::{self, Context};
+use async_nats::{Client, ConnectOptions, Event, ServerAddr};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::error::Error;
+use crate::log::MAX_MESSAGE_BYTES;
+use crate::settings::{MIN_SERVER, Settings, is_new_enough};
+
+/// To one server, with its handshakes.
+const CONNECT: Duration = Duration::from_secs(3);
+/// A server that answers no ping for two of these has failed.
+const PING: Duration = Duration::from_secs(1);
+/// Longest pause before the next server is tried.
+const PAUSE: Duration = Duration::from_millis(500);
+/// For what is asked of JetStream once, such as a stream's state: an election may take some seconds.
+pub(crate) const REQUEST: Duration = Duration::from_secs(5);
+
+/// A connection to one of the servers, which changes to another when that one fails. Cheap to clone; ends with its
+/// last clone.
+#[derive(Clone)]
+pub struct Connection(Arc<Inner>);
+
+struct Inner {
+    client: Client,
+    jetstream: Context,
+    handle: Handle,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection").finish_non_exhaustive()
+    }
+}
+
+impl Connection {
+    /// Connects, and checks that the server can carry a log.
+    ///
+    /// # Errors
+    /// [`Error::Settings`], [`Error::Connect`], and what the server lacks: [`Error::NoJetStream`],
+    /// [`Error::TooOld`], [`Error::SmallMessages`].
+    pub fn open(settings: &Settings) -> Result<Connection, Error> {
+        let addresses = addresses(&settings.servers)?;
+        let options = options(settings)?;
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| Error::File("NATS client".into(), error))?;
+        let handle = runtime.handle().clone();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let thread = thread::Builder::new()
+            .name("fulmar-nats".into())
+            .spawn(move || {
+                runtime.block_on(async { drop(stopped.await) });
+                runtime.shutdown_background();
+            })
+            .map_err(|error| Error::File("NATS client".into(), error))?;
+        let limit = CONNECT * u32::try_from(addresses.len()).unwrap_or(1).saturating_add(1);
+        let connecting = async { timeout(limit, options.connect(addresses)).await };
+        let failed =
+            |detail: String| Error::Connect { servers: settings.servers.join(", "), detail };
+        let client = match handle.block_on(connecting) {
+            Ok(Ok(client)) => client,
+            Ok(Err(error)) => return Err(failed(with_source(&error))),
+            Err(_) => return Err(failed("no answer".to_owned())),
+        };
+        // It starts a task.
+        let _runtime = handle.enter();
+        let jetstream = jetstream::ContextBuilder::new().timeout(REQUEST).build(client.clone());
+        let (stop, thread) = (Some(stop), Some(thread));
+        let handle = handle.clone();
+        let connection = Connection(Arc::new(Inner { client, jetstream, handle, stop, thread }));
+        drop(_runtime);
+        connection.check_server()?;
+        Ok(connection)
+    }
+
+    /// Whether there is a connection at the moment.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.0.client.connection_state() == async_nats::connection::State::Connected
+    }
+
+    /// The server in use now.
+    #[must_use]
+    pub fn server(&self) -> String {
+        self.0.client.server_info().server_name
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.0.client
+    }
+
+    pub(crate) fn jetstream(&self) -> &Context {
+        &self.0.jetstream
+    }
+
+    /// Waits for `future`, at most for `limit`.
+    pub(crate) fn wait<T>(
+        &self,
+        what: &'static str,
+        limit: Duration,
+        future: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let limited = async { timeout(limit, future).await };
+        self.0.handle.block_on(limited).map_err(|_| Error::TimedOut { what, limit })?
+    }
+
+    fn check_server(&self) -> Result<(), Error> {
+        let info = self.0.client.server_info();
+        let server = if info.server_name.is_empty() { info.host } else { info.server_name };
+        if !is_new_enough(&info.version) {
+            return Err(Error::TooOld { server, version: info.version, min: MIN_SERVER });
+        }
+        if info.max_payload < MAX_MESSAGE_BYTES {
+            let needed = MAX_MESSAGE_BYTES;
+            return Err(Error::SmallMessages { server, found: info.max_payload, needed });
+        }
+        let account =
+            async { self.0.jetstream.query_account().await.map_err(|error| error.kind()) };
+        match self.0.handle.block_on(account) {
+            Ok(_) => Ok(()),
+            Err(jetstream::context::AccountErrorKind::TimedOut) => {
+                Err(Error::TimedOut { what: "JetStream account", limit: REQUEST })
+            }
+            Err(_) => Err(Error::NoJetStream(server)),
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // The thread itself never drops the last clone.
+            drop(thread.join());
+        }
+    }
+}
+
+fn addresses(servers: &[String]) -> Result<Vec<ServerAddr>, Error> {
+    let wrong = |server: &String| {
+        Error::Settings(format!(
+            "{server} is no address of a NATS server, such as nats://10.0.0.1:4222"
+        ))
+    };
+    if servers.is_empty() {
+        return Err(Error::Settings("no NATS server is configured".to_owned()));
+    }
+    servers.iter().map(|server| server.parse().map_err(|_| wrong(server))).collect()
+}
+
+fn options(settings: &Settings) -> Result<ConnectOptions, Error> {
+    let mut options = ConnectOptions::new();
+    if let Some(path) = &settings.credentials {
+        let shown = path.display().to_string();
+        let text =
+            std::fs::read_to_string(path).map_err(|error| Error::File(shown.clone(), error))?;
+        options = options.credentials(&text).map_err(|error| {
+            Error::Settings(format!(
+                "{shown} is no credentials file of NATS ({error}): write one with `nsc generate creds`"
+            ))
+        })?;
+    }
+    if let Some(tls) = settings.tls.clone() {
+        options = options.tls_client_config(tls);
+    }
+    Ok(options
+        .name(&settings.name)
+        .connection_timeout(CONNECT)
+        .request_timeout(Some(REQUEST))
+        .ping_interval(PING)
+        .reconnect_delay_callback(|attempts| {
+            let attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
+            PAUSE.min(Duration::from_millis(20).saturating_mul(attempts))
+        })
+        .event_callback(|event| async move { log_event(&event) }))
+}
+
+fn log_event(event: &Event) {
+    match event {
+        Event::Connected => tracing::info!("connected to NATS"),
+        Event::Disconnected => {
+            tracing::warn!("the connection to NATS has failed; trying its servers")
+        }
+        other => tracing::warn!(event = %other, "NATS"),
+    }
+}
+
+/// async-nats' errors have their reason in their source.
+fn with_source(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}

