@@ -26,14 +26,18 @@ impl Stall {
     /// Whether an overdue batch is not durable.
     pub(crate) fn lasts(&self, storage: &dyn Storage) -> bool {
         let overdue = self.overdue.load(Ordering::Acquire);
-        overdue > 0 && storage.committed() < Seq(overdue)
+        overdue > 0 && !is_over(storage, Seq(overdue))
     }
 
     /// Ends a stall whose batches are durable. True for the one caller that has ended it.
     pub(crate) fn end(&self, storage: &dyn Storage) -> bool {
         let overdue = self.overdue.load(Ordering::Acquire);
-        let over = overdue > 0 && storage.committed() >= Seq(overdue);
+        let over = overdue > 0 && is_over(storage, Seq(overdue));
         let (set, relaxed) = (Ordering::AcqRel, Ordering::Relaxed);
         over && self.overdue.compare_exchange(overdue, 0, set, relaxed).is_ok()
     }
+}
+
+fn is_over(storage: &dyn Storage, overdue: Seq) -> bool {
+    storage.committed() >= overdue && storage.may_acknowledge()
 }

@@ -259,6 +259,15 @@ pub trait Storage: Send + Sync {
     /// Why storage cannot write (disk full, I/O error). While it is set nothing is committed, and
     /// what needs durability waits, or is refused when that takes long; it is `None` again once storage has recovered.
     fn failure(&self) -> Option<String>;
+
+    /// Whether clients may get acknowledgements now. It is false where another broker may serve the same clients by
+    /// now; then even what needs no storage must not be acknowledged, such as a publication without a subscriber: the
+    /// other broker may have one. Once it is true again, the broker is notified as after a commit.
+    ///
+    /// It has to be asked after what is acknowledged was done.
+    fn may_acknowledge(&self) -> bool {
+        true
+    }
 }
 
 /// Storage that keeps nothing: every batch counts as durable at once. For brokers without

@@ -264,6 +264,11 @@ impl Turn {
         self.number
     }
 
+    /// Whether clients may get acknowledgements now.
+    pub(crate) fn may_acknowledge(&self) -> bool {
+        self.broker.storage().may_acknowledge()
+    }
+
     /// The newest turn whose batch is durable.
     pub(crate) fn durable(&self) -> TurnNumber {
         self.durable
@@ -412,7 +417,8 @@ impl Turn {
     /// Whether something that waits may continue: for storage, or because an internal session is no longer behind.
     pub(crate) fn may_release(&self) -> bool {
         let front = self.submitted.front();
-        front.is_some_and(|batch| self.broker.storage().committed() >= batch.seq)
+        let is_durable = |seq| self.broker.storage().committed() >= seq && self.may_acknowledge();
+        front.is_some_and(|batch| is_durable(batch.seq))
             || self.may_release_held()
             || self.may_release_delayed()
     }
@@ -423,6 +429,10 @@ impl Turn {
             return;
         }
         let committed = self.broker.storage().committed();
+        // Asked last: it holds for everything that is seen as durable now.
+        if !self.may_acknowledge() {
+            return;
+        }
         while let Some(&Submitted { turn, seq, .. }) = self.submitted.front()
             && seq <= committed
         {

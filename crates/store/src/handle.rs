@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use rusqlite::Connection;
 
 use crate::error::Error;
+use crate::lease::Lease;
 use crate::log::Log;
 use crate::options::Options;
 use crate::schema;
@@ -26,6 +27,8 @@ pub struct SqliteStorage {
     shared: Arc<Shared>,
     writer: Mutex<Option<JoinHandle<()>>>,
     path: PathBuf,
+    /// Without it, nothing is acknowledged; `None` if nobody else could serve.
+    lease: Option<Arc<Lease>>,
     /// Dropped after the writer has ended.
     file: DatabaseFile,
 }
@@ -63,6 +66,13 @@ impl SqliteStorage {
         wake: Box<dyn Fn() + Send>,
     ) -> Result<(SqliteStorage, Restored), Error> {
         let shared = Arc::new(Shared::new(options));
+        let lease = log.as_ref().and_then(Log::lease);
+        if let Some(lease) = &lease {
+            let shared = Arc::downgrade(&shared);
+            lease.on_return(Box::new(move || {
+                shared.upgrade().iter().for_each(|shared| shared.inbox.nudge());
+            }));
+        }
         let name = path.display().to_string();
         let (writer, restored) =
             Writer::restore(connection, name, options, Arc::clone(&shared), log, wake)
@@ -73,7 +83,7 @@ impl SqliteStorage {
             .map_err(Error::Thread)?;
         let (writer, path, file) =
             (Mutex::new(Some(thread)), path.to_owned(), DatabaseFile::default());
-        let storage = SqliteStorage { shared, writer, path, file };
+        let storage = SqliteStorage { shared, writer, path, lease, file };
         Ok((storage, restored))
     }
 
@@ -139,6 +149,10 @@ impl Storage for SqliteStorage {
 
     fn failure(&self) -> Option<String> {
         self.shared.failure.lock().clone()
+    }
+
+    fn may_acknowledge(&self) -> bool {
+        self.lease.as_ref().is_none_or(|lease| lease.lasts())
     }
 }
 

@@ -45,6 +45,7 @@ struct State {
     asleep: Asleep,
     closing: bool,
     refusing: bool,
+    nudged: bool,
 }
 
 /// The queue between the broker's workers and the writer.
@@ -60,6 +61,8 @@ pub(crate) enum Work {
     Chunk(Chunk),
     /// No batch arrived until the given time.
     Quiet,
+    /// Somebody has called [`Inbox::nudge`].
+    Nudged,
     /// Closed, and no batch is left.
     Closed,
 }
@@ -75,6 +78,7 @@ impl Inbox {
                 asleep: Asleep::No,
                 closing: false,
                 refusing: false,
+                nudged: false,
             }),
             changed: Condvar::new(),
             chunk_ops: chunk_ops.max(1),
@@ -136,6 +140,9 @@ impl Inbox {
         let mut state = self.state.lock();
         loop {
             let now = Instant::now();
+            if std::mem::take(&mut state.nudged) {
+                return Work::Nudged;
+            }
             if let Some(front) = state.chunks.front() {
                 let full = front.ops.len() >= self.chunk_ops;
                 if (full || state.closing || now >= not_before)
@@ -170,6 +177,12 @@ impl Inbox {
         }
         state.asleep = Asleep::No;
         state.closing
+    }
+
+    /// Wakes the writer although there is nothing to write.
+    pub(crate) fn nudge(&self) {
+        self.state.lock().nudged = true;
+        self.changed.notify_one();
     }
 
     /// All batches in the queue, without waiting.

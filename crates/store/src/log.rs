@@ -3,11 +3,13 @@
 //! What a group leaves for the database is merged with what earlier groups left. A message delivered within a second
 //! therefore costs the log a record and the database nothing.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::group::Group;
 use crate::inbox::Inbox;
 use crate::journal::{Append, AppendError, Journal, LogPosition, RecordKind, encode, record};
+use crate::lease::Lease;
 use crate::options::Options;
 use crate::tables::Tables;
 use crate::writer::Shared;
@@ -83,6 +85,11 @@ impl Log {
         // A refusal has no consequence any more.
         let _ = self.append_record(RecordKind::Release, &shared.inbox, options, &mut { warn });
         self.due_at.get_or_insert_with(Instant::now);
+    }
+
+    /// The lease on the log.
+    pub(crate) fn lease(&self) -> Option<Arc<Lease>> {
+        self.journal.lease()
     }
 
     /// When the database is to be written.

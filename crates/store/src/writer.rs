@@ -142,6 +142,7 @@ impl Writer {
                     }
                     _ => log_pages = self.checkpoint(),
                 },
+                Work::Nudged => (self.wake)(),
                 Work::Closed => break,
             }
         }

@@ -6,14 +6,14 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Opened, database, dequeue, enqueue, message, positions};
 use fulmar_broker::storage::{Op, Restored, Seq, SessionKey, Storage};
 use fulmar_store::journal::{
     Append, AppendError, Claimant, Journal, LogPosition, MAX_RECORD_BYTES,
 };
-use fulmar_store::{Applied, Error, Follower, Options, SqliteStorage};
+use fulmar_store::{Applied, Error, Follower, Lease, Options, SqliteStorage};
 use parking_lot::Mutex;
 
 /// What the next appends meet; afterwards all is well.
@@ -334,4 +334,41 @@ fn a_follower_writes_large_messages_before_they_fill_the_memory() {
     let before = standby.stored().unwrap();
     follow(&mut standby, &stream);
     assert!(standby.stored().unwrap().number > before.number);
+}
+
+/// A log with a lease on it.
+struct Leased(SharedStream, Arc<Lease>);
+
+impl Journal for Leased {
+    fn append(&mut self, record: &Append<'_>) -> Result<(), AppendError> {
+        self.0.append(record)
+    }
+
+    fn lease(&self) -> Option<Arc<Lease>> {
+        Some(Arc::clone(&self.1))
+    }
+}
+
+#[test]
+fn without_its_lease_a_node_stores_and_does_not_acknowledge() {
+    let (folder, stream) = (new(), SharedStream::default());
+    let mut follower = follower(&folder, &stream);
+    let (position, claim) = follower.position().claim(claimant(7));
+    assert!(stream.0.lock().push(position, &claim));
+    follower.apply(&claim).unwrap();
+    let (wake, woken) = channel();
+    let wake = Box::new(move || {
+        let _ = wake.send(());
+    });
+    let lease = Arc::new(Lease::new());
+    let journal = Box::new(Leased(stream, Arc::clone(&lease)));
+    let (storage, _) = follower.take_over(7, journal, wake).unwrap();
+    let opened = Opened::from_parts(storage, woken);
+    opened.wait(opened.submit([enqueue(1, 1, message(1, b"x"))]));
+    assert!(!opened.storage.may_acknowledge());
+    // The broker is woken by the renewal alone.
+    lease.extend(Instant::now() + Duration::from_secs(3600));
+    opened.wait_until(Storage::may_acknowledge);
+    lease.end();
+    assert!(!opened.storage.may_acknowledge());
 }

@@ -37,7 +37,7 @@ impl Connection {
     }
 
     /// Answers on a stream, never before an earlier answer ([MQTT-4.6.0-2]). With `wait_for_storage`, the answer waits
-    /// until everything stored in this turn is durable.
+    /// until everything stored in this turn is durable; every answer waits until storage allows acknowledgements.
     pub(super) fn answer(
         &mut self,
         shard: &mut Shard,
@@ -48,9 +48,10 @@ impl Connection {
         // A client's unidirectional stream has no way back.
         let stream_index =
             if self.streams[stream_index].key.is_unidirectional() { 0 } else { stream_index };
-        if wait_for_storage || self.must_follow(shard) {
+        let wait = wait_for_storage || !shard.turn.may_acknowledge();
+        if wait || self.must_follow(shard) {
             let turn = match self.waiting.back() {
-                Some(last) if !wait_for_storage => last.turn,
+                Some(last) if !wait => last.turn,
                 _ => shard.turn.when_durable(Waiter::Acknowledge(self.at.token)),
             };
             let stream = self.streams[stream_index].key;

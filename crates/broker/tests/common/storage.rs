@@ -17,9 +17,16 @@ struct State {
     batches: Vec<Vec<Op>>,
     committed: usize,
     backlog: usize,
+    /// Whether nothing may be acknowledged.
+    silent: bool,
 }
 
 impl SimStorage {
+    /// Sets whether [`Storage::may_acknowledge`] is false.
+    pub fn set_silent(&self, silent: bool) {
+        self.state.lock().silent = silent;
+    }
+
     /// Sets what [`Storage::backlog`] returns.
     pub fn set_backlog(&self, backlog: usize) {
         self.state.lock().backlog = backlog;
@@ -44,7 +51,7 @@ impl SimStorage {
         survived.iter().flatten().for_each(|op| tables.apply(op));
         let restored = tables.restored();
         let committed = survived.len();
-        let state = Mutex::new(State { batches: survived, committed, backlog: 0 });
+        let state = Mutex::new(State { batches: survived, committed, ..State::default() });
         (Arc::new(SimStorage { state }), restored)
     }
 }
@@ -68,5 +75,9 @@ impl Storage for SimStorage {
 
     fn failure(&self) -> Option<String> {
         None
+    }
+
+    fn may_acknowledge(&self) -> bool {
+        !self.state.lock().silent
     }
 }

@@ -25,7 +25,9 @@ mod entry;
 pub(crate) mod record;
 
 use std::fmt;
+use std::sync::Arc;
 
+use crate::lease::Lease;
 pub use entry::{decode, encode};
 pub use record::{Claimant, RecordError, RecordKind, RecordView};
 
@@ -97,4 +99,10 @@ pub trait Journal: Send {
     /// twice if it was appended the first time. [`AppendError::Refused`]: the store writes nothing any more, and what
     /// was not acknowledged stays so.
     fn append(&mut self, record: &Append<'_>) -> Result<(), AppendError>;
+
+    /// The lease without which nothing may be acknowledged; asked once, when the store starts. `None`: there is nobody
+    /// else, as in a test.
+    fn lease(&self) -> Option<Arc<Lease>> {
+        None
+    }
 }

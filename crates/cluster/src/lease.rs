@@ -1,0 +1,144 @@
+//! Both sides of the lease: the node that has it, and those that wait for it. Each uses its own monotonic clock.
+
+use std::time::{Duration, Instant};
+
+/// Time from one renewal to the next.
+pub const RENEW: Duration = Duration::from_secs(1);
+/// The node acknowledges nothing this long after it has sent the last renewal that succeeded.
+pub const LEASE: Duration = Duration::from_secs(3);
+/// Others consider a lease free that they have seen unchanged for this long.
+pub const EXPIRY: Duration = Duration::from_secs(4);
+/// Longest time between two looks of a node that waits. A node that was paused does not know what has happened
+/// meanwhile.
+const LONGEST_GAP: Duration = Duration::from_secs(2);
+
+/// The lease of the node that has it.
+#[derive(Clone, Debug)]
+pub struct Holder {
+    /// When the last renewal that succeeded was sent.
+    renewed: Instant,
+    /// When one was sent that has no answer.
+    sent: Option<Instant>,
+    next: Instant,
+}
+
+impl Holder {
+    /// The lease taken by a change of the control record that was sent at `sent`, and has succeeded.
+    #[must_use]
+    pub fn new(sent: Instant) -> Holder {
+        Holder { renewed: sent, sent: None, next: sent + RENEW }
+    }
+
+    /// When the next renewal is to be sent.
+    #[must_use]
+    pub fn next_renewal(&self) -> Instant {
+        self.next
+    }
+
+    /// A renewal is sent now.
+    pub fn send(&mut self, now: Instant) {
+        self.sent = Some(now);
+        self.next = now + RENEW;
+    }
+
+    /// The renewal that was sent last has succeeded. Returns until when the node may acknowledge.
+    pub fn renewed(&mut self) -> Instant {
+        if let Some(sent) = self.sent.take() {
+            self.renewed = sent;
+        }
+        self.until()
+    }
+
+    /// It is not known whether the renewal that was sent last has succeeded. The next one is due at `next`.
+    pub fn unanswered(&mut self, next: Instant) {
+        self.sent = None;
+        self.next = self.next.min(next);
+    }
+
+    /// Until when the node may acknowledge.
+    #[must_use]
+    pub fn until(&self) -> Instant {
+        self.renewed + LEASE
+    }
+}
+
+/// A waiting node's view of the lease.
+#[derive(Clone, Debug, Default)]
+pub struct Watch {
+    revision: Option<u64>,
+    unchanged_since: Option<Instant>,
+    looked_at: Option<Instant>,
+}
+
+impl Watch {
+    /// The control record has this revision at `now`, when its answer arrived; `released`: its holder has given it back,
+    /// or nobody has had it. Returns whether the lease may be taken, by replacing this revision.
+    pub fn look(&mut self, revision: u64, released: bool, now: Instant) -> bool {
+        let since_last = self.looked_at.map(|at| now.saturating_duration_since(at));
+        let paused = since_last.is_none_or(|gap| gap > LONGEST_GAP);
+        self.looked_at = Some(now);
+        if paused || self.revision != Some(revision) {
+            self.unchanged_since = Some(now);
+        }
+        self.revision = Some(revision);
+        let unchanged =
+            self.unchanged_since.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+        released || unchanged >= EXPIRY
+    }
+
+    /// An attempt to take the lease has failed, or has no answer: the wait begins again.
+    pub fn again(&mut self) {
+        *self = Watch::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_lease_counts_from_when_its_renewal_was_sent() {
+        let start = Instant::now();
+        let mut holder = Holder::new(start);
+        assert_eq!(holder.until(), start + LEASE);
+        holder.send(start + SECOND);
+        assert_eq!(holder.until(), start + LEASE, "not answered yet");
+        // The answer takes two seconds; that changes nothing.
+        assert_eq!(holder.renewed(), start + SECOND + LEASE);
+        assert_eq!(holder.renewed(), start + SECOND + LEASE, "no renewal was sent since");
+    }
+
+    #[test]
+    fn a_renewal_without_an_answer_is_none() {
+        let start = Instant::now();
+        let mut holder = Holder::new(start);
+        holder.send(start + SECOND);
+        holder.unanswered(start + SECOND + SECOND / 5);
+        assert_eq!(holder.next_renewal(), start + SECOND + SECOND / 5);
+        assert_eq!(holder.renewed(), start + LEASE, "an answer that comes too late");
+    }
+
+    /// Seconds of looking once a second until the lease may be taken.
+    fn free_after(watch: &mut Watch, start: Instant, revision: u64) -> Option<u32> {
+        (0..60).find(|second| watch.look(revision, false, start + *second * SECOND))
+    }
+
+    #[test]
+    fn a_lease_is_free_when_it_has_not_changed_for_four_seconds() {
+        let (mut watch, start) = (Watch::default(), Instant::now());
+        assert_eq!(free_after(&mut watch, start, 7), Some(4));
+        assert_eq!(free_after(&mut watch, start + 5 * SECOND, 8), Some(4), "it was renewed");
+        assert!(watch.look(9, true, start + 10 * SECOND), "released");
+    }
+
+    #[test]
+    fn a_node_that_was_paused_or_has_just_tried_waits_again() {
+        let (mut watch, start) = (Watch::default(), Instant::now());
+        assert!(!watch.look(7, false, start));
+        assert_eq!(free_after(&mut watch, start + 100 * SECOND, 7), Some(4));
+        watch.again();
+        assert_eq!(free_after(&mut watch, start + 105 * SECOND, 7), Some(4));
+    }
+}
