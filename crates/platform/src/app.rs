@@ -16,6 +16,7 @@ use crate::announcements::{Announcement, Announcements};
 use crate::counts::Counts;
 use crate::error::Error;
 use crate::frames::intake::Decoders;
+use crate::photo_space::{OVERHEAD_BYTES, PhotoSpace};
 use crate::problem::Problem;
 use crate::settings::Settings;
 use crate::store::sql::Purpose;
@@ -43,6 +44,7 @@ pub(crate) struct Inner {
     pub(crate) logins: Rate<(String, IpAddr)>,
     pub(crate) requests: Rate<Name>,
     pub(crate) photo_bytes: Rate<Name>,
+    pub(crate) photo_space: PhotoSpace,
     /// Notified when there may be events for webhooks.
     pub(crate) deliveries: Notify,
     /// Account names and addresses of earlier logins.
@@ -72,10 +74,17 @@ impl App {
         let signer = Signer::open(&data.join("platform.key"))?;
         let account_cache = Arc::new(AccountCache::default());
         let loading = Arc::clone(&account_cache);
-        store.write_now(move |db| {
+        let most = settings.disk.database;
+        let photos = store.write_now(move |db| {
             crate::store::alerts::make_usual_rules(db)?;
-            Ok(loading.load(db)?)
+            db.limit_to(most)?;
+            loading.load(db)?;
+            Ok(crate::store::photos::totals(db)?)
         })?;
+        let photo_space = PhotoSpace::new(settings.disk.photos);
+        for (twin, account, number, bytes) in photos {
+            photo_space.load(&twin, &account, bytes + number * OVERHEAD_BYTES);
+        }
         let reloading = Arc::clone(&account_cache);
         store.on_foreign_change(move |db| {
             if let Err(error) = reloading.load(db) {
@@ -96,6 +105,7 @@ impl App {
             logins: Rate::new(LOGINS_PER_S, LOGINS_AT_ONCE),
             requests: Rate::new(per_s, per_s * 4.0),
             photo_bytes: Rate::new(photo_bytes / SECONDS_PER_DAY, photo_bytes),
+            photo_space,
             deliveries: Notify::new(),
             known_logins: RecentSet::new(MAX_KNOWN_LOGINS),
             hashing: Hashing::default(),

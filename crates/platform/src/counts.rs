@@ -24,6 +24,12 @@ pub struct PlatformCounts {
     pub measurements_rejected: u64,
     /// MQTT messages on sensors' topics that were none.
     pub messages_malformed: u64,
+    /// Bytes of photos.
+    pub photo_bytes: u64,
+    /// How many they may be.
+    pub photo_limit_bytes: u64,
+    /// Photos for which there was no space.
+    pub photos_refused: u64,
 }
 
 impl Counts {
@@ -46,6 +52,7 @@ impl Counts {
             measurements_duplicate: self.duplicate.load(Ordering::Relaxed),
             measurements_rejected: self.rejected.load(Ordering::Relaxed),
             messages_malformed: self.malformed.load(Ordering::Relaxed),
+            ..PlatformCounts::default()
         }
     }
 }

@@ -26,7 +26,7 @@ pub(crate) const PREFIX: &str = "/api/v1";
 pub(crate) struct Document;
 
 /// Responses that any request may get.
-const PROBLEMS: [(u16, &str); 14] = [
+const PROBLEMS: [(u16, &str); 15] = [
     (304, "Nothing changed since the ETag in If-None-Match"),
     (400, "The request cannot be understood"),
     (401, "No user is logged in"),
@@ -41,6 +41,7 @@ const PROBLEMS: [(u16, &str); 14] = [
     (425, "Not in early data: send it again after the handshake"),
     (429, "Too many requests: wait for Retry-After seconds"),
     (503, "The server cannot store or read now: wait for Retry-After seconds"),
+    (507, "The disk, or the budget for it, is used up"),
 ];
 
 /// Adds the short addresses of the meter-reading study's app, and the parts common to all operations.

@@ -1,5 +1,7 @@
 //! Photos of registers: sent under an id the device made, stored once, never changed.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 
 use axum::body::Body;
@@ -39,13 +41,15 @@ fn id_of(id: &Name) -> Result<String, Problem> {
 /// Send a photo
 ///
 /// JPEG, PNG or WebP of at most 4 MiB. The same bytes again are answered with 200, others with 409. An account that has
-/// stored as many bytes of photos as it may per day gets 429 with `Retry-After`.
+/// stored as many bytes of photos as it may per day gets 429 with `Retry-After`, one for whose photos there is no space
+/// left, 507.
 #[utoipa::path(put, path = "/{twin}/photo/{id}", tag = "photos",
     params(("twin" = Name, Path), ("id" = Uuid, Path)),
     request_body(content(("image/jpeg"), ("image/png"), ("image/webp"))),
     responses((status = 200, description = "It was already stored"),
         (status = 201, description = "It is stored"),
-        (status = 429, description = "The account has stored as many photos as it may per day")))]
+        (status = 429, description = "The account has stored as many photos as it may per day"),
+        (status = 507, description = "The space for photos is used up")))]
 pub(crate) async fn put(
     State(app): State<App>,
     member: Member,
@@ -57,24 +61,33 @@ pub(crate) async fn put(
     let bytes = extract::bytes(request, MAX_PHOTO_BYTES).await?;
     let kind = kind_of(&bytes)
         .ok_or_else(|| Problem::media_type("a photo is image/jpeg, image/png or image/webp"))?;
-    let (account, size) = (member.name().clone(), bytes.len() as f64);
+    let (twin, account, length) = (member.twin.clone(), member.name().clone(), bytes.len() as u64);
+    let size = length as f64;
     app.photo_bytes.take_many(account.clone(), size, Instant::now()).map_err(|retry_after_s| {
         let text =
             "this account has stored as many photos as it may per day; the rest can be sent later";
         Problem::too_often(text, retry_after_s)
     })?;
+    // Whether its space is counted; on the writer's thread, so that a photo that is there already needs none.
+    let counted = Arc::new(AtomicBool::new(false));
+    let (space, is_counted) = (app.clone(), Arc::clone(&counted));
     let new = app.store.write(move |db| {
         match photos::get(db, &member.twin, &id)? {
             Some((_, known)) if known == bytes => return Ok(false),
             Some(_) => return Err(Problem::conflict("another photo has this id")),
             None => {}
         }
+        space.photo_space.take(&member.twin, member.name(), length)?;
+        is_counted.store(true, Relaxed);
         photos::add(db, (&member.twin, &id), (kind, &bytes), member.name(), Time::now())?;
         Ok(true)
     });
     let new = new.await;
     if !matches!(new, Ok(true)) {
         app.photo_bytes.give_back_many(&account, size);
+        if counted.load(Relaxed) {
+            app.photo_space.give_back(&twin, &account, length);
+        }
     }
     Ok(if new? { StatusCode::CREATED } else { StatusCode::OK }.into_response())
 }

@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::extract::Each;
 use crate::frames::types::NewFrame;
 use crate::measurements::message::SensorMessage;
+use crate::photo_space::PhotoTotals;
 use crate::problem::Problem;
 use crate::readings::intake::Sender;
 use crate::role::Deed;
@@ -231,7 +232,13 @@ impl Platform {
     /// What was counted since it was opened.
     #[must_use]
     pub fn counts(&self) -> PlatformCounts {
-        self.app.counts.get()
+        let PhotoTotals { used, limit, refused } = self.app.photo_space.totals();
+        PlatformCounts {
+            photo_bytes: used,
+            photo_limit_bytes: limit,
+            photos_refused: refused,
+            ..self.app.counts.get()
+        }
     }
 
     /// Whether there is no account yet.

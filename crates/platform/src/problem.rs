@@ -9,7 +9,11 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::log_limit::LogLimit;
 use crate::store::sql::DatabaseError;
+
+/// When to try again while the disk is full.
+const FULL_RETRY_S: u64 = 60;
 
 /// A value that cannot be taken.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
@@ -125,6 +129,11 @@ impl Problem {
         Problem { retry_after_s: Some(1), ..problem }
     }
 
+    /// The disk, or the budget for it, is used up (507).
+    pub(crate) fn no_space(detail: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::INSUFFICIENT_STORAGE, detail)
+    }
+
     /// Something went wrong that should not; `why` goes to the log only.
     pub(crate) fn internal(why: &dyn std::fmt::Display) -> Problem {
         tracing::error!("platform: {why}");
@@ -149,8 +158,17 @@ impl From<DatabaseError> for Problem {
             DatabaseError::ZeroCharacter => Problem::malformed(error.to_string()),
             DatabaseError::Sqlite(sqlite) => match sqlite.sqlite_error_code() {
                 Some(DiskFull) => {
-                    tracing::error!("platform storage: the disk is full");
-                    Problem::unavailable("the server's disk is full; nothing was stored")
+                    static LOG: LogLimit = LogLimit::new();
+                    if let Some(times) = LOG.occurred(std::time::Instant::now()) {
+                        tracing::error!(
+                            times,
+                            "platform storage: the disk, or account \"platform\" of \
+                            [limits] disk, is full"
+                        );
+                    }
+                    let problem =
+                        Problem::no_space("the server's disk is full; nothing was stored");
+                    Problem { retry_after_s: Some(FULL_RETRY_S), ..problem }
                 }
                 Some(DatabaseBusy | DatabaseLocked) => {
                     Problem::unavailable("the server is busy; nothing was stored")

@@ -19,6 +19,23 @@ pub struct Settings {
     pub database: Database,
     /// Addresses to which webhooks may connect besides public ones.
     pub webhook_allowlist: WebhookAllowlist,
+    /// What it may take of the disk.
+    pub disk: DiskLimits,
+}
+
+/// What the platform may take of the disk, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskLimits {
+    /// SQLite's file, without its write-ahead log.
+    pub database: u64,
+    /// Photos in it.
+    pub photos: u64,
+}
+
+impl Default for DiskLimits {
+    fn default() -> DiskLimits {
+        DiskLimits { database: u64::MAX, photos: u64::MAX }
+    }
 }
 
 /// How long what sensors measured is kept, in ever coarser forms.
@@ -69,6 +86,7 @@ impl Default for Settings {
             monitoring: Monitoring::default(),
             database: Database::File,
             webhook_allowlist: WebhookAllowlist::default(),
+            disk: DiskLimits::default(),
         }
     }
 }

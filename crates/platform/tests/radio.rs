@@ -280,6 +280,62 @@ async fn an_account_stores_no_more_photos_than_its_bytes_for_the_day() {
 }
 
 #[tokio::test]
+async fn photos_are_refused_before_their_space_is_used_up_and_readings_go_on() {
+    let limits = fulmar_platform::DiskLimits { database: 4_000_000, photos: 1_000_000 };
+    let mut world = World::new().with_settings(|settings| settings.disk = limits);
+    let names = ["north-reader", "north-office", "south-reader"];
+    let mut stored = Vec::new();
+    let put = async |world: &World, twin: &str, token: &str, id: u128| {
+        let path = format!("/api/v1/{twin}/photo/{}", uuid::Uuid::from_u128(id));
+        let request = Request::put(&path).header("authorization", format!("Bearer {token}"));
+        let body = [&b"\xFF\xD8\xFF"[..], &[7; 17_497]].concat();
+        world.send(request.body(Body::from(body)).unwrap()).await
+    };
+    for (who, name) in (1..).zip(names) {
+        let (twin, token) = (&name[..5], world.log_in(name).await);
+        let mut number = 0;
+        let refused = loop {
+            let answer = put(&world, twin, &token, who * 1000 + number).await;
+            if answer.status != 201 {
+                break answer;
+            }
+            number += 1;
+        };
+        assert_eq!((refused.status, &*refused.kind), (507, "application/problem+json"), "{name}");
+        // What is stored needs no more space.
+        assert_eq!(put(&world, twin, &token, who * 1000).await.status, 200);
+        stored.push(number);
+    }
+    // 20 KB each: half of the space, half of the rest and the twin's three quarters, half of the rest.
+    assert_eq!(stored, [26, 11, 7]);
+    let counts = world.platform.counts();
+    assert_eq!((counts.photo_bytes, counts.photos_refused), (880_000, 3));
+    // It counts after a restart.
+    world = world.with_settings(|settings| settings.disk = limits);
+    assert_eq!(world.platform.counts().photo_bytes, 880_000);
+    let reader = world.log_in("north-reader").await;
+    assert_eq!(put(&world, "north", &reader, 9).await.status, 507);
+}
+
+#[tokio::test]
+async fn a_database_that_is_full_answers_507_and_can_still_be_read() {
+    let world = World::new();
+    if world.database != fulmar_platform::Database::File {
+        return;
+    }
+    let world = world.with_settings(|settings| settings.disk.database = 1);
+    let reader = world.log_in("north-reader").await;
+    let path = format!("/api/v1/north/photo/{}", uuid::Uuid::from_u128(1));
+    let request = Request::put(&path).header("authorization", format!("Bearer {reader}"));
+    let body = [&b"\xFF\xD8\xFF"[..], &[0; 1_000_000]].concat();
+    let refused = world.send(request.body(Body::from(body)).unwrap()).await;
+    assert_eq!(refused.status, 507);
+    assert!(refused.retry_after.is_some());
+    assert_eq!(world.platform.counts().photo_bytes, 0, "its space is given back");
+    assert_eq!(world.get(&reader, "/api/v1/north").await.status, 200);
+}
+
+#[tokio::test]
 async fn what_the_van_decodes_does_the_work_of_the_list_when_a_key_or_a_role_vouches_for_it() {
     let mut world = World::new();
     let (admin, van) = (world.log_in("north-admin").await, world.log_in("north-device").await);

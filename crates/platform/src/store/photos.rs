@@ -11,6 +11,14 @@ pub(crate) fn get(db: &Db, twin: &str, id: &str) -> Result<Option<(String, Vec<u
     rows.query_row([twin, id], |row| Ok((row.get(0)?, row.get(1)?))).optional()
 }
 
+/// Twin, account, and how many photos of how many bytes it has stored there.
+pub(crate) fn totals(db: &Db) -> Result<Vec<(String, String, u64, u64)>> {
+    let mut rows = db.prepare_cached(
+        "SELECT twin, account, count(*), CAST(sum(length(bytes)) AS BIGINT) FROM photo GROUP BY twin, account",
+    )?;
+    rows.query_map((), |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?.collect()
+}
+
 pub(crate) fn add(
     db: &Db,
     (twin, id): (&str, &str),

@@ -249,6 +249,8 @@ impl Platform {
             },
             database: self.database()?,
             webhook_allowlist: self.webhook_allowlist()?,
+            // The whole configuration decides.
+            disk: fulmar_platform::DiskLimits::default(),
         })
     }
 

@@ -26,6 +26,12 @@ impl Default for Disk {
 }
 
 impl Disk {
+    /// Whether the operator has left it to the program.
+    #[cfg(feature = "platform")]
+    pub(super) fn is_auto(&self) -> bool {
+        self.0 == "auto"
+    }
+
     /// The budget in bytes for this data folder.
     ///
     /// # Errors

@@ -13,6 +13,8 @@ mod features;
 mod memory;
 mod mqttsn;
 mod otlp;
+#[cfg(feature = "platform")]
+mod platform_part;
 mod proxy_protocol;
 mod range;
 mod read;

@@ -74,16 +74,31 @@ impl Config {
         Some(StorePart::of(self.store_bytes_of(budget)))
     }
 
-    fn store_bytes_of(&self, budget: u64) -> u64 {
+    /// Bytes that the store's file may have; `None` without a store.
+    pub(crate) fn store_file_limit(&self) -> Option<u64> {
+        self.store_part().map(|part| part.database)
+    }
+
+    /// Bytes that outboxes and dead letters may have together; `None` without an upstream broker.
+    pub(crate) fn outboxes_limit(&self) -> Option<u64> {
+        let taken = u64::MAX - self.without_outboxes(u64::MAX);
+        (taken > 0).then_some(taken)
+    }
+
+    /// What outboxes and dead letters leave of the budget.
+    pub(super) fn without_outboxes(&self, budget: u64) -> u64 {
         let upstreams = self.upstreams().filter(|upstream| upstream.is_on());
         let theirs = upstreams.map(|upstream| {
             let letters = upstream.dead_letters().map_or(0, |(_, bytes)| bytes.saturating_mul(2));
             upstream.outbox.max_bytes.saturating_add(letters)
         });
-        let theirs = theirs.fold(0, u64::saturating_add);
+        budget.saturating_sub(theirs.fold(0, u64::saturating_add))
+    }
+
+    fn store_bytes_of(&self, budget: u64) -> u64 {
         let platform = !self.listeners.https.is_empty() && self.platform.database.0.is_empty();
         let share = if platform { STORE_BESIDE_PLATFORM } else { STORE_ALONE };
-        (budget.saturating_sub(theirs) / 100 * share).max(LEAST / 2)
+        (self.without_outboxes(budget) / 100 * share).max(LEAST / 2)
     }
 }
 

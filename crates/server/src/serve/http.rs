@@ -30,9 +30,11 @@ use super::platform::Platform;
 use crate::config::Config;
 
 mod connections;
+mod disk;
 mod machine;
 mod metrics;
 
+pub(super) use disk::DiskUse;
 pub(super) use machine::Machine;
 
 /// The page at `/`.
@@ -70,6 +72,7 @@ pub(super) struct Operated {
     /// `None` when it is off.
     pub(super) platform: Option<Platform>,
     pub(super) machine: Machine,
+    pub(super) disk: DiskUse,
     /// `None` where there is no `[otlp] endpoint`.
     pub(super) otlp: Option<Arc<otlp::Counts>>,
 }

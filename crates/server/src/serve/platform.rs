@@ -36,7 +36,11 @@ impl Running {
         if !config.has_platform() {
             return Ok(Running { platform: None, announcements: None, client: None });
         }
-        let opened = Platform::open(data, config.platform.settings()?);
+        let settings = fulmar_platform::Settings {
+            disk: config.platform_part(),
+            ..config.platform.settings()?
+        };
+        let opened = Platform::open(data, settings);
         let (platform, announcements) = opened.context("platform")?;
         if platform.has_no_users() {
             config.check_ways_in()?;

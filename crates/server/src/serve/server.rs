@@ -339,6 +339,7 @@ impl Parts {
             ),
             platform: platform.get().cloned(),
             machine: certificates.machine(&data),
+            disk: http::DiskUse::new(config, &data),
             otlp: telemetry.as_ref().map(Telemetry::counts),
         };
         if let Some(telemetry) = &mut telemetry {

@@ -113,6 +113,14 @@ impl Db {
         }
     }
 
+    /// Limits the size of the database, if it is a file.
+    pub(crate) fn limit_to(&self, bytes: u64) -> Result<()> {
+        match self {
+            Db::Sqlite(connection) => sqlite::limit_to(connection, bytes),
+            Db::Postgres(_) => Ok(()),
+        }
+    }
+
     fn batch(&self, sql: &str) -> Result<()> {
         match self {
             Db::Sqlite(connection) => batch(connection, sql),

@@ -73,6 +73,16 @@ pub(crate) fn check_version(path: &Path, done: usize) -> Result<()> {
     Err(DatabaseError::Setting(format!("{}: {text}", path.display())))
 }
 
+/// Limits the file's size; what exceeds it fails like a full disk.
+pub(super) fn limit_to(connection: &Connection, bytes: u64) -> Result<()> {
+    // SQLite's own maximum.
+    const MOST_PAGES: u64 = 4_294_967_294;
+    let page: u64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
+    let pages = (bytes / page.max(1)).clamp(1, MOST_PAGES);
+    // The answer is the limit that applies: what the file has already is not taken from it.
+    Ok(connection.pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))?)
+}
+
 pub(super) fn open_to_read(path: &Path) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;

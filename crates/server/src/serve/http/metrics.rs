@@ -15,13 +15,14 @@ use fulmar_store::{COMMIT_BUCKETS_US, Stats};
 use fulmar_transport::tickets::TicketCounts;
 
 use super::Operated;
+use super::disk::AccountUse;
 use super::machine::{Machine, Metric};
 use crate::serve::auth_http;
 use crate::serve::coap;
 use crate::serve::gateway::GatewayStatus;
 use crate::serve::mqttsn;
 use crate::serve::otlp;
-use crate::serve::platform::PlatformCounts;
+use crate::serve::platform::{Platform, PlatformCounts};
 
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -45,6 +46,7 @@ pub(super) fn render(state: &Operated) -> String {
         let label = format!("{{account=\"{}\"}}", account.name());
         page.sample("memory_limit_bytes", &label, broker.memory_totals(account).1);
     }
+    page.disk(state);
     page.one("storage_backlog", "gauge", "Operations not yet durable", broker.storage().backlog());
     let failing = u8::from(broker.storage_problem().is_some());
     page.one("storage_failing", "gauge", "1 while the disk cannot be written", failing);
@@ -139,6 +141,33 @@ impl Page {
             self.line(format_args!("# TYPE {name} {kind}"));
             self.line(format_args!("{name}{labels} {value}"));
         }
+    }
+
+    fn disk(&mut self, state: &Operated) {
+        let mut accounts: Vec<AccountUse> = state.disk.accounts().collect();
+        let platform = state.platform.as_ref().map(Platform::counts);
+        if let Some(counts) = &platform {
+            let limit = (counts.photo_limit_bytes < u64::MAX).then_some(counts.photo_limit_bytes);
+            let (account, used) = ("photos", counts.photo_bytes);
+            accounts.push(AccountUse { account, used, limit });
+        }
+        self.head(
+            "disk_used_bytes",
+            "gauge",
+            "Bytes in the data folder; photos are part of the platform's",
+        );
+        for AccountUse { account, used, .. } in &accounts {
+            self.sample("disk_used_bytes", &format!("{{account=\"{account}\"}}"), used);
+        }
+        self.head("disk_limit_bytes", "gauge", "Their part of [limits] disk, where they have one");
+        for AccountUse { account, limit, .. } in &accounts {
+            let Some(limit) = limit else { continue };
+            self.sample("disk_limit_bytes", &format!("{{account=\"{account}\"}}"), limit);
+        }
+        let help = "Photos refused because the space for them is used up";
+        let refused = platform.map_or(0, |counts| counts.photos_refused);
+        self.head("disk_refused_total", "counter", help);
+        self.sample("disk_refused_total", "{account=\"photos\"}", refused);
     }
 
     fn platform(&mut self, counts: &PlatformCounts) {

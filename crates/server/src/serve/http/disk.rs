@@ -1,0 +1,83 @@
+//! What the data folder takes, by account of `[limits] disk`.
+
+use std::path::{Path, PathBuf};
+
+use crate::config::Config;
+
+/// The accounts that are files, by how their names begin; what is left is the last one's.
+const FILES: [(&str, &str); 4] =
+    [("store", "broker.db"), ("outboxes", "outbox"), ("platform", "platform.db"), ("other", "")];
+
+/// The data folder and the limits of its files.
+#[derive(Clone, Debug)]
+pub(crate) struct DiskUse {
+    data: PathBuf,
+    /// In the order of [`FILES`].
+    limits: [Option<u64>; FILES.len()],
+}
+
+/// What one account uses, and how much it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AccountUse {
+    pub(super) account: &'static str,
+    pub(super) used: u64,
+    pub(super) limit: Option<u64>,
+}
+
+impl DiskUse {
+    pub(crate) fn new(config: &Config, data: &Path) -> DiskUse {
+        let limits = [config.store_file_limit(), config.outboxes_limit(), platform(config), None];
+        DiskUse { data: data.to_owned(), limits }
+    }
+
+    /// The accounts, as the folder is now.
+    pub(super) fn accounts(&self) -> impl Iterator<Item = AccountUse> {
+        let mut used = [0; FILES.len()];
+        // Files come and go meanwhile.
+        for file in std::fs::read_dir(&self.data).into_iter().flatten().flatten() {
+            let (name, bytes) = (file.file_name(), file.metadata().map_or(0, |about| about.len()));
+            let name = name.to_string_lossy();
+            if let Some(account) = FILES.iter().position(|(_, begin)| name.starts_with(begin)) {
+                used[account] += bytes;
+            }
+        }
+        let all = FILES.iter().zip(used).zip(self.limits);
+        all.map(|((file, used), limit)| AccountUse { account: file.0, used, limit })
+    }
+}
+
+#[cfg(feature = "platform")]
+fn platform(config: &Config) -> Option<u64> {
+    let limit = config.has_platform().then(|| config.platform_part().database)?;
+    (limit < u64::MAX).then_some(limit)
+}
+
+#[cfg(not(feature = "platform"))]
+fn platform(_: &Config) -> Option<u64> {
+    None
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_count_for_their_accounts() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, bytes) in [
+            ("broker.db", 10),
+            ("broker.db-wal", 5),
+            ("outbox-north.db", 3),
+            ("platform.db", 2),
+            ("admin.db", 1),
+        ] {
+            std::fs::write(folder.path().join(name), vec![0; bytes]).unwrap();
+        }
+        let config = Config::from_toml("[limits]\ndisk = \"1GB\"\n").unwrap();
+        let accounts: Vec<AccountUse> = DiskUse::new(&config, folder.path()).accounts().collect();
+        assert_eq!(accounts.iter().map(|account| account.used).collect::<Vec<_>>(), [15, 3, 2, 1]);
+        assert!(accounts[0].limit.unwrap() < 1_000_000_000);
+        assert_eq!((accounts[1].limit, accounts[3].limit), (None, None));
+    }
+}
