@@ -1,11 +1,11 @@
-"""quic-go and Eclipse Paho's Go clients (go/) against a broker of ours."""
+"""quic-go and Eclipse Paho's Go clients (go/) against a broker of ours; SCRAM by xdg-go."""
 
 import os
 import pathlib
 import subprocess
 import unittest
 
-from broker import PATIENCE_S, Broker
+from broker import PATIENCE_S, Broker, binary
 
 
 def program() -> str:
@@ -29,7 +29,25 @@ class QuicGo(unittest.TestCase):
             "FULMAR_WS": f"ws://localhost:{broker.ports['ws']}/mqtt",
             "FULMAR_WSS": f"wss://localhost:{broker.ports['wss']}/mqtt",
         }
-        command = [program(), "-test.v"]
+        self.run_go(env)
+
+    def test_paho_signs_in_with_scram(self):
+        broker = Broker("[auth]\nscram = true\nscram_iterations = 4096\n")
+        self.addCleanup(broker.close)
+        command = [binary(), "ctl", "--data", broker.data, "users", "add", "ann", "--role", "viewer"]
+        password = "p\u00e4ssword \u2168"
+        subprocess.run(command, input=password, text=True, check=True, timeout=PATIENCE_S)
+        env = {
+            **os.environ,
+            "FULMAR_CA": broker.ca,
+            "FULMAR_QUIC": f"127.0.0.1:{broker.ports['quic']}",
+            "FULMAR_MQTT": f"127.0.0.1:{broker.ports['mqtt']}",
+            "FULMAR_SCRAM_PASSWORD": password,
+        }
+        self.run_go(env, "-test.run=TestScram")
+
+    def run_go(self, env, *args):
+        command = [program(), "-test.v", *args]
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=5 * PATIENCE_S)
         print(done.stdout)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

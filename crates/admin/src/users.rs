@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use fulmar_identity::{
     AdministrationRole, ApiToken, ApplyError, Client, ClientChanges, Command, Identities,
-    NewToken as MadeToken, Refused,
+    NewToken as MadeToken, Refused, StoredPassword,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -262,14 +262,13 @@ pub(crate) async fn users(
 }
 
 /// A password's hash, made on a thread that may take its time.
-async fn hashed(
-    password: Option<String>,
-) -> Result<Option<fulmar_identity::PasswordHash>, Problem> {
+async fn hashed(app: &App, password: Option<String>) -> Result<Option<StoredPassword>, Problem> {
     let Some(password) = password else { return Ok(None) };
     if !PASSWORD_CHARACTERS.contains(&password.chars().count()) {
         return Err(Problem::invalid("password", "expected 8 to 200 characters"));
     }
-    let hash = move || fulmar_identity::hash_password(password.as_bytes());
+    let hasher = Arc::clone(app.identities.hasher());
+    let hash = move || hasher.hash(password.as_bytes());
     match tokio::task::spawn_blocking(hash).await {
         Ok(Ok(hash)) => Ok(Some(hash)),
         _ => Err(Problem::unavailable("the password cannot be hashed now")),
@@ -287,10 +286,10 @@ pub(crate) async fn add_user(
         json!({ "administration": new.administration, "password": new.password.is_some() });
     let client = Client {
         username: new.name.as_str().into(),
-        password: hashed(new.password).await?,
         administration: new.administration.map(stored),
         ..Client::default()
     };
+    let client = client.with_password(hashed(&app, new.password).await?);
     let change = Change { caller, action: "user.add", object: new.name, detail };
     app.change(change, apply(&app.identities, Command::CreateClient(client))).await?;
     Ok(StatusCode::CREATED)
@@ -315,7 +314,7 @@ pub(crate) async fn change_user(
         detail["disabled"] = json!(disabled);
     }
     let changes = ClientChanges {
-        password: hashed(new.password).await?,
+        password: hashed(&app, new.password).await?,
         disabled: new.disabled,
         administration: new.administration.map(|role| role.map(stored)),
         ..ClientChanges::default()

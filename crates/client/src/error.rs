@@ -35,6 +35,9 @@ pub enum Error {
         /// The server's own words, if any, after a colon.
         detail: String,
     },
+    /// SCRAM has failed on this side, such as because the server has not shown who it is.
+    #[error("SCRAM: {0}")]
+    SignIn(String),
     /// The server ended the connection with a reason.
     #[error("the server ended the connection: {0}")]
     Disconnected(ReasonCode),
@@ -83,7 +86,11 @@ impl Error {
     pub fn is_permanent(&self) -> bool {
         use ReasonCode as R;
         match self {
-            Error::Url { .. } | Error::Options(_) | Error::Topic { .. } | Error::Closed => true,
+            Error::Url { .. }
+            | Error::Options(_)
+            | Error::SignIn(_)
+            | Error::Topic { .. }
+            | Error::Closed => true,
             // Two clients with one identifier would disconnect each other for ever.
             Error::Disconnected(reason) => *reason == R::SessionTakenOver,
             Error::Refused { reason, .. } => matches!(

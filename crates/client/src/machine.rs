@@ -12,6 +12,7 @@
 mod alias_tests;
 mod flow;
 mod incoming;
+mod sign_in;
 mod stream_map;
 #[cfg(test)]
 mod stream_map_tests;
@@ -31,6 +32,7 @@ use crate::message::{Message, Receipt};
 use crate::options::Options;
 
 use flow::{Ask, Desk, Early, Flow, NO_LIMITS, Pending, Request};
+use sign_in::SignIn;
 use stream_map::{Kept, StreamMap};
 
 pub(crate) use flow::MAX_OUT_BYTES;
@@ -75,6 +77,8 @@ enum Phase {
 /// later one's must not overtake the subscriptions that are restored then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ahead {
+    /// Nothing: a method of authentication allows nothing but its own packets ([MQTT-3.1.2-30]).
+    Nothing,
     Requests,
     /// Also publications that every server accepts; the limits of this one are only known after CONNACK.
     Modest,
@@ -101,6 +105,7 @@ pub struct Machine<P, R> {
     last_sent: Instant,
     last_received: Instant,
     ping_sent: Option<Instant>,
+    sign_in: SignIn,
     /// Number of the connection, which shows what belongs to an earlier one.
     connection: u64,
 }
@@ -130,6 +135,7 @@ impl<P, R> Machine<P, R> {
             last_sent: now,
             last_received: now,
             ping_sent: None,
+            sign_in: SignIn::default(),
             connection: 0,
             options,
         }
@@ -143,6 +149,7 @@ impl<P, R> Machine<P, R> {
         self.prepare_streams(streams);
         let in_flight = self.flows[CONTROL].outbound.in_flight() > 0;
         self.phase = Phase::Opening(match () {
+            () if self.options.scram => Ahead::Nothing,
             () if in_flight => Ahead::Requests,
             () if early => Ahead::All,
             () if self.options.publish_before_connack => Ahead::Modest,
@@ -320,6 +327,7 @@ impl<P, R> Machine<P, R> {
     fn pump(&mut self) {
         match self.phase {
             Phase::Up => {}
+            Phase::Opening(Ahead::Nothing) => return,
             Phase::Opening(Ahead::All) => {
                 return self.flows[CONTROL].pump(&mut self.desk, true);
             }
@@ -371,6 +379,11 @@ impl<P, R> Machine<P, R> {
             .push(Property::ReceiveMaximum(options.receive_maximum))
             .push(Property::MaximumPacketSize(options.max_packet_bytes.max(1)))
             .push(Property::TopicAliasMaximum(TOPIC_ALIAS_MAXIMUM));
+        let mut login = (options.username.as_deref(), options.password.as_deref());
+        if let (true, (Some(username), Some(password))) = (options.scram, login) {
+            self.sign_in.begin(username, password, &mut properties);
+            login = (None, None);
+        }
         let will_properties = options.will.as_ref().map(|will| {
             let mut properties = will.message.properties.clone();
             if will.delay_s > 0 {
@@ -394,8 +407,8 @@ impl<P, R> Machine<P, R> {
             client_id: &self.client_id,
             properties: properties.as_properties(),
             will,
-            username: options.username.as_deref(),
-            password: options.password.as_deref(),
+            username: login.0,
+            password: login.1,
         };
         connect.encode(&mut self.flows[CONTROL].out);
     }

@@ -107,6 +107,9 @@ pub struct Options {
     pub username: Option<String>,
     /// Password or token.
     pub password: Option<Vec<u8>>,
+    /// Whether to sign in with SCRAM-SHA-256 (MQTT 5.0 only): the password is not sent, and the server has to show that it
+    /// has the password's verifier. The first connection takes the time of as many hashes as the server asks for.
+    pub scram: bool,
     /// Whether the first connection begins a new session; later ones resume it.
     pub clean_start: bool,
     /// Seconds the server keeps the session without a connection; with 3.1.1 all but 0 mean for ever.
@@ -198,6 +201,7 @@ impl Options {
             client_id: String::new(),
             username: None,
             password: None,
+            scram: false,
             clean_start: true,
             session_expiry_s: 0,
             keep_alive_s: 60,
@@ -238,6 +242,10 @@ impl Options {
         }
         if self.version == Version::V311 && self.password.is_some() && self.username.is_none() {
             return fail("MQTT 3.1.1 has no password without a user name");
+        }
+        let named = self.username.is_some() && self.password.is_some();
+        if self.scram && (self.version == Version::V311 || !named) {
+            return fail("SCRAM needs MQTT 5.0, a user name and a password");
         }
         let names = [Some(&self.client_id), self.username.as_ref()];
         let too_long = names.iter().flatten().any(|text| text.len() > usize::from(u16::MAX));

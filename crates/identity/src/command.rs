@@ -1,7 +1,8 @@
 //! Commands, and why one is refused.
 
 use crate::acl::{AccessKind, Acl, AclKind, Ranked};
-use crate::entities::{AdministrationRole, ApiToken, Client, Group, PasswordHash, Role};
+use crate::entities::{AdministrationRole, ApiToken, Client, Group, Role};
+use crate::passwords::StoredPassword;
 
 /// A change of the state. Names that do not exist, or exist already, are refused.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,7 +69,7 @@ pub struct ClientChanges {
     /// The client identifier; `Some(None)` allows any.
     pub client_id: Option<Option<Box<str>>>,
     /// The password.
-    pub password: Option<PasswordHash>,
+    pub password: Option<StoredPassword>,
     /// Text name.
     pub text_name: Option<Box<str>>,
     /// Text description.

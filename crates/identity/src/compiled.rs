@@ -7,6 +7,8 @@ use fulmar_broker::auth::{
     DefaultAccess, Identity, IdentityChanges, IdentityTable, RoleRules, TopicRule,
 };
 
+use fulmar_scram::Verifier;
+
 use crate::acl::{AccessKind, AclKind};
 use crate::affected::Affected;
 use crate::entities::{Client, PasswordHash, Role};
@@ -106,7 +108,13 @@ impl Compiler {
         let hash = client.password.as_ref().map(PasswordHash::as_str);
         let identity =
             Identity::new(client.client_id.as_deref(), hash, client.disabled, revision, roles);
+        let verifier = client.scram.as_ref().map(|scram| Verifier::parse(&scram.0)).transpose();
+        let verifier = verifier.unwrap_or_else(|error| {
+            tracing::error!(user = &*client.username, "password's verifier for SCRAM: {error}");
+            None
+        });
         identity
+            .map(|identity| identity.with_verifier(verifier))
             .inspect_err(|error| {
                 tracing::error!(user = &*client.username, "password's hash: {error}")
             })

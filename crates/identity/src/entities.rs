@@ -33,6 +33,17 @@ impl fmt::Debug for PasswordHash {
     }
 }
 
+/// What SCRAM needs of a password, as text; see [`fulmar_scram::Verifier`].
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ScramVerifier(pub(crate) Box<str>);
+
+impl fmt::Debug for ScramVerifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ScramVerifier")
+    }
+}
+
 /// What a person may do with the administration API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -92,6 +103,9 @@ pub struct Client {
     /// Without one, it cannot connect with a password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password: Option<PasswordHash>,
+    /// The same password's verifier for SCRAM, if one was wanted when it was set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scram: Option<ScramVerifier>,
     /// For people.
     #[serde(default)]
     pub texts: Texts,

@@ -34,12 +34,14 @@ pub use affected::Affected;
 pub use command::{ClientChanges, Command, GroupChanges, Refused, RoleChanges};
 pub use compiled::Compiler;
 pub use control::Asker;
-pub use entities::{AdministrationRole, ApiToken, Client, Group, PasswordHash, Role, Texts};
+pub use entities::{
+    AdministrationRole, ApiToken, Client, Group, PasswordHash, Role, ScramVerifier, Texts,
+};
 pub use limits::{
     MAX_ACLS_PER_ROLE, MAX_CLIENTS, MAX_GROUPS, MAX_NAME_BYTES, MAX_RANKED, MAX_ROLES,
     MAX_TEXT_BYTES, MAX_TOKENS, MAX_TOPIC_BYTES,
 };
-pub use passwords::hash_password;
+pub use passwords::{PasswordHasher, StoredPassword};
 pub use rows::Row;
 pub use service::{ApplyError, Identities, Job, Watch};
 pub use state::{Change, Principal, State};

@@ -12,6 +12,7 @@ use parking_lot::RwLock;
 use crate::affected::Affected;
 use crate::command::{Command, Refused};
 use crate::entities::PasswordHash;
+use crate::passwords::{PasswordHasher, hash_password};
 use crate::state::{Change, Principal, State};
 use crate::store::{Store, StoreError};
 
@@ -58,6 +59,7 @@ pub struct Identities {
     thread: Option<JoinHandle<()>>,
     /// Checked for unknown users too, so that the time taken does not reveal which users exist.
     decoy: PasswordHash,
+    hasher: Arc<PasswordHasher>,
 }
 
 impl fmt::Debug for Identities {
@@ -75,6 +77,7 @@ pub struct Desk {
     /// `None` until it is used for the first time.
     store: Option<Store>,
     shared: Arc<RwLock<State>>,
+    hasher: Arc<PasswordHasher>,
     watch: Watch,
 }
 
@@ -93,7 +96,14 @@ impl Identities {
     pub fn open(path: &Path, watch: Watch) -> Result<Identities, StoreError> {
         let failed = |source| StoreError::File { path: path.into(), source };
         let shared = Arc::<RwLock<State>>::default();
-        let mut desk = Desk { path: path.into(), store: None, shared: Arc::clone(&shared), watch };
+        let hasher = Arc::<PasswordHasher>::default();
+        let mut desk = Desk {
+            path: path.into(),
+            store: None,
+            shared: Arc::clone(&shared),
+            hasher: Arc::clone(&hasher),
+            watch,
+        };
         if path.exists() {
             let store = Store::open(path)?;
             *shared.write() = store.state().clone();
@@ -104,8 +114,14 @@ impl Identities {
         let thread = thread.spawn(move || desk.serve(&waiting)).map_err(failed)?;
         let no_random =
             |error: fulmar_broker::auth::PasswordError| failed(std::io::Error::other(error));
-        let decoy = crate::hash_password(b"nobody has this password").map_err(no_random)?;
-        Ok(Identities { shared, jobs: Some(jobs), thread: Some(thread), decoy })
+        let decoy = hash_password(b"nobody has this password").map_err(no_random)?;
+        Ok(Identities { shared, jobs: Some(jobs), thread: Some(thread), decoy, hasher })
+    }
+
+    /// Hashes new passwords.
+    #[must_use]
+    pub fn hasher(&self) -> &Arc<PasswordHasher> {
+        &self.hasher
     }
 
     /// Looks at the state. Keep it short: changes wait.
@@ -183,6 +199,10 @@ impl Desk {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
+    }
+
+    pub(crate) fn hasher(&self) -> &PasswordHasher {
+        &self.hasher
     }
 
     /// The state.

@@ -357,7 +357,9 @@ impl State {
             if let Some(id) = changes.client_id {
                 client.client_id = checks::client_id(id)?;
             }
-            client.password = changes.password.or(client.password.take());
+            if changes.password.is_some() {
+                *client = std::mem::take(client).with_password(changes.password);
+            }
             client.texts.name = changes.text_name.or(client.texts.name.take());
             client.texts.description = changes.text_description.or(client.texts.description.take());
             checks::texts(&client.texts)?;

@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use fulmar_identity::{
-    AdministrationRole, Affected, ApplyError, Client, Command, Identities, Refused, Store,
-    StoreError, hash_password,
+    AdministrationRole, Affected, ApplyError, Client, Command, Identities, PasswordHasher, Refused,
+    Store, StoreError,
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -62,10 +62,10 @@ fn what_another_process_changes_is_seen() {
 fn principals_are_enabled_clients_with_an_administration_role() {
     let folder = tempfile::tempdir().unwrap();
     let (identities, _) = open(&folder.path().join("identities.db"));
-    let password = Some(hash_password(b"secret").unwrap());
+    let password = Some(PasswordHasher::default().hash(b"secret").unwrap());
     let role = Some(AdministrationRole::Operator);
-    let ann =
-        Client { username: "ann".into(), password, administration: role, ..Client::default() };
+    let ann = Client { username: "ann".into(), administration: role, ..Client::default() };
+    let ann = ann.with_password(password);
     let bob = Client { username: "bob".into(), administration: None, ..ann.clone() };
     let eve = Client { username: "eve".into(), disabled: true, ..ann.clone() };
     identities.apply([ann, bob, eve].map(Command::CreateClient).into()).unwrap();

@@ -3,15 +3,18 @@
 use std::path::{Path, PathBuf};
 
 use fulmar_identity::{
-    AdministrationRole, Client, ClientChanges, Command, FILE, Ranked, Store, Texts,
-    administrator_role, hash_password,
+    AdministrationRole, Client, ClientChanges, Command, FILE, PasswordHasher, Ranked, Store, Texts,
+    administrator_role,
 };
 
 use crate::config::Config;
 use crate::exit::Usage;
 
 /// The identity store of a data folder.
-pub(crate) struct BrokerUsers(PathBuf);
+pub(crate) struct BrokerUsers {
+    file: PathBuf,
+    hasher: PasswordHasher,
+}
 
 impl BrokerUsers {
     /// `None` if the users of this data folder are the platform's.
@@ -23,17 +26,18 @@ impl BrokerUsers {
         let file = data.join(FILE);
         // The configuration may not be the server's: what it has created shows what it runs.
         let only_store = file.is_file() && !platform_database.is_file();
-        (only_store || !config.has_platform()).then_some(BrokerUsers(file))
+        let hasher = PasswordHasher::new(config.auth.verifier_iterations());
+        (only_store || !config.has_platform()).then_some(BrokerUsers { file, hasher })
     }
 
     fn open(&self) -> anyhow::Result<Store> {
-        if self.0.is_file() {
-            return Ok(Store::open(&self.0)?);
+        if self.file.is_file() {
+            return Ok(Store::open(&self.file)?);
         }
         let text = format!(
             "{} does not exist: name the folder of `fulmar serve` with --data or --config, or create the first user \
              there with `fulmar user add NAME --admin`",
-            self.0.display()
+            self.file.display()
         );
         Err(Usage(text).into())
     }
@@ -46,17 +50,17 @@ impl BrokerUsers {
         admin: bool,
         password: &str,
     ) -> anyhow::Result<()> {
-        if let Some(folder) = self.0.parent() {
+        if let Some(folder) = self.file.parent() {
             fulmar_certs::files::make_private_dir(folder)?;
         }
-        let mut store = Store::open(&self.0)?;
+        let mut store = Store::open(&self.file)?;
         let role = administrator_role();
-        let mut client = Client {
+        let client = Client {
             username: name.into(),
-            password: Some(hash_password(password.as_bytes())?),
             texts: Texts { name: text_name.map(Into::into), description: None },
             ..Client::default()
         };
+        let mut client = client.with_password(Some(self.hasher.hash(password.as_bytes())?));
         let mut commands = Vec::new();
         if admin {
             client.administration = Some(AdministrationRole::Administrator);
@@ -72,7 +76,7 @@ impl BrokerUsers {
 
     /// Changes a password; the client's connections end.
     pub(crate) fn set_password(&self, name: &str, password: &str) -> anyhow::Result<()> {
-        let password = Some(hash_password(password.as_bytes())?);
+        let password = Some(self.hasher.hash(password.as_bytes())?);
         let changes = ClientChanges { password, ..ClientChanges::default() };
         self.open()?.apply(vec![Command::ModifyClient(name.into(), changes)])?;
         Ok(())

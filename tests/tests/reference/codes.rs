@@ -11,7 +11,11 @@ const SENT: [[&str; 3]; 29] = [
     ["GrantedQos2", "SUBACK", "Subscribed at QoS 2"],
     ["NoMatchingSubscribers", "PUBACK, PUBREC", "Accepted; nobody has subscribed to the topic"],
     ["NoSubscriptionExisted", "UNSUBACK", "The session has no such subscription"],
-    ["ContinueAuthentication", "AUTH", "The method `JWT` needs the token"],
+    [
+        "ContinueAuthentication",
+        "AUTH",
+        "The method `JWT` needs the token, or `SCRAM-SHA-256` goes on",
+    ],
     ["MalformedPacket", "CONNACK, DISCONNECT", "Bytes that are not MQTT"],
     ["ProtocolError", "CONNACK, DISCONNECT", "A packet or property that MQTT does not allow there"],
     [
@@ -39,7 +43,11 @@ const SENT: [[&str; 3]; 29] = [
         "A [ban](../administration.md) is about the client, its user or its network",
     ],
     ["ServerShuttingDown", "DISCONNECT", "The broker stops"],
-    ["BadAuthenticationMethod", "CONNACK", "An authentication method other than `JWT`"],
+    [
+        "BadAuthenticationMethod",
+        "CONNACK",
+        "An authentication method that is not offered, or SCRAM with channel binding",
+    ],
     ["KeepAliveTimeout", "DISCONNECT", "No packet for one and a half times the Keep Alive"],
     ["SessionTakenOver", "DISCONNECT", "The client connected again"],
     ["TopicFilterInvalid", "SUBACK, UNSUBACK", "An invalid filter, or more than 128 levels"],

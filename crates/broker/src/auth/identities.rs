@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fulmar_mqtt::topic::{matches, overlaps};
+use fulmar_scram::Verifier;
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
@@ -64,6 +65,8 @@ pub struct DefaultAccess {
 pub struct Identity {
     client_id: Option<Box<str>>,
     hash: Option<StoredHash>,
+    /// For SCRAM.
+    verifier: Option<Arc<Verifier>>,
     disabled: bool,
     /// Changes with anything above: clients that connected with an earlier number have to go.
     revision: u64,
@@ -85,7 +88,14 @@ impl Identity {
     ) -> Result<Identity, HashError> {
         let hash = hash.map(StoredHash::parse).transpose()?;
         let client_id = client_id.map(Into::into);
-        Ok(Identity { client_id, hash, disabled, revision, roles: roles.into() })
+        let roles = roles.into();
+        Ok(Identity { client_id, hash, verifier: None, disabled, revision, roles })
+    }
+
+    /// One that may also connect with SCRAM.
+    #[must_use]
+    pub fn with_verifier(self, verifier: Option<Verifier>) -> Identity {
+        Identity { verifier: verifier.map(Arc::new), ..self }
     }
 }
 
@@ -150,6 +160,13 @@ impl IdentityTable {
     pub(super) fn find(&self, username: &str) -> Option<(Option<StoredHash>, u64)> {
         let inner = self.inner.read();
         inner.users.get(username).map(|identity| (identity.hash.clone(), identity.revision))
+    }
+
+    /// The client's verifier for SCRAM, if it has one, and the revision.
+    pub(super) fn verifier(&self, username: &str) -> Option<(Arc<Verifier>, u64)> {
+        let inner = self.inner.read();
+        let identity = inner.users.get(username)?;
+        Some((Arc::clone(identity.verifier.as_ref()?), identity.revision))
     }
 
     pub(super) fn revision(&self, username: &str) -> Option<u64> {

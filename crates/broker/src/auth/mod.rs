@@ -16,6 +16,7 @@ mod open_topics;
 mod password;
 mod queue;
 mod reply_to;
+mod scram;
 mod stored_hash;
 
 use std::fmt;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 
 use fulmar_mqtt::ReasonCode;
 use fulmar_mqtt::topic::Subscription;
+use fulmar_scram::DecoyKey;
 
 pub use admitted::{Admitted, AuthReply};
 pub use because::Because;
@@ -39,6 +41,7 @@ pub(crate) use open_topics::OpenTopics;
 pub(crate) use password::{Applicant, Decision, WaitingLogin};
 pub use password::{HashReplacements, PasswordError, PasswordFile, hash_password};
 pub use reply_to::ReplyTo;
+pub(crate) use scram::ScramLogin;
 pub use stored_hash::{HashError, MAX_PBKDF2_ITERATIONS, check_hash, verify_password};
 
 use crate::access::{AccessRules, Action, Subject, is_own_bridge_state};
@@ -63,6 +66,8 @@ pub struct AccessControl {
     pub identities: Option<Arc<IdentityTable>>,
     /// A service that is asked about users who are nowhere else, and about rights.
     pub hook: Option<Arc<dyn LoginHook>>,
+    /// SCRAM-SHA-256 for the identity store's clients, if it is offered: what unknown users are shown.
+    pub scram: Option<DecoyKey>,
 }
 
 /// What a client presents.

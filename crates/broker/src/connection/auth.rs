@@ -1,26 +1,50 @@
-//! Enhanced authentication (section 4.12): method `JWT`.
+//! Enhanced authentication (section 4.12): methods `JWT` and `SCRAM-SHA-256`.
 //!
-//! The token is the Authentication Data of CONNECT, or of the AUTH that answers our challenge if
-//! CONNECT had none. A connected client sends a fresh one with AUTH 0x19 before the old expires and
-//! stays connected. SCRAM is not offered: it needs its own form of stored passwords, and ours are
-//! argon2 hashes.
+//! A token is the Authentication Data of CONNECT, or of the AUTH that answers our challenge if CONNECT had none. SCRAM's
+//! first message comes in the same way, our answer is the data of an AUTH, the client's last message that of another
+//! one, and our last message that of CONNACK. A connected client authenticates again with AUTH 0x19, with the method of
+//! its CONNECT and as the same user, and stays connected.
 
 use std::sync::Arc;
 
 use fulmar_mqtt::codec::{Frame, decode};
-use fulmar_mqtt::packet::{Auth, Connect};
+use fulmar_mqtt::packet::Auth;
 use fulmar_mqtt::{Packet, Properties, Property, PropertyBuf, ReasonCode, Version};
 
 use super::connect::PendingConnect;
 use super::{Connection, State};
 use crate::access::Subject;
-use crate::auth::AuthReply;
+use crate::auth::{AccessControl, Admitted, AuthReply};
 use crate::peer::PeerIdentity;
 use crate::session::Session;
 use crate::shard::Shard;
 
-/// The method this broker offers.
-pub(super) const METHOD: &str = "JWT";
+/// A method that this broker has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Method {
+    Jwt,
+    Scram,
+}
+
+impl Method {
+    pub(super) fn from_name(name: &str) -> Option<Method> {
+        [Method::Jwt, Method::Scram].into_iter().find(|method| method.name() == name)
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Method::Jwt => "JWT",
+            Method::Scram => fulmar_scram::MECHANISM,
+        }
+    }
+
+    fn is_offered(self, access_control: &AccessControl) -> bool {
+        match self {
+            Method::Jwt => access_control.jwt.is_some(),
+            Method::Scram => access_control.scram.is_some(),
+        }
+    }
+}
 
 /// The properties of CONNECT or AUTH about authentication.
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,19 +73,22 @@ impl Connection {
         &mut self,
         shard: &mut Shard,
         pending: PendingConnect,
-        connect: &Connect<'_>,
         exchange: Exchange<'_>,
     ) {
-        if exchange.method != Some(METHOD) || shard.broker().access_control().jwt.is_none() {
+        let access_control = shard.broker().access_control();
+        let offered = pending.method.filter(|method| method.is_offered(&access_control));
+        let Some(method) = offered else {
+            tracing::info!(peer = %self.peer.address, client = pending.client_id(), method = exchange.method,
+                "connection refused: the authentication method is not offered");
             return self.refuse(shard, ReasonCode::BadAuthenticationMethod);
-        }
-        let Some(data) = exchange.data else {
-            self.state = State::Challenged(Box::new(pending));
-            return self.send_auth(ReasonCode::ContinueAuthentication);
         };
-        let reply = check(shard, data, connect.username);
-        self.state = State::Authenticating(Box::new(pending));
-        self.authenticated(shard, reply);
+        match exchange.data {
+            Some(data) => self.continue_exchange(shard, Box::new(pending), method, data),
+            None => {
+                self.state = State::Challenged(Box::new(pending));
+                self.send_auth(ReasonCode::ContinueAuthentication, method, None);
+            }
+        }
     }
 
     /// A packet between our challenge and CONNACK: AUTH or DISCONNECT, nothing else
@@ -74,14 +101,15 @@ impl Connection {
             Ok(Packet::Disconnect(_)) => self.end(shard, "client gave up", 0),
             Ok(Packet::Auth(auth)) if auth.reason == ReasonCode::ContinueAuthentication => {
                 let exchange = Exchange::read(auth.properties);
-                let reply = match exchange.data {
-                    Some(data) if exchange.method == Some(METHOD) => {
-                        check(shard, data, pending.username())
+                match (pending.method, exchange.data) {
+                    (Some(method), Some(data)) if exchange.method == Some(method.name()) => {
+                        self.continue_exchange(shard, pending, method, data);
                     }
-                    _ => Err(ReasonCode::ProtocolError),
-                };
-                self.state = State::Authenticating(pending);
-                self.authenticated(shard, reply);
+                    _ => {
+                        self.state = State::Authenticating(pending);
+                        self.authenticated(shard, Err(ReasonCode::ProtocolError));
+                    }
+                }
             }
             Err(error) if error.reason() == ReasonCode::MalformedPacket => {
                 self.refuse(shard, ReasonCode::MalformedPacket);
@@ -91,7 +119,46 @@ impl Connection {
         }
     }
 
-    /// AUTH of a connected client (section 4.12.1): a fresh token.
+    /// Authentication Data of a client that is not connected yet.
+    fn continue_exchange(
+        &mut self,
+        shard: &mut Shard,
+        mut pending: Box<PendingConnect>,
+        method: Method,
+        data: &[u8],
+    ) {
+        let reply = match (method, pending.scram.take()) {
+            (Method::Jwt, _) => check(shard, data, pending.username()),
+            (Method::Scram, Some(login)) => login.finish(data).map(|(admitted, end)| {
+                pending.server_final = Some(end);
+                admitted
+            }),
+            (Method::Scram, None) => {
+                let access_control = shard.broker().access_control();
+                // Until CONNACK, the connection has a deadline of its own.
+                let until = self.opened + shard.broker().limits().connect_timeout;
+                match access_control.begin_scram(data, pending.username(), until) {
+                    Ok((login, answer)) => {
+                        if auth_bytes(method, &answer) > pending.max_packet_bytes as usize {
+                            let most = pending.max_packet_bytes;
+                            return self.refuse_within(shard, ReasonCode::PacketTooLarge, most);
+                        }
+                        // What the limits and the log count a failed login for.
+                        pending.username = Some(login.username().into());
+                        pending.scram = Some(Box::new(login));
+                        self.state = State::Challenged(pending);
+                        let reason = ReasonCode::ContinueAuthentication;
+                        return self.send_auth(reason, method, Some(&answer));
+                    }
+                    Err(reason) => Err(reason),
+                }
+            }
+        };
+        self.state = State::Authenticating(pending);
+        self.authenticated(shard, reply);
+    }
+
+    /// AUTH of a connected client (section 4.12.1).
     pub(super) fn handle_auth(
         &mut self,
         shard: &mut Shard,
@@ -99,37 +166,77 @@ impl Connection {
         auth: &Auth<'_>,
     ) {
         let exchange = Exchange::read(auth.properties);
+        let rare = self.rare();
         let awaited = match auth.reason {
-            ReasonCode::ReAuthenticate => true,
-            ReasonCode::ContinueAuthentication => self.rare().challenged,
+            // One exchange at a time.
+            ReasonCode::ReAuthenticate => rare.scram.is_none(),
+            ReasonCode::ContinueAuthentication => rare.challenged,
             _ => false,
         };
-        if !self.rare().by_method || !awaited || exchange.method != Some(METHOD) {
+        let method = rare.method.filter(|method| exchange.method == Some(method.name()));
+        let Some(method) = method.filter(|_| awaited) else {
             let why = "AUTH without a method at CONNECT, or out of order";
             return self.refuse_packet(shard, ReasonCode::ProtocolError, &why);
-        }
-        self.rare().challenged = exchange.data.is_none();
-        let Some(data) = exchange.data else {
-            return self.send_auth(ReasonCode::ContinueAuthentication);
         };
-        let username = session.lock().username.clone();
-        match check(shard, data, username.as_deref()) {
-            // The user cannot change: `check` compares the names, and there is one.
-            Ok(admitted) if username.is_some() => {
+        rare.challenged = exchange.data.is_none();
+        let Some(data) = exchange.data else {
+            return self.send_auth(ReasonCode::ContinueAuthentication, method, None);
+        };
+        match self.authenticate_again(shard, session, method, data) {
+            Again::Admitted(admitted, end) => {
                 let rare = self.rare();
                 rare.admitted_until = admitted.until;
                 if admitted.credential.is_some() {
                     rare.credential = admitted.credential;
                 }
-                self.send_auth(ReasonCode::Success);
+                self.send_auth(ReasonCode::Success, method, end.as_deref());
             }
-            _ => {
+            Again::Asked(answer) => {
+                let reason = ReasonCode::ContinueAuthentication;
+                self.send_auth(reason, method, Some(&answer));
+            }
+            Again::Refused => {
                 shard.metrics().authentication_failed.add(1);
                 tracing::info!(peer = %self.peer.address, client = session.client_id(),
-                    "token of a re-authentication refused");
+                    method = method.name(), "re-authentication refused");
                 self.disconnect(shard, ReasonCode::NotAuthorized, "re-authentication failed");
             }
         }
+    }
+
+    /// Authentication Data of a connected client. Its user cannot change, and there is one.
+    fn authenticate_again(
+        &mut self,
+        shard: &Shard,
+        session: &Arc<Session>,
+        method: Method,
+        data: &[u8],
+    ) -> Again {
+        let (username, most) = {
+            let state = session.lock();
+            (state.username.clone(), state.max_packet_bytes as usize)
+        };
+        let Some(username) = username.as_deref() else { return Again::Refused };
+        if method == Method::Jwt {
+            let reply = check(shard, data, Some(username));
+            return reply.map_or(Again::Refused, |admitted| Again::Admitted(admitted, None));
+        }
+        let now = shard.now();
+        if let Some(login) = self.rare().scram.take() {
+            let finished = (now <= login.until).then(|| login.finish(data).ok()).flatten();
+            return finished
+                .map_or(Again::Refused, |(admitted, end)| Again::Admitted(admitted, Some(end)));
+        }
+        let until = now + shard.broker().limits().connect_timeout;
+        let begun = shard.broker().access_control().begin_scram(data, Some(username), until);
+        let Ok((login, answer)) = begun else { return Again::Refused };
+        if auth_bytes(method, &answer) > most {
+            return Again::Refused;
+        }
+        let rare = self.rare();
+        rare.scram = Some(Box::new(login));
+        rare.challenged = true;
+        Again::Asked(answer)
     }
 
     /// Forgets cached decisions of the rules. Disconnects a client whose certificate was revoked, or an external user whose
@@ -164,12 +271,34 @@ impl Connection {
         certificate.is_some_and(|number| shard.broker().revoked_certificates().contains(&number))
     }
 
-    fn send_auth(&mut self, reason: ReasonCode) {
-        let mut properties = PropertyBuf::new();
-        properties.push(Property::AuthenticationMethod(METHOD));
-        let auth = Auth { reason, properties: properties.as_properties() };
-        auth.encode(&mut self.streams[0].out);
+    fn send_auth(&mut self, reason: ReasonCode, method: Method, data: Option<&str>) {
+        auth_packet(reason, method, data, &mut self.streams[0].out);
     }
+}
+
+/// What comes of a connected client's Authentication Data.
+enum Again {
+    /// It is the same user, and this is SCRAM's last message.
+    Admitted(Admitted, Option<String>),
+    /// The exchange goes on with this message.
+    Asked(String),
+    Refused,
+}
+
+fn auth_packet(reason: ReasonCode, method: Method, data: Option<&str>, out: &mut Vec<u8>) {
+    let mut properties = PropertyBuf::new();
+    properties.push(Property::AuthenticationMethod(method.name()));
+    if let Some(data) = data {
+        properties.push(Property::AuthenticationData(data.as_bytes()));
+    }
+    Auth { reason, properties: properties.as_properties() }.encode(out);
+}
+
+/// Bytes of the AUTH with this message.
+fn auth_bytes(method: Method, data: &str) -> usize {
+    let mut packet = Vec::new();
+    auth_packet(ReasonCode::ContinueAuthentication, method, Some(data), &mut packet);
+    packet.len()
 }
 
 fn check(shard: &Shard, token: &[u8], username: Option<&str>) -> AuthReply {

@@ -7,11 +7,13 @@ use fulmar_mqtt::packet::{Connack, Connect, LastWill};
 use fulmar_mqtt::topic::check_name;
 use fulmar_mqtt::{DecodeError, Packet, Property, PropertyBuf, ReasonCode, Version};
 
-use super::auth::{Exchange, METHOD};
+use super::auth::{Exchange, Method};
 use super::{Connection, State};
 use crate::access::{EXTERNAL_USER_PREFIX, Subject};
 use crate::auth::CONTROL_PREFIX;
-use crate::auth::{Admitted, Applicant, AuthReply, Credentials, Decision, ReplyTo, WaitingLogin};
+use crate::auth::{
+    Admitted, Applicant, AuthReply, Credentials, Decision, ReplyTo, ScramLogin, WaitingLogin,
+};
 use crate::bans::BannedSubject;
 use crate::event::BrokerEvent;
 use crate::lifecycle::{self, NotOpened, OpenRequest};
@@ -22,10 +24,13 @@ use crate::shard::Shard;
 use crate::time::Timestamp;
 use crate::will::Will;
 
-/// Bytes of a CONNACK without properties, the size of a refusal. An AUTH is smaller than a CONNACK of success, and an
-/// acknowledgement no larger than this. For a connected client, only answers with many codes can therefore be too
-/// large.
+/// Bytes of a CONNACK without properties, the size of a refusal. An AUTH without data is smaller than a CONNACK of
+/// success, and an acknowledgement no larger than this. For a connected client, only answers with many codes, and AUTH
+/// with data, can therefore be too large.
 const REFUSAL_BYTES: u32 = 5;
+
+/// Bytes of the property Authentication Data with the last message of SCRAM: identifier, length, `v=`, 32 bytes in base64.
+const SERVER_FINAL_BYTES: usize = 1 + 2 + 2 + 44;
 
 /// Whether a packet may be handled before the QUIC handshake is complete (0-RTT data, which an attacker can record and
 /// replay). The transport accepts each ticket only once, so that it is never handled twice. Saving the round trip
@@ -49,13 +54,17 @@ pub(super) struct PendingConnect {
     keep_alive_s: u16,
     expiry_interval_s: u32,
     receive_maximum: u16,
-    max_packet_bytes: u32,
+    pub(super) max_packet_bytes: u32,
     topic_alias_maximum: u16,
     will: Option<Arc<Will>>,
     /// As the client sent it.
-    username: Option<Box<str>>,
-    /// The client requested enhanced authentication.
-    by_method: bool,
+    pub(super) username: Option<Box<str>>,
+    /// The client requested enhanced authentication by a method that this broker has.
+    pub(super) method: Option<Method>,
+    /// SCRAM waits for the client's last message.
+    pub(super) scram: Option<Box<ScramLogin>>,
+    /// The server's last message of SCRAM, for CONNACK.
+    pub(super) server_final: Option<String>,
     /// Another worker's turn still used the session when it was requested.
     waited: bool,
     /// The session's earlier connection gets closed.
@@ -141,7 +150,7 @@ impl Connection {
         }
         let exchange = Exchange::read(connect.properties);
         if exchange.method.is_some() {
-            return self.begin_exchange(shard, pending, connect, exchange);
+            return self.begin_exchange(shard, pending, exchange);
         }
         // Before the credentials are checked, which costs time. Parts of the program have their name from the start.
         let identity = self.peer.identity.clone();
@@ -302,10 +311,10 @@ impl Connection {
         let limits = shard.broker().limits().clone();
         let (terms, keep_alive_s) = connack_terms(&pending, self.version, &limits);
         self.keep_alive_s = keep_alive_s;
-        if pending.by_method || admitted.until != Timestamp::NEVER {
+        if pending.method.is_some() || admitted.until != Timestamp::NEVER {
             let rare = self.rare();
             rare.admitted_until = admitted.until;
-            rare.by_method = pending.by_method;
+            rare.method = pending.method;
         }
         let request = OpenRequest {
             client_id: &pending.client_id,
@@ -427,7 +436,7 @@ impl Connection {
 
     /// Answers CONNECT with an error and closes; without an answer if its size is above the client's Maximum Packet
     /// Size ([MQTT-3.1.2-24]).
-    fn refuse_within(&mut self, shard: &mut Shard, reason: ReasonCode, most_bytes: u32) {
+    pub(super) fn refuse_within(&mut self, shard: &mut Shard, reason: ReasonCode, most_bytes: u32) {
         if most_bytes < REFUSAL_BYTES {
             return self.turn_away(shard, reason);
         }
@@ -477,26 +486,31 @@ fn pending(
         topic_alias_maximum: 0,
         will: connect.will.as_ref().map(will).transpose()?.map(Arc::new),
         username: connect.username.map(Into::into),
-        by_method: false,
+        method: None,
+        scram: None,
+        server_final: None,
         waited: false,
         took_over: false,
         gives_way: None,
         login: None,
         late_refusal: None,
     };
-    let mut has_data = false;
+    let (mut by_method, mut has_data) = (false, false);
     for property in connect.properties.iter() {
         match property {
             Property::SessionExpiryInterval(seconds) => pending.expiry_interval_s = seconds,
             Property::ReceiveMaximum(most) => pending.receive_maximum = most,
             Property::MaximumPacketSize(most) => pending.max_packet_bytes = most,
             Property::TopicAliasMaximum(most) => pending.topic_alias_maximum = most,
-            Property::AuthenticationMethod(_) => pending.by_method = true,
+            Property::AuthenticationMethod(name) => {
+                by_method = true;
+                pending.method = Method::from_name(name);
+            }
             Property::AuthenticationData(_) => has_data = true,
             _ => {}
         }
     }
-    if has_data && !pending.by_method {
+    if has_data && !by_method {
         // Section 3.1.2.11.10.
         return Err(ReasonCode::ProtocolError);
     }
@@ -555,7 +569,8 @@ fn connack_bytes(pending: &PendingConnect, version: Version, limits: &Limits) ->
     let (reason, properties) = (ReasonCode::Success, terms.as_properties());
     let mut packet = Vec::new();
     Connack { session_present: false, reason, properties }.encode(version, &mut packet);
-    packet.len()
+    let later = if pending.method == Some(Method::Scram) { SERVER_FINAL_BYTES } else { 0 };
+    packet.len() + later
 }
 
 /// CONNACK's properties, and the resulting keep alive.
@@ -574,8 +589,11 @@ fn connack_terms(
     if pending.expiry_interval_s > limits.max_session_expiry_s {
         terms.push(Property::SessionExpiryInterval(limits.max_session_expiry_s));
     }
-    if pending.by_method {
-        terms.push(Property::AuthenticationMethod(METHOD));
+    if let Some(method) = pending.method {
+        terms.push(Property::AuthenticationMethod(method.name()));
+    }
+    if let Some(data) = &pending.server_final {
+        terms.push(Property::AuthenticationData(data.as_bytes()));
     }
     if pending.assigned {
         terms.push(Property::AssignedClientIdentifier(&pending.client_id));

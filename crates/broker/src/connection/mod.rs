@@ -31,6 +31,7 @@ use fulmar_mqtt::session::TopicAliases;
 use fulmar_mqtt::{PacketId, ReasonCode, Version};
 use smallvec::SmallVec;
 
+use crate::auth::ScramLogin;
 use crate::deferred_ops::TurnNumber;
 use crate::event::{BrokerEvent, CloseOrder};
 use crate::limits::MAX_CONNECT_BYTES;
@@ -44,6 +45,7 @@ use crate::storage::FlowId;
 use crate::time::Timestamp;
 use crate::transports::SharedHere;
 
+use auth::Method;
 use connect::{PendingConnect, is_connect};
 use throttle::Throttle;
 
@@ -140,7 +142,7 @@ enum State {
     New,
     /// CONNECT is here and its credentials are being checked.
     Authenticating(Box<PendingConnect>),
-    /// CONNECT is here and the client was asked for its token.
+    /// CONNECT is here and the client was asked for its token, or for the next message of SCRAM.
     Challenged(Box<PendingConnect>),
     Connected(Arc<Session>),
     /// Closing or closed; input is ignored.
@@ -217,9 +219,11 @@ pub struct Connection {
 #[derive(Debug)]
 struct Rare {
     /// The client authenticated by a method, and may do so again.
-    by_method: bool,
-    /// It was asked for a fresh token.
+    method: Option<Method>,
+    /// It was asked to go on with doing so.
     challenged: bool,
+    /// SCRAM waits for its last message.
+    scram: Option<Box<ScramLogin>>,
     /// When what it showed expires.
     admitted_until: Timestamp,
     /// It is another part of the program that says what the client may do.
@@ -241,8 +245,9 @@ impl Default for Rare {
     fn default() -> Self {
         let admitted_until = Timestamp::NEVER;
         Rare {
-            by_method: false,
+            method: None,
             challenged: false,
+            scram: None,
             admitted_until,
             external_user: false,
             credential: None,

@@ -68,6 +68,9 @@ impl<P, R> Machine<P, R> {
             decode(&frame, self.options.version).map_err(|error| broken(error.reason(), error))?;
         match (self.phase, packet) {
             (Phase::Opening(ahead), Packet::Connack(connack)) => self.connack(&connack, ahead)?,
+            (Phase::Opening(_), Packet::Auth(auth)) => {
+                self.sign_in(&auth).map_err(|error| Failure { error, answer: None })?;
+            }
             (Phase::Opening(_), other) => {
                 let text = format!("{} before CONNACK", other.name());
                 return Err(broken(ReasonCode::ProtocolError, text));
@@ -105,6 +108,9 @@ impl<P, R> Machine<P, R> {
         if connack.reason.is_error() {
             return Err(Failure { error: self.refused(connack), answer: None });
         }
+        if self.options.scram {
+            self.sign_in.check(connack).map_err(|error| Failure { error, answer: None })?;
+        }
         // [MQTT-3.2.2-2]: a new session cannot be present.
         if connack.session_present && self.clean_start() {
             let text = "session present after a clean start";
@@ -124,8 +130,8 @@ impl<P, R> Machine<P, R> {
         // If publications were sent ahead of CONNACK, those in flight were sent on this connection.
         match (ahead, session_present) {
             (Ahead::Modest | Ahead::All, _) => {}
-            (Ahead::Requests, true) => control.resume(),
-            (Ahead::Requests, false) => {
+            (Ahead::Requests | Ahead::Nothing, true) => control.resume(),
+            (Ahead::Requests | Ahead::Nothing, false) => {
                 let doubtful = control.forgotten(&mut self.desk);
                 self.doubt(doubtful);
             }
@@ -145,8 +151,14 @@ impl<P, R> Machine<P, R> {
             {
                 "; give a user name and password (-u and -P)"
             }
+            ReasonCode::BadUserNameOrPassword if self.options.scram => {
+                "; check user name and password, which has to be set again if it was set before the broker had SCRAM"
+            }
             ReasonCode::BadUserNameOrPassword | ReasonCode::NotAuthorized => {
                 "; check user name and password"
+            }
+            ReasonCode::BadAuthenticationMethod if self.options.scram => {
+                "; it does not offer SCRAM-SHA-256 (Fulmar: [auth] scram = true)"
             }
             ReasonCode::UnsupportedProtocolVersion => "; try the other protocol version",
             _ => "",

@@ -29,6 +29,9 @@ pub struct Connection {
     #[arg(short = 'P', long, value_name = "TEXT", env = "FULMAR_PASSWORD", hide_env_values = true)]
     #[arg(allow_hyphen_values = true)]
     password: Option<String>,
+    /// How to show the password: send it, or SCRAM-SHA-256, which does not send it and checks that the broker knows it
+    #[arg(long, value_enum, value_name = "HOW", default_value = "password")]
+    auth: SignIn,
     /// Keep alive in seconds, 0 for none
     #[arg(short, long, value_name = "SECONDS", default_value_t = 60)]
     keepalive: u16,
@@ -88,6 +91,15 @@ pub struct Connection {
     will_delay: u32,
 }
 
+/// How to show the password.
+#[derive(Clone, Copy, Debug, PartialEq, clap::ValueEnum)]
+enum SignIn {
+    /// Send it
+    Password,
+    /// SCRAM-SHA-256 (MQTT 5.0)
+    Scram,
+}
+
 /// What goes on streams of its own.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Spread {
@@ -137,6 +149,7 @@ impl Connection {
         options.client_id.clone_from(&self.id);
         options.username.clone_from(&self.username);
         options.password = self.secret(stdin_taken)?.map(String::into_bytes);
+        options.scram = self.auth == SignIn::Scram;
         options.connect_properties = given.connect;
         options.streams = match self.streams {
             Spread::Single => Streams::Single,
@@ -171,6 +184,9 @@ impl Connection {
     /// # Errors
     /// Usage: the password could not be asked for.
     pub(super) fn prepare_coap(&self, stdin_taken: bool) -> anyhow::Result<super::coap::Given> {
+        if self.auth == SignIn::Scram {
+            return Err(Usage("--auth scram: CoAP has no SCRAM; leave it out".to_owned()).into());
+        }
         Ok(super::coap::Given {
             username: self.username.clone(),
             key: self.secret(stdin_taken)?,

@@ -29,11 +29,10 @@ pub(super) fn create(desk: &mut Desk, fields: Fields<'_>) -> Outcome {
     if desk.read(|state| state.clients().contains_key(name)) {
         return Err(Refused::ClientExists.to_string());
     }
-    let password = password.map(hashed).transpose()?;
+    let password = password.map(|password| hashed(desk, password)).transpose()?;
     let username = name.into();
-    let client =
-        Client { username, client_id, password, texts, roles, groups, ..Client::default() };
-    apply(desk, Command::CreateClient(client))
+    let client = Client { username, client_id, texts, roles, groups, ..Client::default() };
+    apply(desk, Command::CreateClient(client.with_password(password)))
 }
 
 pub(super) fn delete(desk: &mut Desk, fields: Fields<'_>) -> Outcome {
@@ -59,7 +58,8 @@ pub(super) fn set_password(desk: &mut Desk, fields: Fields<'_>) -> Outcome {
         return Err("Empty password is not allowed".into());
     }
     let name = known(desk, fields)?;
-    let changes = ClientChanges { password: Some(hashed(password)?), ..ClientChanges::default() };
+    let password = Some(hashed(desk, password)?);
+    let changes = ClientChanges { password, ..ClientChanges::default() };
     apply(desk, Command::ModifyClient(name.into(), changes))
 }
 
@@ -73,7 +73,7 @@ pub(super) fn modify(desk: &mut Desk, fields: Fields<'_>) -> Outcome {
     }
     let changes = ClientChanges {
         client_id: fields.text("clientid").map(|id| Some(id.into())),
-        password: password.map(hashed).transpose()?,
+        password: password.map(|password| hashed(desk, password)).transpose()?,
         text_name: fields.owned("textname"),
         text_description: fields.owned("textdescription"),
         roles: fields.roles()?,

@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 
 use crate::acl::Ranked;
 use crate::command::Command;
-use crate::entities::{PasswordHash, Texts};
-use crate::passwords::hash_password;
+use crate::entities::Texts;
+use crate::passwords::StoredPassword;
 use crate::service::{ApplyError, Desk};
 
 /// Size of an answer's list, in bytes, beyond which it has to be asked for in parts.
@@ -128,8 +128,8 @@ impl<'a> Fields<'a> {
 }
 
 /// Hashes a password.
-pub(super) fn hashed(password: &str) -> Result<PasswordHash, String> {
-    hash_password(password.as_bytes()).map_err(|_| "Internal error".to_owned())
+pub(super) fn hashed(desk: &Desk, password: &str) -> Result<StoredPassword, String> {
+    desk.hasher().hash(password.as_bytes()).map_err(|_| "Internal error".to_owned())
 }
 
 /// A list of roles or groups; -1 is not shown.

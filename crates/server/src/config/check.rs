@@ -31,6 +31,9 @@ pub(super) fn check(config: &Config) -> anyhow::Result<()> {
     together(config)?;
     config.proxy_protocol.check(&config.listeners)?;
     auth_http(config)?;
+    let iterations = fulmar_scram::MIN_ITERATIONS..=fulmar_scram::MAX_ITERATIONS;
+    let (least, most) = iterations.into_inner();
+    within("auth.scram_iterations", config.auth.scram_iterations, least, most)?;
     acme(config)?;
     otlp::check(&config.otlp)?;
     ranges(config)?;

@@ -333,8 +333,7 @@ impl Config {
         let rules = AccessRules::new(rules, self.acl.default_allow)
             .map_err(|(filter, error)| Usage(format!("[[acl.rules]] topic {filter:?}: {error}")))?;
         let session_owner = self.auth.session_owner;
-        let (external_users, identities, hook) = (None, None, None);
-        Ok(AccessControl { passwords, jwt, rules, session_owner, external_users, identities, hook })
+        Ok(AccessControl { passwords, jwt, rules, session_owner, ..AccessControl::default() })
     }
 
     /// Checks that the files which the configuration names can be read.

@@ -29,7 +29,7 @@ pub use document::Config;
 pub(crate) use memory::available_to;
 pub(crate) use otlp::Otlp;
 use read::Source;
-pub(crate) use sections::{AclRule, Acme, AuthHttp, CrlExpired, Tls, set};
+pub(crate) use sections::{AclRule, Acme, Auth, AuthHttp, CrlExpired, Tls, set};
 pub(crate) use upstream::Upstream;
 
 impl Config {

@@ -407,7 +407,7 @@ pub(crate) enum Anonymous {
 }
 
 /// Authentication.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Auth {
     pub(crate) allow_anonymous: Anonymous,
@@ -419,8 +419,35 @@ pub(crate) struct Auth {
     pub(crate) jwt_key_file: PathBuf,
     /// Whether sessions belong to users.
     pub(crate) session_owner: SessionOwner,
+    /// Whether SCRAM-SHA-256 is offered, and passwords that are set from now on get a verifier for it.
+    pub(crate) scram: bool,
+    /// Iterations of those verifiers.
+    pub(crate) scram_iterations: u32,
     /// A web service that decides about logins.
     pub(crate) http: AuthHttp,
+}
+
+impl Default for Auth {
+    fn default() -> Self {
+        Auth {
+            allow_anonymous: Anonymous::default(),
+            password_file: PathBuf::new(),
+            jwt_algorithm: String::new(),
+            jwt_key_file: PathBuf::new(),
+            session_owner: SessionOwner::default(),
+            scram: false,
+            // OWASP's advice for PBKDF2 with HMAC-SHA-256, of 2023.
+            scram_iterations: 600_000,
+            http: AuthHttp::default(),
+        }
+    }
+}
+
+impl Auth {
+    /// Iterations of the verifiers of new passwords; `None` for no verifiers.
+    pub(crate) fn verifier_iterations(&self) -> Option<u32> {
+        self.scram.then_some(self.scram_iterations)
+    }
 }
 
 /// A web service that decides about logins by name and password.

@@ -11,8 +11,8 @@ use anyhow::Context as _;
 use fulmar_certs::authority::local_names;
 use fulmar_certs::files;
 use fulmar_identity::{
-    AdministrationRole, Client, Command, FILE as IDENTITIES_FILE, Ranked, Store,
-    administrator_role, hash_password,
+    AdministrationRole, Client, Command, FILE as IDENTITIES_FILE, PasswordHasher, Ranked, Store,
+    administrator_role,
 };
 use ring::rand::{SecureRandom as _, SystemRandom};
 
@@ -50,7 +50,7 @@ pub(super) fn create(config: &Config, data: &Path) -> anyhow::Result<Option<Path
 
 /// Where users are stored. There is none yet.
 enum Users {
-    Identities,
+    Identities(PasswordHasher),
     #[cfg(feature = "platform")]
     Platform(fulmar_platform::Admin),
 }
@@ -68,14 +68,15 @@ impl Users {
             return Ok(admin.users()?.is_empty().then_some(Users::Platform(admin)));
         }
         let _ = data;
-        Ok(config.needs_user().then_some(Users::Identities))
+        let hasher = PasswordHasher::new(config.auth.verifier_iterations());
+        Ok(config.needs_user().then_some(Users::Identities(hasher)))
     }
 
     fn add(&self, password: &str, data: &Path) -> anyhow::Result<()> {
         match self {
-            Users::Identities => {
+            Users::Identities(hasher) => {
                 let mut store = Store::open(&data.join(IDENTITIES_FILE))?;
-                store.apply(administrator(password)?)?;
+                store.apply(administrator(password, hasher)?)?;
                 Ok(())
             }
             #[cfg(feature = "platform")]
@@ -93,7 +94,7 @@ impl Users {
     fn advice(&self, data: &Path) -> String {
         let data = data.display();
         match self {
-            Users::Identities => {
+            Users::Identities(_) => {
                 let host = local_names().into_iter().next().unwrap_or("localhost".to_owned());
                 format!(
                     "Try it: fulmar sub quic://{host} -u {NAME} -P - -t '#' -v\n\
@@ -112,15 +113,15 @@ impl Users {
 }
 
 /// A role that allows everything, and a client with it.
-fn administrator(password: &str) -> anyhow::Result<Vec<Command>> {
+fn administrator(password: &str, hasher: &PasswordHasher) -> anyhow::Result<Vec<Command>> {
     let role = administrator_role();
     let client = Client {
         username: NAME.into(),
-        password: Some(hash_password(password.as_bytes())?),
         roles: vec![Ranked::new(&role.name, -1)],
         administration: Some(AdministrationRole::Administrator),
         ..Client::default()
     };
+    let client = client.with_password(Some(hasher.hash(password.as_bytes())?));
     Ok(vec![Command::CreateRole(role), Command::CreateClient(client)])
 }
 

@@ -11,6 +11,9 @@ use fulmar_broker::control::{Control, ControlRequest};
 use fulmar_identity::{Affected, Asker, Change, Compiler, FILE, Identities, State, control};
 use parking_lot::Mutex;
 
+use super::secrets;
+use crate::config::Auth;
+
 /// The store, and its part of the broker.
 #[derive(Debug)]
 pub(super) struct Running {
@@ -48,12 +51,22 @@ impl Running {
         Ok(Running { identities: Arc::new(identities), table, broker })
     }
 
-    /// Adds the store's clients to those that may log in.
-    pub(super) fn add_to(&self, access_control: &mut AccessControl) {
+    /// Adds the store's clients to those that may log in; also with SCRAM, if that is offered.
+    ///
+    /// # Errors
+    /// A key in the data folder cannot be stored.
+    pub(super) fn add_to(
+        &self,
+        access_control: &mut AccessControl,
+        (auth, data): (&Auth, &Path),
+    ) -> anyhow::Result<()> {
+        access_control.scram = secrets::scram_decoys(auth, data)?;
+        self.identities.hasher().set_scram_iterations(auth.verifier_iterations());
         let passwords = access_control.passwords.take().unwrap_or_else(PasswordFile::without_file);
         passwords.add_identities(&self.table);
         access_control.passwords = Some(passwords);
         access_control.identities = Some(Arc::clone(&self.table));
+        Ok(())
     }
 
     /// The store, for other parts of the server.

@@ -4,22 +4,34 @@ use std::path::Path;
 
 use anyhow::Context;
 use fulmar_certs::files;
+use fulmar_scram::DecoyKey;
 use fulmar_transport::QuicKeys;
 use ring::rand::{SecureRandom, SystemRandom};
 
+use crate::config::Auth;
+
 /// The keys of QUIC's address tokens and stateless resets, made at first use.
 pub(super) fn quic_keys(data: &Path) -> anyhow::Result<QuicKeys> {
-    let path = data.join("quic.key");
-    if let Ok(bytes) = std::fs::read(&path)
-        && let Ok(keys) = <[u8; 64]>::try_from(bytes)
+    keys(&data.join("quic.key")).map(QuicKeys)
+}
+
+/// What users that do not exist are shown by SCRAM, if it is offered; its key is made at first use.
+pub(super) fn scram_decoys(auth: &Auth, data: &Path) -> anyhow::Result<Option<DecoyKey>> {
+    let Some(iterations) = auth.verifier_iterations() else { return Ok(None) };
+    Ok(Some(DecoyKey::new(keys(&data.join("scram.key"))?, iterations)))
+}
+
+fn keys<const N: usize>(path: &Path) -> anyhow::Result<[u8; N]> {
+    if let Ok(bytes) = std::fs::read(path)
+        && let Ok(keys) = <[u8; N]>::try_from(bytes)
     {
-        return Ok(QuicKeys(keys));
+        return Ok(keys);
     }
-    let mut keys = [0; 64];
+    let mut keys = [0; N];
     SystemRandom::new()
         .fill(&mut keys)
         .ok()
         .context("the system random number generator failed")?;
-    files::write(&path, &keys, true)?;
-    Ok(QuicKeys(keys))
+    files::write(path, &keys, true)?;
+    Ok(keys)
 }

@@ -112,11 +112,12 @@ impl Server {
         let config = config.clone().complete()?;
         let parts = self.parts()?;
         let mut access_control = config.access_control()?;
-        replaced_hashes::keep(&access_control, &data_dir(&self.started)?)?;
+        let data = data_dir(&self.started)?;
+        replaced_hashes::keep(&access_control, &data)?;
         let files = FileStates::of(&config.tls);
         let trust = parts.certificates.reload(&config)?;
         parts.revocation.apply(&config.tls, files, &trust);
-        parts.identities.add_to(&mut access_control);
+        parts.identities.add_to(&mut access_control, (&config.auth, &data))?;
         parts.broker.set_access_control(access_control);
         Ok(config.changes_requiring_restart(&self.started))
     }
@@ -201,7 +202,7 @@ impl Opened {
         let first_administrator = first_administrator::create(config, &data)?;
         let telemetry = Telemetry::open(&config.otlp)?;
         let identities = identities::Running::open(&data)?;
-        identities.add_to(&mut access_control);
+        identities.add_to(&mut access_control, (&config.auth, &data))?;
         let platform = platform::Running::open(config, &data)?;
         let internal_sessions = stored.add_internal_sessions(gateway.as_ref(), &platform);
         Ok(Opened {

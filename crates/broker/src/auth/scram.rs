@@ -1,0 +1,79 @@
+//! SCRAM-SHA-256 for the identity store's clients (enhanced authentication, section 4.12).
+//!
+//! It costs a few hashes and never waits, so it happens on the workers. A user who is unknown or has no verifier gets
+//! the same answers as one with a wrong password, with a salt that stays the same.
+
+use fulmar_mqtt::ReasonCode;
+use fulmar_scram::{ClientFirst, ScramError, ServerExchange};
+
+use super::AccessControl;
+use super::admitted::Admitted;
+use super::identities::credential;
+use crate::time::Timestamp;
+
+/// An exchange that waits for the client's last message.
+#[derive(Debug)]
+pub(crate) struct ScramLogin {
+    exchange: ServerExchange,
+    /// Of the client's password.
+    revision: Option<u64>,
+    /// When the last message must have come.
+    pub(crate) until: Timestamp,
+}
+
+impl ScramLogin {
+    pub(crate) fn username(&self) -> &str {
+        self.exchange.username()
+    }
+
+    /// Checks the client's last message; returns the server's last one.
+    pub(crate) fn finish(self, message: &[u8]) -> Result<(Admitted, String), ReasonCode> {
+        let ScramLogin { exchange, revision, .. } = self;
+        let user: Box<str> = exchange.username().into();
+        let known = exchange.is_known();
+        let end = exchange.finish(message).map_err(|error| refused(error, Some(&user), known))?;
+        let credential = revision.map(|revision| credential(revision, &user));
+        Ok((Admitted { credential, ..Admitted::for_good(Some(&user)) }, end))
+    }
+}
+
+impl AccessControl {
+    /// Begins an exchange; returns the server's first message. A user name given beside it must be the same.
+    pub(crate) fn begin_scram(
+        &self,
+        message: &[u8],
+        username: Option<&str>,
+        until: Timestamp,
+    ) -> Result<(ScramLogin, String), ReasonCode> {
+        let decoys = self.scram.as_ref().ok_or(ReasonCode::BadAuthenticationMethod)?;
+        let first = ClientFirst::parse(message).map_err(|error| refused(error, username, true))?;
+        if username.is_some_and(|given| given != first.username()) {
+            return Err(ReasonCode::BadUserNameOrPassword);
+        }
+        // Also for users that exist: the time taken must not show which do.
+        let decoy = decoys.verifier(first.username());
+        let stored = self.identities.as_ref().and_then(|table| table.verifier(first.username()));
+        let (verifier, revision) = stored.unzip();
+        let begun = ServerExchange::begin(&first, verifier.as_deref(), &decoy);
+        let (exchange, answer) = begun.map_err(|error| refused(error, username, true))?;
+        Ok((ScramLogin { exchange, revision, until }, answer))
+    }
+}
+
+/// Logs why an exchange has failed; returns the code for the client.
+fn refused(error: ScramError, user: Option<&str>, known: bool) -> ReasonCode {
+    if known {
+        tracing::info!(user, "SCRAM refused: {error}");
+    } else {
+        tracing::info!(
+            user,
+            "SCRAM refused: no such user, or its password was set without [auth] scram: set it again"
+        );
+    }
+    match error {
+        ScramError::ChannelBinding => ReasonCode::BadAuthenticationMethod,
+        ScramError::Malformed(_) => ReasonCode::ProtocolError,
+        ScramError::Random => ReasonCode::ServerUnavailable,
+        _ => ReasonCode::BadUserNameOrPassword,
+    }
+}

@@ -1,0 +1,4 @@
+//! Runs [`fulmar_scram_fuzz::client`] under libFuzzer.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| fulmar_scram_fuzz::client(data));

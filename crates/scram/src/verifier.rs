@@ -1,0 +1,159 @@
+//! What a server keeps of a password, and what it shows of a user that it does not have.
+
+use std::fmt;
+use std::num::NonZeroU32;
+
+use crate::crypto::{self, KEY_BYTES, Key};
+use crate::error::ScramError;
+use crate::message::{decoded, encoded};
+use crate::{MAX_ITERATIONS, MECHANISM, MIN_ITERATIONS};
+
+/// Bytes of the salts that are made here.
+const SALT_BYTES: usize = 16;
+
+/// Bytes of a salt that is accepted.
+const MAX_SALT_BYTES: usize = 256;
+
+/// What a server keeps of a password. Its text, `SCRAM-SHA-256$ITERATIONS:SALT$STORED-KEY:SERVER-KEY`, is PostgreSQL's.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Verifier {
+    pub(crate) salt: Box<[u8]>,
+    pub(crate) iterations: NonZeroU32,
+    pub(crate) stored_key: Key,
+    pub(crate) server_key: Key,
+}
+
+impl Verifier {
+    /// The verifier of a password, with a random salt. Takes as long as there are iterations, which are brought within
+    /// [`MIN_ITERATIONS`] and [`MAX_ITERATIONS`].
+    ///
+    /// # Errors
+    /// The system has no random numbers.
+    pub fn new(password: &[u8], iterations: u32) -> Result<Verifier, ScramError> {
+        let salt: [u8; SALT_BYTES] = crypto::random()?;
+        let iterations = iterations.clamp(MIN_ITERATIONS, MAX_ITERATIONS);
+        Ok(Verifier::derive(
+            password,
+            &salt,
+            NonZeroU32::new(iterations).unwrap_or(NonZeroU32::MIN),
+        ))
+    }
+
+    pub(crate) fn derive(password: &[u8], salt: &[u8], iterations: NonZeroU32) -> Verifier {
+        let salted = crypto::salted(&crypto::prepared(password), salt, iterations);
+        Verifier {
+            salt: salt.into(),
+            iterations,
+            stored_key: crypto::hash(&crypto::hmac(&salted, b"Client Key")),
+            server_key: crypto::hmac(&salted, b"Server Key"),
+        }
+    }
+
+    /// Reads the text.
+    ///
+    /// # Errors
+    /// It has another form.
+    pub fn parse(text: &str) -> Result<Verifier, ScramError> {
+        const FORM: ScramError = ScramError::Malformed("not a verifier");
+        let rest = text.strip_prefix(MECHANISM).and_then(|rest| rest.strip_prefix('$'));
+        let (first, second) = rest.and_then(|rest| rest.split_once('$')).ok_or(FORM)?;
+        let (iterations, salt) = first.split_once(':').ok_or(FORM)?;
+        let (stored, server) = second.split_once(':').ok_or(FORM)?;
+        let iterations: NonZeroU32 = iterations.parse().map_err(|_| FORM)?;
+        let key = |text| Key::try_from(decoded(text)?).map_err(|_| FORM);
+        let salt = decoded(salt)?;
+        let accepted = MIN_ITERATIONS..=MAX_ITERATIONS;
+        let sized = (1..=MAX_SALT_BYTES).contains(&salt.len());
+        if !sized || !accepted.contains(&iterations.get()) {
+            return Err(FORM);
+        }
+        let salt = salt.into();
+        Ok(Verifier { salt, iterations, stored_key: key(stored)?, server_key: key(server)? })
+    }
+}
+
+impl fmt::Display for Verifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Verifier { salt, iterations, stored_key, server_key } = self;
+        let (salt, stored, server) = (encoded(salt), encoded(stored_key), encoded(server_key));
+        write!(f, "{MECHANISM}${iterations}:{salt}${stored}:{server}")
+    }
+}
+
+impl fmt::Debug for Verifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Verifier")
+    }
+}
+
+/// Makes the salts of users that do not exist, so that nobody sees which do: always the same one for the same name. Keep
+/// it over restarts.
+#[derive(Clone)]
+pub struct DecoyKey {
+    key: Key,
+    iterations: NonZeroU32,
+}
+
+impl DecoyKey {
+    /// With the secret, and the iterations that new verifiers get.
+    #[must_use]
+    pub fn new(secret: [u8; KEY_BYTES], iterations: u32) -> DecoyKey {
+        let iterations = iterations.clamp(MIN_ITERATIONS, MAX_ITERATIONS);
+        DecoyKey { key: secret, iterations: NonZeroU32::new(iterations).unwrap_or(NonZeroU32::MIN) }
+    }
+
+    /// What takes the place of the verifier of a user that does not exist. Nobody knows a password for it.
+    #[must_use]
+    pub fn verifier(&self, username: &str) -> Verifier {
+        let of = |what: &[u8]| crypto::hmac(&self.key, &[what, username.as_bytes()].concat());
+        Verifier {
+            salt: of(b"salt:")[..SALT_BYTES].into(),
+            iterations: self.iterations,
+            stored_key: of(b"stored:"),
+            server_key: of(b"server:"),
+        }
+    }
+}
+
+impl fmt::Debug for DecoyKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DecoyKey")
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verifier_is_the_same_after_it_was_written() {
+        let verifier = Verifier::new(b"secret", 1).unwrap();
+        assert_eq!(verifier.iterations.get(), MIN_ITERATIONS);
+        let text = verifier.to_string();
+        assert!(text.starts_with("SCRAM-SHA-256$4096:"), "{text}");
+        assert_eq!(Verifier::parse(&text), Ok(verifier));
+        for wrong in [
+            "",
+            "SCRAM-SHA-256$4096:$:",
+            &text.replace("4096", "4095"),
+            &text.replace("4096", "5000001"),
+            &text.replace("SHA-256", "SHA-1"),
+            &text[..text.len() - 2],
+        ] {
+            assert!(Verifier::parse(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(format!("{:?}", Verifier::new(b"secret", 1)), "Ok(Verifier)");
+    }
+
+    #[test]
+    fn a_decoy_stays_the_same_and_has_the_size_of_a_real_one() {
+        let key = DecoyKey::new([7; 32], 10_000);
+        let (one, other) = (key.verifier("ann"), key.verifier("bob"));
+        assert_eq!(one, key.verifier("ann"));
+        assert_ne!(one.salt, other.salt);
+        assert_ne!(one.salt, DecoyKey::new([8; 32], 10_000).verifier("ann").salt);
+        let real = Verifier::new(b"secret", 10_000).unwrap();
+        assert_eq!((one.salt.len(), one.iterations), (real.salt.len(), real.iterations));
+    }
+}
