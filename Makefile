@@ -124,7 +124,7 @@ web/node_modules/ready: web/package-lock.json
 	cd web && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	touch $@
 
-test: interop-needs web test-web test-rust test-postgres test-interop test-browser ## Run every test, including those with third-party clients
+test: interop-needs web test-web test-rust test-postgres test-nats test-interop test-browser ## Run every test, including those with third-party clients
 
 test-rust: built ## Run the tests that need only Rust
 	FULMAR_BIN=$(FULMAR) cargo test --workspace --locked --no-fail-fast
@@ -255,6 +255,13 @@ bridge-kill-test: interop-needs $(VENV)/ready ## Kill Fulmar's gateway, mosquitt
 	$(if $(FULMAR_BIN),,cargo build --release --locked --package fulmar)
 	cd tests/interop && FULMAR_BIN=$(or $(FULMAR_BIN),$(abspath $(TARGET))/release/fulmar) \
 		$(abspath $(VENV))/bin/python -u bridge_kill.py
+
+.PHONY: cluster-kill-test
+cluster-kill-test: interop-needs $(VENV)/ready ## Kill and pause nodes of a cluster and NATS servers at length, under load
+	$(if $(FULMAR_BIN),,cargo build --release --locked --package fulmar)
+	cd tests/interop && FULMAR_BIN=$(or $(FULMAR_BIN),$(abspath $(TARGET))/release/fulmar) \
+		FULMAR_CLUSTER_MESSAGES=100000 FULMAR_CLUSTER_TROUBLES=24 $(abspath $(VENV))/bin/python -u -m unittest -v \
+		test_cluster.Kill.test_nothing_acknowledged_is_lost_when_nodes_and_servers_die
 
 gateway-memory-test: gateway $(VENV)/ready ## Check that a gateway with 10,000 queued readings has less than 20 MiB resident
 	cd tests/interop && FULMAR_BIN=$(abspath $(TARGET))/gateway/release/fulmar FULMAR_GATEWAY_RESIDENT_MIB=20 \

@@ -64,6 +64,8 @@ TYPED = [
     ("tests/interop/test_mqttsn.py", "docs/mqtt-sn.md", ["mqtt_sn_pub "]),
     ("tests/interop/test_dynsec.py", "docs/access.md", ["mosquitto_ctrl "]),
     ("tests/interop/test_page_commands.py", "docs/gateway.md", ["curl --data"]),
+    ("tests/interop/test_cluster.py", "docs/cluster.md", ["fulmar cluster init", "fulmar cluster status",
+                                                          "fulmar cluster drain", "fulmar cluster snapshot", "fulmar serve"]),
     ("tests/interop/test_outbox.py", "docs/outbox.md", ["## See that it works"]),
     ("tests/interop/test_page_commands.py", "docs/firmware.md",
      ["python3 firmware/tools/device.py", "fulmar sub mqtt://localhost -t 'sensors"]),
@@ -84,13 +86,15 @@ NOT_TYPED = [
     ("README.md", "python3 -m venv", "downloads a package, which `make test-interop` has in an environment of its own"),
     *[("CONTRIBUTING.md", f"make {target} ", why) for target, why in [
         ("run", RUN), ("test", "runs the tests"), ("reference", HAND), ("site", HAND), ("screenshots", HAND),
-        ("lint", CI), ("bench", HAND), ("bench-parts", HAND), ("bench-packaged", HAND), ("attack", HAND), ("soak", SHORT), ("package", CI), ("dist", HAND), ("dist-test", SHORT), ("dist-twice", HAND), ("kill-test", SHORT), ("bridge-kill-test", SHORT), ("identity-test", SHORT),
+        ("lint", CI), ("bench", HAND), ("bench-parts", HAND), ("bench-packaged", HAND), ("attack", HAND), ("soak", SHORT), ("package", CI), ("dist", HAND), ("dist-test", SHORT), ("dist-twice", HAND), ("kill-test", SHORT), ("bridge-kill-test", SHORT), ("cluster-kill-test", SHORT), ("test-nats", "runs tests"), ("identity-test", SHORT),
         ("fuzz", SHORT)]],
     *[("docs/install.md", begins, "installs on bare systems: tests/dist types the same with paths and versions of its own")
       for begins in ["sudo apt ", "sudo dnf ", "sudo systemctl ", "tar ", "fulmar-0.1.0-x86_64/fulmar ", "pip ",
                      "sha256sum "]],
     ("docs/install.md", "podman ", "needs a container engine: tests/dist/test_image.py runs the image without one"),
     ("docs/install.md", "make dist ", "builds for minutes"),
+    *[("docs/cluster.md", begins, "no command: NATS' configuration, which test_cluster.py uses with ports of its own")
+      for begins in ["listen: ", "http: ", "jetstream "]],
     ("docs/outbox.md", "sudo ", "installs a package: test_outbox.py starts what the unit starts, with the same file"),
     ("docs/outbox.md", "podman ", "needs a container engine: tests/dist/test_image.py runs an image without one"),
     ("docs/outbox.md", "make bridge-kill-test", SHORT),

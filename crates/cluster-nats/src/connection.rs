@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use async_nats::jetstream::{self, Context};
-use async_nats::{Client, ConnectOptions, Event, ServerAddr};
+use async_nats::{Client, ConnectOptions, ServerAddr};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -181,18 +181,7 @@ fn options(settings: &Settings) -> Result<ConnectOptions, Error> {
         .reconnect_delay_callback(|attempts| {
             let attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
             PAUSE.min(Duration::from_millis(20).saturating_mul(attempts))
-        })
-        .event_callback(|event| async move { log_event(&event) }))
-}
-
-fn log_event(event: &Event) {
-    match event {
-        Event::Connected => tracing::info!("connected to NATS"),
-        Event::Disconnected => {
-            tracing::warn!("the connection to NATS has failed; trying its servers")
-        }
-        other => tracing::warn!(event = %other, "NATS"),
-    }
+        }))
 }
 
 /// async-nats' errors have their reason in their source.

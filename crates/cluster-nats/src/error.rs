@@ -70,8 +70,8 @@ pub enum Error {
     },
     /// A record is missing in the middle.
     #[error(
-        "the log is damaged: record {wanted} is missing, and {found} is there; restore the last snapshot \
-         (docs/cluster.md)"
+        "the log is damaged: record {wanted} is missing, and {found} is there; stop all nodes, then \
+         run fulmar cluster restore"
     )]
     Missing {
         /// What was to be read.

@@ -326,6 +326,18 @@ impl LogStream {
         Err(failed(&"the connection has ended"))
     }
 
+    /// Removes the log with all its records; then there is no cluster.
+    ///
+    /// # Errors
+    /// JetStream's.
+    pub fn remove(self) -> Result<(), Error> {
+        let what = "removing the cluster's log";
+        self.connection.wait(what, PURGE, async {
+            let removed = self.connection.jetstream().delete_stream(STREAM).await;
+            removed.map(drop).map_err(|error| Error::of(what, &error))
+        })
+    }
+
     /// Removes the records before `number`.
     ///
     /// # Errors
@@ -347,6 +359,9 @@ fn sequence(headers: &HeaderMap) -> Option<u64> {
 
 /// What the operator can do about an append that JetStream does not accept now.
 fn explain(error: &async_nats::jetstream::context::PublishError) -> String {
+    if error.kind() == PublishErrorKind::StreamNotFound {
+        return "no NATS server leads the log at the moment".to_owned();
+    }
     let source = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
     let text = if source.is_empty() { error.to_string() } else { source };
     if text.contains("maximum bytes exceeded") || text.contains("maximum messages exceeded") {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context as Task, Poll};
@@ -142,7 +143,8 @@ impl Snapshots {
                 GetErrorKind::NotFound => Error::of(what, &format!("there is no {name}")),
                 _ => Error::of(what, &error),
             })?;
-            let mut to = File::create_new(file).map_err(failed)?;
+            let private = File::options().write(true).create_new(true).mode(0o600).open(file);
+            let mut to = private.map_err(failed)?;
             let (mut sha, mut bytes) = (Context::new(&SHA256), 0);
             let mut buffer = vec![0; CHUNK];
             loop {

@@ -6,8 +6,8 @@ use clap::{Parser, Subcommand};
 use fulmar_command::logging::LogArgs;
 
 use crate::{
-    accounts, bench, bulk, cert, ctl, demo, health, import, lab, manual, meter, passwd, pubsub,
-    sensor, serve,
+    accounts, bench, bulk, cert, cluster, ctl, demo, health, import, lab, manual, meter, passwd,
+    pubsub, sensor, serve,
 };
 
 const EXAMPLES: &str = "\
@@ -67,6 +67,9 @@ pub(crate) enum Command {
     /// Print who changed what by the administration API
     #[cfg_attr(not(feature = "admin"), command(hide = true))]
     Audit(ctl::AuditArgs),
+    /// Run several brokers with one state: create a cluster, show it, drain a node
+    #[cfg_attr(not(feature = "cluster"), command(hide = true))]
+    Cluster(cluster::ClusterArgs),
     /// Manage users of the platform and their roles
     #[cfg_attr(not(feature = "platform"), command(hide = true))]
     User(accounts::UserArgs),

@@ -38,6 +38,7 @@ macro_rules! disabled_command {
 
 disabled_command!(bench, "bench": Args, run, "bench");
 disabled_command!(bulk, "bulk": SendArgs, send, "send"; ReceiveArgs, receive, "receive"; RolloutArgs, rollout, "rollout");
+disabled_command!(cluster, "cluster": ClusterArgs, cluster_command, "cluster");
 disabled_command!(ctl, "admin": Args, run, "ctl"; AuditArgs, audit, "audit");
 disabled_command!(demo, "demo": Args, run, "demo");
 disabled_command!(import, "import": Args, run, "import");

@@ -58,6 +58,8 @@ use fulmar_command_meter as meter;
 use fulmar_command_pubsub as pubsub;
 #[cfg(feature = "sensor")]
 use fulmar_command_sensor as sensor;
+#[cfg(feature = "cluster")]
+use fulmar_server as cluster;
 #[cfg(feature = "platform")]
 use fulmar_server::accounts;
 use fulmar_server::{self as serve, passwd};
@@ -69,6 +71,8 @@ use crate::disabled_commands::accounts;
 use crate::disabled_commands::bench;
 #[cfg(not(feature = "bulk"))]
 use crate::disabled_commands::bulk;
+#[cfg(not(feature = "cluster"))]
+use crate::disabled_commands::cluster;
 #[cfg(not(feature = "admin"))]
 use crate::disabled_commands::ctl;
 #[cfg(not(feature = "demo"))]
@@ -112,6 +116,7 @@ fn main() -> ExitCode {
         Command::Passwd(args) => with_log(&log, || passwd::run(&args)),
         Command::User(args) => with_log(&log, || accounts::user(&args)),
         Command::Twin(args) => with_log(&log, || accounts::twin(&args)),
+        Command::Cluster(args) => with_log(&log, || cluster::cluster_command(&args)),
         Command::Ctl(args) => with_log(&log, || ctl::run(&args)),
         Command::Audit(args) => with_log(&log, || ctl::audit(&args)),
         Command::Import(args) => with_log(&log, || import::run(&args)),

@@ -11,5 +11,7 @@ mod serve;
 pub use config::Config;
 pub use fulmar_command::exit::Usage;
 pub use serve::{Args, Server, doctor, has_web_app, run};
+#[cfg(feature = "cluster")]
+pub use serve::{ClusterArgs, cluster_command};
 
 use fulmar_command::{exit, logging};

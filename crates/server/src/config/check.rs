@@ -5,6 +5,7 @@ use std::path::Path;
 
 use fulmar_http::MIN_HEADER_BYTES;
 
+use super::cluster;
 use super::document::Config;
 use super::mqttsn;
 use super::otlp;
@@ -36,6 +37,7 @@ pub(super) fn check(config: &Config) -> anyhow::Result<()> {
     within("auth.scram_iterations", config.auth.scram_iterations, least, most)?;
     acme(config)?;
     otlp::check(&config.otlp)?;
+    cluster::check(config)?;
     ranges(config)?;
     upstream(config)?;
     mqttsn::check(&config.mqtt_sn, &config.listeners.mqtt_sn, config.auth.allow_anonymous)?;

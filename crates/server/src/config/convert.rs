@@ -361,8 +361,11 @@ impl Config {
         let files = files.map(|(key, path)| (key.to_owned(), path.as_path()));
         let lists = self.tls.crl_files.iter();
         let lists = lists.map(|path| ("[tls] crl_files".to_owned(), path.as_path()));
-        let files =
-            files.into_iter().chain(lists).chain(self.upstreams().flat_map(Upstream::files));
+        let files = files
+            .into_iter()
+            .chain(lists)
+            .chain(self.upstreams().flat_map(Upstream::files))
+            .chain(self.cluster.files());
         files.filter_map(|(key, path)| Some((key, set(path)?)))
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::cluster::Cluster;
 use super::mqttsn::MqttSn;
 use super::otlp::Otlp;
 use super::proxy_protocol::ProxyProtocol;
@@ -36,6 +37,7 @@ pub struct Config {
     pub(crate) platform: Platform,
     pub(crate) sys: Sys,
     pub(crate) otlp: Otlp,
+    pub(crate) cluster: Cluster,
     pub(crate) upstream: Upstream,
     pub(crate) upstreams: BTreeMap<String, Upstream>,
     pub(crate) log: Log,

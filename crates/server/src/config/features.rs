@@ -4,8 +4,11 @@ use fulmar_text::words;
 use toml::{Table, Value};
 
 /// Each section is named like its feature.
-const SECTIONS: [(&str, bool); 2] =
-    [("acme", cfg!(feature = "acme")), ("platform", cfg!(feature = "platform"))];
+const SECTIONS: [(&str, bool); 3] = [
+    ("acme", cfg!(feature = "acme")),
+    ("cluster", cfg!(feature = "cluster")),
+    ("platform", cfg!(feature = "platform")),
+];
 
 /// The sections whose feature this build does not have.
 pub(super) fn missing() -> impl Iterator<Item = &'static str> {
@@ -15,9 +18,14 @@ pub(super) fn missing() -> impl Iterator<Item = &'static str> {
 /// Checks a file's text, or a variable (`text` is empty then).
 ///
 /// # Errors
-/// A section needs a missing feature, and is not `enabled = false`.
+/// A section needs a missing feature, and is neither `enabled = false` nor without `servers`.
 pub(super) fn check(table: &Table, text: &str) -> Result<(), String> {
-    let off = |section: &Value| section.get("enabled") == Some(&Value::Boolean(false));
+    let no_servers = |section: &Value| {
+        section.get("servers").and_then(Value::as_array)?.is_empty().then_some(())
+    };
+    let off = |section: &Value| {
+        section.get("enabled") == Some(&Value::Boolean(false)) || no_servers(section).is_some()
+    };
     let wrong = |section: &&str| table.get(*section).is_some_and(|found| !off(found));
     let Some(section) = missing().find(wrong) else { return Ok(()) };
     let said = format!(

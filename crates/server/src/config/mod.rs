@@ -6,6 +6,8 @@
 //! repository documents every key; a test compares the two.
 
 mod check;
+#[cfg_attr(not(feature = "cluster"), allow(dead_code, reason = "read only to be refused"))]
+mod cluster;
 mod convert;
 mod disk;
 mod document;
@@ -25,6 +27,8 @@ mod upstreams;
 
 use std::path::{Path, PathBuf};
 
+#[cfg_attr(not(feature = "cluster"), allow(unused_imports))]
+pub(crate) use cluster::Cluster;
 pub use document::Config;
 pub(crate) use memory::available_to;
 pub(crate) use otlp::Otlp;
@@ -84,6 +88,7 @@ impl Config {
     pub(crate) fn complete(mut self) -> anyhow::Result<Config> {
         self.quic.rename_bbr()?;
         self.label_upstreams();
+        self.without_local_state();
         check::check(&self)?;
         Ok(self)
     }

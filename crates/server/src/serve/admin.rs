@@ -76,8 +76,11 @@ impl Running {
             data: data.to_owned(),
             version: super::status::VERSION,
         })?;
-        let socket = match bind(data) {
-            Ok(listener) => Some(Socket::start(listener, &admin)?),
+        // What it changes is in this machine's files, which other nodes of a cluster do not have.
+        let bound = (!config.cluster.is_on()).then(|| bind(data)).transpose();
+        let socket = match bound {
+            Ok(None) => None,
+            Ok(Some(listener)) => Some(Socket::start(listener, &admin)?),
             Err(error) => {
                 tracing::warn!(
                     data = %data.display(), %error,

@@ -82,6 +82,11 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
             "every user of this machine can read {key} in this file: run chmod 640 on it");
     }
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).context("cannot handle signals")?;
+    #[cfg(feature = "cluster")]
+    if config.cluster.is_on() {
+        let mut signals = signals;
+        return super::cluster::run(config, &mut signals, &|server| reload(args, server));
+    }
     let server = Server::start(config)?;
     let memory = Memory::start(server.broker()?)?;
     announce(&listeners::ready_line(server.bound()))?;
@@ -106,7 +111,7 @@ fn check_only(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
 }
 
 /// Text on standard output: the one line for scripts that wait for it; for a person on a terminal also more.
-fn announce(line: &str) -> anyhow::Result<()> {
+pub(super) fn announce(line: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}").and_then(|()| out.flush()).context("standard output")
 }

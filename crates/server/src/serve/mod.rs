@@ -10,6 +10,8 @@ mod auth_http;
 mod backup;
 mod certificates;
 pub(crate) mod check;
+#[cfg(feature = "cluster")]
+mod cluster;
 mod coap;
 mod command;
 pub mod doctor;
@@ -47,6 +49,8 @@ mod users;
 mod webhooks;
 mod webtransport_certificate;
 
+#[cfg(feature = "cluster")]
+pub use cluster::{ClusterArgs, cluster_command};
 pub use command::{Args, run};
 pub use pages::has_web_app;
 pub use server::Server;

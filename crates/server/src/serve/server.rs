@@ -31,12 +31,13 @@ use super::mqttsn::MqttSn;
 use super::otlp::Telemetry;
 use super::publish_hook::IncomingHook;
 use super::revocation::{FileStates, Revocation};
-use super::stored::Stored;
+use super::stored::{Stored, TakenOver};
 use super::{
     acme, admin, first_administrator, http, http_publish, listeners, platform, replaced_hashes,
     secrets,
 };
 use crate::config::{Config, set};
+use crate::exit::Usage;
 
 /// A server: broker, listeners, and the gateway and the platform where they are configured.
 ///
@@ -75,8 +76,28 @@ impl Server {
     /// the data folder cannot be used or is in use by another server, or an address cannot be bound (the error has key
     /// and address). Nothing is left bound or running.
     pub fn start(config: Config) -> anyhow::Result<Server> {
+        if config.cluster.is_on() {
+            let text = "[cluster]: a node of a cluster stands by most of the time; run it with `fulmar serve`";
+            return Err(Usage(text.to_owned()).into());
+        }
+        Server::start_with(config, None)
+    }
+
+    /// Starts the server of a node that has taken over.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    #[cfg(feature = "cluster")]
+    pub(super) fn start_in_cluster(
+        config: Config,
+        taken_over: TakenOver,
+    ) -> anyhow::Result<Server> {
+        Server::start_with(config, Some(taken_over))
+    }
+
+    fn start_with(config: Config, taken_over: Option<TakenOver>) -> anyhow::Result<Server> {
         let config = config.complete()?;
-        let opened = Opened::open(&config)?;
+        let opened = Opened::open(&config, taken_over)?;
         let first_administrator = opened.first_administrator.clone();
         let (parts, bound) = Parts::start(&config, opened)?;
         Ok(Server { started: config, bound, first_administrator, parts: Some(parts) })
@@ -181,7 +202,7 @@ struct Opened {
 
 impl Opened {
     /// Reads and checks everything, and locks the data folder.
-    fn open(config: &Config) -> anyhow::Result<Opened> {
+    fn open(config: &Config, taken_over: Option<TakenOver>) -> anyhow::Result<Opened> {
         config.check_files()?;
         let mut access_control = config.access_control()?;
         let data = data_dir(config)?;
@@ -196,7 +217,7 @@ impl Opened {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             workers => workers,
         };
-        let mut stored = Stored::open(config, &data)?;
+        let mut stored = Stored::open(config, &data, taken_over)?;
         let gateway = Gateway::open(config, &data, stored.restored()).context("gateway")?;
         // The data folder is locked, and everything else can be used.
         let first_administrator = first_administrator::create(config, &data)?;

@@ -13,6 +13,21 @@ use super::internal_sessions::InternalSessions;
 use super::platform;
 use crate::config::Config;
 
+/// A node's copy of the database behind its claim, and the log that it continues.
+#[cfg(feature = "cluster")]
+pub(super) struct TakenOver {
+    pub(super) follower: fulmar_store::Follower,
+    /// The process that has made the claim.
+    pub(super) incarnation: u64,
+    pub(super) journal: Box<dyn fulmar_store::journal::Journal>,
+    /// Becomes true when the log refuses a record.
+    pub(super) refused: Arc<std::sync::atomic::AtomicBool>,
+}
+
+/// Never exists.
+#[cfg(not(feature = "cluster"))]
+pub(super) type TakenOver = std::convert::Infallible;
+
 /// The restored state, the storage, and what wakes the broker after commits.
 pub(super) struct Stored {
     store: Option<Arc<SqliteStorage>>,
@@ -23,7 +38,15 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    pub(super) fn open(config: &Config, data: &Path) -> anyhow::Result<Stored> {
+    /// Opens the data folder's, or continues with what a node of a cluster has taken over.
+    ///
+    /// # Errors
+    /// The database cannot be used.
+    pub(super) fn open(
+        config: &Config,
+        data: &Path,
+        taken_over: Option<TakenOver>,
+    ) -> anyhow::Result<Stored> {
         let wake = Arc::new(OnceLock::<Weak<Broker>>::new());
         if !config.storage.enabled {
             let (storage, restored) = (Arc::new(NoStorage), Restored::default());
@@ -37,7 +60,16 @@ impl Stored {
         };
         let path = data.join("broker.db");
         let options = config.storage.options(config.store_part());
-        let (store, restored) = SqliteStorage::open(&path, &options, Box::new(committed))?;
+        let committed = Box::new(committed);
+        let (store, restored) = match taken_over {
+            None => SqliteStorage::open(&path, &options, committed)?,
+            #[cfg(feature = "cluster")]
+            Some(TakenOver { follower, incarnation, journal, .. }) => {
+                follower.take_over(incarnation, journal, committed)?
+            }
+            #[cfg(not(feature = "cluster"))]
+            Some(never) => match never {},
+        };
         let store = Arc::new(store);
         Ok(Stored { store: Some(Arc::clone(&store)), storage: store, restored, wake })
     }

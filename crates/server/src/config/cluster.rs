@@ -1,0 +1,158 @@
+//! Section `[cluster]`: the NATS servers that several nodes share, and what is different at each node.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::document::Config;
+use super::sections::{Auto, Enabled, set};
+use crate::exit::Usage;
+
+/// Longest name of a node.
+const MAX_NODE: usize = 64;
+
+/// A node of a cluster.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Cluster {
+    /// Addresses of NATS servers; empty: no cluster.
+    pub(crate) servers: Vec<String>,
+    /// A credentials file of NATS; empty for none.
+    pub(crate) credentials_file: PathBuf,
+    /// PEM file of the CAs that sign the servers' certificates; empty: the system's.
+    pub(crate) ca_file: PathBuf,
+    /// Client certificate and key; empty for none.
+    pub(crate) cert: PathBuf,
+    pub(crate) key: PathBuf,
+    /// This node's name, which no other node has.
+    pub(crate) node: String,
+    /// The address at which clients reach this node; what other nodes show.
+    pub(crate) address: String,
+    /// Addresses of the servers' monitoring ports.
+    pub(crate) monitoring: Vec<String>,
+    /// Whether one server without replicas is enough.
+    pub(crate) development: bool,
+}
+
+impl Cluster {
+    /// Whether this is a node of a cluster.
+    pub(crate) fn is_on(&self) -> bool {
+        !self.servers.is_empty()
+    }
+
+    /// The files that it names, with their keys.
+    pub(crate) fn files(&self) -> [(String, &Path); 4] {
+        [
+            ("[cluster] credentials_file".to_owned(), &*self.credentials_file),
+            ("[cluster] ca_file".to_owned(), &self.ca_file),
+            ("[cluster] cert".to_owned(), &self.cert),
+            ("[cluster] key".to_owned(), &self.key),
+        ]
+    }
+}
+
+/// Checks the section, and that nothing is configured whose state would stay on one machine.
+///
+/// # Errors
+/// The key, and what to do.
+pub(super) fn check(config: &Config) -> Result<(), Usage> {
+    let cluster = &config.cluster;
+    if !cluster.is_on() {
+        return Ok(());
+    }
+    let wrong = |text: String| Err(Usage(text));
+    let node = &cluster.node;
+    let letters = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    if node.is_empty() || node.len() > MAX_NODE || !node.bytes().all(letters) {
+        return wrong(format!(
+            "[cluster] node = {node:?}: give each node a name of its own, of letters, digits, - and _ (at most \
+             {MAX_NODE})"
+        ));
+    }
+    for server in &cluster.servers {
+        if !["nats://", "tls://"].iter().any(|scheme| server.starts_with(scheme)) {
+            return wrong(format!(
+                "[cluster] servers = {server:?}: write nats://HOST[:PORT], or tls://HOST[:PORT]"
+            ));
+        }
+    }
+    for address in &cluster.monitoring {
+        let uri = address.parse::<http::Uri>().ok();
+        if !uri.is_some_and(|uri| uri.scheme_str() == Some("http") && uri.host().is_some()) {
+            return wrong(format!("[cluster] monitoring = {address:?}: write http://HOST:8222"));
+        }
+    }
+    if set(&cluster.cert).is_some() != set(&cluster.key).is_some() {
+        return wrong("[cluster] cert and key go together: set both, or neither".to_owned());
+    }
+    if !config.storage.enabled {
+        return wrong("[cluster] needs [storage] enabled = true".to_owned());
+    }
+    if config.is_gateway() {
+        return wrong(
+            "[cluster] and [upstream] exclude each other: the outbox of a gateway stays on its machine. Run the \
+             gateway as a broker of its own, and let it forward to the cluster"
+                .to_owned(),
+        );
+    }
+    if config.platform.enabled == Enabled::Set(true) {
+        return wrong(
+            "[cluster] and [platform] enabled = true exclude each other: its database stays on this machine. Run the \
+             platform beside a broker of its own"
+                .to_owned(),
+        );
+    }
+    Ok(())
+}
+
+impl Config {
+    /// Turns off what is on by default and has state on one machine.
+    pub(super) fn without_local_state(&mut self) {
+        if self.cluster.is_on() && self.platform.enabled == Enabled::By(Auto::Auto) {
+            self.platform.enabled = Enabled::Set(false);
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn read(more: &str) -> Result<Config, String> {
+        let text =
+            format!("[cluster]\nservers = [\"nats://127.0.0.1:4222\"]\nnode = \"a\"\n{more}");
+        Config::from_toml(&text).map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn what_would_stay_on_one_machine_is_refused() {
+        assert!(!read("").unwrap().platform.enabled.eq(&Enabled::Set(true)));
+        for (more, part) in [
+            ("[platform]\nenabled = true\n", "[platform]"),
+            ("[upstream]\nurl = \"mqtt://a\"\nname = \"g\"\n", "[upstream]"),
+            ("[storage]\nenabled = false\n", "[storage]"),
+            ("cert = \"a.pem\"\n", "go together"),
+            ("monitoring = [\"127.0.0.1:8222\"]\n", "http://HOST:8222"),
+        ] {
+            let error = read(more).unwrap_err();
+            assert!(error.contains("[cluster]") && error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_node_has_a_name_and_servers_have_addresses() {
+        for (servers, node, part) in [
+            ("nats://a", "", "node"),
+            ("nats://a", "a b", "node"),
+            ("nats://a", &"n".repeat(65), "node"),
+            ("127.0.0.1:4222", "a", "nats://HOST"),
+            ("http://a", "a", "nats://HOST"),
+        ] {
+            let text = format!("[cluster]\nservers = [{servers:?}]\nnode = {node:?}\n");
+            let error = Config::from_toml(&text).unwrap_err().to_string();
+            assert!(error.starts_with("[cluster]") && error.contains(part), "{error}");
+        }
+        Config::from_toml("[cluster]\nservers = []\n").unwrap();
+    }
+}

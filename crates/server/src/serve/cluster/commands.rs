@@ -1,0 +1,309 @@
+//! `fulmar cluster`: creates a cluster, shows it, and does what is done to it by hand.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use fulmar_certs::files;
+use fulmar_cluster_nats::{Connection, Control, Creation, LogStream, Snapshots};
+use fulmar_store::Follower;
+
+use super::lease::{self, Watch};
+use super::membership::{self, NodeRecord, Shared, replicas, say, scratch};
+use super::replica::{self, DATABASE, Read};
+use super::{check, random};
+use crate::config::Config;
+use crate::exit::Usage;
+
+/// How long a lease is watched to see whether its node renews it.
+const WATCH: Duration = Duration::from_secs(6);
+const LOOK: Duration = Duration::from_millis(250);
+/// For another node to take over after a drain.
+const DRAIN: Duration = Duration::from_secs(60);
+/// Age of a node's record from which it counts as gone.
+const GONE_S: u64 = 10;
+
+const EXAMPLES: &str = "\
+Examples:
+  fulmar cluster init --config fulmar.toml       create the cluster from this node's data folder
+  fulmar serve --config fulmar.toml              run this node, and each other one with its own file
+  fulmar cluster status --config fulmar.toml     which node serves, and how far the others are
+  fulmar cluster drain n1 --config fulmar.toml   have another node serve, before n1 is upgraded";
+
+/// Several brokers with one state: create a cluster, show it, drain a node
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+    /// Configuration file of a node, with [cluster]
+    #[arg(long, short, value_name = "FILE", global = true)]
+    config: Option<PathBuf>,
+    /// The node's data folder [default: [server] data_dir of the configuration, else ~/.local/share/fulmar]
+    #[arg(long, value_name = "DIR", env = "FULMAR_DATA", global = true)]
+    data: Option<PathBuf>,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Action {
+    /// Create the cluster, with the sessions and messages in this node's data folder as its first state
+    Init,
+    /// Show which node serves, the nodes, the log and the snapshots
+    Status,
+    /// Have another node serve
+    Drain {
+        /// The node that serves now
+        node: String,
+    },
+    /// Store a snapshot now, and remove the log that no snapshot needs
+    Snapshot,
+    /// Begin the log anew behind the last record that can be read; no node may be running
+    Restore {
+        /// Discard the records behind it
+        #[arg(long)]
+        discard: bool,
+    },
+    /// Make the data folder that of a broker alone again; no node may be running
+    Leave,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// What cannot be done, and what to do.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let config = Config::load(args.config.as_deref())?;
+    let config = match &args.data {
+        Some(data) => config.with_data_dir(data),
+        None => config,
+    };
+    if !config.cluster.is_on() {
+        let text =
+            "no cluster is configured: name the file with [cluster] servers and node with --config";
+        return Err(Usage(text.to_owned()).into());
+    }
+    config.check_files()?;
+    check::sync_always(&config.cluster)?;
+    let connection = membership::connect(&config.cluster, "cluster")?;
+    let data = config.data_dir();
+    match &args.action {
+        Action::Init => init(&config, &data, &connection),
+        Action::Status => status(&Shared::open(&connection, &config.cluster)?),
+        Action::Drain { node } => drain(&Shared::open(&connection, &config.cluster)?, node),
+        Action::Snapshot => snapshot(&config, &data, &Shared::open(&connection, &config.cluster)?),
+        Action::Restore { discard } => {
+            restore(&config, &data, Shared::open(&connection, &config.cluster)?, *discard)
+        }
+        Action::Leave => leave(&config, &data, &Shared::open(&connection, &config.cluster)?),
+    }
+}
+
+fn options(config: &Config) -> fulmar_store::Options {
+    config.storage.options(config.store_part())
+}
+
+fn init(config: &Config, data: &Path, connection: &Connection) -> anyhow::Result<()> {
+    files::make_private_dir(data)?;
+    // Before anything is changed: there must be no cluster yet.
+    match LogStream::open(connection, true) {
+        Err(fulmar_cluster_nats::Error::NoCluster) => {}
+        Err(error) => return Err(error.into()),
+        Ok(log) => {
+            return Err(fulmar_cluster_nats::Error::Exists(log.cluster().to_owned()).into());
+        }
+    }
+    let path = data.join(DATABASE);
+    let cluster = format!("{:016x}", random()?);
+    let mut follower = if membership::is_member(data) || !path.exists() {
+        Follower::open(&path, &options(config))?
+    } else {
+        Follower::adopt(&path, &options(config))?
+    };
+    let position = follower.position();
+    let replicas = replicas(&config.cluster);
+    Control::open(connection, replicas)?;
+    let snapshots = Snapshots::open(connection, replicas)?;
+    for old in snapshots.list()? {
+        snapshots.remove(old.number)?;
+    }
+    // Nodes begin with a snapshot, so it is there before the log, which makes the cluster one.
+    let folder = scratch(data)?;
+    let file = folder.join(DATABASE);
+    follower.snapshot(&file)?;
+    let stored = snapshots.put(position.number, &file, HashMap::new())?;
+    std::fs::remove_dir_all(&folder)?;
+    membership::join(data, &cluster)?;
+    let creation = Creation { cluster: cluster.clone(), first: position.number + 1, replicas };
+    LogStream::create(connection, &creation)?;
+    say(&format!(
+        "created cluster {cluster} with {} bytes of state; start each node with `fulmar serve`",
+        stored.bytes
+    ))
+}
+
+fn status(shared: &Shared) -> anyhow::Result<()> {
+    let state = shared.log.state()?;
+    say(&format!("cluster   {}", shared.log.cluster()))?;
+    let serving = lease::current(&shared.control)?.filter(|lease| !lease.released);
+    let shown = serving.map_or_else(|| "no node".to_owned(), |lease| lease.shown());
+    say(&format!("serving   {shown}"))?;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_secs();
+    for key in shared.control.keys(&membership::key(""))? {
+        let Some(entry) = shared.control.get(&key)? else { continue };
+        let record: NodeRecord = serde_json::from_slice(&entry.value).unwrap_or_default();
+        let name = key.trim_start_matches(&membership::key(""));
+        let age = now.saturating_sub(record.at);
+        let role = match (age > GONE_S, record.role.as_str()) {
+            (true, _) => format!("gone for {age} s"),
+            (false, "serving") => "serving".to_owned(),
+            (false, role) => format!("{role}, has record {}", record.position),
+        };
+        let address = if record.address.is_empty() { "-" } else { &record.address };
+        say(&format!("node      {name}  {address}  version {}  {role}", record.version))?;
+    }
+    let leader = state.leader.as_deref().unwrap_or("none");
+    say(&format!(
+        "log       records {} to {}, {} bytes, on {} of {} servers, leader {leader}",
+        state.first, state.last, state.bytes, state.current, state.replicas
+    ))?;
+    for snapshot in shared.snapshots.list()? {
+        say(&format!("snapshot  up to record {}, {} bytes", snapshot.number, snapshot.bytes))?;
+    }
+    Ok(())
+}
+
+/// The record that asks a node to stop serving.
+pub(super) fn drain_key(node: &str) -> String {
+    format!("drain.{node}")
+}
+
+fn drain(shared: &Shared, node: &str) -> anyhow::Result<()> {
+    let serving = lease::current(&shared.control)?.filter(|lease| !lease.released);
+    let serving = serving.map(|lease| lease.node);
+    if serving.as_deref() != Some(node) {
+        let serving = serving.as_deref().unwrap_or("no node");
+        return say(&format!("{node} does not serve; {serving} does"));
+    }
+    shared.control.put(&drain_key(node), b"1")?;
+    let end = Instant::now() + DRAIN;
+    while Instant::now() < end {
+        std::thread::sleep(LOOK);
+        let now = lease::current(&shared.control)?;
+        if let Some(lease) = now.filter(|lease| !lease.released && lease.node != node) {
+            return say(&format!("{} serves", lease.shown()));
+        }
+    }
+    shared.control.remove(&drain_key(node))?;
+    anyhow::bail!(
+        "no other node has taken over within {} s: is another one running?",
+        DRAIN.as_secs()
+    )
+}
+
+/// A copy of the newest snapshot in a folder of its own, at the end of the log.
+fn catch_up(config: &Config, folder: &Path, shared: &Shared) -> anyhow::Result<Follower> {
+    let mut follower = replica::open(folder, &options(config), &shared.snapshots)?;
+    let end = shared.log.state()?.last;
+    while follower.position().number < end {
+        if let Read::Nothing = replica::follow(&mut follower, &shared.log)? {
+            std::thread::sleep(LOOK);
+        }
+    }
+    Ok(follower)
+}
+
+fn snapshot(config: &Config, data: &Path, shared: &Shared) -> anyhow::Result<()> {
+    let folder = tempfile::Builder::new().prefix("cluster-").tempdir_in(data);
+    let folder = folder.with_context(|| data.display().to_string())?;
+    let mut follower = catch_up(config, folder.path(), shared)?;
+    let parts = (&shared.log, &shared.snapshots);
+    let number = replica::snapshot(&mut follower, folder.path(), parts)?;
+    say(&format!("stored a snapshot up to record {number}"))
+}
+
+/// The node that serves: it renews the lease while this watches.
+fn renewed_by(shared: &Shared) -> anyhow::Result<Option<String>> {
+    let mut watch = Watch::default();
+    let end = Instant::now() + WATCH;
+    loop {
+        let entry = lease::read(&shared.control)?;
+        if watch.look(entry.as_ref(), Instant::now()).is_some() {
+            return Ok(None);
+        }
+        if Instant::now() > end {
+            return Ok(Some(watch.holder().map(lease::Lease::shown).unwrap_or_default()));
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// What can be read of the log becomes a snapshot, behind which a new log begins.
+fn restore(config: &Config, data: &Path, shared: Shared, discard: bool) -> anyhow::Result<()> {
+    if let Some(node) = renewed_by(&shared)? {
+        return Err(Usage(format!("{node} serves: nothing needs to be restored")).into());
+    }
+    files::make_private_dir(data)?;
+    let folder = tempfile::Builder::new().prefix("cluster-").tempdir_in(data);
+    let folder = folder.with_context(|| data.display().to_string())?;
+    let mut follower = replica::open(folder.path(), &options(config), &shared.snapshots)?;
+    let last = shared.log.state()?.last;
+    let damage = loop {
+        match replica::follow(&mut follower, &shared.log) {
+            Ok(_) if follower.position().number >= last => break None,
+            Ok(Read::Some) => {}
+            Ok(Read::Nothing) => std::thread::sleep(LOOK),
+            Err(error) if replica::is_passing(&error) => return Err(error),
+            Err(error) => break Some(error),
+        }
+    };
+    let file = folder.path().join("restored");
+    let position = follower.snapshot(&file)?;
+    if damage.is_none() && position.number == last {
+        return say(&format!("the log is whole up to record {last}: nothing needs to be restored"));
+    }
+    if let Some(damage) = damage {
+        say(&format!("{damage:#}"))?;
+    }
+    say(&format!("can be read: up to {position}; the log goes on to record {last}"))?;
+    if !discard {
+        return say("to discard what comes after it: the same command with --discard");
+    }
+    let Shared { log, snapshots, .. } = shared;
+    let connection = log.connection().clone();
+    for newer in snapshots.list()?.into_iter().filter(|old| old.number > position.number) {
+        snapshots.remove(newer.number)?;
+    }
+    snapshots.put(position.number, &file, HashMap::new())?;
+    log.remove()?;
+    let (cluster, replicas) = (format!("{:016x}", random()?), replicas(&config.cluster));
+    let creation = Creation { cluster: cluster.clone(), first: position.number + 1, replicas };
+    LogStream::create(&connection, &creation)?;
+    replica::remove(data)?;
+    membership::join(data, &cluster)?;
+    say(&format!(
+        "cluster {cluster} begins behind record {}. Start this node; the others begin with empty data folders",
+        position.number
+    ))
+}
+
+fn leave(config: &Config, data: &Path, shared: &Shared) -> anyhow::Result<()> {
+    if !membership::is_member(data) {
+        return Err(Usage(format!("{} is no node of a cluster", data.display())).into());
+    }
+    membership::check_folder(data, shared.log.cluster())?;
+    if let Some(node) = renewed_by(shared)? {
+        return Err(Usage(format!(
+            "{node} serves. To go back to one broker, stop all nodes first; to remove this node only, stop it and \
+             delete its data folder"
+        ))
+        .into());
+    }
+    let follower = catch_up(config, data, shared)?;
+    let last = follower.position();
+    follower.leave()?;
+    membership::forget(data)?;
+    say(&format!(
+        "this data folder is a broker's own again, with everything up to {last}; remove [cluster] from its configuration"
+    ))
+}

@@ -1,0 +1,315 @@
+//! The lease: which node serves. The node that has it renews it each second, and acknowledges nothing when that has
+//! not succeeded for three; the others watch it, each by its own clock, and try to get it when it has not changed for four.
+//!
+//! The lease decides which node tries. Whether a node may write is decided by the log alone: its claim, and every record
+//! behind it, are appended by compare-and-swap.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use fulmar_cluster_nats::{AppendError, Control, Entry};
+use fulmar_store::Lease as MayAcknowledge;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+/// The record.
+const KEY: &str = "lease";
+/// Time between two renewals.
+const RENEW: Duration = Duration::from_secs(1);
+/// After a renewal without an answer.
+const RENEW_AGAIN: Duration = Duration::from_millis(200);
+/// A node acknowledges for so long after it has sent the last renewal that succeeded.
+const LASTS: Duration = Duration::from_secs(3);
+/// A lease that has not changed for so long is free.
+const EXPIRY: Duration = Duration::from_secs(4);
+/// After an attempt to get it without an answer. A node that still has it renews it first, once NATS answers again.
+const UNANSWERED: Duration = Duration::from_secs(2);
+/// Longest time between two looks. A node that was paused does not know what has happened meanwhile.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// What the record says.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub(super) struct Lease {
+    /// The node's name.
+    pub(super) node: String,
+    /// Where clients reach it; empty if that is not configured.
+    pub(super) address: String,
+    /// The process of that node.
+    pub(super) incarnation: u64,
+    /// Counts the renewals, so that each changes the record.
+    pub(super) renewal: u64,
+    /// Whether the node has stopped in order.
+    pub(super) released: bool,
+}
+
+impl Lease {
+    fn parse(entry: &Entry) -> Lease {
+        serde_json::from_slice(&entry.value).unwrap_or_default()
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// The node with its address, for people.
+    pub(super) fn shown(&self) -> String {
+        match self.address.as_str() {
+            "" => self.node.clone(),
+            address => format!("{} at {address}", self.node),
+        }
+    }
+}
+
+/// The lease now, for `fulmar cluster status`.
+pub(super) fn current(control: &Control) -> Result<Option<Lease>, fulmar_cluster_nats::Error> {
+    Ok(control.get(KEY)?.map(|entry| Lease::parse(&entry)))
+}
+
+/// A stand-by's view of the lease.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    seen: Option<(u64, Lease)>,
+    unchanged_since: Option<Instant>,
+    looked_at: Option<Instant>,
+}
+
+impl Watch {
+    /// The node that serves, as far as is known.
+    pub(super) fn holder(&self) -> Option<&Lease> {
+        self.seen.as_ref().map(|(_, lease)| lease).filter(|lease| !lease.released)
+    }
+
+    /// Looks at the record at `now`. Returns the revision at which the lease may be taken, if it is free.
+    pub(super) fn look(&mut self, entry: Option<&Entry>, now: Instant) -> Option<u64> {
+        let revision = entry.map_or(0, |entry| entry.revision);
+        let lease = entry.map(Lease::parse).unwrap_or_default();
+        let paused = self.looked_at.is_none_or(|at| now.duration_since(at) > LOOK);
+        let same = self.seen.as_ref().is_some_and(|(seen, _)| *seen == revision);
+        self.looked_at = Some(now);
+        if !same || paused {
+            self.unchanged_since = Some(now);
+        }
+        let free = entry.is_none() || lease.released;
+        self.seen = Some((revision, lease));
+        let since = self.unchanged_since?;
+        (free || now.duration_since(since) >= EXPIRY).then_some(revision)
+    }
+
+    /// NATS has not answered an attempt to get the lease.
+    pub(super) fn unanswered(&mut self, now: Instant) {
+        self.looked_at = Some(now);
+        self.unchanged_since = now.checked_sub(EXPIRY - UNANSWERED);
+    }
+
+    /// Another node has got the lease, or may have: it gets as much time again.
+    pub(super) fn again(&mut self) {
+        self.unchanged_since = None;
+        self.looked_at = None;
+    }
+}
+
+/// Reads the record for [`Watch::look`].
+pub(super) fn read(control: &Control) -> Result<Option<Entry>, fulmar_cluster_nats::Error> {
+    control.get(KEY)
+}
+
+/// Why a node has the lease no more.
+pub(super) type Lost = Arc<Mutex<Option<String>>>;
+
+/// Renews the lease, on a thread of its own, until it is dropped or the lease is lost.
+pub(super) struct Keeper {
+    lost: Lost,
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+    state: Arc<Mutex<(Lease, u64)>>,
+    control: Control,
+    renewed: Arc<AtomicBool>,
+    lasts: Arc<MayAcknowledge>,
+}
+
+impl Keeper {
+    /// Takes the lease that is at `revision`. `None` if another node was faster.
+    ///
+    /// # Errors
+    /// No answer; it is not known whether this node has it now.
+    pub(super) fn take(
+        control: &Control,
+        mut lease: Lease,
+        revision: u64,
+    ) -> anyhow::Result<Option<Keeper>> {
+        lease.renewal = 0;
+        lease.released = false;
+        let (sent, lasts) = (Instant::now(), Arc::new(MayAcknowledge::new()));
+        let revision = match control.swap(KEY, &lease.bytes(), revision) {
+            Ok(revision) => revision,
+            Err(AppendError::Refused(_)) => return Ok(None),
+            Err(AppendError::Unknown(error)) => anyhow::bail!(error),
+        };
+        lasts.extend(sent + LASTS);
+        let (stop, stopped) = channel();
+        let state = Arc::new(Mutex::new((lease, revision)));
+        let lost = Lost::default();
+        let renewed = Arc::new(AtomicBool::new(true));
+        let renewal = Renewal {
+            control: control.clone(),
+            state: Arc::clone(&state),
+            lost: Arc::clone(&lost),
+            renewed: Arc::clone(&renewed),
+            lasts: Arc::clone(&lasts),
+        };
+        let thread = thread::Builder::new().name("fulmar-lease".into()).spawn(move || {
+            let mut pause = RENEW;
+            while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                match renewal.renew() {
+                    Some(next) => pause = next,
+                    None => return,
+                }
+            }
+        })?;
+        let (stop, thread) = (Some(stop), Some(thread));
+        let control = control.clone();
+        Ok(Some(Keeper { lost, stop, thread, state, control, renewed, lasts }))
+    }
+
+    /// Why this node does not have the lease any more.
+    pub(super) fn lost(&self) -> Option<String> {
+        self.lost.lock().clone()
+    }
+
+    /// Until when this node may acknowledge, for the store.
+    pub(super) fn lasts(&self) -> Arc<MayAcknowledge> {
+        Arc::clone(&self.lasts)
+    }
+
+    /// Whether the last renewal was answered.
+    pub(super) fn is_renewed(&self) -> bool {
+        self.renewed.load(Ordering::Relaxed)
+    }
+
+    /// Gives the lease back, so that another node need not wait.
+    pub(super) fn release(mut self) {
+        self.end();
+        let (mut lease, revision) = self.state.lock().clone();
+        lease.released = true;
+        // If that fails, the others wait until it has not changed for some seconds.
+        if let Err(error) = self.control.swap(KEY, &lease.bytes(), revision) {
+            tracing::warn!(%error, "lease not released");
+        }
+    }
+
+    fn end(&mut self) {
+        self.lasts.end();
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+struct Renewal {
+    control: Control,
+    state: Arc<Mutex<(Lease, u64)>>,
+    lost: Lost,
+    renewed: Arc<AtomicBool>,
+    lasts: Arc<MayAcknowledge>,
+}
+
+impl Renewal {
+    /// Once. Returns the pause until the next one, or `None` if the lease is lost.
+    fn renew(&self) -> Option<Duration> {
+        let (mut lease, revision) = self.state.lock().clone();
+        lease.renewal += 1;
+        let sent = Instant::now();
+        match self.control.swap(KEY, &lease.bytes(), revision) {
+            Ok(revision) => {
+                *self.state.lock() = (lease, revision);
+                self.lasts.extend(sent + LASTS);
+                self.renewed.store(true, Ordering::Relaxed);
+                return Some(RENEW);
+            }
+            Err(AppendError::Unknown(error)) => {
+                if self.renewed.swap(false, Ordering::Relaxed) {
+                    tracing::warn!(error, "lease not renewed; trying again");
+                }
+            }
+            // Perhaps by this node: an earlier attempt whose answer was lost.
+            Err(AppendError::Refused(_)) => {}
+        }
+        let Ok(entry) = self.control.get(KEY) else { return Some(RENEW_AGAIN) };
+        let found = entry.as_ref().map(Lease::parse).unwrap_or_default();
+        let newest = entry.map_or(0, |entry| entry.revision);
+        if found.incarnation == lease.incarnation && found.node == lease.node {
+            let mut state = self.state.lock();
+            // A replica that is behind may answer with an older one.
+            if newest > state.1 {
+                *state = (found, newest);
+            }
+            return Some(RENEW_AGAIN);
+        }
+        if newest <= revision {
+            return Some(RENEW_AGAIN);
+        }
+        self.lasts.end();
+        *self.lost.lock() = Some(format!("{} serves", found.shown()));
+        None
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn entry(revision: u64, released: bool) -> Entry {
+        let lease = Lease { node: "a".into(), released, ..Lease::default() };
+        Entry { revision, value: lease.bytes().into() }
+    }
+
+    /// Looks every second from `start` until the lease may be taken, for a minute.
+    fn free_after(watch: &mut Watch, start: Instant, revision: u64) -> Option<u64> {
+        (0..60).find(|&second| {
+            let at = start + Duration::from_secs(second);
+            watch.look(Some(&entry(revision, false)), at).is_some()
+        })
+    }
+
+    #[test]
+    fn a_lease_is_free_when_it_has_not_changed_for_four_seconds() {
+        let (mut watch, start) = (Watch::default(), Instant::now());
+        assert_eq!(free_after(&mut watch, start, 7), Some(4));
+        assert_eq!(watch.holder().unwrap().node, "a");
+        let later = start + Duration::from_secs(5);
+        assert_eq!(free_after(&mut watch, later, 8), Some(4), "it was renewed");
+    }
+
+    #[test]
+    fn a_missing_or_released_lease_is_free_at_once() {
+        let (mut watch, now) = (Watch::default(), Instant::now());
+        assert_eq!(watch.look(None, now), Some(0));
+        assert_eq!(watch.look(Some(&entry(9, true)), now), Some(9));
+        assert_eq!(watch.holder(), None);
+    }
+
+    #[test]
+    fn a_node_that_was_paused_or_has_just_tried_waits_again() {
+        let (mut watch, start) = (Watch::default(), Instant::now());
+        assert_eq!(watch.look(Some(&entry(7, false)), start), None);
+        let resumed = start + Duration::from_secs(100);
+        assert_eq!(watch.look(Some(&entry(7, false)), resumed), None);
+        assert_eq!(free_after(&mut watch, resumed, 7), Some(4));
+        let later = resumed + Duration::from_secs(4);
+        watch.unanswered(later);
+        assert_eq!(free_after(&mut watch, later, 7), Some(2));
+        watch.again();
+        assert_eq!(free_after(&mut watch, resumed + Duration::from_secs(5), 7), Some(4));
+    }
+}

@@ -1,0 +1,258 @@
+//! What makes a process a node of a cluster: the connection, the cluster's name in the data folder, and its own record,
+//! by which a second node of the same name is noticed.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use fulmar_cluster_nats::{Connection, Control, Error, LogStream, REPLICAS, Settings, Snapshots};
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+use serde::{Deserialize, Serialize};
+
+use crate::config::{Cluster, set};
+use crate::exit::Usage;
+
+/// Names the cluster, in the data folder.
+const FILE: &str = "cluster.json";
+/// Time between two changes of a node's own record.
+const BEAT: Duration = Duration::from_secs(1);
+/// A record of this name that changes within this time is another node's.
+const OTHER: Duration = Duration::from_secs(3);
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Everything of a cluster that is in NATS.
+#[derive(Clone, Debug)]
+pub(super) struct Shared {
+    pub(super) log: LogStream,
+    pub(super) control: Control,
+    pub(super) snapshots: Snapshots,
+}
+
+/// Replicas of what is created.
+pub(super) fn replicas(cluster: &Cluster) -> usize {
+    if cluster.development { 1 } else { REPLICAS }
+}
+
+/// Connects to the servers, and checks them.
+///
+/// # Errors
+/// No server can be used, or a file cannot.
+pub(super) fn connect(cluster: &Cluster, what: &str) -> Result<Connection, anyhow::Error> {
+    let settings = Settings {
+        servers: cluster.servers.clone(),
+        credentials: set(&cluster.credentials_file).map(Path::to_owned),
+        tls: Some(tls(cluster)?),
+        name: format!("fulmar {what} {}", cluster.node),
+    };
+    Ok(Connection::open(&settings)?)
+}
+
+fn tls(cluster: &Cluster) -> anyhow::Result<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    match set(&cluster.ca_file) {
+        None => {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+        Some(file) => {
+            for certificate in
+                CertificateDer::pem_file_iter(file).with_context(|| at("ca_file", file))?
+            {
+                roots.add(certificate.with_context(|| at("ca_file", file))?)?;
+            }
+        }
+    }
+    let config = ClientConfig::builder_with_provider(default_provider().into());
+    let config = config.with_safe_default_protocol_versions()?.with_root_certificates(roots);
+    let (Some(cert), Some(key)) = (set(&cluster.cert), set(&cluster.key)) else {
+        return Ok(config.with_no_client_auth());
+    };
+    let chain: Result<Vec<_>, _> =
+        CertificateDer::pem_file_iter(cert).with_context(|| at("cert", cert))?.collect();
+    let chain = chain.with_context(|| at("cert", cert))?;
+    let key_der = PrivateKeyDer::from_pem_file(key).with_context(|| at("key", key))?;
+    config.with_client_auth_cert(chain, key_der).with_context(|| at("cert", cert))
+}
+
+fn at(key: &str, file: &Path) -> String {
+    format!("[cluster] {key} {}", file.display())
+}
+
+impl Shared {
+    /// Opens what a cluster has in NATS.
+    ///
+    /// # Errors
+    /// There is none, or another program's; or NATS does not answer.
+    pub(super) fn open(connection: &Connection, cluster: &Cluster) -> Result<Shared, Error> {
+        let log = LogStream::open(connection, cluster.development)?;
+        let control = Control::open(connection, replicas(cluster))?;
+        let snapshots = Snapshots::open(connection, replicas(cluster))?;
+        Ok(Shared { log, control, snapshots })
+    }
+}
+
+/// Which cluster a data folder belongs to.
+#[derive(Deserialize, Serialize)]
+struct Membership {
+    cluster: String,
+}
+
+/// Checks that this data folder belongs to the cluster, or to none yet.
+///
+/// # Errors
+/// It belongs to another one.
+pub(super) fn check_folder(data: &Path, cluster: &str) -> anyhow::Result<()> {
+    let file = data.join(FILE);
+    let text = match std::fs::read(&file) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        read => read.with_context(|| file.display().to_string())?,
+    };
+    let found: Membership =
+        serde_json::from_slice(&text).with_context(|| file.display().to_string())?;
+    if found.cluster == cluster {
+        return Ok(());
+    }
+    Err(Usage(format!(
+        "this data folder belongs to cluster {}, and the servers in [cluster] have cluster {cluster}: correct \
+         [cluster] servers or credentials_file, or use another data folder with [server] data_dir",
+        found.cluster
+    ))
+    .into())
+}
+
+/// Whether the data folder is one of a cluster's node.
+pub(super) fn is_member(data: &Path) -> bool {
+    data.join(FILE).is_file()
+}
+
+/// Notes in the data folder that it belongs to the cluster.
+///
+/// # Errors
+/// The file cannot be written.
+pub(super) fn join(data: &Path, cluster: &str) -> anyhow::Result<()> {
+    let text = serde_json::to_string(&Membership { cluster: cluster.to_owned() })?;
+    fulmar_certs::files::write(&data.join(FILE), text.as_bytes(), true)?;
+    Ok(())
+}
+
+/// Notes that it belongs to none any more.
+///
+/// # Errors
+/// The file cannot be removed.
+pub(super) fn forget(data: &Path) -> anyhow::Result<()> {
+    let file = data.join(FILE);
+    std::fs::remove_file(&file).with_context(|| file.display().to_string())
+}
+
+/// A node's own record.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct NodeRecord {
+    /// Its process.
+    pub(super) incarnation: u64,
+    /// Where clients reach it.
+    pub(super) address: String,
+    /// The version of the program.
+    pub(super) version: String,
+    /// `serving` or `standing by`.
+    pub(super) role: String,
+    /// The last record of the log that it has.
+    pub(super) position: u64,
+    /// Seconds since the Unix epoch, by the node's clock; for people.
+    pub(super) at: u64,
+}
+
+/// The key of a node's record.
+pub(super) fn key(node: &str) -> String {
+    format!("node.{node}")
+}
+
+/// Keeps a node's record up to date.
+#[derive(Debug)]
+pub(super) struct Beat {
+    control: Control,
+    key: String,
+    record: NodeRecord,
+    due_at: Instant,
+}
+
+impl Beat {
+    /// Checks that no other node has this name, and begins.
+    ///
+    /// # Errors
+    /// Another process renews the record.
+    pub(super) fn begin(
+        control: &Control,
+        cluster: &Cluster,
+        incarnation: u64,
+    ) -> anyhow::Result<Beat> {
+        let key = key(&cluster.node);
+        let record = NodeRecord {
+            incarnation,
+            address: cluster.address.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ..NodeRecord::default()
+        };
+        let first = control.get(&key)?.map(|entry| entry.revision);
+        let end = Instant::now() + OTHER;
+        // Of this node before it ended, or of another: that one changes it.
+        while first.is_some() && Instant::now() < end {
+            std::thread::sleep(LOOK);
+            let now = control.get(&key)?;
+            if let Some(entry) = now.filter(|entry| Some(entry.revision) != first) {
+                let other: NodeRecord = serde_json::from_slice(&entry.value).unwrap_or_default();
+                return Err(Usage(format!(
+                    "another node of the cluster is named {:?} and runs{}: give this one another name with [cluster] \
+                     node",
+                    cluster.node,
+                    if other.address.is_empty() { String::new() } else { format!(" at {}", other.address) },
+                ))
+                .into());
+            }
+        }
+        Ok(Beat { control: control.clone(), key, record, due_at: Instant::now() })
+    }
+
+    /// Writes the record, if it is time.
+    pub(super) fn go_on(&mut self, role: &str, position: u64) {
+        if Instant::now() < self.due_at && self.record.role == role {
+            return;
+        }
+        self.record.role = role.to_owned();
+        self.record.position = position;
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        self.record.at = now.map_or(0, |now| now.as_secs());
+        let bytes = serde_json::to_vec(&self.record).unwrap_or_default();
+        if let Err(error) = self.control.put(&self.key, &bytes) {
+            tracing::debug!(%error, "node's record not written");
+        }
+        self.due_at = Instant::now() + BEAT;
+    }
+
+    /// Removes the record.
+    pub(super) fn end(self) {
+        if let Err(error) = self.control.remove(&self.key) {
+            tracing::debug!(%error, "node's record not removed");
+        }
+    }
+}
+
+/// A folder for files that are large and not needed after a crash, in the data folder.
+pub(super) fn scratch(data: &Path) -> anyhow::Result<PathBuf> {
+    let folder = data.join("cluster-tmp");
+    if let Err(error) = std::fs::remove_dir_all(&folder)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        return Err(error).with_context(|| folder.display().to_string());
+    }
+    fulmar_certs::files::make_private_dir(&folder)?;
+    Ok(folder)
+}
+
+/// A line on standard output, for people and scripts.
+pub(super) fn say(line: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).context("standard output")
+}

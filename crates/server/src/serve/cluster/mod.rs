@@ -1,0 +1,289 @@
+//! A node of a cluster: it stands by behind the log, serves while it has the lease, and gives way.
+//!
+//! 1. It stands by: its copy of the database follows the log ([`replica`]), it answers `/health/ready` with 503 and the
+//!    name of the node that serves, and has no other listener. A client's connection is refused at once, which every
+//!    client with a list of addresses and every load balancer understands.
+//! 2. It takes the lease when that is free ([`lease`]), claims the log, and starts a server on its copy.
+//! 3. It gives way when another node has the lease or the log: the server ends at once, and the node stands by.
+//!
+//! What is in NATS is `fulmar_cluster_nats`' part; what makes an acknowledgement durable is the store's
+//! ([`journal`]).
+
+mod check;
+mod commands;
+mod journal;
+mod lease;
+mod membership;
+mod replica;
+mod standby;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use fulmar_certs::files;
+use fulmar_store::Follower;
+use fulmar_store::journal::Claimant;
+use ring::rand::{SecureRandom as _, SystemRandom};
+use signal_hook::consts::SIGHUP;
+use signal_hook::iterator::Signals;
+
+use self::journal::StreamJournal;
+use self::lease::{Keeper, Lease};
+use self::membership::{Beat, Shared};
+use self::standby::{StandBy, Stood};
+use super::command::announce;
+use super::memory::Memory;
+use super::server::Server;
+use super::stored::TakenOver;
+use super::{listeners, notify};
+use crate::config::Config;
+
+pub use commands::{Args as ClusterArgs, run as cluster_command};
+
+/// Time between two looks at signals, the lease and the log.
+const TURN: Duration = Duration::from_millis(50);
+/// Without an answer to a renewal for so long, a node stops serving: NATS has no majority, or is out of reach.
+const SILENCE: Duration = Duration::from_secs(30);
+/// After it has given way on request, a node leaves the lease to others for this time.
+const HOLD_OFF: Duration = Duration::from_secs(10);
+/// Time between two attempts to reach NATS at the start.
+const CONNECT_AGAIN: Duration = Duration::from_secs(2);
+
+/// Why a node stops serving.
+enum End {
+    /// The process is to stop.
+    Stop,
+    /// Another node serves, or NATS is out of reach.
+    GiveWay(String),
+    /// `fulmar cluster drain`.
+    Drain,
+}
+
+/// A node.
+struct Node {
+    config: Config,
+    data: PathBuf,
+    shared: Shared,
+    incarnation: u64,
+    beat: Beat,
+    /// Until when it does not take the lease, unless nobody has it.
+    hold_off: Option<Instant>,
+}
+
+/// Runs a node until SIGTERM or SIGINT. `reload` is called with the server on SIGHUP.
+///
+/// # Errors
+/// The node cannot be one of the cluster, its data cannot be used, or the server cannot start.
+pub(super) fn run(
+    config: Config,
+    signals: &mut Signals,
+    reload: &dyn Fn(&Server),
+) -> anyhow::Result<()> {
+    let Some((mut node, mut follower)) = Node::open(config, signals)? else { return Ok(()) };
+    loop {
+        let stand_by = StandBy::start(&node.config)?;
+        let stood = stand_by.wait(&mut node, follower, signals);
+        drop(stand_by);
+        let (taken, keeper) = match stood? {
+            Stood::Stop(follower) => {
+                drop(follower);
+                node.beat.end();
+                return Ok(());
+            }
+            Stood::TakeOver(taken) => *taken,
+        };
+        let end = node.serve(taken, &keeper, signals, reload);
+        match end {
+            Ok(End::Stop) => {
+                keeper.release();
+                node.beat.end();
+                return Ok(());
+            }
+            Ok(End::Drain) => {
+                tracing::info!("drained; standing by");
+                keeper.release();
+                node.hold_off = Some(Instant::now() + HOLD_OFF);
+            }
+            Ok(End::GiveWay(why)) => {
+                tracing::warn!(why, "gave way; standing by");
+                drop(keeper);
+            }
+            Err(error) => {
+                keeper.release();
+                node.beat.end();
+                return Err(error);
+            }
+        }
+        follower = node.open_replica()?;
+    }
+}
+
+impl Node {
+    /// Connects and checks everything. `None` if the process is to stop before NATS answers.
+    fn open(config: Config, signals: &mut Signals) -> anyhow::Result<Option<(Node, Follower)>> {
+        config.check_files()?;
+        let data = config.data_dir();
+        files::make_private_dir(&data)?;
+        check::local(&config, &data)?;
+        let connection = loop {
+            match membership::connect(&config.cluster, "node") {
+                Ok(connection) => break connection,
+                Err(error) if replica::is_passing(&error) => {
+                    tracing::warn!("{error:#}; trying again");
+                    if stops_within(signals, CONNECT_AGAIN) {
+                        return Ok(None);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        check::sync_always(&config.cluster)?;
+        let shared = loop {
+            match Shared::open(&connection, &config.cluster) {
+                Ok(shared) => break shared,
+                Err(error) => {
+                    let error = anyhow::Error::new(error);
+                    if !replica::is_passing(&error) {
+                        return Err(error);
+                    }
+                    tracing::warn!("{error:#}; trying again");
+                    if stops_within(signals, CONNECT_AGAIN) {
+                        return Ok(None);
+                    }
+                }
+            }
+        };
+        membership::check_folder(&data, shared.log.cluster())?;
+        let incarnation = random()?;
+        let beat = Beat::begin(&shared.control, &config.cluster, incarnation)?;
+        let node = Node { config, data, shared, incarnation, beat, hold_off: None };
+        let follower = node.open_replica()?;
+        membership::join(&node.data, node.shared.log.cluster())?;
+        Ok(Some((node, follower)))
+    }
+
+    fn options(&self) -> fulmar_store::Options {
+        self.config.storage.options(self.config.store_part())
+    }
+
+    fn open_replica(&self) -> anyhow::Result<Follower> {
+        replica::open(&self.data, &self.options(), &self.shared.snapshots)
+    }
+
+    /// What the lease says while this node has it.
+    fn lease(&self) -> Lease {
+        Lease {
+            node: self.config.cluster.node.clone(),
+            address: self.config.cluster.address.clone(),
+            incarnation: self.incarnation,
+            ..Lease::default()
+        }
+    }
+
+    /// Claims the log with the lease in hand.
+    ///
+    /// # Errors
+    /// NATS does not answer, or the log cannot be used.
+    fn claim(&self, mut follower: Follower, keeper: &Keeper) -> anyhow::Result<TakenOver> {
+        let claimant = Claimant { node: &self.config.cluster.node, incarnation: self.incarnation };
+        let position = replica::claim(&mut follower, &self.shared.log, claimant)?;
+        tracing::info!(%position, "claimed the log");
+        let (journal, refused) = StreamJournal::new(self.shared.log.clone(), keeper.lasts());
+        let (incarnation, journal) = (self.incarnation, Box::new(journal));
+        Ok(TakenOver { follower, incarnation, journal, refused })
+    }
+
+    /// Runs a server until it is to end, and ends it.
+    fn serve(
+        &mut self,
+        taken: TakenOver,
+        keeper: &Keeper,
+        signals: &mut Signals,
+        reload: &dyn Fn(&Server),
+    ) -> anyhow::Result<End> {
+        let refused = Arc::clone(&taken.refused);
+        let server = Server::start_in_cluster(self.config.clone(), taken)?;
+        let memory = Memory::start(server.broker()?)?;
+        announce(&listeners::ready_line(server.bound()))?;
+        notify::ready();
+        let end = self.watch(keeper, &refused, signals, &|| reload(&server));
+        drop(memory);
+        match end {
+            End::GiveWay(why) => {
+                // At once: what is acknowledged from here on is another node's.
+                drop(server);
+                Ok(End::GiveWay(why))
+            }
+            end => {
+                if matches!(end, End::Stop) {
+                    notify::stopping();
+                }
+                server.stop()?;
+                Ok(end)
+            }
+        }
+    }
+
+    /// Waits until this node is to stop serving.
+    fn watch(
+        &mut self,
+        keeper: &Keeper,
+        refused: &AtomicBool,
+        signals: &mut Signals,
+        reload: &dyn Fn(),
+    ) -> End {
+        let mut answered_at = Instant::now();
+        let drain = commands::drain_key(&self.config.cluster.node);
+        let mut look_at = Instant::now();
+        loop {
+            for signal in signals.pending() {
+                if signal != SIGHUP {
+                    return End::Stop;
+                }
+                reload();
+            }
+            if let Some(why) = keeper.lost() {
+                return End::GiveWay(why);
+            }
+            if refused.load(Ordering::Acquire) {
+                return End::GiveWay("another node has claimed the log".to_owned());
+            }
+            if keeper.is_renewed() {
+                answered_at = Instant::now();
+            } else if answered_at.elapsed() > SILENCE {
+                let seconds = SILENCE.as_secs();
+                return End::GiveWay(format!("no answer from NATS for {seconds} s"));
+            }
+            if Instant::now() >= look_at && keeper.is_renewed() {
+                look_at = Instant::now() + Duration::from_secs(1);
+                self.beat.go_on("serving", 0);
+                if let Ok(Some(_)) = self.shared.control.get(&drain)
+                    && self.shared.control.remove(&drain).is_ok()
+                {
+                    return End::Drain;
+                }
+            }
+            std::thread::sleep(TURN);
+        }
+    }
+}
+
+/// Waits, and returns whether the process is to stop.
+fn stops_within(signals: &mut Signals, time: Duration) -> bool {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        if signals.pending().any(|signal| signal != SIGHUP) {
+            return true;
+        }
+        std::thread::sleep(TURN);
+    }
+    false
+}
+
+fn random() -> anyhow::Result<u64> {
+    let mut bytes = [0; 8];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| anyhow::anyhow!("no random numbers"))?;
+    Ok(u64::from_le_bytes(bytes))
+}

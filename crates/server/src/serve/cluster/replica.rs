@@ -1,0 +1,221 @@
+//! A node's copy of the broker's database: from a snapshot, and behind the log.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, anyhow};
+use fulmar_cluster_nats::{AppendError, Error, LogStream, Snapshots};
+use fulmar_store::journal::{Claimant, LogPosition};
+use fulmar_store::{Applied, Follower, Options};
+
+use super::membership::scratch;
+
+/// The database of a broker, in the data folder.
+pub(super) const DATABASE: &str = "broker.db";
+/// Bytes of log behind a snapshot, after which there is a new one.
+const SNAPSHOT_AFTER_BYTES: u64 = 256 << 20;
+/// Snapshots that are kept. The log is removed behind the oldest.
+const KEPT: usize = 2;
+/// Attempts of a claim while others write.
+const CLAIMS: usize = 1000;
+/// Attempts of one claim without an answer; each takes up to two seconds.
+const UNANSWERED: usize = 10;
+
+/// What comes of reading.
+pub(super) enum Read {
+    /// There was something.
+    Some,
+    /// The end of the log, as far as is known.
+    Nothing,
+}
+
+/// Opens the copy in the data folder; without one, begins with the newest snapshot.
+///
+/// # Errors
+/// The database cannot be used, or there is no snapshot.
+pub(super) fn open(
+    data: &Path,
+    options: &Options,
+    snapshots: &Snapshots,
+) -> anyhow::Result<Follower> {
+    let path = data.join(DATABASE);
+    if !path.exists() {
+        fetch(data, &path, snapshots)?;
+    }
+    Ok(Follower::open(&path, options)?)
+}
+
+/// Replaces the copy by the newest snapshot, because the log begins after it.
+///
+/// # Errors
+/// There is no newer one, or it cannot be read.
+pub(super) fn replace(
+    follower: Follower,
+    data: &Path,
+    options: &Options,
+    (log, snapshots): (&LogStream, &Snapshots),
+) -> anyhow::Result<Follower> {
+    let path = data.join(DATABASE);
+    let first = log.state()?.first;
+    let newest = newest(snapshots)?;
+    if newest + 1 < first {
+        return Err(anyhow!(
+            "the newest snapshot ends with record {newest}, and the log begins with record {first}: this node's data \
+             are too old and no snapshot helps. Take a snapshot on a node that is up to date: fulmar cluster snapshot"
+        ));
+    }
+    tracing::info!(record = newest, "this node was away for long; it begins with a snapshot");
+    drop(follower);
+    fetch(data, &path, snapshots)?;
+    Ok(Follower::open(&path, options)?)
+}
+
+fn newest(snapshots: &Snapshots) -> anyhow::Result<u64> {
+    let newest = snapshots.list()?.into_iter().next();
+    Ok(newest.context("there is no snapshot: the cluster was not created completely; run `fulmar cluster init` again")?.number)
+}
+
+/// Removes the copy, if there is one.
+///
+/// # Errors
+/// A file cannot be removed.
+pub(super) fn remove(data: &Path) -> anyhow::Result<()> {
+    for suffix in ["", "-wal", "-shm"] {
+        let mut file = data.join(DATABASE).into_os_string();
+        file.push(suffix);
+        let file = PathBuf::from(file);
+        match std::fs::remove_file(&file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| file.display().to_string());
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Puts the newest snapshot where the database is.
+fn fetch(data: &Path, path: &Path, snapshots: &Snapshots) -> anyhow::Result<()> {
+    let newest = snapshots.list()?.into_iter().next();
+    let newest = newest.context(
+        "there is no snapshot to begin with: the cluster was not created completely; run `fulmar cluster init` again",
+    )?;
+    let folder = scratch(data)?;
+    let file = folder.join(DATABASE);
+    snapshots.get(&newest, &file)?;
+    remove(data)?;
+    std::fs::rename(&file, path).with_context(|| path.display().to_string())?;
+    std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    tracing::info!(record = newest.number, bytes = newest.bytes, "snapshot fetched");
+    Ok(())
+}
+
+/// Applies what the log has next.
+///
+/// # Errors
+/// [`Error`]s of the log, such as [`Error::Removed`]; a record that does not continue it; the database's.
+pub(super) fn follow(follower: &mut Follower, log: &LogStream) -> anyhow::Result<Read> {
+    let records = log.read(follower.position().number + 1)?;
+    let read = if records.is_empty() { Read::Nothing } else { Read::Some };
+    for record in records {
+        let applied = follower.apply(&record.bytes).with_context(|| broken(record.number))?;
+        if let Applied::Claimed { node, .. } = applied {
+            tracing::info!(node, record = record.number, "claimed the log");
+        }
+    }
+    Ok(read)
+}
+
+fn broken(number: u64) -> String {
+    format!(
+        "record {number} of the cluster's log cannot be used, and no node starts on it. To go on with everything \
+         before it: stop all nodes, then fulmar cluster restore"
+    )
+}
+
+/// Whether the log begins after what the follower has.
+pub(super) fn is_removed(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(Error::Removed { .. }))
+}
+
+/// Whether NATS did not answer, and may later.
+pub(super) fn is_passing(error: &anyhow::Error) -> bool {
+    matches!(
+        error.downcast_ref(),
+        Some(Error::TimedOut { .. } | Error::JetStream { .. } | Error::Connect { .. })
+    )
+}
+
+/// Claims the log for this node: reads to its end, and appends a claim there.
+///
+/// # Errors
+/// NATS does not answer, or the log cannot be used.
+pub(super) fn claim(
+    follower: &mut Follower,
+    log: &LogStream,
+    claimant: Claimant<'_>,
+) -> anyhow::Result<LogPosition> {
+    for _ in 0..CLAIMS {
+        while let Read::Some = follow(follower, log)? {}
+        let (position, bytes) = follower.position().claim(claimant);
+        let mut unknown = 0;
+        let appended = loop {
+            match log.append(position.number, &position.id(), &bytes) {
+                Err(AppendError::Unknown(error)) if unknown < UNANSWERED => {
+                    tracing::warn!(error, "claim not answered; trying again");
+                    unknown += 1;
+                }
+                answer => break answer,
+            }
+        };
+        match appended {
+            Ok(()) => {
+                follower.apply(&bytes)?;
+                return Ok(position);
+            }
+            Err(AppendError::Refused(_)) => {}
+            Err(AppendError::Unknown(error)) => return Err(anyhow!("claim: {error}")),
+        }
+    }
+    Err(anyhow!("another node writes to the log all the time"))
+}
+
+/// Stores a snapshot of what the follower has, and removes the log that no snapshot needs any more. Returns its last
+/// record.
+///
+/// # Errors
+/// The disk's, or NATS'.
+pub(super) fn snapshot(
+    follower: &mut Follower,
+    data: &Path,
+    (log, snapshots): (&LogStream, &Snapshots),
+) -> anyhow::Result<u64> {
+    let folder = scratch(data)?;
+    let file = folder.join(DATABASE);
+    let position = follower.snapshot(&file)?;
+    let notes = HashMap::from([
+        ("epoch".to_owned(), position.epoch.to_string()),
+        ("checksum".to_owned(), format!("{:08x}", position.checksum)),
+        ("version".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
+    ]);
+    let stored = snapshots.put(position.number, &file, notes);
+    std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    let stored = stored?;
+    let all = snapshots.list()?;
+    for old in all.iter().skip(KEPT) {
+        snapshots.remove(old.number)?;
+    }
+    if let Some(oldest) = all.iter().take(KEPT).next_back().filter(|_| all.len() >= KEPT) {
+        log.remove_before(oldest.number + 1)?;
+    }
+    tracing::info!(record = stored.number, bytes = stored.bytes, "snapshot stored");
+    Ok(stored.number)
+}
+
+/// Whether it is time for a snapshot.
+///
+/// # Errors
+/// NATS'.
+pub(super) fn needs_snapshot(log: &LogStream) -> Result<bool, Error> {
+    Ok(log.state()?.bytes > SNAPSHOT_AFTER_BYTES)
+}

@@ -1,0 +1,195 @@
+//! A node that stands by: it follows the log, and takes the lease when that is free.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::get;
+use fulmar_http::{BodyBudget, Plain};
+use fulmar_store::Follower;
+use parking_lot::Mutex;
+use signal_hook::consts::SIGHUP;
+use signal_hook::iterator::Signals;
+
+use super::lease::{self, Keeper, Watch};
+use super::replica::{self, Read};
+use super::{Node, membership};
+use crate::config::Config;
+use crate::serve::listeners::where_to_change;
+use crate::serve::stored::TakenOver;
+
+/// Time between two looks at the lease.
+const LOOK: Duration = Duration::from_millis(250);
+/// Pause after the log had nothing new.
+const IDLE: Duration = Duration::from_millis(50);
+/// Time between two transactions of the copy.
+const FLUSH: Duration = Duration::from_secs(1);
+/// Time between two looks at the length of the log.
+const LENGTH: Duration = Duration::from_secs(30);
+/// Connections at once to one address of `http`.
+const CONNECTIONS: usize = 64;
+
+/// What ends standing by.
+pub(super) enum Stood {
+    /// The process is to stop.
+    Stop(Box<Follower>),
+    /// This node has the lease and the log.
+    TakeOver(Box<(TakenOver, Keeper)>),
+}
+
+/// The `http` listener of a node that stands by.
+pub(super) struct StandBy {
+    serving: Arc<Mutex<String>>,
+    /// Ends with this.
+    http: Plain,
+}
+
+impl StandBy {
+    /// Binds the `http` addresses.
+    ///
+    /// # Errors
+    /// An address cannot be bound.
+    pub(super) fn start(config: &Config) -> anyhow::Result<StandBy> {
+        let serving = Arc::new(Mutex::new("no node".to_owned()));
+        let router = axum::Router::new()
+            .route("/health/live", get(|| async { "ok\n" }))
+            .route("/health/ready", get(ready))
+            .with_state(Arc::clone(&serving))
+            .fallback(|| async {
+                (
+                    StatusCode::NOT_FOUND,
+                    "this node stands by; it has /health/live and /health/ready only\n",
+                )
+            });
+        let bodies = BodyBudget::new(config.buffered_bodies());
+        let limits = fulmar_http::Limits {
+            max_connections: CONNECTIONS,
+            ..config.http.limits(&config.limits, config.memory())
+        };
+        let http = Plain::start(&config.listeners.http, &limits, &bodies, router);
+        let http = http.with_context(|| where_to_change("http"))?;
+        Ok(StandBy { serving, http })
+    }
+
+    /// Follows the log until this node takes over, or the process is to stop.
+    ///
+    /// # Errors
+    /// The log or the database cannot be used.
+    pub(super) fn wait(
+        &self,
+        node: &mut Node,
+        mut follower: Follower,
+        signals: &mut Signals,
+    ) -> anyhow::Result<Stood> {
+        let bound: Vec<_> = self.http.bound().iter().map(|at| format!(" http={at}")).collect();
+        membership::say(&format!("standby{}", bound.concat()))?;
+        crate::serve::notify::ready();
+        let mut watch = Watch::default();
+        let (mut look_at, mut flush_at) = (Instant::now(), Instant::now() + FLUSH);
+        let mut length_at = Instant::now() + LENGTH;
+        loop {
+            if signals.pending().any(|signal| signal != SIGHUP) {
+                return Ok(Stood::Stop(Box::new(follower)));
+            }
+            let (kept, read) = follow(follower, node)?;
+            follower = kept;
+            if Instant::now() >= flush_at {
+                follower.flush()?;
+                flush_at = Instant::now() + FLUSH;
+                node.beat.go_on("standing by", follower.position().number);
+            }
+            if Instant::now() >= length_at {
+                length_at = Instant::now() + LENGTH;
+                self.shorten(node, &mut follower);
+            }
+            if Instant::now() >= look_at {
+                if let Some(keeper) = self.try_lease(node, &mut watch) {
+                    match node.claim(follower, &keeper) {
+                        Ok(taken) => return Ok(Stood::TakeOver(Box::new((taken, keeper)))),
+                        Err(error) => {
+                            tracing::warn!("not taken over: {error:#}");
+                            keeper.release();
+                            if !replica::is_passing(&error) {
+                                return Err(error);
+                            }
+                            follower = node.open_replica()?;
+                            watch.again();
+                        }
+                    }
+                }
+                look_at = Instant::now() + LOOK;
+            }
+            if let Read::Nothing = read {
+                std::thread::sleep(IDLE);
+            }
+        }
+    }
+
+    /// Takes the lease, if it is free.
+    fn try_lease(&self, node: &Node, watch: &mut Watch) -> Option<Keeper> {
+        let entry = match lease::read(&node.shared.control) {
+            Ok(entry) => entry,
+            Err(error) => {
+                tracing::debug!(%error, "lease not read");
+                return None;
+            }
+        };
+        let revision = watch.look(entry.as_ref(), Instant::now());
+        let shown = watch.holder().map_or_else(|| "no node".to_owned(), lease::Lease::shown);
+        *self.serving.lock() = shown;
+        let held_off = node.hold_off.is_some_and(|until| Instant::now() < until);
+        let revision = revision.filter(|_| !held_off)?;
+        match Keeper::take(&node.shared.control, node.lease(), revision) {
+            Ok(Some(keeper)) => {
+                tracing::info!("took the lease");
+                Some(keeper)
+            }
+            Ok(None) => {
+                watch.again();
+                None
+            }
+            Err(error) => {
+                tracing::warn!("lease not taken: {error:#}");
+                watch.unanswered(Instant::now());
+                None
+            }
+        }
+    }
+
+    /// Stores a snapshot when the log has become long.
+    fn shorten(&self, node: &Node, follower: &mut Follower) {
+        let (log, snapshots) = (&node.shared.log, &node.shared.snapshots);
+        let done = match replica::needs_snapshot(log) {
+            Ok(false) => return,
+            Ok(true) => replica::snapshot(follower, &node.data, (log, snapshots)).map(drop),
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = done {
+            tracing::warn!("no snapshot: {error:#}");
+        }
+    }
+}
+
+/// Reads on, and begins with a snapshot if the log begins later.
+fn follow(mut follower: Follower, node: &Node) -> anyhow::Result<(Follower, Read)> {
+    let shared = &node.shared;
+    match replica::follow(&mut follower, &shared.log) {
+        Ok(read) => Ok((follower, read)),
+        Err(error) if replica::is_removed(&error) => {
+            let (options, from) = (node.options(), (&shared.log, &shared.snapshots));
+            Ok((replica::replace(follower, &node.data, &options, from)?, Read::Some))
+        }
+        Err(error) if replica::is_passing(&error) => {
+            tracing::debug!("{error:#}");
+            Ok((follower, Read::Nothing))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+async fn ready(State(serving): State<Arc<Mutex<String>>>) -> (StatusCode, String) {
+    let text = format!("standing by; {} serves\n", serving.lock());
+    (StatusCode::SERVICE_UNAVAILABLE, text)
+}

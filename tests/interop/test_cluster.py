@@ -1,0 +1,407 @@
+"""A cluster of nodes on real NATS servers: what is refused at the start, and what is left when nodes and servers are
+killed while Paho publishes and receives. Nothing that was acknowledged is lost, and at QoS 2 nothing comes twice.
+
+FULMAR_CLUSTER_MESSAGES and FULMAR_CLUSTER_TROUBLES make it long (`make cluster-kill-test`)."""
+
+import collections
+import os
+import pathlib
+import random
+import re
+import socket
+import subprocess
+import tempfile
+import textwrap
+import threading
+import time
+import unittest
+
+import paho.mqtt.client as paho
+import pages
+import ports
+from broker import binary, eventually
+from cluster_nodes import Node, logs, serving, wait_serving
+from nats_servers import Servers, program
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho_client import Client
+
+MESSAGES = int(os.environ.get("FULMAR_CLUSTER_MESSAGES", "1500"))
+TROUBLES = int(os.environ.get("FULMAR_CLUSTER_TROUBLES", "3"))
+PATIENCE_S = 120
+
+
+def setUpModule():
+    done = subprocess.run([binary(), "cluster", "--help"], capture_output=True, text=True, timeout=60)
+    if "built without" in done.stderr:
+        raise unittest.SkipTest("the program was built without the feature `cluster`")
+
+
+class AddressList(Client):
+    """A client with a list of addresses: it tries them in turn, beginning behind the last one. The kernel accepts
+    connections for a paused node, too."""
+
+    ports, at = (), 0
+
+    def reconnect(self):
+        for _ in self.ports:
+            self.at = (self.at + 1) % len(self.ports)
+            port = self.ports[self.at]
+            try:
+                socket.create_connection(("127.0.0.1", port), 0.2).close()
+            except OSError:
+                continue
+            self._port = port
+            break
+        return super().reconnect()
+
+
+def client(name, nodes):
+    """A client whose session outlives its connections, at whichever node serves."""
+    made = AddressList(paho.CallbackAPIVersion.VERSION2, client_id=name, protocol=paho.MQTTv5)
+    made.ports = [node.mqtt for node in nodes]
+    made.reconnect_delay_set(1, 1)
+    made.max_queued_messages_set(0)
+    made.max_inflight_messages_set(100)
+    properties = Properties(PacketTypes.CONNECT)
+    properties.SessionExpiryInterval = 3600
+    made.connect("127.0.0.1", serving(nodes).mqtt, keepalive=5, clean_start=False, properties=properties)
+    return made
+
+
+class Traffic:
+    """A publisher and a subscriber at one QoS, and what each has seen.
+
+    Paho 2.2 repeats everything at once when it is connected again, more than the broker's Receive Maximum if there is
+    more, and publishes new messages in between. So there is never much, and after a connection has ended nothing new
+    until all of it is acknowledged.
+    """
+
+    OPEN = 50
+
+    def __init__(self, nodes, qos, messages):
+        self.qos, self.messages = qos, messages
+        self.got, self.order, self.acknowledged = collections.Counter(), [], []
+        subscribed, self.settled, self.ending = threading.Event(), True, False
+        self.sub = client(f"sub{qos}", nodes)
+        self.sub.on_message = self.on_message
+        self.sub.on_subscribe = lambda *rest: subscribed.set()
+        self.sub.subscribe(f"kill/{qos}", qos)
+        self.sub.loop_start()
+        if not subscribed.wait(30):
+            raise AssertionError("no SUBACK")
+        self.pub = client(f"pub{qos}", nodes)
+        self.pub.on_publish = lambda client, data, mid, *rest: self.acknowledged.append(time.monotonic())
+        self.connected = []
+        self.pub.on_connect = lambda *rest: self.connected.append(time.monotonic())
+        self.pub.on_disconnect = self.on_disconnect
+        self.pub.loop_start()
+        self.sent = self.wanted = 0
+        self.thread = threading.Thread(target=self.pump)
+        self.thread.start()
+
+    def on_message(self, client, data, message):
+        number = int(message.payload)
+        self.got[number] += 1
+        if self.got[number] == 1:
+            self.order.append(number)
+
+    def on_disconnect(self, *rest):
+        self.settled = False
+
+    def pump(self):
+        while not self.ending:
+            waiting = self.sent - len(self.acknowledged)
+            self.settled = self.settled or waiting == 0
+            if self.sent < self.wanted and self.settled and waiting < self.OPEN and self.pub.is_connected():
+                self.pub.publish(f"kill/{self.qos}", str(self.sent), self.qos)
+                self.sent += 1
+            else:
+                time.sleep(0.002)
+
+    def publish(self, count):
+        self.wanted = min(self.wanted + count, self.messages)
+
+    def end(self):
+        self.ending = True
+        self.thread.join()
+        for made in (self.pub, self.sub):
+            made.loop_stop()
+            made.disconnect()
+
+    def check(self, test):
+        name = f"QoS {self.qos}"
+        eventually(f"acknowledgements at {name}", lambda: len(self.acknowledged) == self.messages, PATIENCE_S)
+        eventually(f"messages at {name}", lambda: len(self.got) == self.messages, PATIENCE_S)
+        test.assertEqual(self.order, sorted(self.order), f"order at {name}")
+        if self.qos == 2:
+            twice = {number: count for number, count in self.got.items() if count > 1}
+            test.assertEqual(twice, {}, "delivered more than once")
+
+
+class Base(unittest.TestCase):
+    def servers(self, count=3, **settings):
+        servers = Servers(count, **settings)
+        self.addCleanup(servers.close)
+        return servers
+
+    def node(self, servers, name, **settings):
+        node = Node(servers, name, **settings)
+        self.addCleanup(node.close)
+        return node
+
+    def cluster(self, servers, count=3, **settings):
+        """Nodes of a new cluster, of which one serves."""
+        nodes = [self.node(servers, f"node-{index}", **settings) for index in range(count)]
+        nodes[0].command("init")
+        for node in nodes:
+            node.start()
+        wait_serving(nodes)
+        return nodes
+
+
+class Kill(Base):
+    def trouble(self, kind, nodes, servers, traffic):
+        """One, and what ends it. Returns the seconds until a node serves, and until the clients are connected."""
+        node = serving(nodes)
+        leader = servers.leader()
+        began, took = time.monotonic(), (0, 0)
+        if "node" in kind:
+            node.pause() if "paused" in kind else node.kill()
+        if "server" in kind:
+            servers.pause(leader) if "paused" in kind else servers.kill(leader)
+        if "node" in kind:
+            _, seconds = wait_serving(nodes, but=node)
+            connected = [one.connected for one in traffic]
+            eventually("clients at another node", lambda: all(times[-1] > began for times in connected), PATIENCE_S)
+            took = seconds, max(times[-1] for times in connected) - began
+            node.go_on() if "paused" in kind else node.start()
+        elif "paused" in kind:
+            # Longer than an election takes.
+            time.sleep(10)
+        if "server" in kind:
+            servers.go_on(leader) if "paused" in kind else servers.run(leader)
+        servers.wait_ready()
+        wait_serving(nodes)
+        return took
+
+    def test_nothing_acknowledged_is_lost_when_nodes_and_servers_die(self):
+        servers = self.servers()
+        nodes = self.cluster(servers)
+        traffic = [Traffic(nodes, qos, MESSAGES) for qos in (1, 2)]
+        for one in traffic:
+            self.addCleanup(one.end)
+        seed = random.randrange(1 << 32)
+        chance = random.Random(seed)
+        kinds = ["node", "node and server", "node, paused", "server", "server, paused"]
+        plan = [kinds[index] if index < len(kinds) else chance.choice(kinds) for index in range(TROUBLES)]
+        print(f"seed {seed}: {plan}", flush=True)
+        took = collections.defaultdict(list)
+        try:
+            for kind in plan:
+                for one in traffic:
+                    one.publish(MESSAGES // (TROUBLES + 1))
+                at = [len(one.acknowledged) for one in traffic]
+                eventually("progress", lambda: all(len(one.acknowledged) > a for one, a in zip(traffic, at)), 30)
+                took[kind].append(self.trouble(kind, nodes, servers, traffic))
+            for one in traffic:
+                one.publish(MESSAGES)
+            for one in traffic:
+                one.check(self)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\nseed {seed}\n{logs(nodes)}") from None
+        for kind, seconds in took.items():
+            shown = ", ".join(f"{node:.1f} ({client:.1f})" for node, client in sorted(seconds))
+            print(f"{kind}: seconds until a node serves (until clients are connected): {shown}", flush=True)
+
+    def test_a_drained_node_hands_over(self):
+        servers = self.servers(1)
+        nodes = self.cluster(servers, 2, development=True)
+        before = serving(nodes)
+        self.assertIn(f"node      {before.name}", before.command("status").stdout)
+        said = nodes[0].command("drain", before.name).stdout
+        after, _ = wait_serving(nodes, but=before)
+        self.assertIn(f"{after.name} at 127.0.0.1:{after.mqtt} serves", said)
+        code, text = before.ready()
+        eventually("the drained node stands by", lambda: before.ready()[0] == 503)
+        self.assertIn(f"{after.name} at 127.0.0.1:{after.mqtt} serves", before.ready()[1])
+        self.assertEqual(after.stop(), 0)
+        wait_serving(nodes, but=after)
+
+
+class Page(unittest.TestCase):
+    """docs/cluster.md: the walk on one machine, typed as it stands there but for the ports."""
+
+    # How the lines are found; "fulmar serve", too.
+    TYPED = ["fulmar cluster init", "fulmar cluster status", "fulmar cluster drain", "fulmar cluster snapshot"]
+
+    def test_the_walk_on_one_machine(self):
+        text = pages.page("docs/cluster.md")
+        blocks = [textwrap.dedent(block) for block in re.findall(r"(?:(?<=\n)    .*\n)+", text)]
+        [nats] = [block for block in blocks if block.startswith("listen: ")]
+        [node] = [block for block in blocks if block.startswith("[server]")]
+        own = dict(zip(["4222", "8222", "1883", "9001"], map(str, ports.take(4))))
+        others = dict(zip(["1883", "9001"], map(str, ports.take(2))))
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            (folder / "nats.conf").write_text(renumbered(nats, own))
+            (folder / "n1.toml").write_text(renumbered(node, own))
+            (folder / "n2.toml").write_text(renumbered(node.replace("n1", "n2"), {**own, **others}))
+            server = subprocess.Popen([program(), "-c", "nats.conf"], cwd=folder, stderr=subprocess.DEVNULL)
+            self.addCleanup(server.wait, 30)
+            self.addCleanup(server.kill)
+            [init] = pages.lines("docs/cluster.md", self.TYPED[0])
+            eventually("a cluster", lambda: self.typed(init, folder).returncode == 0)
+            started = [self.start(line, folder) for line in pages.lines("docs/cluster.md", "fulmar serve")]
+            first, second = started
+            self.assertRegex(first.stdout.readline(), "^standby ")
+            self.assertRegex(second.stdout.readline(), "^standby ")
+            # Either may be the one that serves.
+            for line in pages.lines("docs/cluster.md", self.TYPED[1]):
+                eventually("status", lambda: "serving   n" in self.typed(line, folder).stdout)
+            status = self.typed(line, folder).stdout
+            serving, standing_by = (first, second) if "serving   n1" in status else (second, first)
+            self.assertRegex(serving.stdout.readline(), "^ready mqtt=")
+            [line] = pages.lines("docs/cluster.md", self.TYPED[3])
+            self.assertIn("stored a snapshot", self.typed(line, folder).stdout)
+            [line] = pages.lines("docs/cluster.md", self.TYPED[2])
+            done = self.typed(line, folder).stdout
+            self.assertIn("n2 at" if serving is first else "n1 does not serve", done)
+            if serving is first:
+                self.assertRegex(serving.stdout.readline(), "^standby ")
+                self.assertRegex(standing_by.stdout.readline(), "^ready ")
+                serving, standing_by = standing_by, serving
+            serving.kill()
+            self.assertRegex(standing_by.stdout.readline(), "^ready mqtt=")
+
+    def typed(self, line, folder):
+        words = [binary(), *line.split()[1:]]
+        return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=120)
+
+    def start(self, line, folder):
+        process = subprocess.Popen([binary(), *line.split()[1:]], cwd=folder, stdout=subprocess.PIPE,
+                                   stderr=subprocess.DEVNULL, text=True)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.wait, 30)
+        self.addCleanup(process.kill)
+        return process
+
+
+def renumbered(text, ports_by_default):
+    """With other ports than the page's."""
+    for default, port in ports_by_default.items():
+        text = text.replace(f":{default}", f":{port}")
+    return text
+
+
+class Refused(Base):
+    def refused(self, node, *parts):
+        node.start()
+        code = node.process.wait(30)
+        text = node.log.read_text()
+        self.assertNotEqual(code, 0, text)
+        for part in parts:
+            self.assertIn(part, text)
+
+    def test_servers_that_lose_messages_in_a_power_cut(self):
+        servers = self.servers(1, sync="2m")
+        self.refused(self.node(servers, "a", development=True), "sync_interval: always", "n0")
+
+    def test_a_node_before_there_is_a_cluster_of_another_cluster_or_of_a_name_that_is_taken(self):
+        servers, others = self.servers(1), self.servers(1)
+        node = self.node(servers, "a", development=True)
+        self.refused(node, "fulmar cluster init")
+        node.command("init")
+        self.assertIn("cluster", node.command("init", check=False).stderr)
+        node.start()
+        wait_serving([node])
+        twin = self.node(servers, "a", development=True)
+        self.refused(twin, "another node of the cluster is named")
+        one = self.node(servers, "b")
+        self.refused(one, "--replicas 3", "development")
+        self.assertEqual(node.stop(), 0)
+        other = self.node(others, "c", development=True)
+        other.command("init")
+        node.config.write_text(node.config.read_text().replace(servers.addresses()[0], others.addresses()[0])
+                               .replace(servers.monitoring()[0], others.monitoring()[0]))
+        self.refused(node, "this data folder belongs to cluster")
+
+    def test_a_log_to_which_something_else_has_written(self):
+        servers = self.servers(1)
+        nodes = [self.node(servers, name, development=True) for name in "ab"]
+        nodes[0].command("init")
+        nodes[0].start()
+        wait_serving(nodes)
+        self.retain(nodes[0], "kept", "1")
+        with socket.create_connection(("127.0.0.1", servers.ports[0]), 5) as stranger:
+            stranger.sendall(b"CONNECT {}\r\nPUB fulmar.log 5\r\nhello\r\nPING\r\n")
+            answer = b""
+            while b"PONG" not in answer:
+                answer += stranger.recv(4096)
+        # The node that serves notices it with its next record; one that stands by, at once.
+        self.refused(nodes[1], "of the cluster's log cannot be used", "fulmar cluster restore")
+        self.assertIn("serves", nodes[1].command("restore", check=False).stderr)
+        nodes[0].kill()
+        self.refused(nodes[0], "of the cluster's log cannot be used")
+        self.assertIn("--discard", nodes[0].command("restore").stdout)
+        self.assertIn("Start this node", nodes[0].command("restore", "--discard").stdout)
+        nodes[0].start()
+        wait_serving(nodes)
+        self.assertEqual(self.retained(nodes[0], "kept"), "1")
+        self.refused(nodes[1], "belongs to cluster")
+
+    def test_from_one_broker_to_a_cluster_and_back(self):
+        servers = self.servers(1)
+        node = self.node(servers, "a", development=True)
+        clustered = node.config.read_text()
+        alone = clustered.split("[cluster]")[0]
+        node.config.write_text(alone)
+        node.start()
+        wait_serving([node])
+        self.retain(node, "kept", "1")
+        self.assertEqual(node.stop(), 0)
+        node.config.write_text(clustered)
+        self.refused(node, "fulmar cluster init")
+        node.command("init")
+        node.start()
+        wait_serving([node])
+        self.assertEqual(self.retained(node, "kept"), "1")
+        self.retain(node, "kept", "2")
+        self.assertIn("stored a snapshot", node.command("snapshot").stdout)
+        # A node that is new begins with the snapshot.
+        second = self.node(servers, "b", development=True).start()
+        eventually("the second node stands by", lambda: second.ready()[0] == 503)
+        self.assertIn("stop all nodes", node.command("leave", check=False).stderr)
+        node.kill()
+        wait_serving([second])
+        self.assertEqual(self.retained(second, "kept"), "2")
+        self.assertEqual(second.stop(), 0)
+        node.command("leave")
+        node.config.write_text(alone)
+        node.start()
+        wait_serving([node])
+        self.assertEqual(self.retained(node, "kept"), "2")
+
+    def retain(self, node, topic, text):
+        made = paho.Client(paho.CallbackAPIVersion.VERSION2)
+        made.connect("127.0.0.1", node.mqtt)
+        made.loop_start()
+        made.publish(topic, text, 1, retain=True).wait_for_publish(30)
+        made.disconnect()
+        made.loop_stop()
+
+    def retained(self, node, topic):
+        got = []
+        made = paho.Client(paho.CallbackAPIVersion.VERSION2)
+        made.on_message = lambda client, data, message: got.append(message.payload.decode())
+        made.connect("127.0.0.1", node.mqtt)
+        made.subscribe(topic, 1)
+        made.loop_start()
+        eventually(f"the retained message of {topic}", lambda: got, 30)
+        made.disconnect()
+        made.loop_stop()
+        return got[0]
+
+
+if __name__ == "__main__":
+    unittest.main()
