@@ -12,7 +12,11 @@
 //! zeros at each attempt to reach upstream. Other brokers do not, because messages of a MB, each on new pages, would be
 //! forwarded half as fast.
 //!
-//! Nothing is returned while connections begin and end at the same rate, because they reuse each other's memory. Many
+//! Connections to the HTTP endpoint, handshakes that do not end, and peers over UDP are not among those connections. So
+//! every five seconds, the module also checks how much resident memory is not in use, and returns it when that has grown
+//! by a few MiB.
+//!
+//! Nothing is returned for connections while connections begin and end at the same rate, because they reuse each other's memory. Many
 //! connections that end before the next check are not detected; the next ones reuse their memory.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -23,9 +27,9 @@ use std::time::Duration;
 use anyhow::Context;
 use fulmar_broker::{Broker, TransportKind};
 
-use self::system::give_back;
 /// To be called before anything large is allocated.
 pub(super) use self::system::keep_large_off_the_heap;
+use self::system::{give_back, unused_bytes};
 
 /// Time between two checks.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -44,6 +48,11 @@ const SHARE: u64 = 8;
 /// kept for three probe timeouts (RFC 9000 section 10.2), half a second on a good link and many seconds on a bad one.
 const AGAIN_AFTER: [u32; 2] = [4, 24];
 
+/// Checks between two of memory that is not in use: adding it up takes a few ms when there are many free pieces.
+const WASTE_EVERY: u32 = 10;
+/// Growth of it that is worth returning.
+const LEAST_WASTE_BYTES: u64 = 4 << 20;
+
 /// The thread that checks; dropping this ends it.
 pub(super) struct Memory {
     stop: Option<Sender<()>>,
@@ -55,12 +64,13 @@ impl Memory {
         let (stop, stopped) = channel();
         let broker = Arc::downgrade(broker);
         let body = move || {
-            let mut watch = Watch::default();
+            let (mut watch, mut waste) = (Watch::default(), Waste::default());
             while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                 let Some(open) = open(&broker) else { return };
-                if watch.look(open) {
+                if watch.look(open) | waste.look(unused_bytes) {
                     tracing::debug!(open, "returning memory to the system");
                     give_back();
+                    waste.returned(unused_bytes());
                 }
             }
         };
@@ -128,6 +138,33 @@ impl Watch {
     }
 }
 
+/// Follows resident memory that is not in use.
+#[derive(Debug, Default)]
+struct Waste {
+    checks: u32,
+    /// What could not be returned: pages in which something is in use.
+    stays: u64,
+}
+
+impl Waste {
+    /// Whether to return memory; `unused` is asked only at some of the checks.
+    fn look(&mut self, unused: impl Fn() -> u64) -> bool {
+        self.checks += 1;
+        if self.checks < WASTE_EVERY {
+            return false;
+        }
+        self.checks = 0;
+        let unused = unused();
+        self.stays = self.stays.min(unused);
+        unused >= self.stays + LEAST_WASTE_BYTES
+    }
+
+    /// Memory was returned, and this stays.
+    fn returned(&mut self, unused: u64) {
+        self.stays = unused;
+    }
+}
+
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[allow(unsafe_code)]
 mod system {
@@ -144,6 +181,20 @@ mod system {
         unsafe { libc::malloc_trim(0) };
     }
 
+    /// Resident memory without a file that the allocator has not given to anybody.
+    pub(super) fn unused_bytes() -> u64 {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+        let mut pages =
+            statm.split_whitespace().skip(1).map_while(|field| field.parse::<u64>().ok());
+        let (Some(resident), Some(shared)) = (pages.next(), pages.next()) else { return 0 };
+        let resident = resident.saturating_sub(shared) * rustix::param::page_size() as u64;
+        // SAFETY: it takes no pointer and locks the heap itself. mallinfo2() is missing in glibc before 2.33.
+        let heap = unsafe { libc::mallinfo() };
+        // Of each number, it has the lowest 32 bits. The difference is below 2 GiB.
+        let used = heap.uordblks.wrapping_add(heap.hblkhd);
+        u64::try_from((resident as i32).wrapping_sub(used)).unwrap_or(0)
+    }
+
     pub(in crate::serve) fn keep_large_off_the_heap(is_gateway: bool) {
         let large = if is_gateway { LARGE_ON_GATEWAY } else { LARGE };
         // SAFETY: it takes no pointer; a limit is a number that others read as it was or as it is.
@@ -158,6 +209,9 @@ mod system {
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 mod system {
     pub(super) fn give_back() {}
+    pub(super) fn unused_bytes() -> u64 {
+        0
+    }
     pub(in crate::serve) fn keep_large_off_the_heap(_: bool) {}
 }
 
@@ -202,6 +256,18 @@ mod tests {
         let given: Vec<u32> = (1..100).filter(|_| watch.look(0)).collect();
         // When the number no longer falls, and these checks later.
         assert_eq!(given, [2, 2 + AGAIN_AFTER[0], 2 + AGAIN_AFTER[1]]);
+    }
+
+    #[test]
+    fn memory_that_is_not_in_use_is_returned_and_what_stays_is_not_tried_again() {
+        let mut waste = Waste::default();
+        let mut look =
+            |unused: u64| (0..WASTE_EVERY).filter(|_| waste.look(|| unused << 20)).count();
+        assert_eq!([look(3), look(8)], [0, 1]);
+        waste.returned(7 << 20);
+        let mut look =
+            |unused: u64| (0..WASTE_EVERY).filter(|_| waste.look(|| unused << 20)).count();
+        assert_eq!([look(8), look(10), look(11), look(2), look(6)], [0, 0, 1, 0, 1]);
     }
 
     #[test]
