@@ -9,7 +9,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
 use crate::caller::{Administrator, Caller};
-use crate::extract::{Query, limit};
+use crate::page::{PageQuery, Paged};
 use crate::problem::Problem;
 use crate::store::{AuditEntry, AuditQuery, NewEntry, Store, StoreError};
 
@@ -91,11 +91,6 @@ impl App {
 pub(crate) struct Wanted {
     /// From this time on, in milliseconds since the Unix epoch.
     since_ms: Option<i64>,
-    /// Maximum number of entries.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
-    limit: Option<usize>,
-    /// `next` of the previous page.
-    cursor: Option<i64>,
 }
 
 /// A page of the log, newest first.
@@ -108,16 +103,16 @@ pub(crate) struct Entries {
 }
 
 /// The log of changes
-#[utoipa::path(get, path = "/audit", params(Wanted), responses((status = 200, body = Entries)))]
+#[utoipa::path(get, path = "/audit", params(PageQuery, Wanted), responses((status = 200, body = Entries)))]
 pub(crate) async fn list(
     State(app): State<App>,
     _: Administrator,
-    Query(wanted): Query<Wanted>,
+    Paged { page, wanted }: Paged<Wanted>,
 ) -> Result<Json<Entries>, Problem> {
-    let most = limit(wanted.limit)?;
+    let most = page.limit()?;
     let query = AuditQuery {
         since_ms: wanted.since_ms.unwrap_or(0),
-        before: wanted.cursor.unwrap_or(i64::MAX),
+        before: page.cursor()?.unwrap_or(i64::MAX),
         most: most + 1,
     };
     let mut entries = app.stored(move |store| store.entries(query)).await?;

@@ -11,24 +11,15 @@ use utoipa::{IntoParams, ToSchema};
 use crate::app::App;
 use crate::audit::Change;
 use crate::caller::{Operator, Viewer};
-use crate::extract::{Name, Query, limit};
+use crate::extract::Name;
+use crate::page::{self, PageQuery, Paged, SLICE, Slice};
 use crate::problem::Problem;
-
-/// Clients that are looked at before a page ends, even if it is not full.
-const MAX_EXAMINED: usize = 20_000;
-/// Clients that are looked at at once.
-const SLICE: usize = 256;
 
 /// Which clients.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Wanted {
-    /// Maximum number of clients.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
-    limit: Option<usize>,
-    /// `next` of the previous page.
-    cursor: Option<u64>,
     /// Only clients whose identifier begins with this.
     client: Option<String>,
     /// Only clients of this user; empty for anonymous clients.
@@ -150,34 +141,17 @@ impl From<ClientConnection> for Client {
 }
 
 /// Connected clients
-#[utoipa::path(get, path = "/clients", params(Wanted), responses((status = 200, body = Clients)))]
+#[utoipa::path(get, path = "/clients", params(PageQuery, Wanted), responses((status = 200, body = Clients)))]
 pub(crate) async fn list(
     State(app): State<App>,
     _: Viewer,
-    Query(wanted): Query<Wanted>,
+    Paged { page, wanted }: Paged<Wanted>,
 ) -> Result<Json<Clients>, Problem> {
-    let most = limit(wanted.limit)?;
-    let (mut clients, mut place, mut examined) = (Vec::new(), wanted.cursor.unwrap_or(0), 0);
-    loop {
-        let slice = app.broker.connections(place, SLICE);
-        let is_last = slice.len() < SLICE;
-        examined += slice.len();
-        for client in slice {
-            if clients.len() == most {
-                return Ok(Json(Clients { clients, next: Some(place) }));
-            }
-            place = client.place;
-            if wanted.includes(&client) {
-                clients.push(Client::from(client));
-            }
-        }
-        if is_last || examined >= MAX_EXAMINED {
-            let next = (!is_last).then_some(place);
-            return Ok(Json(Clients { clients, next }));
-        }
-        // Other requests and MQTT inside HTTP have the same thread.
-        tokio::task::yield_now().await;
-    }
+    let slice = |after: &u64| Slice::of(app.broker.connections(*after, SLICE), |one| one.place);
+    let show = |client: ClientConnection| wanted.includes(&client).then(|| Client::from(client));
+    let from = page.cursor()?.unwrap_or(0);
+    let (clients, next) = page::fill(page.limit()?, from, slice, |one| one.place, show).await;
+    Ok(Json(Clients { clients, next }))
 }
 
 fn not_connected(client: &str) -> Problem {

@@ -25,7 +25,7 @@ pub(crate) struct Question {
     /// User; without it, that of the client's session, and otherwise an anonymous client's right.
     user: Option<String>,
     /// What: publish, subscribe or receive.
-    action: Deed,
+    action: ClientAction,
     /// The topic; for subscribe, a filter.
     topic: String,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Question {
 /// What a client does.
 #[derive(Clone, Copy, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-enum Deed {
+enum ClientAction {
     /// Publish to the topic.
     Publish,
     /// Subscribe to the filter.
@@ -75,9 +75,9 @@ pub(crate) async fn explain(
     let user = user.filter(|user| !user.is_empty()).or_else(|| owner.clone());
     let mut notes = Vec::new();
     let action = match action {
-        Deed::Publish => Action::Publish,
-        Deed::Subscribe => Action::Subscribe,
-        Deed::Receive => Action::Receive,
+        ClientAction::Publish => Action::Publish,
+        ClientAction::Subscribe => Action::Subscribe,
+        ClientAction::Receive => Action::Receive,
     };
     let filter = match action {
         Action::Subscribe => {

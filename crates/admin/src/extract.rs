@@ -10,10 +10,6 @@ use crate::problem::Problem;
 
 /// Largest body of a request, in bytes.
 const MAX_BODY_BYTES: usize = 256 << 10;
-/// Items of a page, unless the request says otherwise.
-const PAGE: usize = 100;
-/// Items of a page at most.
-pub(crate) const MAX_PAGE: usize = 1000;
 
 /// The query.
 pub(crate) struct Query<T>(pub(crate) T);
@@ -54,13 +50,4 @@ impl FromRequestParts<App> for Name {
         let first = params.iter().next().map(|(_, value)| Name(value.to_owned()));
         first.ok_or_else(|| Problem::not_found("there is nothing at this address"))
     }
-}
-
-/// The size of a page.
-pub(crate) fn limit(wanted: Option<usize>) -> Result<usize, Problem> {
-    let limit = wanted.unwrap_or(PAGE);
-    if (1..=MAX_PAGE).contains(&limit) {
-        return Ok(limit);
-    }
-    Err(Problem::invalid("limit", format_args!("expected 1 to {MAX_PAGE}")))
 }

@@ -21,6 +21,7 @@ mod local;
 mod log;
 mod openapi;
 mod overview;
+mod page;
 mod problem;
 mod rate;
 mod retained;

@@ -1,5 +1,7 @@
 //! Retained messages: a list by filter, one, and deleting it.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -14,24 +16,15 @@ use utoipa::{IntoParams, ToSchema};
 use crate::app::App;
 use crate::audit::Change;
 use crate::caller::{Operator, Viewer};
-use crate::extract::{Name, Query, limit};
+use crate::extract::Name;
+use crate::page::{self, PageQuery, Paged, SLICE, Slice};
 use crate::problem::Problem;
-
-/// Topics that are looked at before a page ends, even if it is not full.
-const MAX_EXAMINED: usize = 20_000;
-/// Topics that are looked at at once.
-const SLICE: usize = 256;
 
 /// Which messages.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Wanted {
-    /// Maximum number of messages.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
-    limit: Option<usize>,
-    /// `next` of the previous page.
-    cursor: Option<String>,
     /// Only topics that match this filter.
     filter: Option<String>,
 }
@@ -92,54 +85,39 @@ pub(crate) fn text_or_base64(payload: &[u8]) -> (Option<String>, Option<String>)
 }
 
 /// Retained messages
-#[utoipa::path(get, path = "/retained", params(Wanted), responses((status = 200, body = Page)))]
+#[utoipa::path(get, path = "/retained", params(PageQuery, Wanted), responses((status = 200, body = Page)))]
 pub(crate) async fn list(
     State(app): State<App>,
     _: Viewer,
-    Query(wanted): Query<Wanted>,
+    Paged { page, wanted }: Paged<Wanted>,
 ) -> Result<Json<Page>, Problem> {
-    let most = limit(wanted.limit)?;
+    let most = page.limit()?;
     let filter = wanted.filter.as_deref().unwrap_or("#");
     check_filter(filter).map_err(|error| Problem::invalid("filter", error))?;
     // Topics of other prefixes need not be looked at.
     let literal = &filter[..filter.find(['+', '#']).unwrap_or(filter.len())];
     let prefix = literal.strip_suffix('/').unwrap_or(literal);
     let now = app.now();
-    let (mut messages, mut examined) = (Vec::new(), 0);
-    let mut after = wanted.cursor.clone().unwrap_or_default();
-    if after.is_empty()
-        && let Some(message) = app.broker.retained_message(prefix, now)
-    {
-        // The list begins behind the prefix.
-        if matches(filter, prefix) {
-            messages.push(Summary::from(&*message));
-        }
-    }
-    if *after < *prefix {
-        prefix.clone_into(&mut after);
-    }
-    loop {
-        let (slice, next) = app.broker.retained_list(&after, SLICE, now);
-        examined += SLICE;
-        for message in &slice {
-            if !message.topic().starts_with(prefix) {
-                return Ok(Json(Page { messages, next: None }));
-            }
-            if messages.len() >= most {
-                return Ok(Json(Page { messages, next: Some(after) }));
-            }
-            message.topic().clone_into(&mut after);
-            if matches(filter, message.topic()) {
-                messages.push(Summary::from(&**message));
-            }
-        }
-        let Some(next) = next else { return Ok(Json(Page { messages, next: None })) };
-        after = next.into();
-        if examined >= MAX_EXAMINED {
-            return Ok(Json(Page { messages, next: Some(after) }));
-        }
-        tokio::task::yield_now().await;
-    }
+    let from: String = page.cursor()?.unwrap_or_default();
+    // The list begins behind the prefix, which may be a topic itself.
+    let mut first = match from.is_empty() {
+        true => app.broker.retained_message(prefix, now),
+        false => None,
+    };
+    let slice = |after: &String| {
+        let after = if **after < *prefix { prefix } else { after };
+        let (behind, next) = app.broker.retained_list(after, SLICE, now);
+        let read = first.iter().len() + behind.len();
+        let all = first.take().into_iter().chain(behind);
+        let items: Vec<_> = all.take_while(|one| one.topic().starts_with(prefix)).collect();
+        let next = next.filter(|_| items.len() == read).map(String::from);
+        Slice { items, next }
+    };
+    let show =
+        |message: Arc<Message>| matches(filter, message.topic()).then(|| Summary::from(&*message));
+    let cursor = |message: &Arc<Message>| message.topic().to_owned();
+    let (messages, next) = page::fill(most, from, slice, cursor, show).await;
+    Ok(Json(Page { messages, next }))
 }
 
 fn unknown(topic: &str) -> Problem {

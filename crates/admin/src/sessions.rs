@@ -13,13 +13,10 @@ use utoipa::{IntoParams, ToSchema};
 use crate::app::App;
 use crate::audit::Change;
 use crate::caller::{Operator, Viewer};
-use crate::extract::{Name, Query, limit};
+use crate::extract::Name;
+use crate::page::{self, PageQuery, Paged, SLICE, Slice};
 use crate::problem::Problem;
 
-/// Sessions that are looked at before a page ends, even if it is not full.
-const MAX_EXAMINED: usize = 20_000;
-/// Sessions that are looked at at once.
-const SLICE: usize = 256;
 /// Subscriptions of one session that are shown.
 const MAX_SUBSCRIPTIONS: usize = 1000;
 /// How often, and how many times, it is checked whether a session has ended.
@@ -31,11 +28,6 @@ const CHECKS: u32 = 500;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Wanted {
-    /// Maximum number of sessions.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
-    limit: Option<usize>,
-    /// `next` of the previous page.
-    cursor: Option<String>,
     /// Only sessions of this user; empty for anonymous clients.
     user: Option<String>,
     /// Only sessions whose client is connected, or is not.
@@ -152,34 +144,18 @@ struct Flow {
 }
 
 /// Sessions, connected or not
-#[utoipa::path(get, path = "/sessions", params(Wanted), responses((status = 200, body = Sessions)))]
+#[utoipa::path(get, path = "/sessions", params(PageQuery, Wanted), responses((status = 200, body = Sessions)))]
 pub(crate) async fn list(
     State(app): State<App>,
     _: Viewer,
-    Query(wanted): Query<Wanted>,
+    Paged { page, wanted }: Paged<Wanted>,
 ) -> Result<Json<Sessions>, Problem> {
-    let most = limit(wanted.limit)?;
-    let (mut sessions, mut examined) = (Vec::new(), 0);
-    let mut after = wanted.cursor.clone().unwrap_or_default();
-    loop {
-        let slice = app.broker.session_list(&after, SLICE);
-        let is_last = slice.len() < SLICE;
-        examined += slice.len();
-        for session in slice {
-            if sessions.len() == most {
-                return Ok(Json(Sessions { sessions, next: Some(after) }));
-            }
-            after = session.client.to_string();
-            if wanted.includes(&session) {
-                sessions.push(Session::from(session));
-            }
-        }
-        if is_last || examined >= MAX_EXAMINED {
-            let next = (!is_last).then_some(after);
-            return Ok(Json(Sessions { sessions, next }));
-        }
-        tokio::task::yield_now().await;
-    }
+    let cursor = |session: &SessionSummary| session.client.to_string();
+    let slice = |after: &String| Slice::of(app.broker.session_list(after, SLICE), cursor);
+    let show = |session: SessionSummary| wanted.includes(&session).then(|| Session::from(session));
+    let from = page.cursor()?.unwrap_or_default();
+    let (sessions, next) = page::fill(page.limit()?, from, slice, cursor, show).await;
+    Ok(Json(Sessions { sessions, next }))
 }
 
 fn unknown(client: &str) -> Problem {

@@ -2,6 +2,7 @@
 //!
 //! A change that would leave nobody who can undo it is refused by the store ([`Refused::LastAdministrator`]).
 
+use std::ops::Bound;
 use std::sync::Arc;
 
 use axum::Json as JsonBody;
@@ -13,12 +14,13 @@ use fulmar_identity::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::audit::Change;
 use crate::caller::{Administrator, Role};
-use crate::extract::{Json, Name, Query, limit};
+use crate::extract::{Json, Name};
+use crate::page::{self, Everything, PageQuery, Paged, SLICE, Slice};
 use crate::problem::Problem;
 
 /// Longest life of a token, in seconds: ten years.
@@ -197,18 +199,6 @@ pub(crate) struct Users {
     next: Option<String>,
 }
 
-/// Which users.
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct Wanted {
-    /// Maximum number of users.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
-    limit: Option<usize>,
-    /// `next` of the previous page.
-    cursor: Option<String>,
-}
-
 /// A user to be added.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -241,23 +231,23 @@ fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Option<Ro
 }
 
 /// Users in the store of identities
-#[utoipa::path(get, path = "/users", params(Wanted), responses((status = 200, body = Users)))]
+#[utoipa::path(get, path = "/users", params(PageQuery), responses((status = 200, body = Users)))]
 pub(crate) async fn users(
     State(app): State<App>,
     _: Administrator,
-    Query(wanted): Query<Wanted>,
+    Paged { page, wanted: Everything {} }: Paged<Everything>,
 ) -> Result<JsonBody<Users>, Problem> {
-    use std::ops::Bound;
-    let most = limit(wanted.limit)?;
-    let after = wanted.cursor.unwrap_or_default();
-    let mut users: Vec<User> = app.identities.read(|state| {
-        let range = (Bound::Excluded(&*after), Bound::Unbounded);
-        let range = state.clients().range::<str, _>(range).take(most + 1);
-        range.map(|(_, client)| User::from(&**client)).collect()
-    });
-    let more = users.len() > most;
-    users.truncate(most);
-    let next = users.last().filter(|_| more).map(|last| last.name.clone());
+    let slice = |after: &String| {
+        let range = (Bound::Excluded(&**after), Bound::Unbounded);
+        let part = |state: &fulmar_identity::State| {
+            let range = state.clients().range::<str, _>(range).take(SLICE);
+            range.map(|(_, client)| User::from(&**client)).collect()
+        };
+        Slice::of(app.identities.read(part), |user: &User| user.name.clone())
+    };
+    let from = page.cursor()?.unwrap_or_default();
+    let cursor = |user: &User| user.name.clone();
+    let (users, next) = page::fill(page.limit()?, from, slice, cursor, Some).await;
     Ok(JsonBody(Users { users, next }))
 }
 

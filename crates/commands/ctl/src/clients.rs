@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::api::{Api, encode};
 use crate::bans;
+use crate::list::{self, ListArgs, OwnerArgs};
 use crate::table::{self, Column, plain};
 
 #[derive(Debug, Subcommand)]
@@ -15,18 +16,13 @@ pub(crate) enum Command {
         /// Only clients whose identifier begins with this
         #[arg(long, value_name = "PREFIX")]
         client: Option<String>,
-        /// Only clients of this user; "" for anonymous clients
-        #[arg(long, value_name = "NAME")]
-        user: Option<String>,
+        #[command(flatten)]
+        owner: OwnerArgs,
         /// Only clients with this transport, such as quic
         #[arg(long, value_name = "NAME")]
         transport: Option<String>,
-        /// Only clients with at least this number of queued messages
-        #[arg(long, value_name = "MESSAGES")]
-        queued: Option<usize>,
-        /// Maximum number of clients
-        #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
-        most: usize,
+        #[command(flatten)]
+        list: ListArgs,
     },
     /// Show one client, with the statistics of its path
     Show {
@@ -76,16 +72,10 @@ fn yes(value: &Value) -> String {
 
 pub(crate) async fn run(api: &Api, command: &Command) -> anyhow::Result<()> {
     match command {
-        Command::List { client, user, transport, queued, most } => {
-            let given = [("client", client), ("user", user), ("transport", transport)];
-            let mut query: Vec<String> = given
-                .iter()
-                .filter_map(|(name, value)| Some(format!("{name}={}", encode(value.as_ref()?))))
-                .collect();
-            query.extend(queued.map(|queued| format!("queued={queued}")));
-            let path = format!("/clients?{}", query.join("&"));
-            let clients = api.pages(&path, "clients", *most).await?;
-            api.print(&clients, |clients| table::rows(clients, COLUMNS));
+        Command::List { client, owner, transport, list } => {
+            let own = [("client", client.clone()), ("transport", transport.clone())];
+            let parameters = own.into_iter().chain(owner.parameters());
+            list::print(api, ("/clients", "clients"), parameters, list, COLUMNS).await?;
         }
         Command::Show { client } => {
             let client = api.get(&format!("/clients/{}", encode(client))).await?;

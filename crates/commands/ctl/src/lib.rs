@@ -10,6 +10,7 @@ mod bans;
 mod clients;
 mod duration;
 mod inspect;
+mod list;
 mod server;
 mod sessions;
 mod table;

@@ -4,24 +4,20 @@ use clap::Subcommand;
 use http::Method;
 
 use crate::api::{Api, encode};
+use crate::list::{self, ListArgs, OwnerArgs};
 use crate::table::{self, Column, plain};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List sessions, connected or not
     List {
-        /// Only sessions of this user; "" for anonymous clients
-        #[arg(long, value_name = "NAME")]
-        user: Option<String>,
+        #[command(flatten)]
+        owner: OwnerArgs,
         /// Only sessions whose client is not connected
         #[arg(long)]
         disconnected: bool,
-        /// Only sessions with at least this number of queued messages
-        #[arg(long, value_name = "MESSAGES")]
-        queued: Option<usize>,
-        /// Maximum number of sessions
-        #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
-        most: usize,
+        #[command(flatten)]
+        list: ListArgs,
     },
     /// Show one session with its subscriptions and flows
     Show {
@@ -42,9 +38,8 @@ pub(crate) enum Retained {
         /// Only topics that match this filter
         #[arg(default_value = "#")]
         filter: String,
-        /// Maximum number of messages
-        #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
-        most: usize,
+        #[command(flatten)]
+        list: ListArgs,
     },
     /// Show a retained message
     Show {
@@ -76,14 +71,10 @@ const MESSAGES: &[Column] = &[
 
 pub(crate) async fn run(api: &Api, command: &Command) -> anyhow::Result<()> {
     match command {
-        Command::List { user, disconnected, queued, most } => {
-            let mut query = Vec::new();
-            query.extend(user.as_ref().map(|user| format!("user={}", encode(user))));
-            query.extend(disconnected.then(|| "connected=false".to_owned()));
-            query.extend(queued.map(|queued| format!("queued={queued}")));
-            let path = format!("/sessions?{}", query.join("&"));
-            let sessions = api.pages(&path, "sessions", *most).await?;
-            api.print(&sessions, |sessions| table::rows(sessions, SESSIONS));
+        Command::List { owner, disconnected, list } => {
+            let connected = disconnected.then(|| false.to_string());
+            let parameters = owner.parameters().into_iter().chain([("connected", connected)]);
+            list::print(api, ("/sessions", "sessions"), parameters, list, SESSIONS).await?;
         }
         Command::Show { client } => {
             let session = api.get(&format!("/sessions/{}", encode(client))).await?;
@@ -99,10 +90,9 @@ pub(crate) async fn run(api: &Api, command: &Command) -> anyhow::Result<()> {
 
 pub(crate) async fn retained(api: &Api, command: &Retained) -> anyhow::Result<()> {
     match command {
-        Retained::List { filter, most } => {
-            let path = format!("/retained?filter={}", encode(filter));
-            let messages = api.pages(&path, "messages", *most).await?;
-            api.print(&messages, |messages| table::rows(messages, MESSAGES));
+        Retained::List { filter, list } => {
+            let parameters = [("filter", Some(filter.clone()))];
+            list::print(api, ("/retained", "messages"), parameters, list, MESSAGES).await?;
         }
         Retained::Show { topic } => {
             let message = api.get(&format!("/retained/{}", encode(topic))).await?;

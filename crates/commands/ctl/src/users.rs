@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::api::{Api, encode};
 use crate::duration;
+use crate::list::{self, ListArgs};
 use crate::table::{self, Column, plain};
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -37,7 +38,10 @@ impl Role {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List users
-    List,
+    List {
+        #[command(flatten)]
+        list: ListArgs,
+    },
     /// Add a user; the password comes from the terminal, or is the first line of standard input
     Add {
         /// User
@@ -113,9 +117,8 @@ async fn change(api: &Api, name: &str, change: Value) -> anyhow::Result<()> {
 
 pub(crate) async fn run(api: &Api, command: &Command) -> anyhow::Result<()> {
     match command {
-        Command::List => {
-            let users = api.pages("/users", "users", usize::MAX).await?;
-            api.print(&users, |users| table::rows(users, USERS));
+        Command::List { list } => {
+            list::print(api, ("/users", "users"), [], list, USERS).await?;
         }
         Command::Add { name, role } => {
             let user =
