@@ -9,6 +9,7 @@ mod cli;
     feature = "admin",
     feature = "bench",
     feature = "bulk",
+    feature = "cluster",
     feature = "demo",
     feature = "import",
     feature = "lab",
