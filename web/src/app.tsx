@@ -44,20 +44,32 @@ const SCREENS: readonly (readonly [string, Screen])[] = [
 ];
 
 export function App() {
+  const isBroker = path.value === '/broker' || path.value.startsWith('/broker/');
+  if (isBroker || state.config.value?.platform === false) return <BrokerPage />;
+  // Which of the two it is, is not known yet.
+  if (!state.session.value && !state.config.value && !state.configTried.value) return null;
   if (!state.session.value || path.value === '/login') return <Login />;
   return <Shell>{state.isHomes.value ? <Homes /> : <Current />}</Shell>;
 }
 
+const importHomes = () => import('./homes/section').then((module) => module.Section);
+const importBroker = () => import('./broker/broker').then((module) => module.Section);
+
 /** The screens of homes, which are fetched when they are first needed. */
-function Homes() {
+const Homes = () => <Fetched fetch={importHomes} />;
+
+/** Those of the broker, for operators. */
+const BrokerPage = () => <Fetched fetch={importBroker} />;
+
+function Fetched({ fetch }: { fetch: () => Promise<ComponentType> }) {
   const [Section, setSection] = useState<ComponentType | null>(null);
   const [isBroken, setBroken] = useState(false);
   useEffect(() => {
-    import('./homes/section').then(
-      (module) => setSection(() => module.Section),
+    fetch().then(
+      (section) => setSection(() => section),
       () => setBroken(true),
     );
-  }, []);
+  }, [fetch]);
   if (isBroken) return <Note tone="warn">This part of the app could not be loaded. Reload the page.</Note>;
   return Section && <Section />;
 }

@@ -61,6 +61,7 @@ async function main(): Promise<void> {
   setInterval(() => (state.clock.value = Date.now()), CLOCK_MS);
   void installServiceWorker();
   await loadConfig();
+  state.configTried.value = true;
   stayLive();
   await flush();
   await refresh();

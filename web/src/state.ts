@@ -13,6 +13,8 @@ export const session = signal<Session | null>(null);
 export const expired = signal(false);
 export const twinId = signal<string | null>(null);
 export const config = signal<Config | null>(null);
+/** The server has been asked for it, or cannot be. */
+export const configTried = signal(false);
 export const device = signal('');
 export const deviceName = signal('');
 export const theme = signal<Theme>('system');
@@ -54,6 +56,7 @@ export const twin = computed<TwinRole | null>(
 );
 export const isOffice = computed(() => ['office', 'admin', 'viewer'].includes(twin.value?.role ?? ''));
 export const isHomes = computed(() => twin.value?.kind === 'homes');
+export const isServerAdmin = computed(() => user.value?.server_admin === true);
 export const mayWrite = computed(() => twin.value !== null && twin.value.role !== 'viewer');
 export const mayManage = computed(() => ['office', 'admin'].includes(twin.value?.role ?? ''));
 

@@ -19,6 +19,8 @@ export interface User {
   name: string;
   display_name: string | null;
   role?: string;
+  /** An admin of the server operates the broker too. */
+  server_admin?: boolean;
   twins: TwinRole[];
 }
 
@@ -43,6 +45,8 @@ export interface Config {
     webtransport?: { url: string; certificate_hashes: string[] } | null;
     websocket?: { url: string } | null;
   } | null;
+  /** Without a platform, the app is the broker's page. Absent on servers before that page. */
+  platform?: boolean;
   demo?: { user?: string; password?: string; [key: string]: unknown } | null;
 }
 

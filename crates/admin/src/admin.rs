@@ -26,6 +26,11 @@ impl Admin {
         Ok(Admin { app })
     }
 
+    /// Keeps the history of the last hour, without end.
+    pub async fn keep_history(&self) {
+        self.app.keep_history().await;
+    }
+
     /// Everything below [`PREFIX`](crate::PREFIX).
     pub fn router(&self) -> axum::Router {
         crate::routes::router(self.app.clone())

@@ -12,10 +12,13 @@ use fulmar_identity::Identities;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-use crate::caller::{Administrators, Refused};
+use crate::administrators::{Administrators, Refused};
+use crate::history::History;
+use crate::pass::Computed;
 use crate::rate::Rate;
 use crate::server::Server;
 use crate::store::{NewEntry, Store};
+use crate::web_sessions::WebSessions;
 
 /// Requests of one user: per second in the long run, and at once.
 const REQUESTS_PER_S: f64 = 50.0;
@@ -73,6 +76,9 @@ pub(crate) struct Inner {
     pub(crate) backups: Arc<Semaphore>,
     pub(crate) taps: Arc<Semaphore>,
     pub(crate) log: Mutex<LogUntil>,
+    pub(crate) web_sessions: WebSessions,
+    pub(crate) overview: Computed,
+    pub(crate) history: Mutex<History>,
     pub(crate) store: Store,
 }
 
@@ -106,6 +112,9 @@ impl App {
             backups: Arc::new(Semaphore::new(1)),
             taps: Arc::new(Semaphore::new(MAX_TAPS)),
             log: Mutex::default(),
+            web_sessions: WebSessions::default(),
+            overview: Computed::default(),
+            history: Mutex::default(),
             store,
         }))
     }

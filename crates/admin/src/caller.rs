@@ -1,11 +1,10 @@
 //! The caller of a request: to whom its credentials belong, and what that role may do.
 //!
-//! Credentials are in the Authorization header alone. There are no cookies, so that no page can act for a visitor; a
-//! browser may however remember a password for the Basic scheme, so that pages may not use that.
+//! Credentials are in the Authorization header, or those of a browser's session (`web_sessions`), whose cookie alone does
+//! nothing. A browser may remember a password for the Basic scheme and send it with any page's requests, so that pages
+//! may not use that.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::pin::Pin;
 use std::time::Instant;
 
 use axum::extract::{ConnectInfo, FromRequestParts};
@@ -13,77 +12,13 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
+pub(crate) use crate::administrators::Role;
+use crate::administrators::{Credentials, Login, Principal, Refused};
 use crate::app::App;
 use crate::local::LocalCaller;
 use crate::problem::Problem;
-
-/// What an administrative user may do; each role includes those before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    /// Sees clients, sessions, topics and rules.
-    Viewer,
-    /// Also disconnects, bans, deletes sessions and retained messages, and reads messages.
-    Operator,
-    /// Also users and rules, backups, and the log of changes.
-    Administrator,
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Role::Viewer => "viewer",
-            Role::Operator => "operator",
-            Role::Administrator => "administrator",
-        })
-    }
-}
-
-/// An administrative user.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Principal {
-    /// The name.
-    pub name: String,
-    /// What it may do.
-    pub role: Role,
-}
-
-/// What a request shows of its sender.
-#[derive(Clone, Copy)]
-pub enum Credentials<'a> {
-    /// `Authorization: Bearer TOKEN`.
-    Token(&'a str),
-    /// `Authorization: Basic`.
-    Password {
-        /// The name.
-        user: &'a str,
-        /// The password.
-        password: &'a str,
-    },
-}
-
-/// Why credentials do not make an administrative user.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// They are wrong.
-    Wrong,
-    /// They belong to a user without such a role.
-    NoRole,
-    /// There were too many attempts, or the server is busy: later.
-    TooOften,
-}
-
-/// An answer that may take the time of a hash.
-pub type Answer<'a> = Pin<Box<dyn Future<Output = Result<Principal, Refused>> + Send + 'a>>;
-
-/// Where administrative users are.
-pub trait Administrators: Send + Sync {
-    /// To whom the credentials of a request from this address belong.
-    fn principal<'a>(&'a self, credentials: Credentials<'a>, from: IpAddr) -> Answer<'a>;
-}
+use crate::web_sessions;
 
 /// The user who sent a request, and from where.
 #[derive(Clone, Debug)]
@@ -115,31 +50,49 @@ impl FromRequestParts<App> for Caller {
 const HOW: &str = "send Authorization: Bearer TOKEN, or user and password with the Basic scheme";
 
 async fn remote(parts: &Parts, app: &App) -> Result<Caller, Problem> {
-    let from = parts.extensions.get::<ConnectInfo<SocketAddr>>();
-    let from = from.map_or(IpAddr::from(Ipv4Addr::UNSPECIFIED), |from| from.0.ip());
+    let from = address(parts);
+    if !parts.headers.contains_key(header::AUTHORIZATION)
+        && let Some(cookie) = web_sessions::cookie(parts)
+    {
+        let Principal { name, role } = app.web_sessions.principal(&cookie, &parts.headers)?;
+        return Ok(Caller { name, role, from: from.to_string() });
+    }
     let shown = Shown::of(&parts.headers)?;
-    app.failures.check(&from, Instant::now()).map_err(|seconds| {
-        Problem::too_often("too many failed logins from this address: wait", seconds)
-    })?;
-    let outcome = app.administrators.principal(shown.credentials(), from).await;
-    match outcome {
-        Ok(Principal { name, role }) => Ok(Caller { name, role, from: from.to_string() }),
-        Err(Refused::TooOften) => Err(Problem::too_often("too many logins: wait", 10)),
-        Err(refused) => {
-            let _ = app.failures.take(from, Instant::now());
-            app.login_failed(shown.user(), from, refused);
-            Err(match refused {
-                Refused::NoRole => Problem::forbidden(
-                    "this user has no administration role: ask an administrator for one",
-                ),
-                _ => Problem::unauthorized(format!("wrong or expired credentials; {HOW}")),
-            })
+    let Login { principal: Principal { name, role }, .. } = app.log_in(&shown, from).await?;
+    Ok(Caller { name, role, from: from.to_string() })
+}
+
+/// The address from which a request came.
+pub(crate) fn address(parts: &Parts) -> IpAddr {
+    let from = parts.extensions.get::<ConnectInfo<SocketAddr>>();
+    from.map_or(IpAddr::from(Ipv4Addr::UNSPECIFIED), |from| from.0.ip())
+}
+
+impl App {
+    /// Checks credentials, within the limits of failed logins.
+    pub(crate) async fn log_in(&self, shown: &Shown, from: IpAddr) -> Result<Login, Problem> {
+        self.failures.check(&from, Instant::now()).map_err(|seconds| {
+            Problem::too_often("too many failed logins from this address: wait", seconds)
+        })?;
+        match self.administrators.log_in(shown.credentials(), from).await {
+            Ok(login) => Ok(login),
+            Err(Refused::TooOften) => Err(Problem::too_often("too many logins: wait", 10)),
+            Err(refused) => {
+                let _ = self.failures.take(from, Instant::now());
+                self.login_failed(shown.user(), from, refused);
+                Err(match refused {
+                    Refused::NoRole => Problem::forbidden(
+                        "this user has no administration role: ask an administrator for one",
+                    ),
+                    _ => Problem::unauthorized(format!("wrong or expired credentials; {HOW}")),
+                })
+            }
         }
     }
 }
 
 /// The credentials of a request.
-enum Shown {
+pub(crate) enum Shown {
     Token(String),
     Password(String, String),
 }

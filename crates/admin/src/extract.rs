@@ -1,6 +1,6 @@
 //! Queries, bodies and path parameters, with errors as problem details.
 
-use axum::body::{Bytes, to_bytes};
+use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{FromRequest, FromRequestParts, Query as AxumQuery, RawPathParams, Request};
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
@@ -30,12 +30,17 @@ impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &App) -> Result<Json<T>, Problem> {
-        let body: Bytes = to_bytes(request.into_body(), MAX_BODY_BYTES)
-            .await
-            .map_err(|_| Problem::malformed(format!("the body exceeds {MAX_BODY_BYTES} bytes")))?;
-        let value = serde_json::from_slice(&body);
-        value.map(Json).map_err(|error| Problem::malformed(format!("the body: {error}")))
+        body(request.into_body()).await.map(Json)
     }
+}
+
+/// A JSON body.
+pub(crate) async fn body<T: DeserializeOwned>(sent: Body) -> Result<T, Problem> {
+    let bytes: Bytes = to_bytes(sent, MAX_BODY_BYTES)
+        .await
+        .map_err(|_| Problem::malformed(format!("the body exceeds {MAX_BODY_BYTES} bytes")))?;
+    let value = serde_json::from_slice(&bytes);
+    value.map_err(|error| Problem::malformed(format!("the body: {error}")))
 }
 
 /// The only parameter of a path, percent-decoded.

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod administrators;
 mod app;
 mod archive;
 mod audit;
@@ -17,11 +18,13 @@ mod caller;
 mod clients;
 mod explain;
 mod extract;
+mod history;
 mod local;
 mod log;
 mod openapi;
 mod overview;
 mod page;
+mod pass;
 mod problem;
 mod rate;
 mod retained;
@@ -32,13 +35,18 @@ mod store;
 mod tap;
 #[cfg(test)]
 mod tests;
+mod topics;
 mod users;
+mod web_session;
+mod web_sessions;
 
 pub use admin::Admin;
+pub use administrators::{
+    Administrators, Answer, Credentials, Holds, Login, Principal, Refused, Role,
+};
 pub use app::Settings;
 pub use archive::{Manifest, RestoreError, restore};
-pub use caller::{Administrators, Answer, Credentials, Principal, Refused, Role};
 pub use local::{LocalCaller, SOCKET_FILE, SocketPath};
 pub use openapi::PREFIX;
-pub use server::{Later, Server, Tapped};
+pub use server::{Certificate, Later, Listener, Server, ServerState, Tapped, Upstream};
 pub use store::{AuditEntry, AuditQuery, DATABASE_FILE, StoreError, read_audit};

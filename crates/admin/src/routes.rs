@@ -12,12 +12,17 @@ use utoipa_axum::routes;
 use crate::app::App;
 use crate::openapi::{self, PREFIX};
 use crate::problem::Problem;
-use crate::{audit, backup, bans, clients, explain, log, overview, retained, sessions, tap, users};
+use crate::{
+    audit, backup, bans, clients, explain, log, overview, retained, sessions, tap, topics, users,
+    web_session,
+};
 
 fn api() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(overview::me))
+        .routes(routes!(web_session::begin, web_session::end))
         .routes(routes!(overview::show))
+        .routes(routes!(overview::show_history))
         .routes(routes!(clients::list))
         .routes(routes!(clients::show, clients::disconnect))
         .routes(routes!(bans::list, bans::add))
@@ -26,6 +31,7 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(sessions::show, sessions::delete))
         .routes(routes!(retained::list))
         .routes(routes!(retained::show, retained::delete))
+        .routes(routes!(topics::list))
         .routes(routes!(explain::explain))
         .routes(routes!(tap::tap))
         .routes(routes!(log::show, log::change))

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::pin::Pin;
 
 use fulmar_mqtt::QoS;
+use serde::Serialize;
 use tokio::sync::mpsc;
+use utoipa::ToSchema;
 
 /// A result that comes later; the error is a sentence.
 pub type Later<'a, T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
@@ -22,6 +24,78 @@ pub struct Tapped {
     pub retain: bool,
     /// Messages dropped since the one before, because the tap was too slow.
     pub dropped: u64,
+}
+
+/// An upstream broker of the gateway, and its outbox.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
+pub struct Upstream {
+    /// NAME of `[upstreams.NAME]`; absent for `[upstream]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Transport of the connection; absent while there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transport: Option<&'static str>,
+    /// Messages in the outbox.
+    pub queued_messages: u64,
+    /// Their size in bytes.
+    pub queued_bytes: u64,
+    /// When the oldest of them arrived, in milliseconds since the Unix epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oldest_ms: Option<u64>,
+    /// Messages that the upstream broker has acknowledged, since the start.
+    pub sent: u64,
+    /// Messages from upstream, since the start.
+    pub received: u64,
+    /// Messages dropped: outbox full, too old, expired or refused.
+    pub dropped: u64,
+    /// Times the connection's address has changed, since the start.
+    pub migrations: u64,
+    /// Connections made with 0-RTT, since the start.
+    pub early_data: u64,
+    /// Smoothed round-trip time in microseconds; only over QUIC.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rtt_us: Option<u64>,
+    /// What the upstream broker refuses, or why the outbox cannot be written; empty if all is well.
+    pub problem: String,
+}
+
+/// A certificate that the server presents, or a list that it uses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Certificate {
+    /// What it is for, in words.
+    pub name: &'static str,
+    /// When it expires, in milliseconds since the Unix epoch.
+    pub expires_ms: u64,
+    /// Whether the server replaces it by itself.
+    pub is_renewed: bool,
+}
+
+/// A bound listener.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Listener {
+    /// Its name in `[listeners]`.
+    pub name: &'static str,
+    /// Its address and port.
+    pub address: String,
+}
+
+/// What operators see of the rest of the server.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
+pub struct ServerState {
+    /// Listeners with their addresses.
+    pub listeners: Vec<Listener>,
+    /// Upstream brokers; empty without a gateway.
+    pub upstreams: Vec<Upstream>,
+    /// Certificates, and lists of revoked ones.
+    pub certificates: Vec<Certificate>,
+    /// Bytes free in the data folder's file system, if the system reports them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_free_bytes: Option<u64>,
+    /// Bytes of the process's resident memory, if the system reports them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resident_bytes: Option<u64>,
+    /// Seconds of processor time that the process has used.
+    pub processor_s: f64,
 }
 
 /// The rest of the server.
@@ -52,6 +126,9 @@ pub trait Server: Send + Sync {
     /// # Errors
     /// A sentence.
     fn copy_to(&self, folder: &Path) -> Result<Vec<String>, String>;
+
+    /// What operators see of it. From memory, or a few system calls.
+    fn state(&self) -> ServerState;
 
     /// Where the rule of this number is, counted from 0, in words.
     fn place_of_rule(&self, number: usize) -> String;

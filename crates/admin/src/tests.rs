@@ -3,6 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use axum::body::Body;
 use axum::extract::ConnectInfo;
@@ -14,26 +15,43 @@ use serde_json::Value;
 use tower_service::Service as _;
 
 use crate::store::Store;
-use crate::{Admin, Administrators, Answer, Credentials, LocalCaller, Principal, Refused, Role};
+use crate::{
+    Admin, Administrators, Answer, Credentials, LocalCaller, Login, Principal, Refused, Role,
+};
 
-/// Tokens are the names of roles.
-struct ByRole;
+mod web;
+
+/// Tokens are the names of roles; so are users, with a password. Both are valid until they are revoked.
+#[derive(Default)]
+struct ByRole {
+    revoked: Arc<AtomicBool>,
+}
 
 impl Administrators for ByRole {
-    fn principal<'a>(&'a self, credentials: Credentials<'a>, _: IpAddr) -> Answer<'a> {
+    fn log_in<'a>(&'a self, credentials: Credentials<'a>, _: IpAddr) -> Answer<'a> {
         let role = match credentials {
+            Credentials::Password { user: "operator", password: "right" } => Ok(Role::Operator),
             Credentials::Token("viewer") => Ok(Role::Viewer),
             Credentials::Token("operator") => Ok(Role::Operator),
             Credentials::Token("administrator") => Ok(Role::Administrator),
             Credentials::Token("reader-of-a-twin") => Err(Refused::NoRole),
             _ => Err(Refused::Wrong),
         };
-        Box::pin(async move { role.map(|role| Principal { name: role.to_string(), role }) })
+        let revoked = Arc::clone(&self.revoked);
+        Box::pin(async move {
+            let role = role?;
+            let principal = Principal { name: role.to_string(), role };
+            let holds = move || (!revoked.load(Ordering::Relaxed)).then_some(role);
+            Ok(Login { principal, holds: Box::new(holds) })
+        })
     }
 }
 
-/// A server without MQTT clients of its own.
-struct NoServer;
+/// A server without MQTT clients of its own, which counts how often it is looked at.
+#[derive(Default)]
+struct NoServer {
+    looks: Arc<AtomicUsize>,
+}
 
 impl crate::Server for NoServer {
     fn clear_retained<'a>(&'a self, _: &'a str) -> crate::Later<'a, ()> {
@@ -56,6 +74,11 @@ impl crate::Server for NoServer {
         Err("none".to_owned())
     }
 
+    fn state(&self) -> crate::ServerState {
+        self.looks.fetch_add(1, Ordering::Relaxed);
+        crate::ServerState::default()
+    }
+
     fn place_of_rule(&self, number: usize) -> String {
         number.to_string()
     }
@@ -63,6 +86,8 @@ impl crate::Server for NoServer {
 
 struct Api {
     admin: Admin,
+    revoked: Arc<AtomicBool>,
+    looks: Arc<AtomicUsize>,
     _folder: tempfile::TempDir,
 }
 
@@ -77,15 +102,18 @@ impl Api {
             internal_sessions: Vec::new(),
         };
         let broker = Broker::new(config, Arc::new(NoStorage), Restored::default(), Timestamp(1));
-        let administrators = Arc::new(ByRole);
-        let (server, data) = (Arc::new(NoServer), "/nonexistent".into());
+        let (administrators, server) = (ByRole::default(), NoServer::default());
+        let (revoked, looks) = (Arc::clone(&administrators.revoked), Arc::clone(&server.looks));
+        let (administrators, server) = (Arc::new(administrators), Arc::new(server));
+        let data = "/nonexistent".into();
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("identities.db");
         let identities =
             Arc::new(fulmar_identity::Identities::open(&file, Box::new(|_, _, _| {})).unwrap());
         let settings =
             crate::Settings { broker, administrators, identities, server, data, version: "1.2.3" };
-        Api { admin: Admin::with_store(settings, Store::in_memory()).unwrap(), _folder: folder }
+        let admin = Admin::with_store(settings, Store::in_memory()).unwrap();
+        Api { admin, revoked, looks, _folder: folder }
     }
 
     async fn response(&self, request: Request<Body>) -> Response<Body> {

@@ -202,6 +202,16 @@ impl Broker {
         (messages.collect(), next)
     }
 
+    /// The first topic from this one on that has a retained message, without the broker's own (`$`).
+    #[must_use]
+    pub fn retained_topic_from(&self, from: &str) -> Option<Box<str>> {
+        let retained = self.retained().read();
+        if !from.starts_with('$') && retained.get(from).is_some() {
+            return Some(from.into());
+        }
+        retained.topics_after(from).next().map(Box::from)
+    }
+
     /// A topic's retained message, whatever the rules say.
     #[must_use]
     pub fn retained_message(&self, topic: &str, now: Timestamp) -> Option<Arc<Message>> {

@@ -33,6 +33,10 @@ export class ApiError extends Error {
 
 export interface Request {
   method?: string;
+  /** Another API of the server than the platform's. */
+  prefix?: string;
+  /** The page's secret of a broker session; the browser adds the cookie (docs/administration.md). */
+  session?: string | null;
   token?: string | null;
   json?: unknown;
   body?: Blob;
@@ -46,9 +50,10 @@ export interface Answer<T> {
   data: T;
 }
 
-/** `path` begins with `/`, below `/api/v1`. A 304 has `data` null. */
+/** `path` begins with `/`, below `/api/v1` or another prefix. A 304 has `data` null. */
 export async function call<T>(path: string, request: Request = {}): Promise<Answer<T>> {
   const headers = new Headers({ accept: 'application/json' });
+  if (request.session) headers.set('x-fulmar-session', request.session);
   if (request.token) headers.set('authorization', `Bearer ${request.token}`);
   if (request.ifMatch) headers.set('if-match', request.ifMatch);
   if (request.ifNoneMatch) headers.set('if-none-match', request.ifNoneMatch);
@@ -65,18 +70,19 @@ export async function call<T>(path: string, request: Request = {}): Promise<Answ
     headers,
     body,
     cache: 'no-store',
-    credentials: 'omit',
+    credentials: request.session === undefined ? 'omit' : 'same-origin',
     signal: AbortSignal.timeout(TIMEOUT_MS),
   };
-  let response = await send(path, init);
+  const url = (request.prefix ?? PREFIX) + path;
+  let response = await send(url, init);
   // Sent in the first flight of a connection; the server asks for it after the handshake (RFC 8470).
-  if (response.status === 425) response = await send(path, init);
+  if (response.status === 425) response = await send(url, init);
   return answer<T>(response);
 }
 
-async function send(path: string, init: RequestInit): Promise<Response> {
+async function send(url: string, init: RequestInit): Promise<Response> {
   try {
-    return await fetch(PREFIX + path, init);
+    return await fetch(url, init);
   } catch {
     throw new ApiError(0, 'The server cannot be reached.');
   }

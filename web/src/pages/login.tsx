@@ -6,7 +6,7 @@ import { login } from '../data/account';
 import * as state from '../state';
 import { Logo } from '../ui/icons';
 import { Field, Note } from '../ui/parts';
-import { navigate } from '../ui/router';
+import { Link, navigate } from '../ui/router';
 
 export function Login() {
   const demo = state.config.value?.demo;
@@ -71,6 +71,9 @@ export function Login() {
             Demonstration: <code>{demo.user}</code> / <code>{demo.password}</code>
           </p>
         )}
+        <p class="small-text">
+          <Link to="/broker">Operate the broker</Link>
+        </p>
         {state.mine.value.length > 0 && (
           <p class="muted small-text">Your readings stay on this device and are sent after you log in.</p>
         )}

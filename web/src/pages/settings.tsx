@@ -8,7 +8,7 @@ import * as state from '../state';
 import { Icon } from '../ui/icons';
 import { Choice, Dialog, Field, Note, Page } from '../ui/parts';
 import { Link } from '../ui/router';
-import { OFFICE } from '../ui/shell';
+import { BROKER, OFFICE } from '../ui/shell';
 
 export function More() {
   return (
@@ -26,6 +26,20 @@ export function More() {
                 </Link>
               </li>
             ))}
+          </ul>
+        </section>
+      )}
+      {state.isServerAdmin.value && (
+        <section aria-labelledby="server-head">
+          <h2 id="server-head">Server</h2>
+          <ul class="rows">
+            <li>
+              <Link to={BROKER.to} class="row-link">
+                <Icon name={BROKER.icon} />
+                <strong class="grow">{BROKER.text}</strong>
+                <Icon name="next" size={18} />
+              </Link>
+            </li>
           </ul>
         </section>
       )}

@@ -2,6 +2,7 @@
 // words beside them or in the label of what holds them.
 
 const PATHS = {
+  broker: 'M4 5h16v6H4V5Zm0 8h16v6H4v-6Zm3-5h.01M7 16h.01M11 8h6m-6 8h6',
   home: 'M4 11.5 12 4l8 7.5M6 10v10h12V10M10 20v-6h4v6',
   rules: 'M5 4v6m0 4v6M12 4v2m0 4v10M19 4v9m0 4v3M3 12h4M10 8h4m3 7h4',
   sensor: 'M8 12a4 4 0 1 0 8 0 4 4 0 0 0-8 0Zm-3.500 6.500a9 9 0 0 1 0-13m15 0a9 9 0 0 1 0 13',

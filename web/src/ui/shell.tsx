@@ -24,7 +24,7 @@ const FIELD: Way[] = [
   { to: '/drive', text: 'Radio', icon: 'radio', also: ['/walk'] },
   { to: '/pending', text: 'Pending', icon: 'pending' },
 ];
-const MORE: Way = { to: '/more', text: 'More', icon: 'more', also: ['/settings', '/office'] };
+const MORE: Way = { to: '/more', text: 'More', icon: 'more', also: ['/settings', '/office', '/broker'] };
 
 /** Sections are shown by role; another one, such as monitoring, is another list like this. */
 export const OFFICE: Way[] = [
@@ -43,6 +43,9 @@ const HOMES: Way[] = [
   { to: '/sensors', text: 'Sensors', icon: 'sensor' },
   { to: '/rules', text: 'Rules', icon: 'rules' },
 ];
+
+/** For admins of the server, whatever their installations. */
+export const BROKER: Way = { to: '/broker', text: 'Broker', icon: 'broker' };
 
 function isCurrent(way: Way): boolean {
   const now = path.value;
@@ -104,6 +107,8 @@ export function Shell({ children }: { children: ComponentChildren }) {
         ))}
         {isOffice && <p class="side-head">Office</p>}
         {isOffice && OFFICE.map((way) => <WayLink key={way.to} way={way} />)}
+        {state.isServerAdmin.value && <p class="side-head">Server</p>}
+        {state.isServerAdmin.value && <WayLink way={BROKER} />}
         <span class="grow" />
         <WayLink way={{ to: '/settings', text: 'Settings', icon: 'settings' }} />
       </nav>

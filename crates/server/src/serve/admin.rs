@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use fulmar_admin::{
-    Admin, Administrators, Answer, Later, LocalCaller, Principal, Refused, Role, Settings,
-    SocketPath, Tapped,
+    Admin, Administrators, Answer, Later, LocalCaller, Login, Principal, Refused, Role,
+    ServerState, Settings, SocketPath, Tapped,
 };
 use fulmar_broker::Broker;
 use fulmar_identity::{API_TOKEN_PREFIX, AdministrationRole, Identities};
@@ -26,6 +26,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use super::http_publish::{self, Credentials};
 use super::local_client::{self, LocalReceiver, LocalSender};
 use super::platform::Platform;
+use super::watched::Watched;
 use crate::config::Config;
 
 /// What the log calls its MQTT clients' listener.
@@ -55,12 +56,14 @@ impl Running {
         (data, identities): (&Path, &Arc<Identities>),
         platform: Option<&Platform>,
         (handoff, config, store): (Handoff, &Config, Option<&Arc<SqliteStorage>>),
+        watched: Watched,
     ) -> anyhow::Result<Running> {
         let server = Server {
             handoff,
             config: config.clone(),
             data: data.to_owned(),
             store: store.map(Arc::downgrade),
+            watched,
         };
         let identities = Arc::clone(identities);
         let users = Users {
@@ -126,11 +129,16 @@ impl Socket {
             let _entered = runtime.enter();
             UnixListener::from_std(listener).context("the administration socket")?
         };
+        let admin = admin.clone();
         let service = admin.router().into_make_service_with_connect_info::<LocalCaller>();
         let serve = async move {
-            let serving = std::pin::pin!(axum::serve(listener, service).into_future());
+            let serving = axum::serve(listener, service).into_future();
             // Without waiting for requests: a tap has no end.
-            futures_util::future::select(serving, stopped).await;
+            tokio::select! {
+                _ = serving => {}
+                () = admin.keep_history() => {}
+                _ = stopped => {}
+            }
         };
         let thread = std::thread::Builder::new().name("fulmar-admin".into());
         let thread = thread.spawn(move || runtime.block_on(serve))?;
@@ -155,6 +163,7 @@ struct Server {
     data: PathBuf,
     /// The server closes it, although a request may still be answered.
     store: Option<Weak<SqliteStorage>>,
+    watched: Watched,
 }
 
 impl fulmar_admin::Server for Server {
@@ -201,6 +210,10 @@ impl fulmar_admin::Server for Server {
         copied.map_err(|error| crate::exit::explain(&error))
     }
 
+    fn state(&self) -> ServerState {
+        self.watched.state()
+    }
+
     fn place_of_rule(&self, number: usize) -> String {
         format!("[[acl.rules]] number {} of the configuration", number + 1)
     }
@@ -244,32 +257,52 @@ struct Users {
 
 impl Users {
     /// The user of the store with this password; `None` if there is none of this name, so that the platform is asked.
-    async fn stored(&self, user: &str, password: &str) -> Option<Result<Principal, Refused>> {
-        let known = self.identities.read(|state| state.clients().contains_key(user));
-        if !known && self.platform.is_some() {
+    async fn stored(&self, user: &str, password: &str) -> Option<Result<Login, Refused>> {
+        let known = self.identities.read(|state| state.clients().get(user).map(Arc::clone));
+        if known.is_none() && self.platform.is_some() {
             return None;
         }
         let Ok(_turn) = self.hashing.try_acquire() else { return Some(Err(Refused::TooOften)) };
         let identities = Arc::clone(&self.identities);
-        let (user, password) = (user.to_owned(), password.to_owned());
-        let verify = move || identities.verify_password(&user, &password);
+        let (name, password) = (user.to_owned(), password.to_owned());
+        let verify = move || identities.verify_password(&name, &password);
         let found = tokio::task::spawn_blocking(verify).await.unwrap_or_default();
-        Some(found.map(principal).ok_or(Refused::Wrong))
+        let (Some(found), Some(known)) = (found, known) else { return Some(Err(Refused::Wrong)) };
+        let identities = Arc::clone(&self.identities);
+        // As long as the user has this password.
+        let holds = move || {
+            identities.read(|state| {
+                let now = state.clients().get(&known.username)?;
+                let same = !now.disabled && now.password == known.password;
+                now.administration.filter(|_| same).map(role)
+            })
+        };
+        Some(Ok(Login { principal: principal(found), holds: Box::new(holds) }))
+    }
+
+    fn api_token(&self, token: &str) -> Result<Login, Refused> {
+        let found = self.identities.verify_token(token).map(principal).ok_or(Refused::Wrong)?;
+        let (identities, token) = (Arc::clone(&self.identities), token.to_owned());
+        let holds = move || identities.verify_token(&token).map(|found| role(found.role));
+        Ok(Login { principal: found, holds: Box::new(holds) })
+    }
+}
+
+fn role(role: AdministrationRole) -> Role {
+    match role {
+        AdministrationRole::Viewer => Role::Viewer,
+        AdministrationRole::Operator => Role::Operator,
+        AdministrationRole::Administrator => Role::Administrator,
     }
 }
 
 fn principal(found: fulmar_identity::Principal) -> Principal {
-    let role = match found.role {
-        AdministrationRole::Viewer => Role::Viewer,
-        AdministrationRole::Operator => Role::Operator,
-        AdministrationRole::Administrator => Role::Administrator,
-    };
     let name = if found.is_token { format!("token:{}", found.name) } else { found.name.into() };
-    Principal { name, role }
+    Principal { name, role: role(found.role) }
 }
 
 impl Administrators for Users {
-    fn principal<'a>(
+    fn log_in<'a>(
         &'a self,
         credentials: fulmar_admin::Credentials<'a>,
         from: IpAddr,
@@ -277,8 +310,7 @@ impl Administrators for Users {
         Box::pin(async move {
             match credentials {
                 fulmar_admin::Credentials::Token(token) if token.starts_with(API_TOKEN_PREFIX) => {
-                    let found = self.identities.verify_token(token);
-                    return found.map(principal).ok_or(Refused::Wrong);
+                    return self.api_token(token);
                 }
                 fulmar_admin::Credentials::Password { user, password } => {
                     if let Some(decided) = self.stored(user, password).await {
@@ -298,9 +330,9 @@ async fn platform_user(
     platform: &Platform,
     credentials: fulmar_admin::Credentials<'_>,
     from: IpAddr,
-) -> Result<Principal, Refused> {
+) -> Result<Login, Refused> {
     use fulmar_platform::LoginRefused;
-    let user = match credentials {
+    let admitted = match credentials {
         fulmar_admin::Credentials::Token(token) => {
             platform.admit(token, None).ok_or(Refused::Wrong)?
         }
@@ -311,10 +343,17 @@ async fn platform_user(
             })?
         }
     };
-    if !platform.is_server_admin(&user.user) {
+    if !platform.is_server_admin(&admitted.user) {
         return Err(Refused::NoRole);
     }
-    Ok(Principal { name: user.user, role: Role::Administrator })
+    let principal = Principal { name: admitted.user.clone(), role: Role::Administrator };
+    let platform = platform.clone();
+    let holds = move || {
+        let valid =
+            platform.is_session(&admitted.session) && platform.is_server_admin(&admitted.user);
+        valid.then_some(Role::Administrator)
+    };
+    Ok(Login { principal, holds: Box::new(holds) })
 }
 
 #[cfg(not(feature = "platform"))]
@@ -322,6 +361,6 @@ async fn platform_user(
     platform: &Platform,
     _: fulmar_admin::Credentials<'_>,
     _: IpAddr,
-) -> Result<Principal, Refused> {
+) -> Result<Login, Refused> {
     platform.nobody()
 }

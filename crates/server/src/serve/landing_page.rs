@@ -1,8 +1,8 @@
 //! The page at `/` while there is no app to open. It shows which program answers, where clients connect, and where
 //! metrics, health and the documentation are.
 //!
-//! It is shown without a platform (`[platform] enabled = false`, or a gateway), with a platform that has no users yet,
-//! because nobody could log in, and by a program built without the app. Anybody can see the page, so it lists only
+//! It is shown with a platform that has no users yet, because nobody could log in, and by a program built without the
+//! app. Without a platform, the app is the broker's page, and clients that are no browsers get this page. Anybody can see the page, so it lists only
 //! listeners that the client can reach, and none of those on loopback addresses to clients on other machines.
 
 use std::fmt::Write as _;
@@ -67,9 +67,11 @@ impl LandingPage {
         LandingPage { platform, listeners }
     }
 
-    /// Why `/` is not the app now; `None` if it is. `built` is true if the program contains the app.
-    pub(super) fn reason(&self, built: bool) -> Option<Reason> {
+    /// Why `/` is not the app now; `None` if it is. `built` is true if the program contains the app, `for_browser` if the
+    /// client is one. Without a platform, the app is the broker's page, of which curl would show nothing.
+    pub(super) fn reason(&self, built: bool, for_browser: bool) -> Option<Reason> {
         match &self.platform {
+            None if built && for_browser && cfg!(feature = "admin") => None,
             None => Some(Reason::NoPlatform),
             Some(_) if !built => Some(Reason::NotBuilt),
             Some(platform) => platform.has_no_users().then_some(Reason::NoUsers),
@@ -120,13 +122,13 @@ fn reachable(bound: &[(&'static str, SocketAddr)], near: bool) -> Vec<(Kind, u16
 fn write(reason: Reason, protocol: &str, host: &str, reachable: Vec<(Kind, u16)>) -> String {
     let role = match reason {
         Reason::NoPlatform => {
-            "This is an MQTT broker. It runs without the platform for meters and homes, so there is \
-             no app at this address."
+            "This is an MQTT broker. It runs without the platform for meters and homes. In a browser, \
+             this address is the broker's page, if the program was built with it."
         }
         Reason::NoUsers => {
             "This is an MQTT broker with the platform for meters and homes, which has no users yet. \
              Once <code>fulmar user add NAME --admin</code> on the broker's machine has made the first \
-             one, this address is the app."
+             one, this address is the app. <a href=/broker>The broker's page</a> is there already."
         }
         Reason::NotBuilt => {
             "This is an MQTT broker. The program was built without the web app. With Node.js 18 or later \

@@ -147,12 +147,14 @@ pub(super) fn start_web(
         bodies: bodies.clone(),
         knows: platform.knows(),
     };
+    let has_platform = platform.get().is_some();
     let router = |bound: &Bound| {
         let hashes = certificates.webtransport_certificate.hashes.clone();
         let publisher =
             HttpPublisher::new(running.server.handoff(), config, "https", &config.listeners.https);
         let router = status::router().merge(apis).merge(publisher.router());
-        let router = router.merge(PageConfig::new(bound, hashes, Value::Null).router());
+        let router =
+            router.merge(PageConfig::new(bound, hashes, Value::Null, has_platform).router());
         let router =
             if config.lab.objects { router.merge(fulmar_http::objects::router()) } else { router };
         let landing = LandingPage::new(platform.get().cloned(), Arc::clone(listeners));

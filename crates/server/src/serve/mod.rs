@@ -45,6 +45,7 @@ mod stored;
 mod udp;
 #[cfg(feature = "platform")]
 mod users;
+mod watched;
 #[cfg(feature = "platform")]
 mod webhooks;
 mod webtransport_certificate;

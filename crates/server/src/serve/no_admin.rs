@@ -9,6 +9,7 @@ use fulmar_store::SqliteStorage;
 use fulmar_transport::Handoff;
 
 use super::platform::Platform;
+use super::watched::Watched;
 use crate::config::Config;
 
 /// None.
@@ -20,6 +21,7 @@ impl Running {
         _: (&Path, &Arc<Identities>),
         _: Option<&Platform>,
         _: (Handoff, &Config, Option<&Arc<SqliteStorage>>),
+        _: Watched,
     ) -> anyhow::Result<Running> {
         Ok(Running)
     }

@@ -31,14 +31,22 @@ pub(super) struct PageConfig {
     hashes: Hashes,
     /// Describes the running demonstration; null if there is none.
     demo: Arc<Value>,
+    /// Without one, the app is the broker's page.
+    has_platform: bool,
 }
 
 impl PageConfig {
-    pub(super) fn new(bound: &Bound, hashes: Hashes, demo: Value) -> PageConfig {
+    pub(super) fn new(
+        bound: &Bound,
+        hashes: Hashes,
+        demo: Value,
+        has_platform: bool,
+    ) -> PageConfig {
         PageConfig {
             webtransport: bound.webtransport.as_slice().into(),
             hashes,
             demo: Arc::new(demo),
+            has_platform,
         }
     }
 
@@ -91,6 +99,7 @@ async fn config(
             "websocket": { "url": format!("wss://{authority}/mqtt") },
         },
         "demo": *page.demo,
+        "platform": page.has_platform,
     });
     let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
     (headers, config.to_string()).into_response()
@@ -104,7 +113,7 @@ mod tests {
     fn endpoint(listeners: &[&str], authority: &str, peer: &str) -> (String, usize) {
         let webtransport = listeners.iter().map(|address| address.parse().unwrap()).collect();
         let bound = Bound { https: Vec::new(), webtransport };
-        let page = PageConfig::new(&bound, Hashes::of([[1; 32], [2; 32]]), Value::Null);
+        let page = PageConfig::new(&bound, Hashes::of([[1; 32], [2; 32]]), Value::Null, true);
         let (url, hashes) = page.webtransport(&authority.parse().unwrap(), peer.parse().unwrap());
         (url, hashes.len())
     }

@@ -49,7 +49,8 @@ pub fn has_web_app() -> bool {
 pub(super) async fn answer(landing: LandingPage, request: Request<Body>) -> Response<Body> {
     let path = request.uri().path();
     let file = find(files::FILES, path, request.headers());
-    let reason = landing.reason(has_web_app()).filter(|_| path == "/");
+    let for_browser = accepts_html(request.headers());
+    let reason = landing.reason(has_web_app(), for_browser).filter(|_| path == "/");
     let style = path == landing_page::STYLE_PATH;
     if file.is_none() && reason.is_none() && !style {
         return not_found();
@@ -83,9 +84,14 @@ fn find(files: &'static [File], path: &str, headers: &HeaderMap) -> Option<&'sta
 
 /// Whether a browser requests a page, at a path that is not one of files or of the API.
 fn is_screen(path: &str, headers: &HeaderMap) -> bool {
-    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
     let other = ["/api/", HASHED].iter().any(|start| path.starts_with(start));
-    !other && accept.is_some_and(|accept| accept.contains("text/html"))
+    !other && accepts_html(headers)
+}
+
+/// Whether a client names HTML among what it accepts, as browsers do and curl does not.
+fn accepts_html(headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    accept.is_some_and(|accept| accept.contains("text/html"))
 }
 
 fn send(file: &'static File, request: &Request<Body>) -> Response<Body> {

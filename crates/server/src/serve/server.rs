@@ -32,6 +32,7 @@ use super::otlp::Telemetry;
 use super::publish_hook::IncomingHook;
 use super::revocation::{FileStates, Revocation};
 use super::stored::{Stored, TakenOver};
+use super::watched::Watched;
 use super::{
     acme, admin, first_administrator, http, http_publish, listeners, platform, replaced_hashes,
     secrets,
@@ -330,6 +331,15 @@ impl Parts {
             (&data, identities.get()),
             platform.get(),
             (running.server.handoff(), config, store.as_ref()),
+            Watched {
+                listeners: Arc::clone(&shown),
+                gateway: gateway.as_ref().map(Gateway::status),
+                machine: certificates.machine(&data),
+                has_acme: orders.is_some(),
+                webtransport: (!config.listeners.webtransport().is_empty())
+                    .then(|| Arc::clone(&certificates.webtransport_certificate.identity)),
+                crl_next_update: revocation.next_update(),
+            },
         )?;
         let apis = platform.router().merge(admin.router());
         let web = listeners::start_web(config, tls, &running, (&platform, apis), &bodies, &shown)?;

@@ -1,9 +1,13 @@
 //! The gateway's metrics: counters and gauges for `/metrics`.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+#[cfg(feature = "admin")]
+use std::time::Duration;
 
 use fulmar_client::{PathStats, Transport};
 use fulmar_gateway::mapping::Priority;
+#[cfg(feature = "admin")]
+use fulmar_gateway::outbox::Dropped;
 use fulmar_gateway::outbox::Totals;
 use fulmar_gateway::uplink_scheduler::UplinkScheduler;
 use parking_lot::Mutex;
@@ -129,6 +133,32 @@ impl GatewayMetrics {
     pub(super) fn disconnected(&self) {
         *self.transport.lock() = None;
         *self.path.lock() = None;
+    }
+
+    /// What the administration API shows.
+    #[cfg(feature = "admin")]
+    pub(super) fn upstream(&self) -> fulmar_admin::Upstream {
+        let (totals, path) = (*self.totals.lock(), *self.path.lock());
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let Dropped { full, age, expired } = totals.dropped;
+        let refused = of(&self.refused) + of(&self.refused_here);
+        let failure = self.failure.lock().clone();
+        let failure = failure.map(|why| format!("the outbox cannot be written: {why}"));
+        let micros = |rtt: Duration| u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX);
+        fulmar_admin::Upstream {
+            name: self.label.clone(),
+            transport: self.transport.lock().map(Transport::scheme),
+            queued_messages: totals.messages,
+            queued_bytes: totals.bytes,
+            oldest_ms: totals.oldest_ms,
+            sent: of(&self.sent),
+            received: of(&self.received),
+            dropped: full + age + expired + refused,
+            migrations: of(&self.migrations),
+            early_data: of(&self.early),
+            rtt_us: path.and_then(|path| path.rtt).map(micros),
+            problem: failure.unwrap_or_else(|| self.refusals().trim_end().to_owned()),
+        }
     }
 
     /// All metrics at a time in milliseconds since the Unix epoch.

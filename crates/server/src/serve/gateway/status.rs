@@ -32,6 +32,12 @@ impl GatewayStatus {
         all
     }
 
+    /// What the administration API shows.
+    #[cfg(feature = "admin")]
+    pub(crate) fn upstreams(&self) -> Vec<fulmar_admin::Upstream> {
+        self.0.iter().map(|one| one.upstream()).collect()
+    }
+
     /// Whether the upstream brokers accept all messages, and text for the operator. A refusal requires the operator; a
     /// link that is down does not.
     pub(crate) fn health(&self) -> (bool, String) {

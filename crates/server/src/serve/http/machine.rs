@@ -33,6 +33,20 @@ impl Machine {
         Machine { data, identity, started: SystemTime::now() }
     }
 
+    /// When the certificate of the listeners expires.
+    #[cfg(feature = "admin")]
+    pub(in crate::serve) fn certificate_end(&self) -> Option<SystemTime> {
+        self.identity.not_after()
+    }
+
+    /// Processor time used, resident bytes, and bytes free in the data folder's file system.
+    #[cfg(feature = "admin")]
+    pub(in crate::serve) fn usage(&self) -> (Duration, Option<u64>, Option<u64>) {
+        let room = rustix::fs::statvfs(&self.data).ok();
+        let free = room.map(|room| room.f_bavail.saturating_mul(room.f_frsize));
+        (processor_time(), resident_bytes().map(|bytes| bytes as u64), free)
+    }
+
     pub(super) fn metrics(&self) -> [Metric; 6] {
         let room = rustix::fs::statvfs(&self.data).ok();
         let bytes = |blocks: fn(&rustix::fs::StatVfs) -> u64| {

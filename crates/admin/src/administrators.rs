@@ -1,0 +1,90 @@
+//! Where administrative users are, and what their logins are: the server answers this for the API.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::pin::Pin;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// What an administrative user may do; each role includes those before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Sees clients, sessions, topics and rules.
+    Viewer,
+    /// Also disconnects, bans, deletes sessions and retained messages, and reads messages.
+    Operator,
+    /// Also users and rules, backups, and the log of changes.
+    Administrator,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Role::Viewer => "viewer",
+            Role::Operator => "operator",
+            Role::Administrator => "administrator",
+        })
+    }
+}
+
+/// An administrative user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Principal {
+    /// The name.
+    pub name: String,
+    /// What it may do.
+    pub role: Role,
+}
+
+/// What a request shows of its sender.
+#[derive(Clone, Copy)]
+pub enum Credentials<'a> {
+    /// `Authorization: Bearer TOKEN`.
+    Token(&'a str),
+    /// `Authorization: Basic`.
+    Password {
+        /// The name.
+        user: &'a str,
+        /// The password.
+        password: &'a str,
+    },
+}
+
+/// Why credentials do not make an administrative user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// They are wrong.
+    Wrong,
+    /// They belong to a user without such a role.
+    NoRole,
+    /// There were too many attempts, or the server is busy: later.
+    TooOften,
+}
+
+/// An accepted login.
+pub struct Login {
+    /// Whose it is.
+    pub principal: Principal,
+    /// What its user may do at a later time; `None` once the credentials are no longer valid. Answers from memory.
+    pub holds: Holds,
+}
+
+/// What the user of a login may do now.
+pub type Holds = Box<dyn Fn() -> Option<Role> + Send + Sync>;
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Login").field("principal", &self.principal).finish_non_exhaustive()
+    }
+}
+
+/// An answer that may take the time of a hash.
+pub type Answer<'a> = Pin<Box<dyn Future<Output = Result<Login, Refused>> + Send + 'a>>;
+
+/// Where administrative users are.
+pub trait Administrators: Send + Sync {
+    /// To whom the credentials of a request from this address belong.
+    fn log_in<'a>(&'a self, credentials: Credentials<'a>, from: IpAddr) -> Answer<'a>;
+}

@@ -1,0 +1,78 @@
+//! What the administration API shows of the parts of a server that are not the broker.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
+
+use fulmar_transport::tls::Identity;
+
+use super::gateway::GatewayStatus;
+use super::http::Machine;
+use super::landing_page::Listeners;
+
+/// Parts of a running server.
+#[cfg_attr(not(feature = "admin"), expect(dead_code, reason = "nothing shows it"))]
+pub(super) struct Watched {
+    /// All listeners, once they are bound.
+    pub(super) listeners: Listeners,
+    /// `None` where there is no `[upstream]`.
+    pub(super) gateway: Option<GatewayStatus>,
+    pub(super) machine: Machine,
+    /// Whether certificates are ordered with ACME.
+    pub(super) has_acme: bool,
+    /// That of the `webtransport` listeners; `None` if there are none.
+    pub(super) webtransport: Option<Arc<Identity>>,
+    /// When the first list of revoked certificates expires, in seconds since the Unix epoch; 0 without any.
+    pub(super) crl_next_update: Arc<AtomicI64>,
+}
+
+#[cfg(feature = "admin")]
+mod shown {
+    use std::sync::atomic::Ordering;
+    use std::time::SystemTime;
+
+    use fulmar_admin::{Certificate, Listener, ServerState};
+
+    use super::{GatewayStatus, Watched};
+
+    fn ms(time: SystemTime) -> Option<u64> {
+        let since = time.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+        u64::try_from(since.as_millis()).ok()
+    }
+
+    impl Watched {
+        /// Its state now.
+        pub(in crate::serve) fn state(&self) -> ServerState {
+            let bound = self.listeners.get().map_or(&[][..], Vec::as_slice);
+            let listeners = bound.iter().map(|(name, address)| {
+                let address = address.to_string();
+                Listener { name, address }
+            });
+            let (processor, resident_bytes, disk_free_bytes) = self.machine.usage();
+            ServerState {
+                listeners: listeners.collect(),
+                upstreams: self.gateway.as_ref().map(GatewayStatus::upstreams).unwrap_or_default(),
+                certificates: self.certificates(),
+                disk_free_bytes,
+                resident_bytes,
+                processor_s: processor.as_secs_f64(),
+            }
+        }
+
+        fn certificates(&self) -> Vec<Certificate> {
+            let one = |name, end: Option<SystemTime>, is_renewed| {
+                Some(Certificate { name, expires_ms: ms(end?)?, is_renewed })
+            };
+            let webtransport = self.webtransport.as_ref().and_then(|identity| identity.not_after());
+            let crl = self.crl_next_update.load(Ordering::Relaxed);
+            let crl = u64::try_from(crl).ok().filter(|seconds| *seconds > 0);
+            let crl =
+                crl.map(|seconds| SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds));
+            let all = [
+                one("listeners", self.machine.certificate_end(), self.has_acme),
+                one("webtransport listeners", webtransport, true),
+                one("list of revoked client certificates", crl, false),
+            ];
+            all.into_iter().flatten().collect()
+        }
+    }
+}

@@ -1,0 +1,201 @@
+// The server around the broker: budgets, storage, certificates, gateway, listeners.
+
+import { amount, ago, dateTime, plural } from '../lib/format';
+import { Empty, Note, Table, Tag } from '../ui/parts';
+import { bytes, certificateUrgency, duration, milliseconds, share, transportName, upstreamName } from './lib';
+import { BrokerScreen, Facts } from './parts';
+import { overview } from './state';
+import type { Overview, Upstream } from './types';
+
+export function ServerPage() {
+  const now = overview.value;
+  return (
+    <BrokerScreen title="Server">
+      {now ? (
+        <>
+          <div class="pair">
+            <Budgets now={now} />
+            <Process now={now} />
+          </div>
+          <Certificates now={now} />
+          <Gateway now={now} />
+          <Listeners now={now} />
+        </>
+      ) : (
+        <p class="muted" role="status">
+          Loading …
+        </p>
+      )}
+    </BrokerScreen>
+  );
+}
+
+const ACCOUNTS: Record<string, string> = {
+  sessions: 'Sessions and subscriptions',
+  messages: 'Queued and retained messages',
+  output: 'Output to slow clients',
+  aliases: 'Topic aliases',
+  input: 'Received and not yet processed',
+};
+
+function Budgets({ now }: { now: Overview }) {
+  return (
+    <section class="card" aria-labelledby="budgets-head" data-testid="budgets">
+      <h2 id="budgets-head">Budgets of memory</h2>
+      <ul class="meters">
+        {now.memory.map(({ account, used_bytes, limit_bytes }) => {
+          const part = limit_bytes > 0 ? Math.min(1, used_bytes / limit_bytes) : 0;
+          const name = ACCOUNTS[account] ?? account;
+          return (
+            <li key={account}>
+              <span class="row">
+                <span class="grow">{name}</span>
+                <small class="muted">
+                  {bytes(used_bytes)} of {bytes(limit_bytes)}
+                </small>
+              </span>
+              <div
+                class={part > 0.9 ? 'gauge bad' : part > 0.7 ? 'gauge warn' : 'gauge'}
+                role="meter"
+                aria-label={name}
+                aria-valuenow={Math.round(part * 100)}
+                aria-valuemin={0}
+                aria-valuemax={100}
+              >
+                <span style={{ width: `${part * 100}%` }} />
+              </div>
+            </li>
+          );
+        })}
+      </ul>
+      <p class="muted small-text">Parts of [limits] memory. Above half of one, each user has a fair share.</p>
+    </section>
+  );
+}
+
+function Process({ now }: { now: Overview }) {
+  const { disk_free_bytes, resident_bytes, processor_s } = now.server;
+  const upMs = Math.max(1, now.now_ms - now.started_ms);
+  return (
+    <section class="card" aria-labelledby="process-head">
+      <h2 id="process-head">Process and storage</h2>
+      <Facts
+        facts={[
+          ['Version', now.version],
+          ['Started', `${dateTime(now.started_ms)}, ${duration(upMs)} ago`],
+          ['Processor', `${share((processor_s * 1000) / upMs)} of a core since then`],
+          ['Memory', resident_bytes === undefined ? null : bytes(resident_bytes)],
+          ['Disk', disk_free_bytes === undefined ? null : `${bytes(disk_free_bytes)} free`],
+          [
+            'Storage',
+            now.storage_problem ? (
+              <Tag tone="bad">{now.storage_problem}</Tag>
+            ) : (
+              `works, ${plural(now.storage_backlog, 'operation')} not yet durable`
+            ),
+          ],
+          ['Sessions', amount(now.sessions)],
+          ['Subscriptions', amount(now.subscriptions)],
+          [
+            'Retained',
+            `${plural(now.retained_messages, 'message')}, ${bytes(now.retained_bytes)}, with the broker's own under $SYS`,
+          ],
+        ]}
+      />
+    </section>
+  );
+}
+
+function Certificates({ now }: { now: Overview }) {
+  const { certificates } = now.server;
+  return (
+    <section class="stack" aria-labelledby="certificates-head">
+      <h2 id="certificates-head">Certificates</h2>
+      {certificates.length === 0 && <p class="muted">No listener presents a certificate.</p>}
+      {certificates.length > 0 && (
+        <Table
+          caption="Certificates and their ends"
+          rows={certificates}
+          rowKey={(one) => one.name}
+          testid="certificates"
+          columns={[
+            { name: 'For', cell: (one) => one.name },
+            { name: 'Expires', cell: (one) => dateTime(one.expires_ms) },
+            {
+              name: 'Left',
+              cell: (one) => {
+                const left = one.expires_ms - now.now_ms;
+                const tone = certificateUrgency(one, now.now_ms);
+                return <Tag tone={tone}>{left <= 0 ? 'expired' : duration(left)}</Tag>;
+              },
+            },
+            { name: 'Renewal', cell: (one) => (one.is_renewed ? 'by the server' : 'by you, then reload') },
+          ]}
+        />
+      )}
+    </section>
+  );
+}
+
+function Gateway({ now }: { now: Overview }) {
+  const { upstreams } = now.server;
+  return (
+    <section class="stack" aria-labelledby="gateway-head" data-testid="gateway">
+      <h2 id="gateway-head">Gateway</h2>
+      {upstreams.length === 0 && (
+        <Empty icon="export" title="This broker forwards to no other">
+          A section [upstream] in the configuration makes it a gateway.
+        </Empty>
+      )}
+      <div class="pair">
+        {upstreams.map((one) => (
+          <UpstreamCard key={one.name ?? ''} upstream={one} nowMs={now.now_ms} />
+        ))}
+      </div>
+    </section>
+  );
+}
+
+function UpstreamCard({ upstream, nowMs }: { upstream: Upstream; nowMs: number }) {
+  const { transport, oldest_ms, rtt_us, problem } = upstream;
+  return (
+    <section class="card" aria-label={upstreamName(upstream)}>
+      <div class="row">
+        <h3 class="grow">{upstreamName(upstream)}</h3>
+        <Tag tone={transport ? 'good' : 'warn'}>
+          {transport ? `connected, ${transportName(transport)}` : 'not connected'}
+        </Tag>
+      </div>
+      {problem && <Note tone="bad">{problem}</Note>}
+      <Facts
+        facts={[
+          ['Outbox', `${plural(upstream.queued_messages, 'message')}, ${bytes(upstream.queued_bytes)}`],
+          ['Oldest', oldest_ms === undefined ? null : ago(oldest_ms, nowMs)],
+          ['Acknowledged', amount(upstream.sent)],
+          ['Received', amount(upstream.received)],
+          ['Dropped', amount(upstream.dropped)],
+          ['Round-trip time', rtt_us === undefined ? null : milliseconds(rtt_us)],
+          ['Address changes', amount(upstream.migrations)],
+          ['0-RTT', plural(upstream.early_data, 'connection')],
+        ]}
+      />
+    </section>
+  );
+}
+
+function Listeners({ now }: { now: Overview }) {
+  return (
+    <section class="stack" aria-labelledby="listeners-head">
+      <h2 id="listeners-head">Listeners</h2>
+      <Table
+        caption="Listeners"
+        rows={now.server.listeners}
+        rowKey={(one) => `${one.name} ${one.address}`}
+        columns={[
+          { name: 'Listener', cell: (one) => <code>{one.name}</code> },
+          { name: 'Address', cell: (one) => one.address },
+        ]}
+      />
+    </section>
+  );
+}
