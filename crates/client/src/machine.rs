@@ -213,11 +213,13 @@ impl<P, R> Machine<P, R> {
         self.pump();
     }
 
-    pub(crate) fn subscribe(&mut self, filters: Vec<(String, SubscribeOptions)>, token: R) {
+    /// Subscribes when connected; the outcome has `token`.
+    pub fn subscribe(&mut self, filters: Vec<(String, SubscribeOptions)>, token: R) {
         self.request(Ask::Subscribe(filters), token);
     }
 
-    pub(crate) fn unsubscribe(&mut self, filters: Vec<String>, token: R) {
+    /// Unsubscribes when connected; the outcome has `token`.
+    pub fn unsubscribe(&mut self, filters: Vec<String>, token: R) {
         self.request(Ask::Unsubscribe(filters), token);
     }
 

@@ -74,6 +74,18 @@ impl World {
         World::start((disk, Restored::default()), workers, (limits, internal), now)
     }
 
+    /// A world with the storage `disk`, from which `restored` was read.
+    #[must_use]
+    pub fn restored(
+        disk: Arc<dyn Volume>,
+        restored: Restored,
+        workers: usize,
+        limits: Limits,
+        now: Timestamp,
+    ) -> World {
+        World::start((disk, restored), workers, (limits, Vec::new()), now)
+    }
+
     fn start(
         (disk, restored): (Arc<dyn Volume>, Restored),
         workers: usize,

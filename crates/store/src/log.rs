@@ -132,7 +132,7 @@ impl Log {
         options: &Options,
         report: &mut impl FnMut(&str),
     ) -> Result<(), String> {
-        let position = record::encode(self.tail, self.tail.epoch, kind, &mut self.bytes);
+        let position = self.tail.next(kind, &mut self.bytes);
         let mut pause = options.retry_first;
         let mut closing = false;
         loop {

@@ -112,12 +112,7 @@ pub struct RecordView<'a> {
 }
 
 /// Encodes the record that follows `after`, in `epoch`.
-pub(crate) fn encode(
-    after: LogPosition,
-    epoch: u64,
-    kind: RecordKind<'_>,
-    out: &mut Vec<u8>,
-) -> LogPosition {
+fn encode(after: LogPosition, epoch: u64, kind: RecordKind<'_>, out: &mut Vec<u8>) -> LogPosition {
     out.clear();
     out.push(VERSION);
     out.extend_from_slice(&epoch.to_le_bytes());
@@ -171,6 +166,11 @@ impl LogPosition {
             return Err(RecordError::Broken { after: self, found: number, epoch });
         }
         Ok(RecordView { position, kind: Some(kind) })
+    }
+
+    /// Encodes the record that follows this position in the same epoch, and returns its position.
+    pub fn next(self, kind: RecordKind<'_>, out: &mut Vec<u8>) -> LogPosition {
+        encode(self, self.epoch, kind, out)
     }
 
     /// The record with which a process claims the log behind this position, and its position.

@@ -1,0 +1,15 @@
+//! Mistakes that the simulation must find.
+
+/// A known mistake of the design, made by every node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mistake {
+    /// None.
+    #[default]
+    None,
+    /// Two appends in flight. Behind a claim, the second one finds the end of the log that it expects.
+    TwoInFlight,
+    /// A node acknowledges although its lease has ended.
+    NoLease,
+    /// A reader does not check numbers and checksums.
+    NoChain,
+}

@@ -1,0 +1,444 @@
+//! What a node of a cluster does on threads (`crates/server/src/serve/cluster`), one step after the other.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fulmar_broker::{Limits, Timestamp};
+use fulmar_cluster::{Holder, Watch};
+use fulmar_simulator::{Tables, Volume as _, World};
+use fulmar_store::journal::{Claimant, LogPosition};
+use parking_lot::Mutex;
+
+use crate::engine::{Answer, Control, Request};
+use crate::mistake::Mistake;
+use crate::reader::{Applied, Reader};
+use crate::storage::{Clock, NodeStorage};
+use crate::writer::{Known, Writer};
+
+/// After this long, a request counts as lost.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Time between two looks at the control record.
+const LOOK: Duration = Duration::from_millis(250);
+/// After a renewal without an answer.
+const RENEW_AGAIN: Duration = Duration::from_millis(200);
+/// A node that has handed over leaves the lease to others for this time.
+const HOLD_OFF: Duration = Duration::from_secs(5);
+
+/// A request without an answer so far.
+#[derive(Clone, Copy)]
+struct Asked {
+    id: u64,
+    at: Instant,
+}
+
+impl Asked {
+    fn is_lost(self, now: Instant) -> bool {
+        now.saturating_duration_since(self.at) >= PATIENCE
+    }
+}
+
+/// The lease of this node.
+struct Keeper {
+    holder: Holder,
+    revision: u64,
+    asked: Option<Asked>,
+}
+
+enum Role {
+    StandBy { watch: Watch, asked: Option<Asked>, look_at: Instant },
+    Taking { revision: u64, asked: Option<Asked> },
+    Claiming { keeper: Keeper, asked: Option<Asked>, at_end: bool },
+    Serving(Box<Serving>),
+}
+
+/// A node that serves.
+struct Serving {
+    keeper: Keeper,
+    world: World,
+    storage: Arc<NodeStorage>,
+    writer: Writer,
+    /// It hands over: it acknowledges nothing more.
+    draining: bool,
+    released: Option<LogPosition>,
+}
+
+pub(crate) struct Node {
+    clock: Clock,
+    mistake: Mistake,
+    workers: usize,
+    incarnation: u64,
+    /// Which of this node's servers serves, or was the last.
+    pub(crate) generation: u64,
+    pub(crate) paused: bool,
+    pub(crate) cut: bool,
+    /// Why it serves no more.
+    pub(crate) broken: Option<String>,
+    role: Role,
+    reader: Reader,
+    /// What is on its disk.
+    disk: (LogPosition, Tables),
+    pub(crate) inbox: VecDeque<(u64, Answer)>,
+    next_id: u64,
+    hold_off: Option<Instant>,
+    /// Records that it has seen stored.
+    pub(crate) stored: Vec<LogPosition>,
+}
+
+impl Node {
+    pub(crate) fn new(index: usize, workers: usize, now: Instant, mistake: Mistake) -> Node {
+        Node {
+            clock: Arc::new(Mutex::new(now)),
+            mistake,
+            workers,
+            incarnation: index as u64 + 1,
+            generation: 0,
+            paused: false,
+            cut: false,
+            broken: None,
+            role: stand_by(now),
+            reader: Reader::default(),
+            disk: Default::default(),
+            inbox: VecDeque::new(),
+            next_id: (index as u64) << 48,
+            hold_off: None,
+            stored: Vec::new(),
+        }
+    }
+
+    pub(crate) fn set_clock(&self, now: Instant) {
+        *self.clock.lock() = now;
+    }
+
+    fn now(&self) -> Instant {
+        *self.clock.lock()
+    }
+
+    /// The world of its server, while it runs.
+    pub(crate) fn serving(&mut self) -> Option<&mut World> {
+        if self.paused { None } else { self.server() }
+    }
+
+    /// The world of its server; also of one that is paused, for what happens in the network.
+    pub(crate) fn server(&mut self) -> Option<&mut World> {
+        match &mut self.role {
+            Role::Serving(serving) => Some(&mut serving.world),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn has_server(&self) -> bool {
+        matches!(self.role, Role::Serving(_))
+    }
+
+    /// Whether it serves with its lease and has nothing to append.
+    pub(crate) fn is_settled(&self) -> bool {
+        matches!(&self.role, Role::Serving(serving)
+            if serving.writer.is_idle() && serving.storage.waiting() == 0
+                && self.now() < serving.keeper.holder.until())
+    }
+
+    /// The process dies and starts again with what is on its disk.
+    pub(crate) fn crash(&mut self) {
+        self.incarnation += 16;
+        self.inbox.clear();
+        self.paused = false;
+        self.hold_off = None;
+        self.stand_by();
+    }
+
+    fn stand_by(&mut self) {
+        self.role = stand_by(self.now());
+        self.reader = Reader::new(self.disk.0, self.disk.1.clone());
+    }
+
+    /// The disk gets what the node has read.
+    pub(crate) fn flush(&mut self) -> (LogPosition, Tables) {
+        self.disk = (self.reader.whole, self.reader.tables.clone());
+        self.disk.clone()
+    }
+
+    pub(crate) fn drain(&mut self) {
+        if let Role::Serving(serving) = &mut self.role {
+            serving.draining = true;
+        }
+    }
+
+    fn ask(&mut self, now: Instant) -> Asked {
+        self.next_id += 1;
+        Asked { id: self.next_id, at: now }
+    }
+
+    /// Handles one answer, and what is due. Returns the requests that it sends.
+    pub(crate) fn turn(&mut self, time: Timestamp) -> Vec<(u64, Request)> {
+        let mut out = Vec::new();
+        if self.paused || self.broken.is_some() {
+            return out;
+        }
+        if let Some((id, answer)) = self.inbox.pop_front()
+            && let Err(why) = self.answered(id, answer, time)
+        {
+            // It does not serve on a log like this.
+            self.broken = Some(why);
+            self.stand_by();
+            return out;
+        }
+        self.act(&mut out);
+        out
+    }
+
+    fn own(&self, released: bool) -> Control {
+        Control { incarnation: self.incarnation, released }
+    }
+
+    fn act(&mut self, out: &mut Vec<(u64, Request)>) {
+        let now = self.now();
+        let (asked, own) = (self.ask(now), self.own(false));
+        let log = || Request::ReadLog(self.reader.at.number + 1);
+        match &mut self.role {
+            Role::StandBy { asked: waits, look_at, .. } => {
+                if waits.is_some_and(|waits| !waits.is_lost(now)) {
+                    return;
+                }
+                *waits = Some(asked);
+                if now >= *look_at {
+                    *look_at = now + LOOK;
+                    out.push((asked.id, Request::ReadControl));
+                } else {
+                    out.push((asked.id, log()));
+                }
+            }
+            Role::Taking { asked: Some(waits), .. } => {
+                // Perhaps it has the lease now, and does not know: it waits as for another node's.
+                if waits.is_lost(now) {
+                    self.role = stand_by(now);
+                }
+            }
+            Role::Taking { revision, asked: waits } => {
+                *waits = Some(asked);
+                out.push((asked.id, Request::Swap(*revision, own)));
+            }
+            Role::Claiming { keeper, asked: waits, at_end } => {
+                renew(keeper, own, asked, now, out);
+                if waits.is_some_and(|waits| !waits.is_lost(now)) {
+                    return;
+                }
+                let asked = Asked { id: asked.id + 1, ..asked };
+                self.next_id = asked.id;
+                *waits = Some(asked);
+                if std::mem::take(at_end) {
+                    let (position, bytes) = self.reader.at.claim(claimant(self.incarnation));
+                    out.push((asked.id, Request::Append(position, bytes.into())));
+                } else {
+                    out.push((asked.id, log()));
+                }
+            }
+            Role::Serving(_) => self.act_serving(asked, out),
+        }
+    }
+
+    fn act_serving(&mut self, asked: Asked, out: &mut Vec<(u64, Request)>) {
+        let (own, released) = (self.own(false), self.own(true));
+        let Role::Serving(serving) = &mut self.role else { return };
+        if serving.released.is_some() && serving.keeper.asked.is_none() {
+            out.push((asked.id, Request::Swap(serving.keeper.revision, released)));
+            self.hold_off = Some(asked.at + HOLD_OFF);
+            self.stand_by();
+            return;
+        }
+        if !serving.draining {
+            renew(&mut serving.keeper, own, asked, asked.at, out);
+        } else if serving.keeper.asked.is_some_and(|waits| waits.is_lost(asked.at)) {
+            serving.keeper.asked = None;
+        }
+        if serving.writer.has_room() && serving.released.is_none() {
+            let (seq, ops) = serving.storage.take();
+            if !ops.is_empty() {
+                serving.writer.add(seq, ops);
+            } else if serving.draining && serving.writer.is_idle() {
+                serving.storage.set_lease(asked.at);
+                serving.writer.release();
+            }
+        }
+        let mut id = asked.id;
+        loop {
+            id += 1;
+            let Some(request) = serving.writer.request(id, asked.at) else { break };
+            out.push((id, request));
+        }
+        self.next_id = id;
+    }
+
+    fn answered(&mut self, id: u64, answer: Answer, time: Timestamp) -> Result<(), String> {
+        let now = self.now();
+        match &mut self.role {
+            Role::StandBy { watch, asked, .. } => {
+                if asked.is_none_or(|asked| asked.id != id) {
+                    return Ok(());
+                }
+                *asked = None;
+                if let Answer::Control(revision, control) = answer {
+                    let released = control.is_none_or(|control| control.released);
+                    let held_off = self.hold_off.is_some_and(|until| now < until);
+                    if watch.look(revision, released, now) && !held_off {
+                        self.role = Role::Taking { revision, asked: None };
+                    }
+                    return Ok(());
+                }
+                self.read(answer).map(drop)
+            }
+            Role::Taking { asked: Some(asked), .. } if asked.id == id => {
+                match answer {
+                    Answer::Swapped(Ok(revision)) => {
+                        // From when it was sent.
+                        let keeper =
+                            Keeper { holder: Holder::new(asked.at), revision, asked: None };
+                        self.role = Role::Claiming { keeper, asked: None, at_end: false };
+                    }
+                    _ => self.role = stand_by(now),
+                }
+                Ok(())
+            }
+            Role::Taking { .. } => Ok(()),
+            Role::Claiming { keeper, asked, at_end } => {
+                if keeper.asked.is_some_and(|asked| asked.id == id) {
+                    if !renewed(keeper, &answer, self.incarnation, now) {
+                        self.stand_by();
+                    }
+                    return Ok(());
+                }
+                if asked.is_none_or(|asked| asked.id != id) {
+                    return Ok(());
+                }
+                *asked = None;
+                *at_end = matches!(&answer, Answer::Log(records) if records.is_empty());
+                if self.read(answer)? {
+                    self.serve(time);
+                }
+                Ok(())
+            }
+            Role::Serving(_) => {
+                self.answered_serving(id, &answer, now);
+                Ok(())
+            }
+        }
+    }
+
+    /// Reads records. True if the last is this process' claim.
+    fn read(&mut self, answer: Answer) -> Result<bool, String> {
+        match answer {
+            Answer::Log(records) => {
+                let mut own = false;
+                for record in records {
+                    own = matches!(self.reader.apply(&record, self.mistake)?,
+                        Applied::Claimed(incarnation) if incarnation == self.incarnation);
+                }
+                Ok(own)
+            }
+            Answer::Purged(at, tables) => {
+                self.reader = Reader::new(at, *tables);
+                Ok(false)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    fn serve(&mut self, time: Timestamp) {
+        let now = self.now();
+        let Role::Claiming { keeper, .. } = std::mem::replace(&mut self.role, stand_by(now)) else {
+            return;
+        };
+        self.generation += 1;
+        let leased = self.mistake != Mistake::NoLease;
+        let storage = NodeStorage::new(Arc::clone(&self.clock), keeper.holder.until(), leased);
+        let storage = Arc::new(storage);
+        let limits = Limits { storage_stall_timeout: Duration::MAX, ..Limits::default() };
+        let restored = self.reader.tables.restored();
+        let world =
+            World::restored(Arc::clone(&storage) as _, restored, self.workers, limits, time);
+        let depth = if self.mistake == Mistake::TwoInFlight { 2 } else { 1 };
+        let writer = Writer::new(self.reader.at, depth);
+        let (draining, released) = (false, None);
+        let serving = Serving { keeper, world, storage, writer, draining, released };
+        self.role = Role::Serving(Box::new(serving));
+    }
+
+    fn answered_serving(&mut self, id: u64, answer: &Answer, now: Instant) {
+        let Role::Serving(serving) = &mut self.role else { return };
+        if serving.keeper.asked.is_some_and(|asked| asked.id == id) {
+            if renewed(&mut serving.keeper, answer, self.incarnation, now) {
+                if !serving.draining {
+                    serving.storage.set_lease(serving.keeper.holder.until());
+                }
+            } else {
+                self.stand_by();
+            }
+            return;
+        }
+        let Answer::Appended(stored) = answer else { return };
+        match serving.writer.answered(id, *stored) {
+            Known::Stored(position, group) => {
+                self.stored.push(position);
+                self.reader.at = position;
+                if let Some((seq, ops)) = group {
+                    ops.iter().for_each(|op| self.reader.tables.apply(op));
+                    self.reader.whole = position;
+                    serving.storage.committed(seq);
+                } else if serving.draining && serving.writer.is_idle() {
+                    serving.released = Some(position);
+                }
+            }
+            Known::Refused => self.stand_by(),
+            Known::Other => {}
+        }
+    }
+}
+
+fn stand_by(now: Instant) -> Role {
+    Role::StandBy { watch: Watch::default(), asked: None, look_at: now }
+}
+
+fn claimant(incarnation: u64) -> Claimant<'static> {
+    Claimant { node: "node", incarnation }
+}
+
+/// Sends a renewal that is due.
+fn renew(
+    keeper: &mut Keeper,
+    own: Control,
+    asked: Asked,
+    now: Instant,
+    out: &mut Vec<(u64, Request)>,
+) {
+    if let Some(waits) = keeper.asked {
+        if !waits.is_lost(now) {
+            return;
+        }
+        keeper.asked = None;
+        keeper.holder.unanswered(now);
+    }
+    if now >= keeper.holder.next_renewal() {
+        keeper.holder.send(now);
+        keeper.asked = Some(asked);
+        out.push((asked.id, Request::Swap(keeper.revision, own)));
+    }
+}
+
+/// A renewal is answered. False if the lease is another node's.
+fn renewed(keeper: &mut Keeper, answer: &Answer, incarnation: u64, now: Instant) -> bool {
+    keeper.asked = None;
+    match answer {
+        Answer::Swapped(Ok(revision)) => {
+            keeper.revision = *revision;
+            keeper.holder.renewed();
+            true
+        }
+        // An earlier renewal, whose answer was lost.
+        Answer::Swapped(Err((revision, Some(control)))) if control.incarnation == incarnation => {
+            keeper.revision = *revision;
+            keeper.holder.unanswered(now + RENEW_AGAIN);
+            true
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,346 @@
+//! Plays a schedule: takes its steps, then ends all faults, lets everything come to rest, and checks every promise.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use fulmar_broker::Timestamp;
+use fulmar_client::simulation::Outcome;
+use fulmar_simulator::{Failure, Played, World};
+
+use crate::client::Client;
+use crate::engine::{Engine, Sent};
+use crate::ledger::Ledger;
+use crate::mistake::Mistake;
+use crate::node::Node;
+use crate::reader::Reader;
+use crate::schedule::{Fate, NODES, PAIRS, Schedule, Step};
+
+/// Messages of a schedule, at most.
+const MAX_MESSAGES: usize = 60;
+/// Time of a round in which everything does what it can.
+const ROUND: Duration = Duration::from_millis(50);
+/// Rounds after which everything must be at rest: a minute.
+const MAX_ROUNDS: usize = 1_200;
+/// Rounds in which nothing may change, for it to be at rest.
+const QUIET_ROUNDS: usize = 30;
+/// When the simulation begins, in milliseconds since the Unix epoch.
+const BEGINS_MS: u64 = 1_000_000;
+
+/// Plays a schedule with nodes that make a mistake.
+///
+/// # Errors
+/// Says which promise was broken first.
+pub fn play(schedule: &Schedule, mistake: Mistake) -> Result<Played, Failure> {
+    let mut at = 0;
+    let mut story = Vec::new();
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let mut scene = Scene::new(schedule, mistake)?;
+        for step in &schedule.steps {
+            if schedule.aloud {
+                story.push(format!("{step:?}"));
+            }
+            scene.step(*step)?;
+            at += 1;
+        }
+        scene.finish()?;
+        Ok(Played { heard: scene.packets, sent: scene.ledger.len() as u64, ..Played::default() })
+    }));
+    let what = match outcome {
+        Ok(Ok(played)) => return Ok(played),
+        Ok(Err(what)) => what,
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+            format!("panic: {}", text.unwrap_or_default())
+        }
+    };
+    Err(Failure { step: at, what, story })
+}
+
+struct Scene<'s> {
+    schedule: &'s Schedule,
+    began: Instant,
+    elapsed: Duration,
+    engine: Engine,
+    nodes: Vec<Node>,
+    /// Publishers, then subscribers.
+    clients: Vec<Client>,
+    /// Whether each client's session must be there.
+    known: Vec<bool>,
+    ledger: Ledger,
+    packets: u64,
+}
+
+impl<'s> Scene<'s> {
+    fn new(schedule: &'s Schedule, mistake: Mistake) -> Result<Scene<'s>, String> {
+        let began = Instant::now();
+        let workers = schedule.setup.workers;
+        let name = |client: usize| match client.checked_sub(PAIRS) {
+            None => format!("p{client}"),
+            Some(subscriber) => format!("s{subscriber}"),
+        };
+        let clients = (0..2 * PAIRS).map(|client| Client::new(&name(client), began));
+        Ok(Scene {
+            schedule,
+            began,
+            elapsed: Duration::ZERO,
+            engine: Engine::new(),
+            nodes: (0..NODES).map(|node| Node::new(node, workers, began, mistake)).collect(),
+            clients: clients.collect::<Result<_, _>>()?,
+            known: vec![false; 2 * PAIRS],
+            ledger: Ledger::new(PAIRS),
+            packets: 0,
+        })
+    }
+
+    fn now(&self) -> Instant {
+        self.began + self.elapsed
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), String> {
+        let now = self.now();
+        match step {
+            Step::Publish(publisher) => {
+                if self.ledger.len() < MAX_MESSAGES {
+                    let qos = self.schedule.setup.qos[publisher];
+                    let number = self.ledger.publish(publisher, qos);
+                    self.clients[publisher].publish(&mut self.nodes, number, qos, now);
+                }
+            }
+            Step::Subscribe(subscriber) => {
+                let request = self.ledger.toggle(subscriber);
+                self.clients[PAIRS + subscriber].subscribe(&mut self.nodes, request, now);
+            }
+            Step::Connect(client, node) => self.connect(client, node),
+            Step::Cut(client, lossy) => self.clients[client].cut(&mut self.nodes, lossy),
+            Step::Receive(client) => drop(self.receive(client)?),
+            Step::Read(node, line) => {
+                if let Some(world) = self.nodes[node].serving() {
+                    let readable = world.readable();
+                    if !readable.is_empty() {
+                        world.read(readable[line % readable.len()], 0);
+                        self.packets += 1;
+                    }
+                }
+            }
+            Step::EndTurn(node) => self.nodes[node].serving().into_iter().for_each(end_turns),
+            Step::Turn(node) => self.turn(node),
+            Step::Engine(at, fate) => self.handle(at, fate),
+            Step::Wait(ms) => self.pass(Duration::from_millis(ms)),
+            Step::Pause(node, paused) => self.nodes[node].paused = paused,
+            Step::CutOff(node, cut) => self.cut_off(node, cut),
+            Step::Split => {
+                if let Some(node) = self.nodes.iter().position(Node::is_settled) {
+                    self.cut_off(node, true);
+                }
+            }
+            Step::Crash(node) => self.nodes[node].crash(),
+            Step::Elect(ms) => self.engine.down_until = self.elapsed + Duration::from_millis(ms),
+            Step::Flush(node) => drop(self.nodes[node].flush()),
+            Step::Snapshot(node) => {
+                if !self.nodes[node].cut && !self.nodes[node].paused {
+                    let (position, tables) = self.nodes[node].flush();
+                    self.engine.snapshot(position, tables);
+                }
+            }
+            Step::Drain(node) => self.nodes[node].drain(),
+            Step::MixUp(at, lose) => self.engine.mix_up(at, lose),
+            Step::Run(rounds) => {
+                for _ in 0..rounds {
+                    self.round()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn connect(&mut self, client: usize, node: usize) {
+        let serve = |node: &usize| self.nodes[*node].has_server() && !self.nodes[*node].paused;
+        let serving: Vec<usize> = (0..NODES).filter(serve).collect();
+        if !serving.is_empty() {
+            let now = self.now();
+            let to = serving[node % serving.len()];
+            self.clients[client].connect(&mut self.nodes, to, node, now);
+        }
+    }
+
+    fn cut_off(&mut self, node: usize, cut: bool) {
+        self.nodes[node].cut = cut;
+        if cut {
+            self.engine.network.retain(|sent| sent.node != node);
+            self.nodes[node].inbox.clear();
+        }
+    }
+
+    /// A client reads a packet. False if there is none.
+    fn receive(&mut self, at: usize) -> Result<bool, String> {
+        let now = self.now();
+        let client = &mut self.clients[at];
+        let received = client.receive(&mut self.nodes, now)?;
+        while let Some(outcome) = client.outcome() {
+            match outcome {
+                Outcome::Connected { session_present } => {
+                    if self.known[at] && !session_present {
+                        return Err(format!("client {at}: its session is forgotten"));
+                    }
+                    self.known[at] = true;
+                }
+                Outcome::Message(message) => self.ledger.arrive(at - PAIRS, &message.payload)?,
+                Outcome::Published(number, Ok(_)) => self.ledger.acknowledged(number),
+                Outcome::Answered(request, Ok(_)) => self.ledger.granted(at - PAIRS, request),
+                Outcome::Published(_, Err(error)) | Outcome::Answered(_, Err(error)) => {
+                    return Err(format!("client {at}: {error}"));
+                }
+                Outcome::MayRepeat { .. } => {}
+            }
+        }
+        self.packets += u64::from(received);
+        Ok(received)
+    }
+
+    fn turn(&mut self, node: usize) {
+        let time = Timestamp(BEGINS_MS + self.elapsed.as_millis() as u64);
+        let own = &mut self.nodes[node];
+        for (id, request) in own.turn(time) {
+            if !own.cut {
+                self.engine.network.push(Sent { id, node, request });
+            }
+        }
+        if let Some(world) = own.serving() {
+            world.commit(1);
+        }
+    }
+
+    /// Whether the engine had a request to handle.
+    fn handle(&mut self, at: usize, fate: Fate) {
+        if self.engine.network.is_empty() || self.elapsed < self.engine.down_until {
+            return;
+        }
+        let at = at % self.engine.network.len();
+        let Sent { id, node, request } = self.engine.network.remove(at);
+        if fate == Fate::Lost {
+            return;
+        }
+        let answer = self.engine.handle(&request);
+        if fate == Fate::Answered && !self.nodes[node].cut {
+            self.nodes[node].inbox.push_back((id, answer));
+        }
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.elapsed += time;
+        for (node, rate) in self.nodes.iter_mut().zip(self.schedule.setup.rates) {
+            node.set_clock(self.began + self.elapsed * rate / 1_000);
+            // Its time passes while it is stopped, too.
+            if let Some(world) = node.server() {
+                world.wait(time);
+            }
+        }
+    }
+
+    /// Everything that runs and is connected does what it can, and time passes.
+    fn round(&mut self) -> Result<bool, String> {
+        let mut busy = false;
+        for _ in 0..4 {
+            for node in 0..NODES {
+                self.turn(node);
+                if let Some(world) = self.nodes[node].serving() {
+                    busy |= drive(world);
+                }
+            }
+            for _ in 0..self.engine.network.len() {
+                self.handle(0, Fate::Answered);
+            }
+            for client in 0..self.clients.len() {
+                while self.receive(client)? {
+                    busy = true;
+                }
+            }
+        }
+        self.pass(ROUND);
+        Ok(busy)
+    }
+
+    /// Faults end.
+    fn finish(&mut self) -> Result<(), String> {
+        self.engine.down_until = Duration::ZERO;
+        for node in 0..NODES {
+            self.nodes[node].paused = false;
+            self.nodes[node].cut = false;
+        }
+        if !self.comes_to_rest()? {
+            if self.engine.corrupt {
+                return Ok(());
+            }
+            self.check_log()?;
+            return Err("not at rest after a minute".to_owned());
+        }
+        self.ledger.check()?;
+        if self.engine.corrupt { Ok(()) } else { self.check_log() }
+    }
+
+    fn comes_to_rest(&mut self) -> Result<bool, String> {
+        let mut quiet = 0;
+        for _ in 0..MAX_ROUNDS {
+            for client in 0..self.clients.len() {
+                if !self.clients[client].is_connected() {
+                    self.connect(client, 0);
+                }
+            }
+            let busy = self.round()?;
+            let settled = self.nodes.iter().filter(|node| node.is_settled()).count() == 1
+                && self.nodes.iter().filter(|node| node.has_server()).count() == 1;
+            let idle = self.clients.iter().all(|client| client.is_idle() && client.is_connected());
+            quiet = if settled && idle && !busy { quiet + 1 } else { 0 };
+            if quiet == QUIET_ROUNDS {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The log is one chain, in which is everything that a node saw stored.
+    fn check_log(&self) -> Result<(), String> {
+        let mut reader = Reader::default();
+        let mut chain = Vec::new();
+        for record in &self.engine.all {
+            let before = reader.at;
+            reader.apply(record, Mistake::None)?;
+            if reader.at == before {
+                return Err(format!("after {before} comes a record of an earlier epoch"));
+            }
+            chain.push(reader.at);
+        }
+        for (index, node) in self.nodes.iter().enumerate() {
+            if let Some(lost) = node.stored.iter().find(|position| !chain.contains(position)) {
+                return Err(format!("node {index} saw {lost} stored, and it does not count"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn end_turns(world: &mut World) {
+    for worker in 0..world.workers() {
+        world.fire_timers(worker);
+        world.exchange(worker);
+        world.end_turn(worker);
+    }
+}
+
+/// A broker does everything that is due. Returns whether there was anything.
+fn drive(world: &mut World) -> bool {
+    let mut busy = false;
+    while let Some(line) = world.readable().first() {
+        let line = *line;
+        busy |= world.read(line, 0);
+    }
+    for _ in 0..2 {
+        for worker in 0..world.workers() {
+            world.fire_timers(worker);
+            busy |= world.exchange(worker) > 0;
+            world.end_turn(worker);
+        }
+    }
+    busy
+}
