@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use fulmar_tests::{TestBroker, Wire, field, packet};
+use rustls::pki_types::PrivateKeyDer;
 
 const CONNACK: u8 = 0x20;
 const WRONG: u8 = 0x86;
@@ -190,4 +191,56 @@ fn a_service_that_hangs_holds_up_nobody_else() {
     drop(Wire::connect(broker.address("mqtt"), "anonymous"));
     let (first, body) = waiting.read().expect("CONNACK");
     assert_eq!((first, body[1]), (CONNACK, UNAVAILABLE));
+}
+
+/// A service over TLS with this certificate, which allows every login.
+fn https_service(issued: &rcgen::CertifiedKey<rcgen::KeyPair>) -> SocketAddr {
+    let key = PrivateKeyDer::try_from(issued.signing_key.serialize_der()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![issued.cert.der().clone()], key)
+        .unwrap();
+    let (config, listener) = (Arc::new(config), TcpListener::bind("127.0.0.1:0").unwrap());
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().take(8) {
+            let connection = rustls::ServerConnection::new(Arc::clone(&config)).unwrap();
+            let mut stream = rustls::StreamOwned::new(connection, stream.unwrap());
+            let (mut seen, mut room) = (Vec::new(), [0; 4096]);
+            // A client that does not trust the certificate ends the handshake.
+            while let Ok(read @ 1..) = stream.read(&mut room) {
+                seen.extend_from_slice(&room[..read]);
+                if seen.ends_with(b"}") {
+                    let body = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 15\r\n\r\n{\"allow\": true}";
+                    let _ = stream.write_all(body.as_bytes());
+                    break;
+                }
+            }
+        }
+    });
+    address
+}
+
+#[test]
+fn over_https_only_a_service_with_a_certificate_of_the_ca_is_asked() {
+    let issue = || rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let (issued, other) = (issue(), issue());
+    let address = https_service(&issued);
+    let folder = tempfile::tempdir().unwrap();
+    for (ca, expected) in [(Some(&issued), 0), (Some(&other), UNAVAILABLE), (None, UNAVAILABLE)] {
+        let file = folder.path().join("ca.pem");
+        let line = ca.map_or_else(String::new, |ca| {
+            std::fs::write(&file, ca.cert.pem()).unwrap();
+            format!("ca_file = {file:?}\n")
+        });
+        let config = format!("[auth.http]\nurl = \"https://{address}/mqtt\"\n{line}");
+        let broker = TestBroker::builder().config(&config).start();
+        assert_eq!(code(&broker, "ann", "phone"), expected, "{line}");
+        if expected != 0 {
+            broker.wait_for_log("set [auth.http] ca_file to the certificate of the CA");
+        }
+    }
 }

@@ -319,3 +319,26 @@ fn a_changed_rule_holds_for_all_connected_clients() {
     admin.acl("addRoleACL", "publishClientReceive", "a/news", false);
     assert_eq!(publish(&mut other, "a/news", "denied"), 0x10);
 }
+
+/// `fulmar ctl` and `$CONTROL` change one object of the running broker, not two that follow each other by polling.
+#[test]
+fn what_one_interface_changes_is_in_the_other_at_once() {
+    let (broker, password) = broker();
+    let mut admin = Admin::new(&broker, "console", &password);
+    for round in 0..3 {
+        let (name, mut command) = (format!("ann{round}"), fulmar());
+        command.args(["ctl", "--data"]).arg(broker.data());
+        command.args(["users", "add", &name, "--role", "viewer"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(b"a password").unwrap();
+        assert!(child.wait().unwrap().success());
+        connected(&broker, "phone", &name, "a password");
+        admin.run(json!({ "command": "deleteClient", "username": name }));
+        assert_ne!(dial(&broker, "phone", &name, "a password").1, 0);
+        let mut list = fulmar();
+        let output =
+            list.args(["ctl", "--data"]).arg(broker.data()).args(["users", "list"]).output();
+        let output = String::from_utf8(output.unwrap().stdout).unwrap();
+        assert!(output.contains("admin") && !output.contains(&name), "{output}");
+    }
+}

@@ -43,7 +43,7 @@ pub use limits::{
 };
 pub use passwords::{PasswordHasher, StoredPassword};
 pub use rows::Row;
-pub use service::{ApplyError, Identities, Job, Watch};
+pub use service::{ApplyError, Desk, Identities, Job, Watch};
 pub use state::{Change, Principal, State};
 pub use store::{FILE, Store, StoreError};
 pub use tokens::{API_TOKEN_PREFIX, NewToken};

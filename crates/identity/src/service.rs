@@ -205,6 +205,20 @@ impl Desk {
         &self.hasher
     }
 
+    /// One with a store in memory and nobody else who looks at it, for tests.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn in_memory() -> Result<Desk, StoreError> {
+        Ok(Desk {
+            path: PathBuf::new(),
+            store: Some(Store::in_memory()?),
+            shared: Arc::default(),
+            hasher: Arc::default(),
+            watch: Box::new(|_, _, _| ()),
+        })
+    }
+
     /// The state.
     #[must_use]
     pub fn state(&self) -> State {

@@ -117,6 +117,22 @@ impl Store {
         Store::open_as(path, true)
     }
 
+    /// A store that is gone with this object, for tests.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn in_memory() -> Result<Store, StoreError> {
+        let path = Path::new(":memory:");
+        let opened = Connection::open_in_memory();
+        let mut connection =
+            opened.map_err(|source| StoreError::Sqlite { path: path.into(), source })?;
+        prepare(path, &mut connection)?;
+        let mut store =
+            Store { connection, path: path.into(), state: State::default(), version: -1 };
+        store.refresh()?;
+        Ok(store)
+    }
+
     fn open_as(path: &Path, exclusive: bool) -> Result<Store, StoreError> {
         // Hashes are in it. SQLite gives its log and shared memory the database's mode.
         let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);

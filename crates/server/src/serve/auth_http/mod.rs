@@ -319,7 +319,8 @@ impl Service {
         if let Some(authorization) = &self.authorization {
             request = request.header(header::AUTHORIZATION, authorization);
         }
-        let response = self.pool.request(request.body(Full::from(body))?).await?;
+        let response = self.pool.request(request.body(Full::from(body))?).await;
+        let response = response.map_err(|error| advised(error.into()))?;
         match response.status() {
             StatusCode::OK => {}
             StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED if self.authorization.is_none() => {
@@ -333,6 +334,16 @@ impl Service {
         let body = body.map_err(|error| anyhow::anyhow!("its answer cannot be read: {error}"))?;
         answer::parse(&body.to_bytes())
     }
+}
+
+/// The error, and what the operator can do about it.
+fn advised(error: anyhow::Error) -> anyhow::Error {
+    if format!("{error:#}").contains("invalid peer certificate") {
+        return error.context(
+            "its certificate is not trusted: set [auth.http] ca_file to the certificate of the CA that signed it",
+        );
+    }
+    error
 }
 
 impl Breaker {
