@@ -1,6 +1,8 @@
 //! Fuzz targets of `fulmar-coap`: whatever peers send, what is remembered stays within its bounds, what is sent
 //! can be read, strangers get little, and time goes on.
 
+mod dtls;
+
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -9,6 +11,8 @@ use fulmar_coap::{
     Call, Client, ClientLimits, Event, Limits, Method, ObservationId, Observe, Response, Server,
     Timing, Trust, code, topics,
 };
+
+pub use dtls::dtls;
 
 /// Small, so that they are reached.
 const LIMITS: Limits = Limits {
@@ -187,5 +191,6 @@ mod tests {
     fn seeds_pass() {
         replay(SEEDS.to_owned() + "coap-server", server);
         replay(SEEDS.to_owned() + "coap-client", client);
+        replay(SEEDS.to_owned() + "coap-dtls", dtls);
     }
 }
