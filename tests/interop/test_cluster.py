@@ -222,9 +222,8 @@ class Kill(Base):
         said = nodes[0].command("drain", before.name).stdout
         after, _ = wait_serving(nodes, but=before)
         self.assertIn(f"{after.name} at 127.0.0.1:{after.mqtt} serves", said)
-        code, text = before.ready()
-        eventually("the drained node stands by", lambda: before.ready()[0] == 503)
-        self.assertIn(f"{after.name} at 127.0.0.1:{after.mqtt} serves", before.ready()[1])
+        says = f"{after.name} at 127.0.0.1:{after.mqtt} serves"
+        eventually("the drained node stands by", lambda: before.ready()[0] == 503 and says in before.ready()[1])
         self.assertEqual(after.stop(), 0)
         wait_serving(nodes, but=after)
 
@@ -306,6 +305,14 @@ class Refused(Base):
     def test_servers_that_lose_messages_in_a_power_cut(self):
         servers = self.servers(1, sync="2m")
         self.refused(self.node(servers, "a", development=True), "sync_interval: always", "n0")
+
+    def test_a_node_starts_although_a_server_is_down(self):
+        servers = self.servers(3)
+        node = self.node(servers, "a")
+        node.command("init")
+        servers.kill(1)
+        node.start()
+        wait_serving([node])
 
     def test_a_node_before_there_is_a_cluster_of_another_cluster_or_of_a_name_that_is_taken(self):
         servers, others = self.servers(1), self.servers(1)

@@ -4,7 +4,8 @@
 //! append at a time only: with several, those behind a refused one could match again.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
 use async_nats::jetstream::context::{GetStreamErrorKind, PublishErrorKind};
@@ -42,6 +43,8 @@ const READ_RECORDS: usize = 256;
 const READ_BYTES: usize = 4 << 20;
 /// JetStream remembers an append's name for so long. An older one is recognised by its contents.
 const DUPLICATES: Duration = Duration::from_secs(120);
+/// Time between two looks whether everything was removed.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 const PURGE: Duration = Duration::from_secs(10);
 
 /// What a new log is like.
@@ -86,6 +89,8 @@ pub struct LogState {
 pub struct LogStream {
     connection: Connection,
     cluster: String,
+    /// When an empty read was compared with the state.
+    looked_at: Arc<Mutex<Option<Instant>>>,
 }
 
 impl LogStream {
@@ -167,7 +172,8 @@ impl LogStream {
             );
             return foreign(&text);
         }
-        Ok(LogStream { connection: connection.clone(), cluster: cluster.clone() })
+        let (connection, cluster) = (connection.clone(), cluster.clone());
+        Ok(LogStream { connection, cluster, looked_at: Arc::default() })
     }
 
     /// The name of the cluster.
@@ -286,13 +292,23 @@ impl LogStream {
                 Error::Missing { wanted, found }
             });
         }
-        if records.is_empty() {
+        if records.is_empty() && self.must_look() {
             let state = self.state()?;
             if number < state.first {
                 return Err(Error::Removed { wanted: number, first: state.first });
             }
         }
         Ok(records)
+    }
+
+    /// Whether an empty read may mean that all was removed; asked rarely, because a reader at the end reads often.
+    fn must_look(&self) -> bool {
+        let mut looked_at = self.looked_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = looked_at.is_none_or(|at| at.elapsed() >= LOOK_AGAIN);
+        if due {
+            *looked_at = Some(Instant::now());
+        }
+        due
     }
 
     async fn direct_get(&self, number: u64) -> Result<Vec<Record>, Error> {

@@ -54,7 +54,7 @@ pub(super) fn local(config: &Config, data: &Path) -> anyhow::Result<()> {
 /// client cannot see that.
 ///
 /// # Errors
-/// A server does not, or a port does not answer.
+/// A server does not. A port without an answer is logged.
 pub(super) fn sync_always(cluster: &Cluster) -> anyhow::Result<()> {
     if cluster.monitoring.is_empty() && !cluster.development {
         tracing::warn!(
@@ -62,8 +62,13 @@ pub(super) fn sync_always(cluster: &Cluster) -> anyhow::Result<()> {
         );
     }
     for address in &cluster.monitoring {
-        let answer = get(address).with_context(|| format!("[cluster] monitoring {address}"))?;
-        judge(address, &answer)?;
+        match get(address) {
+            Ok(answer) => judge(address, &answer)?,
+            // A node must start although a server is down.
+            Err(error) => {
+                tracing::warn!(address, "[cluster] monitoring: not checked: {error:#}");
+            }
+        }
     }
     Ok(())
 }

@@ -71,12 +71,19 @@ pub(super) fn current(control: &Control) -> Result<Option<Lease>, fulmar_cluster
 /// A stand-by's view of the lease.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
+    /// This process, whose own attempt may have succeeded without an answer.
+    own: u64,
     seen: Option<(u64, Lease)>,
     unchanged_since: Option<Instant>,
     looked_at: Option<Instant>,
 }
 
 impl Watch {
+    /// For this process, which does not serve.
+    pub(super) fn new(incarnation: u64) -> Watch {
+        Watch { own: incarnation, ..Watch::default() }
+    }
+
     /// The node that serves, as far as is known.
     pub(super) fn holder(&self) -> Option<&Lease> {
         self.seen.as_ref().map(|(_, lease)| lease).filter(|lease| !lease.released)
@@ -92,7 +99,8 @@ impl Watch {
         if !same || paused {
             self.unchanged_since = Some(now);
         }
-        let free = entry.is_none() || lease.released;
+        let own = self.own != 0 && lease.incarnation == self.own;
+        let free = entry.is_none() || lease.released || own;
         self.seen = Some((revision, lease));
         let since = self.unchanged_since?;
         (free || now.duration_since(since) >= EXPIRY).then_some(revision)
@@ -297,6 +305,14 @@ mod tests {
         assert_eq!(watch.look(None, now), Some(0));
         assert_eq!(watch.look(Some(&entry(9, true)), now), Some(9));
         assert_eq!(watch.holder(), None);
+    }
+
+    #[test]
+    fn a_lease_that_this_process_got_without_an_answer_is_free_at_once() {
+        let lease = Lease { node: "a".into(), incarnation: 7, ..Lease::default() };
+        let entry = Entry { revision: 3, value: lease.bytes().into() };
+        assert_eq!(Watch::new(7).look(Some(&entry), Instant::now()), Some(3));
+        assert_eq!(Watch::new(8).look(Some(&entry), Instant::now()), None);
     }
 
     #[test]

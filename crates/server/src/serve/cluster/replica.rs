@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
 use fulmar_cluster_nats::{AppendError, Error, LogStream, Snapshots};
@@ -18,8 +19,9 @@ const SNAPSHOT_AFTER_BYTES: u64 = 256 << 20;
 const KEPT: usize = 2;
 /// Attempts of a claim while others write.
 const CLAIMS: usize = 1000;
-/// Attempts of one claim without an answer; each takes up to two seconds.
-const UNANSWERED: usize = 10;
+/// For one claim without an answer: an election takes up to nine seconds.
+const UNANSWERED: Duration = Duration::from_secs(30);
+const CLAIM_AGAIN: Duration = Duration::from_millis(100);
 
 /// What comes of reading.
 pub(super) enum Read {
@@ -158,12 +160,14 @@ pub(super) fn claim(
     for _ in 0..CLAIMS {
         while let Read::Some = follow(follower, log)? {}
         let (position, bytes) = follower.position().claim(claimant);
-        let mut unknown = 0;
+        let (begun, mut reported) = (Instant::now(), false);
         let appended = loop {
             match log.append(position.number, &position.id(), &bytes) {
-                Err(AppendError::Unknown(error)) if unknown < UNANSWERED => {
-                    tracing::warn!(error, "claim not answered; trying again");
-                    unknown += 1;
+                Err(AppendError::Unknown(error)) if begun.elapsed() < UNANSWERED => {
+                    if !std::mem::replace(&mut reported, true) {
+                        tracing::warn!(error, "claim not answered; trying again");
+                    }
+                    std::thread::sleep(CLAIM_AGAIN);
                 }
                 answer => break answer,
             }
@@ -174,7 +178,9 @@ pub(super) fn claim(
                 return Ok(position);
             }
             Err(AppendError::Refused(_)) => {}
-            Err(AppendError::Unknown(error)) => return Err(anyhow!("claim: {error}")),
+            Err(AppendError::Unknown(detail)) => {
+                return Err(Error::JetStream { what: "claiming the log", detail }.into());
+            }
         }
     }
     Err(anyhow!("another node writes to the log all the time"))

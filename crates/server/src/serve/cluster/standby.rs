@@ -86,7 +86,7 @@ impl StandBy {
         let bound: Vec<_> = self.http.bound().iter().map(|at| format!(" http={at}")).collect();
         membership::say(&format!("standby{}", bound.concat()))?;
         crate::serve::notify::ready();
-        let mut watch = Watch::default();
+        let mut watch = Watch::new(node.incarnation);
         let (mut look_at, mut flush_at) = (Instant::now(), Instant::now() + FLUSH);
         let mut length_at = Instant::now() + LENGTH;
         loop {
