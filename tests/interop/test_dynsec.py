@@ -3,8 +3,11 @@
 Each command is given to a real mosquitto with its dynamic security plugin and to Fulmar; what it prints and how it ends
 is the same. Then clients of mosquitto and Eclipse Paho see the effects while they are connected to Fulmar."""
 
+import contextlib
 import json
+import os
 import pathlib
+import sqlite3
 import subprocess
 import tempfile
 import unittest
@@ -14,7 +17,7 @@ import paho.mqtt.client as paho
 
 import pages
 import ports
-from broker import PATIENCE_S, Broker, eventually
+from broker import PATIENCE_S, Broker, binary, eventually
 
 PLUGIN = next(pathlib.Path("/usr/lib").glob("**/mosquitto_dynamic_security.so"), None)
 
@@ -81,6 +84,41 @@ REQUESTS = [
     {"command": "addRoleACL", "rolename": "m", "acltype": "publishClientSend"},
     {"command": "setDefaultACLAccess"}, {"command": "getClient", "username": "mc", "correlationData": "x"},
 ]
+
+
+# `mosquitto_passwd -b FILE ann secret`.
+MOSQUITTOS = (
+    "$7$101$1w15DL2FI1iUqQ2o$u5ln/qHjWWKMSJzJguGB+B+3ElTo+nZ6Yn83Ig7ME4gsuOJGjIPfrC9BcJ9dGxg8URJ5NOCTDMTqWpzrUQyhRw=="
+)
+
+
+class Hashes(unittest.TestCase):
+    def test_a_hash_of_mosquitto_in_the_store_is_replaced_at_the_first_login(self):
+        broker = Broker()
+        self.addCleanup(broker.close)
+        ctl = [binary(), "ctl", "--data", broker.data, "users", "add", "ann", "--role", "viewer"]
+        subprocess.run(ctl, input="another password", text=True, check=True, timeout=PATIENCE_S)
+        # As a tool that moves users from mosquitto would write it, beside the running broker.
+        with contextlib.closing(sqlite3.connect(broker.data / "identities.db", timeout=PATIENCE_S)) as store:
+            def hashed():
+                [body] = store.execute("SELECT body FROM entity WHERE kind = 3 AND name = 'ann'").fetchone()
+                return json.loads(body)
+
+            ann = hashed() | {"password": MOSQUITTOS}
+            with store:
+                store.execute("UPDATE entity SET body = ? WHERE kind = 3 AND name = 'ann'", [json.dumps(ann)])
+            command = [binary(), "pub", f"mqtt://127.0.0.1:{broker.ports['mqtt']}", "-u", "ann", "-t", "t", "-m", "x"]
+
+            def log_in(password):
+                env = os.environ | {"FULMAR_PASSWORD": password}
+                return subprocess.run(command, env=env, capture_output=True, timeout=PATIENCE_S).returncode == 0
+
+            eventually("the login with mosquitto's hash", lambda: log_in("secret"))
+            eventually("an argon2 hash", lambda: hashed()["password"].startswith("$argon2id$"))
+        broker.kill()
+        broker.start()
+        self.assertTrue(log_in("secret"))
+        self.assertFalse(log_in("Secret"))
 
 
 class Mosquitto:

@@ -1,7 +1,7 @@
 //! Commands, and why one is refused.
 
 use crate::acl::{AccessKind, Acl, AclKind, Ranked};
-use crate::entities::{AdministrationRole, ApiToken, Client, Group, Role};
+use crate::entities::{AdministrationRole, ApiToken, Client, Group, PasswordHash, Role};
 use crate::passwords::StoredPassword;
 
 /// A change of the state. Names that do not exist, or exist already, are refused.
@@ -15,6 +15,15 @@ pub enum Command {
     DeleteClient(Box<str>),
     /// Changes a client.
     ModifyClient(Box<str>, ClientChanges),
+    /// Replaces a client's hash by another one of the same password. Without effect if it has changed.
+    ReplaceHash {
+        /// The client.
+        username: Box<str>,
+        /// Its hash so far.
+        outdated: PasswordHash,
+        /// The new one.
+        hash: PasswordHash,
+    },
     /// Gives a client a role.
     AddClientRole(Box<str>, Ranked),
     /// Takes a role from a client.

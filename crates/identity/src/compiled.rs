@@ -30,7 +30,8 @@ pub struct Compiler {
 #[derive(Debug, PartialEq)]
 struct Credentials {
     client_id: Option<Box<str>>,
-    password: Option<PasswordHash>,
+    /// Digest of the hash that was stored when the password was set.
+    password: Option<Box<str>>,
     disabled: bool,
 }
 
@@ -91,7 +92,7 @@ impl Compiler {
     fn identity(&mut self, state: &State, client: &Client) -> Option<Identity> {
         let credentials = Credentials {
             client_id: client.client_id.clone(),
-            password: client.password.clone(),
+            password: client.replaced.clone().or_else(|| Some(client.password.as_ref()?.digest())),
             disabled: client.disabled,
         };
         let revision = match self.credentials.get(&client.username) {

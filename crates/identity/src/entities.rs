@@ -103,6 +103,9 @@ pub struct Client {
     /// Without one, it cannot connect with a password.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub password: Option<PasswordHash>,
+    /// SHA-256 of the password's first hash, of mosquitto, which `password` has replaced since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaced: Option<Box<str>>,
     /// The same password's verifier for SCRAM, if one was wanted when it was set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scram: Option<ScramVerifier>,

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use fulmar_broker::auth::{self, PasswordError};
 use fulmar_scram::Verifier;
+use ring::digest;
 
 use crate::entities::{Client, PasswordHash, ScramVerifier};
 
@@ -62,7 +63,7 @@ impl Client {
     #[must_use]
     pub fn with_password(self, password: Option<StoredPassword>) -> Client {
         let (hash, scram) = password.map(|stored| (stored.hash, stored.scram)).unzip();
-        Client { password: hash, scram: scram.flatten(), ..self }
+        Client { password: hash, replaced: None, scram: scram.flatten(), ..self }
     }
 }
 
@@ -75,6 +76,12 @@ pub(crate) fn hash_password(password: &[u8]) -> Result<PasswordHash, PasswordErr
 }
 
 impl PasswordHash {
+    /// What identifies the password although its hash is replaced.
+    pub(crate) fn digest(&self) -> Box<str> {
+        let digest = digest::digest(&digest::SHA256, self.0.as_bytes());
+        fulmar_text::hex::encode(digest.as_ref()).into()
+    }
+
     /// Whether it is this password's. Takes tens of milliseconds on purpose.
     #[must_use]
     pub fn matches(&self, password: &[u8]) -> bool {

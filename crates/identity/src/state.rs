@@ -209,6 +209,16 @@ impl State {
                 Ok(vec![Row::Client(name, None)])
             }
             Command::ModifyClient(name, changes) => self.modify_client(&name, changes),
+            Command::ReplaceHash { username, outdated, hash } => {
+                if self.client(&username)?.password.as_ref() != Some(&outdated) {
+                    return Ok(Vec::new());
+                }
+                self.with_client(&username, |client| {
+                    client.replaced.get_or_insert_with(|| outdated.digest());
+                    client.password = Some(hash);
+                    Ok(())
+                })
+            }
             Command::AddClientRole(name, role) => {
                 self.role(&role.name)?;
                 self.with_client(&name, |client| {

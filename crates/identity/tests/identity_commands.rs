@@ -1,9 +1,12 @@
 //! Commands: what they change, what they refuse, and whom they affect.
 #![allow(clippy::unwrap_used)]
 
+use std::sync::Arc;
+
+use fulmar_broker::auth::IdentityTable;
 use fulmar_identity::{
-    Acl, AclKind, AdministrationRole, Affected, ApiToken, Client, ClientChanges, Command, Group,
-    GroupChanges, PasswordHash, Ranked, Refused, Role, RoleChanges, State,
+    Acl, AclKind, AdministrationRole, Affected, ApiToken, Client, ClientChanges, Command, Compiler,
+    Group, GroupChanges, PasswordHash, PasswordHasher, Ranked, Refused, Role, RoleChanges, State,
 };
 
 const HASH: &str = "$6$j6qFWTVTKQFhgFSs$yg4ZYIlMrOHjTAWN2pYg0S9Ly7WLvQE815fRCdFppn9RsvVPxdootlys6edoDi8l4+MNFuz28UeKAUhtH+6Dvg==";
@@ -191,4 +194,34 @@ fn names_of_ranked_lists_are_unique() {
         Command::CreateClient(Client { roles: twice, ..client("ann") }),
     ]);
     assert_eq!(names(&state.clients()["ann"].roles), ["r"]);
+}
+
+#[test]
+fn a_replaced_hash_is_another_one_of_the_same_password() {
+    let parse = |text: &str| PasswordHash::parse(text).unwrap();
+    let argon2 = PasswordHasher::default().hash(b"secret").unwrap().hash;
+    let replace = |outdated: &PasswordHash| {
+        let (username, outdated, hash) = ("ann".into(), outdated.clone(), argon2.clone());
+        Command::ReplaceHash { username, outdated, hash }
+    };
+    let mut state = applied(vec![Command::CreateClient(client("ann"))]);
+    let table = Arc::new(IdentityTable::default());
+    let mut compiler = Compiler::new(Arc::clone(&table), &state);
+    let mut apply = |state: &mut State, command| {
+        let change = state.apply(command).unwrap();
+        compiler.follow(&change, &Affected::by(&change, state), state);
+        change.rows.len()
+    };
+    let revision = || format!("{:?}", table).split("revision: ").nth(1).unwrap()[..1].to_owned();
+    let before = revision();
+    assert_eq!(apply(&mut state, replace(&argon2)), 0, "it has another hash");
+    assert_eq!(apply(&mut state, replace(&parse(HASH))), 1);
+    let ann = &state.clients()["ann"];
+    assert!(ann.password.as_ref() == Some(&argon2) && ann.replaced.is_some());
+    assert_eq!(revision(), before, "its connections stay");
+    let password = Some(PasswordHasher::default().hash(b"secret").unwrap());
+    let changes = ClientChanges { password, ..ClientChanges::default() };
+    apply(&mut state, Command::ModifyClient("ann".into(), changes));
+    assert!(state.clients()["ann"].replaced.is_none());
+    assert_ne!(revision(), before, "a password that is set ends them");
 }

@@ -4,14 +4,15 @@
 //! the rules of the client's own roles, whatever others have. It is done when a client connects or subscribes, when it
 //! publishes to a topic other than its last one, and when a route is found; never for each message.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use fulmar_mqtt::topic::{matches, overlaps};
 use fulmar_scram::Verifier;
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
+use super::password::HashReplacements;
 use super::stored_hash::{HashError, StoredHash};
 use crate::access::{Action, Subject, anybodys, covered, matched};
 
@@ -118,6 +119,7 @@ pub struct IdentityTable {
     inner: RwLock<Inner>,
     /// Whether there is a client.
     in_use: AtomicBool,
+    replacements: OnceLock<Arc<dyn HashReplacements>>,
 }
 
 #[derive(Debug, Default)]
@@ -144,6 +146,15 @@ impl IdentityTable {
         inner.denials = changes.denials.iter().map(|filter| anybodys(filter)).collect();
         let in_use = !inner.users.is_empty() || inner.anonymous.is_some();
         self.in_use.store(in_use, Ordering::Release);
+    }
+
+    /// Has hashes of mosquitto replaced there at the first successful login. Only the first call counts.
+    pub fn replace_outdated(&self, replacements: Arc<dyn HashReplacements>) {
+        drop(self.replacements.set(replacements));
+    }
+
+    pub(super) fn replacements(&self) -> Option<&Arc<dyn HashReplacements>> {
+        self.replacements.get()
     }
 
     /// Whether the store has clients, or rules for those without a user name.

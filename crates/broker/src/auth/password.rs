@@ -457,13 +457,25 @@ impl Checker {
         self.identities.get().and_then(|table| table.revision(user))
     }
 
+    /// The same for a client of the identity store, which follows on a thread of its own.
+    fn replace_in_store(&self, user: &str, password: &[u8]) {
+        let Some(table) = self.identities.get() else { return };
+        let Some(replacements) = table.replacements() else { return };
+        let hash = table.find(user).and_then(|(hash, _)| hash).filter(StoredHash::is_outdated);
+        let Some(hash) = hash else { return };
+        match hash_password(password) {
+            Ok(argon2) => replacements.keep(user, &hash.text(), &argon2),
+            Err(error) => tracing::warn!(user, "cannot replace a hash of mosquitto: {error}"),
+        }
+    }
+
     /// Replaces the hash of a user who has shown this password, if it is one of mosquitto's.
     fn replace_outdated(&self, user: &str, password: &[u8]) {
+        if self.is_stored(user) {
+            return self.replace_in_store(user, password);
+        }
         let Some((name, stored)) = self.users.get_key_value(user) else { return };
-        if self.is_stored(user)
-            || !stored.hash.is_outdated()
-            || self.memory.lock().replaced.contains_key(user)
-        {
+        if !stored.hash.is_outdated() || self.memory.lock().replaced.contains_key(user) {
             return;
         }
         match hash_password(password) {

@@ -83,6 +83,20 @@ impl StoredHash {
         Ok(StoredHash::Argon2(text.to_owned()))
     }
 
+    /// As the file or the store has it.
+    pub(super) fn text(&self) -> String {
+        let salted = |Salted { salt, hash }: &Salted| {
+            format!("{}${}", STANDARD.encode(salt), STANDARD.encode(hash))
+        };
+        match self {
+            StoredHash::Argon2(text) => text.clone(),
+            StoredHash::Pbkdf2 { iterations, salted: it } => {
+                format!("$7${iterations}${}", salted(it))
+            }
+            StoredHash::SaltedSha512(it) => format!("$6${}", salted(it)),
+        }
+    }
+
     /// Whether it is to be replaced by argon2.
     pub(super) fn is_outdated(&self) -> bool {
         !matches!(self, StoredHash::Argon2(_))
@@ -141,6 +155,7 @@ mod tests {
         for text in [PBKDF2, SHA512] {
             let hash = StoredHash::parse(text).unwrap();
             assert!(hash.is_outdated());
+            assert_eq!(hash.text(), text);
             let matches = |password| hash.matches(password, &mut Argon2Memory::default());
             assert!(matches(b"secret"), "{text}");
             assert!(!matches(b"Secret") && !matches(b""), "{text}");

@@ -1,14 +1,18 @@
 //! The identity store of a running server: it fills the broker's table, makes changes effective for connected clients,
 //! and answers requests to `$CONTROL/dynamic-security/v1`.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 
 use anyhow::Context as _;
 use fulmar_broker::Broker;
-use fulmar_broker::auth::{AccessControl, IdentityTable, PasswordFile};
+use fulmar_broker::auth::{AccessControl, HashReplacements, IdentityTable, PasswordFile};
 use fulmar_broker::control::{Control, ControlRequest};
-use fulmar_identity::{Affected, Asker, Change, Compiler, FILE, Identities, State, control};
+use fulmar_identity::{
+    Affected, Asker, Change, Command, Compiler, Desk, FILE, Identities, PasswordHash, State,
+    control,
+};
 use parking_lot::Mutex;
 
 use super::secrets;
@@ -48,7 +52,9 @@ impl Running {
             let filled = Compiler::new(Arc::clone(&table), state);
             drop(compiler.set(Mutex::new(filled)));
         });
-        Ok(Running { identities: Arc::new(identities), table, broker })
+        let identities = Arc::new(identities);
+        table.replace_outdated(Arc::new(Replacements(Arc::downgrade(&identities))));
+        Ok(Running { identities, table, broker })
     }
 
     /// Adds the store's clients to those that may log in; also with SCRAM, if that is offered.
@@ -78,6 +84,42 @@ impl Running {
     pub(super) fn go_live(&self, broker: &Arc<Broker>) {
         drop(self.broker.set(Arc::downgrade(broker)));
         broker.set_control(Arc::new(Requests(Arc::clone(&self.identities))));
+    }
+}
+
+/// Replaces mosquitto's hashes in the store.
+struct Replacements(Weak<Identities>);
+
+impl fmt::Debug for Replacements {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Replacements")
+    }
+}
+
+impl HashReplacements for Replacements {
+    fn find(&self, _: &str, _: &str) -> Option<String> {
+        None
+    }
+
+    /// Does not wait: if too many changes do already, the next login tries again.
+    fn keep(&self, user: &str, outdated: &str, argon2: &str) {
+        let Some(identities) = self.0.upgrade() else { return };
+        let hashes = (PasswordHash::parse(outdated), PasswordHash::parse(argon2));
+        let (Ok(outdated), Ok(hash)) = hashes else { return };
+        let username: Box<str> = user.into();
+        let replace = move |desk: &mut Desk| {
+            let command = Command::ReplaceHash { username: username.clone(), outdated, hash };
+            match desk.apply(vec![command]) {
+                Ok(()) => tracing::info!(
+                    user = &*username,
+                    "mosquitto's password hash replaced by argon2"
+                ),
+                Err(error) => {
+                    tracing::warn!(user = &*username, "cannot keep the argon2 hash: {error}");
+                }
+            }
+        };
+        drop(identities.submit(Box::new(replace)));
     }
 }
 
