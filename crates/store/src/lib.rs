@@ -30,8 +30,7 @@
 //!
 //! With a [`journal::Journal`], step 3 appends the group to a log that several machines keep, and step 4 follows from
 //! that alone. The database is written up to a second later, and has its position in the log in the same transaction.
-//! On other machines a [`Follower`] reads the log into a database of its own, until it takes over. No part of Fulmar
-//! uses this yet.
+//! On other machines a [`Follower`] reads the log into a database of its own, until it takes over.
 //!
 //! # Schema (version 1, `schema`)
 //!

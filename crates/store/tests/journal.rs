@@ -372,3 +372,34 @@ fn without_its_lease_a_node_stores_and_does_not_acknowledge() {
     lease.end();
     assert!(!opened.storage.may_acknowledge());
 }
+
+#[test]
+fn a_database_without_a_log_has_no_trace_of_one() {
+    let (folder, stream) = (new(), SharedStream::default());
+    let path = database(folder.path());
+    let written = |path: &std::path::Path| {
+        let connection = rusqlite::Connection::open(path).unwrap();
+        let version: i64 =
+            connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
+        let mut names = connection.prepare("SELECT name FROM meta ORDER BY name").unwrap();
+        let names = names.query_map([], |row| row.get::<_, String>(0)).unwrap();
+        (version, names.map(Result::unwrap).collect::<Vec<_>>())
+    };
+    let as_before =
+        (3, ["clean", "last_message_id", "last_session_key"].map(str::to_owned).to_vec());
+    let (opened, _) = Opened::new(&path, &options());
+    opened.wait(opened.submit([enqueue(1, 1, message(1, b"x"))]));
+    opened.storage.close().unwrap();
+    drop(opened);
+    assert_eq!(written(&path), as_before);
+    // Nor one that has been a cluster's.
+    let follower = Follower::adopt(&path, &options()).unwrap();
+    let (opened, _) = take_over(follower, &stream);
+    opened.wait(opened.submit([enqueue(1, 2, message(2, b"y"))]));
+    opened.storage.close().unwrap();
+    drop(opened);
+    assert_eq!(written(&path).1.len(), 6);
+    Follower::open(&path, &options()).unwrap().leave().unwrap();
+    assert_eq!(written(&path), as_before);
+    assert_eq!(positions(&common::reopen(&path), 1), [1, 2]);
+}

@@ -240,7 +240,9 @@ pub fn decode(mut body: &[u8]) -> Result<Vec<Op>, RecordError> {
         body = rest;
         if let Entry::Message(message) = entry {
             let message = message.restore()?;
-            messages.insert(message.id().0, message);
+            if messages.insert(message.id().0, message).is_some() {
+                return Err(RecordError::Malformed("a message twice"));
+            }
         } else {
             ops.push(operation(entry, &messages)?);
         }
