@@ -3,13 +3,13 @@
 //!
 //! | in JetStream | holds |
 //! |---|---|
-//! | stream `FULMAR_LOG` | the log: a message is a record, and its sequence the record's number ([`LogStream`]) |
-//! | key-value bucket `FULMAR_CONTROL` | which node serves, and every node's address ([`Control`]) |
-//! | object store `FULMAR_SNAPSHOTS` | copies of the database, each with its position in the log ([`Snapshots`]) |
+//! | stream `FULMAR_LOG` | the log: a message is a record, and its sequence the record's number (`LogStream`) |
+//! | key-value bucket `FULMAR_CONTROL` | which node serves, and every node's address (`Control`) |
+//! | object store `FULMAR_SNAPSHOTS` | copies of the database, each with its position in the log (`Snapshots`) |
 //!
 //! Another Fulmar cluster on the same servers needs a NATS account of its own: the names are fixed.
 //!
-//! The functions wait, each with a limit, while a thread of this crate has the connection ([`Connection`]); call them
+//! The functions wait, each with a limit, while a thread of this crate has the connection (`Connection`); call them
 //! from ordinary threads. This crate has no rules about leases or claims: who calls it decides.
 #![cfg(feature = "client")]
 

@@ -1,7 +1,7 @@
 //! A log outside this process as what makes operations durable, such as a stream that three machines keep.
 //!
 //! Without one, a group is durable when the database has it. With one, a group becomes a record of the log
-//! ([`record`]), is durable when the log has it, and is written to the database later: that is a cache then, and what
+//! (`record`), is durable when the log has it, and is written to the database later: that is a cache then, and what
 //! another machine starts from. One record is appended at a time: the log accepts a record only behind the one that
 //! its writer names, and with several in flight, those behind a refused one could match again and be accepted.
 //!
