@@ -147,7 +147,7 @@ fn bans_disconnect_refuse_survive_a_restart_and_end() {
     let mut broker = TestBroker::start();
     let mut subscriber = Subscriber::start(&broker, "quic", "quic", "meter");
     good(&broker, &["clients", "ban", "--client", "meter", "--for", "1h", "--reason", "flood"]);
-    eventually("the client to be refused", || {
+    eventually("the client to end", || {
         broker.log().contains("connection refused: banned")
             || subscriber.0.try_wait().unwrap().is_some()
     });
@@ -355,6 +355,55 @@ fn the_page_of_administration_is_typed() {
         command.args(line.split(' ').skip(1)).env("FULMAR_DATA", broker.data());
         let output = run(command.current_dir(folder.path()));
         assert!(output.status.success(), "{line}: {output:?}");
+    }
+}
+
+#[test]
+fn rules_of_groups_and_roles_change_for_a_connected_client() {
+    let broker = TestBroker::start();
+    let folder = tempfile::tempdir().unwrap();
+    let password = folder.path().join("password");
+    std::fs::write(&password, "correct horse\n").unwrap();
+    for words in [
+        &["roles", "add", "sensor"][..],
+        &["roles", "allow", "sensor", "publish", "sensors/%u/#"],
+        &["groups", "add", "sensors", "--topic-roles", "sensor"],
+    ] {
+        good(&broker, words);
+    }
+    let mut add = fulmar();
+    add.args(["ctl", "users", "add", "s1", "--groups", "sensors", "--data"]).arg(broker.data());
+    let added = run(add.stdin(std::fs::File::open(&password).unwrap()));
+    assert!(added.status.success(), "{added:?}");
+    assert_eq!(json(&broker, &["groups", "show", "sensors"])["members"][0], "s1");
+    let rules = good(&broker, &["roles", "show", "sensor"]);
+    assert_eq!(rules, "allow publish sensors/%u/# (priority 0)");
+    // One connection, which publishes a line at a time.
+    let url = format!("mqtt://localhost:{}", broker.address("mqtt").port());
+    let mut client = fulmar();
+    client.args(["pub", &url, "-q", "1", "-i", "d1", "-t", "sensors/s1/t", "-r", "-l", "-u", "s1"]);
+    client.args(["-P", "correct horse"]);
+    let mut client = client.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = client.stdin.take().unwrap();
+    std::io::Write::write_all(&mut lines, b"1\n").unwrap();
+    let retained = || ctl(&broker, &["retained", "show", "sensors/s1/t", "--json"]);
+    eventually("the first message", || retained().status.success());
+    good(&broker, &["roles", "unset", "sensor", "publish", "sensors/%u/#"]);
+    // Refused, so that what is retained stays.
+    std::io::Write::write_all(&mut lines, b"2\n").unwrap();
+    drop(lines);
+    eventually("the client to end", || client.try_wait().unwrap().is_some());
+    let shown: Value = serde_json::from_slice(&retained().stdout).unwrap();
+    assert_eq!(shown["payload"], "1");
+    let said = bad(&ctl(&broker, &["users", "change", "s1", "--groups", "none"]));
+    assert!(said.contains("no such group"), "{said}");
+    good(&broker, &["users", "change", "s1", "--disable", "--client-id", "d1"]);
+    let shown = json(&broker, &["users", "show", "s1"]);
+    assert_eq!((&shown["disabled"], &shown["client_id"]), (&true.into(), &"d1".into()));
+    for words in
+        [["groups", "remove", "sensors"], ["roles", "remove", "sensor"], ["users", "remove", "s1"]]
+    {
+        good(&broker, &words);
     }
 }
 

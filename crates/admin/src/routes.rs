@@ -13,8 +13,8 @@ use crate::app::App;
 use crate::openapi::{self, PREFIX};
 use crate::problem::Problem;
 use crate::{
-    audit, backup, bans, clients, explain, log, overview, retained, sessions, tap, topics, users,
-    web_session,
+    audit, backup, bans, clients, explain, groups, log, overview, retained, roles, sessions, tap,
+    topics, users, web_session,
 };
 
 fn api() -> OpenApiRouter<App> {
@@ -37,10 +37,15 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(log::show, log::change))
         .routes(routes!(audit::list))
         .routes(routes!(backup::backup))
+        .routes(routes!(groups::list, groups::add))
+        .routes(routes!(groups::show, groups::change, groups::remove))
+        .routes(routes!(roles::list, roles::add))
+        .routes(routes!(roles::show, roles::remove))
+        .routes(routes!(roles::add_rule, roles::remove_rule))
         .routes(routes!(users::tokens, users::add_token))
         .routes(routes!(users::remove_token))
         .routes(routes!(users::users, users::add_user))
-        .routes(routes!(users::change_user, users::remove_user))
+        .routes(routes!(users::user, users::change_user, users::remove_user))
 }
 
 /// Everything the API answers.

@@ -11,7 +11,7 @@ use axum::http::{Request, Response};
 use fulmar_broker::storage::{NoStorage, Restored};
 use fulmar_broker::{Broker, BrokerConfig, ClientStatistics, Limits, Timestamp};
 use http_body_util::BodyExt as _;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tower_service::Service as _;
 
 use crate::store::Store;
@@ -271,9 +271,85 @@ async fn the_last_administrator_stays_and_secrets_are_in_no_log() {
 }
 
 #[tokio::test]
+async fn groups_and_roles_change_with_values_before_and_after_and_nobody_locks_everybody_out() {
+    let api = Api::new();
+    let send = |method: &'static str, path: &str, body: Value| {
+        let request = Request::builder().method(method).uri(format!("/api/admin/v1{path}"));
+        let request = request.header("authorization", "Bearer administrator");
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let request = request.body(Body::from(body)).unwrap();
+        let api = &api;
+        async move {
+            let response = api.response(request).await;
+            let status = response.status().as_u16();
+            let body = response.into_body().collect().await.unwrap().to_bytes();
+            (status, serde_json::from_slice::<Value>(&body).unwrap_or_default())
+        }
+    };
+    let rule =
+        |action: &str, topic: &str| json!({ "action": action, "topic": topic, "allow": true });
+    let control = rule("publish", "$CONTROL/#");
+    for (method, path, body, status) in [
+        ("POST", "/roles", json!({ "name": "sensor" }), 201),
+        ("POST", "/roles", json!({ "name": "sensor" }), 409),
+        ("POST", "/roles/sensor/rules", rule("publish", "s/%u/#"), 201),
+        ("POST", "/roles/sensor/rules", rule("publish", "s/%u/#"), 409),
+        ("POST", "/roles/sensor/rules", rule("publish", "s/#/x"), 422),
+        ("POST", "/roles/sensor/rules", rule("fly", "s/#"), 400),
+        ("POST", "/roles/none/rules", rule("publish", "s/#"), 404),
+        ("POST", "/roles", json!({ "name": "control", "rules": [control] }), 201),
+        ("POST", "/groups", json!({ "name": "sensors", "roles": ["sensor"] }), 201),
+        ("POST", "/groups", json!({ "name": "other", "roles": ["none"] }), 404),
+        ("POST", "/users", json!({ "name": "s1", "groups": ["none"] }), 404),
+        ("POST", "/users", json!({ "name": "s1", "groups": ["sensors"] }), 201),
+        (
+            "POST",
+            "/users",
+            json!({ "name": "ann", "password": "correct horse", "roles": ["control"] }),
+            201,
+        ),
+        // Nobody else may change the store over MQTT.
+        ("DELETE", "/roles/control", Value::Null, 409),
+        ("DELETE", "/roles/control/rules?action=publish&topic=%24CONTROL%2F%23", Value::Null, 409),
+        ("PATCH", "/users/ann", json!({ "roles": [] }), 409),
+        ("PATCH", "/groups/sensors", json!({ "members": ["ann", "s1"] }), 204),
+        ("PATCH", "/groups/sensors", json!({ "members": ["nobody"] }), 404),
+        ("PATCH", "/users/s1", json!({ "roles": ["sensor"], "client_id": "d1" }), 204),
+        ("DELETE", "/roles/sensor/rules?action=receive&topic=s", Value::Null, 404),
+    ] {
+        let (got, problem) = send(method, path, body).await;
+        assert_eq!(got, status, "{method} {path}: {problem}");
+        assert!(
+            got < 300 || problem["detail"].as_str().is_some_and(|detail| detail.len() > 10),
+            "{problem}"
+        );
+    }
+    let get = |path: &'static str| send("GET", path, Value::Null);
+    assert_eq!(get("/groups/sensors").await.1["members"], json!(["ann", "s1"]));
+    assert_eq!(get("/groups").await.1["groups"][0]["size"], 2);
+    assert_eq!(get("/roles/sensor").await.1["rules"][0]["topic"], "s/%u/#");
+    assert_eq!(get("/roles?limit=1").await.1["next"], "control");
+    let s1 = get("/users/s1").await.1;
+    assert_eq!((&s1["client_id"], &s1["roles"]), (&"d1".into(), &json!(["sensor"])));
+    let (_, log) = get("/audit").await;
+    let entries = log["entries"].as_array().unwrap();
+    let change = entries.iter().find(|one| one["action"] == "user.change" && one["result"] == "ok");
+    let detail: Value = serde_json::from_str(change.unwrap()["detail"].as_str().unwrap()).unwrap();
+    assert_eq!(detail["before"]["roles"], json!([]));
+    assert_eq!(detail["after"], json!({ "roles": ["sensor"], "client_id": "d1" }));
+    assert!(!log.to_string().contains("correct horse"), "{log}");
+    for (path, left) in [("/groups/sensors", "/users/s1"), ("/roles/sensor", "/users/s1")] {
+        assert_eq!(send("DELETE", path, Value::Null).await.0, 204);
+        assert_eq!(send("GET", left, Value::Null).await.0, 200);
+    }
+    let s1 = get("/users/s1").await.1;
+    assert_eq!((&s1["groups"], &s1["roles"]), (&json!([]), &json!([])));
+}
+
+#[tokio::test]
 async fn operators_see_no_users_and_viewers_no_messages() {
     let api = Api::new();
-    for path in ["/users", "/tokens", "/audit", "/backup"] {
+    for path in ["/users", "/groups", "/roles", "/tokens", "/audit", "/backup"] {
         assert_eq!(api.ask("operator", "GET", path).await.0, 403, "{path}");
     }
     for path in ["/retained/a", "/tap?filter=a"] {

@@ -1,6 +1,6 @@
-//! Users with a role in this API, and API tokens, in the store of identities.
+//! Users of the store of identities, some of which have a role in this API, and API tokens.
 //!
-//! A change that would leave nobody who can undo it is refused by the store ([`Refused::LastAdministrator`]).
+//! A change that would leave nobody who can undo it is refused by the store ([`fulmar_identity::Refused::LastAdministrator`]).
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use axum::Json as JsonBody;
 use axum::extract::State;
 use axum::http::StatusCode;
 use fulmar_identity::{
-    AdministrationRole, ApiToken, ApplyError, Client, ClientChanges, Command, Identities,
-    NewToken as MadeToken, Refused, StoredPassword,
+    AdministrationRole, ApiToken, Client, ClientChanges, Command, NewToken as MadeToken,
+    StoredPassword,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -20,6 +20,7 @@ use crate::app::App;
 use crate::audit::Change;
 use crate::caller::{Administrator, Role};
 use crate::extract::{Json, Name};
+use crate::identities::{Target, apply, names, ranked};
 use crate::page::{self, Everything, PageQuery, Paged, SLICE, Slice};
 use crate::problem::Problem;
 
@@ -41,29 +42,6 @@ fn stored(role: Role) -> AdministrationRole {
         Role::Viewer => AdministrationRole::Viewer,
         Role::Operator => AdministrationRole::Operator,
         Role::Administrator => AdministrationRole::Administrator,
-    }
-}
-
-/// Applies a command on a thread that may wait.
-async fn apply(identities: &Arc<Identities>, command: Command) -> Result<(), Problem> {
-    let identities = Arc::clone(identities);
-    let applied = tokio::task::spawn_blocking(move || identities.apply(vec![command])).await;
-    match applied {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(ApplyError::Refused(refused))) => Err(match refused {
-            Refused::ClientNotFound | Refused::TokenNotFound => {
-                Problem::not_found(format!("{refused}"))
-            }
-            Refused::Name { .. } | Refused::ReservedName | Refused::TooLong { .. } => {
-                Problem::invalid("name", refused)
-            }
-            other => Problem::conflict(other.to_string()),
-        }),
-        Ok(Err(error)) => {
-            tracing::error!("identities: {error}");
-            Err(Problem::unavailable("the change cannot be stored now: see the server's log"))
-        }
-        Err(_) => Err(Problem::unavailable("the server ends")),
     }
 }
 
@@ -164,6 +142,9 @@ pub(crate) async fn remove_token(
 pub(crate) struct User {
     /// The name.
     name: String,
+    /// The only client identifier with which it may connect; absent for any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_id: Option<String>,
     /// Whether it may not log in.
     disabled: bool,
     /// Its role in this API; absent if it has none.
@@ -181,11 +162,12 @@ impl From<&Client> for User {
     fn from(client: &Client) -> User {
         User {
             name: client.username.to_string(),
+            client_id: client.client_id.as_deref().map(str::to_owned),
             disabled: client.disabled,
             administration: client.administration.map(role),
             has_password: client.password.is_some(),
-            groups: client.groups.iter().map(|group| group.name.to_string()).collect(),
-            roles: client.roles.iter().map(|role| role.name.to_string()).collect(),
+            groups: names(&client.groups),
+            roles: names(&client.roles),
         }
     }
 }
@@ -209,6 +191,14 @@ pub(crate) struct NewUser {
     password: Option<String>,
     /// Its role in this API.
     administration: Option<Role>,
+    /// The only client identifier with which it may connect.
+    client_id: Option<String>,
+    /// Its groups.
+    #[serde(default)]
+    groups: Vec<String>,
+    /// Its own roles for topics.
+    #[serde(default)]
+    roles: Vec<String>,
 }
 
 /// What changes; what is absent stays.
@@ -223,6 +213,12 @@ pub(crate) struct UserChange {
     #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<Role>)]
     administration: Option<Option<Role>>,
+    /// The only client identifier with which it may connect; empty for any.
+    client_id: Option<String>,
+    /// All its groups.
+    groups: Option<Vec<String>>,
+    /// All its own roles for topics.
+    roles: Option<Vec<String>>,
 }
 
 /// A field that is there, perhaps as null.
@@ -251,6 +247,22 @@ pub(crate) async fn users(
     Ok(JsonBody(Users { users, next }))
 }
 
+fn unknown(name: &str) -> Problem {
+    Problem::not_found(format!("there is no user {name:?}; GET /users lists them"))
+}
+
+/// One user
+#[utoipa::path(get, path = "/users/{name}", params(("name" = String, Path, description = "User")), responses((status = 200, body = User)))]
+pub(crate) async fn user(
+    State(app): State<App>,
+    _: Administrator,
+    Name(name): Name,
+) -> Result<JsonBody<User>, Problem> {
+    let found =
+        app.identities.read(|state| state.clients().get(&*name).map(|one| User::from(&**one)));
+    found.map(JsonBody).ok_or_else(|| unknown(&name))
+}
+
 /// A password's hash, made on a thread that may take its time.
 async fn hashed(app: &App, password: Option<String>) -> Result<Option<StoredPassword>, Problem> {
     let Some(password) = password else { return Ok(None) };
@@ -272,11 +284,16 @@ pub(crate) async fn add_user(
     Administrator(caller): Administrator,
     Json(new): Json<NewUser>,
 ) -> Result<StatusCode, Problem> {
-    let detail =
-        json!({ "administration": new.administration, "password": new.password.is_some() });
+    let detail = json!({
+        "administration": new.administration, "password": new.password.is_some(), "groups": new.groups,
+        "roles": new.roles, "client_id": new.client_id,
+    });
     let client = Client {
         username: new.name.as_str().into(),
         administration: new.administration.map(stored),
+        client_id: new.client_id.map(Into::into),
+        groups: ranked(&new.groups, &[]),
+        roles: ranked(&new.roles, &[]),
         ..Client::default()
     };
     let client = client.with_password(hashed(&app, new.password).await?);
@@ -290,48 +307,35 @@ pub(crate) async fn add_user(
 pub(crate) async fn change_user(
     State(app): State<App>,
     Administrator(caller): Administrator,
-    Target { name, change: new }: Target,
+    Target { name, body: new }: Target<UserChange>,
 ) -> Result<StatusCode, Problem> {
-    let before = app.identities.read(|state| {
-        let client = state.clients().get(&*name)?;
-        Some(json!({ "administration": client.administration.map(role), "disabled": client.disabled }))
-    });
-    let mut detail = json!({ "before": before, "password": new.password.is_some() });
-    if let Some(administration) = new.administration {
-        detail["administration"] = json!(administration);
-    }
-    if let Some(disabled) = new.disabled {
-        detail["disabled"] = json!(disabled);
-    }
+    let before = app.identities.read(|state| state.clients().get(&*name).map(Arc::clone));
+    let before = before.ok_or_else(|| unknown(&name))?;
+    let mut after = serde_json::Map::new();
+    let mut put = |name: &str, value: Option<serde_json::Value>| {
+        if let Some(value) = value {
+            after.insert(name.to_owned(), value);
+        }
+    };
+    put("administration", new.administration.map(|role| json!(role)));
+    put("disabled", new.disabled.map(Into::into));
+    put("client_id", new.client_id.as_deref().map(Into::into));
+    put("groups", new.groups.as_ref().map(|groups| json!(groups)));
+    put("roles", new.roles.as_ref().map(|roles| json!(roles)));
+    let detail = json!({ "before": User::from(&*before), "after": after, "password": new.password.is_some() });
     let changes = ClientChanges {
         password: hashed(&app, new.password).await?,
         disabled: new.disabled,
         administration: new.administration.map(|role| role.map(stored)),
+        client_id: new.client_id.map(|id| Some(id.into())),
+        groups: new.groups.map(|groups| ranked(&groups, &before.groups)),
+        roles: new.roles.map(|roles| ranked(&roles, &before.roles)),
         ..ClientChanges::default()
     };
     let command = Command::ModifyClient(name.as_str().into(), changes);
     let change = Change { caller, action: "user.change", object: name, detail };
     app.change(change, apply(&app.identities, command)).await?;
     Ok(StatusCode::NO_CONTENT)
-}
-
-/// The user of a path, and the changes of the body.
-pub(crate) struct Target {
-    name: String,
-    change: UserChange,
-}
-
-impl axum::extract::FromRequest<App> for Target {
-    type Rejection = Problem;
-
-    async fn from_request(request: axum::extract::Request, app: &App) -> Result<Target, Problem> {
-        use axum::extract::FromRequestParts as _;
-        let (mut parts, body) = request.into_parts();
-        let Name(name) = Name::from_request_parts(&mut parts, app).await?;
-        let request = axum::extract::Request::from_parts(parts, body);
-        let Json(change) = Json::from_request(request, app).await?;
-        Ok(Target { name, change })
-    }
 }
 
 /// Remove a user

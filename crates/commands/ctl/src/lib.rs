@@ -9,6 +9,7 @@ mod backup;
 mod bans;
 mod clients;
 mod duration;
+mod groups;
 mod inspect;
 mod list;
 mod server;
@@ -35,6 +36,7 @@ Examples:
   fulmar ctl explain publish plant/temp --client meter-17
   fulmar ctl tap 'plant/#' --for 10m
   fulmar ctl log debug --for 10m
+  fulmar ctl roles allow sensors publish 'sensors/%u/#'
   fulmar ctl tokens add grafana --role viewer --for 90d --file grafana.token
   fulmar ctl backup broker.tar
   fulmar ctl restore broker.tar --data /var/lib/fulmar
@@ -65,9 +67,15 @@ enum Command {
     /// Retained messages
     #[command(subcommand)]
     Retained(sessions::Retained),
-    /// Users with a role in administration
+    /// Users of the broker, and their roles in administration
     #[command(subcommand)]
     Users(users::Command),
+    /// Groups of users, which have the group's roles
+    #[command(subcommand)]
+    Groups(groups::Groups),
+    /// Roles: access rules for topics
+    #[command(subcommand)]
+    Roles(groups::Roles),
     /// API tokens
     #[command(subcommand)]
     Tokens(users::Tokens),
@@ -109,6 +117,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             Command::Sessions(command) => sessions::run(&api, command).await,
             Command::Retained(command) => sessions::retained(&api, command).await,
             Command::Users(command) => users::run(&api, command).await,
+            Command::Groups(command) => groups::groups(&api, command).await,
+            Command::Roles(command) => groups::roles(&api, command).await,
             Command::Tokens(command) => users::tokens(&api, command).await,
             Command::Explain(args) => inspect::explain(&api, args).await,
             Command::Tap(args) => inspect::tap(&api, args).await,

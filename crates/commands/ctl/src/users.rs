@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::api::{Api, encode};
 use crate::duration;
+use crate::groups::{joined, split};
 use crate::list::{self, ListArgs};
 use crate::table::{self, Column, plain};
 
@@ -35,6 +36,34 @@ impl Role {
     }
 }
 
+/// What a user may do with topics.
+#[derive(clap::Args, Debug)]
+pub(crate) struct AccessArgs {
+    /// All its groups, separated by commas; "" for none
+    #[arg(long, value_name = "GROUPS")]
+    groups: Option<String>,
+    /// All its own roles for topics, separated by commas; "" for none
+    #[arg(long, value_name = "ROLES")]
+    topic_roles: Option<String>,
+    /// The only client identifier with which it may connect; "" for any
+    #[arg(long, value_name = "ID")]
+    client_id: Option<String>,
+}
+
+impl AccessArgs {
+    /// Adds what is given to a request.
+    fn add_to(&self, request: &mut Value) {
+        for (field, list) in [("groups", &self.groups), ("roles", &self.topic_roles)] {
+            if let Some(list) = list {
+                request[field] = json!(split(list));
+            }
+        }
+        if let Some(id) = &self.client_id {
+            request["client_id"] = id.as_str().into();
+        }
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List users
@@ -46,9 +75,29 @@ pub(crate) enum Command {
     Add {
         /// User
         name: String,
-        /// Its role in administration
+        /// Its role in administration [default: none]
         #[arg(long, value_enum)]
-        role: Role,
+        role: Option<Role>,
+        #[command(flatten)]
+        access: AccessArgs,
+    },
+    /// Show a user
+    Show {
+        /// User
+        name: String,
+    },
+    /// Change a user's groups and roles for topics, at once also for connected clients
+    Change {
+        /// User
+        name: String,
+        #[command(flatten)]
+        access: AccessArgs,
+        /// Let the user log in again
+        #[arg(long, conflicts_with = "disable")]
+        enable: bool,
+        /// Disconnect the user, who cannot log in any longer
+        #[arg(long)]
+        disable: bool,
     },
     /// Change a user's role in administration
     Role {
@@ -99,6 +148,8 @@ const USERS: &[Column] = &[
     ("USER", |user| plain(&user["name"])),
     ("ADMINISTRATION", |user| plain(&user["administration"])),
     ("DISABLED", |user| plain(&user["disabled"])),
+    ("GROUPS", |user| joined(&user["groups"])),
+    ("ROLES", |user| joined(&user["roles"])),
 ];
 
 const TOKENS: &[Column] = &[
@@ -120,11 +171,24 @@ pub(crate) async fn run(api: &Api, command: &Command) -> anyhow::Result<()> {
         Command::List { list } => {
             list::print(api, ("/users", "users"), [], list, USERS).await?;
         }
-        Command::Add { name, role } => {
-            let user =
-                json!({ "name": name, "password": ask_new()?, "administration": role.name() });
+        Command::Add { name, role, access } => {
+            let role = role.map(Role::name);
+            let mut user = json!({ "name": name, "password": ask_new()?, "administration": role });
+            access.add_to(&mut user);
             api.send(Method::POST, "/users", Some(&user)).await?;
             api.done("added");
+        }
+        Command::Show { name } => {
+            let user = api.get(&format!("/users/{}", encode(name))).await?;
+            api.print(&user, table::fields);
+        }
+        Command::Change { name, access, enable, disable } => {
+            let mut user = json!({});
+            access.add_to(&mut user);
+            if *enable || *disable {
+                user["disabled"] = (*disable).into();
+            }
+            change(api, name, user).await?;
         }
         Command::Role { name, role } => {
             change(api, name, json!({ "administration": role.name() })).await?;

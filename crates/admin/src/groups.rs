@@ -1,0 +1,183 @@
+//! Groups of users, whose members have the group's roles.
+
+use std::ops::Bound;
+
+use axum::Json as JsonBody;
+use axum::extract::State;
+use axum::http::StatusCode;
+use fulmar_identity::{Command, Group as Stored, GroupChanges, Ranked, State as Identities, Texts};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use crate::app::App;
+use crate::audit::Change;
+use crate::caller::Administrator;
+use crate::extract::{Json, Name};
+use crate::identities::{Target, apply, names, ranked};
+use crate::page::{self, Everything, PageQuery, Paged, SLICE, Slice};
+use crate::problem::Problem;
+
+/// A group of users.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Group {
+    /// The name.
+    name: String,
+    /// For people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    description: Option<String>,
+    /// Its roles, in the order in which their rules are asked.
+    roles: Vec<String>,
+    /// How many users belong to it.
+    size: usize,
+    /// Its users; only if one group is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    members: Option<Vec<String>>,
+}
+
+/// A page of groups, by name.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Groups {
+    groups: Vec<Group>,
+    /// The next page's `cursor`; absent on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
+}
+
+/// A group to be added.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewGroup {
+    /// The name.
+    name: String,
+    /// For people.
+    description: Option<String>,
+    /// Its roles.
+    #[serde(default)]
+    roles: Vec<String>,
+}
+
+/// What changes; what is absent stays.
+#[derive(Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct GroupChange {
+    /// For people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    description: Option<String>,
+    /// All its roles.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    roles: Option<Vec<String>>,
+    /// All its users.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    members: Option<Vec<String>>,
+}
+
+fn group(state: &Identities, stored: &Stored, whole: bool) -> Group {
+    let members = state.members(&stored.name);
+    Group {
+        name: stored.name.to_string(),
+        description: stored.texts.description.as_deref().map(str::to_owned),
+        roles: names(&stored.roles),
+        size: members.len(),
+        members: whole.then(|| names(&members)),
+    }
+}
+
+fn unknown(name: &str) -> Problem {
+    Problem::not_found(format!("there is no group {name:?}; GET /groups lists them"))
+}
+
+/// Groups of users
+#[utoipa::path(get, path = "/groups", params(PageQuery), responses((status = 200, body = Groups)))]
+pub(crate) async fn list(
+    State(app): State<App>,
+    _: Administrator,
+    Paged { page, wanted: Everything {} }: Paged<Everything>,
+) -> Result<JsonBody<Groups>, Problem> {
+    let cursor = |group: &Group| group.name.clone();
+    let slice = |after: &String| {
+        let range = (Bound::Excluded(&**after), Bound::Unbounded);
+        let part = |state: &Identities| {
+            let range = state.groups().range::<str, _>(range).take(SLICE);
+            range.map(|(_, stored)| group(state, stored, false)).collect()
+        };
+        Slice::of(app.identities.read(part), cursor)
+    };
+    let from = page.cursor()?.unwrap_or_default();
+    let (groups, next) = page::fill(page.limit()?, from, slice, cursor, Some).await;
+    Ok(JsonBody(Groups { groups, next }))
+}
+
+/// One group with its users
+#[utoipa::path(get, path = "/groups/{name}", params(("name" = String, Path, description = "Group")), responses((status = 200, body = Group)))]
+pub(crate) async fn show(
+    State(app): State<App>,
+    _: Administrator,
+    Name(name): Name,
+) -> Result<JsonBody<Group>, Problem> {
+    let found = app.identities.read(|state| {
+        let stored = state.groups().get(&*name)?;
+        Some(group(state, stored, true))
+    });
+    found.map(JsonBody).ok_or_else(|| unknown(&name))
+}
+
+/// Add a group
+#[utoipa::path(post, path = "/groups", request_body = NewGroup, responses((status = 201, description = "It is added")))]
+pub(crate) async fn add(
+    State(app): State<App>,
+    Administrator(caller): Administrator,
+    Json(new): Json<NewGroup>,
+) -> Result<StatusCode, Problem> {
+    let NewGroup { name, description, roles } = new;
+    let detail = json!({ "roles": roles });
+    let stored = Stored {
+        name: name.as_str().into(),
+        texts: Texts { name: None, description: description.map(Into::into) },
+        roles: ranked(&roles, &[]),
+    };
+    let change = Change { caller, action: "group.add", object: name, detail };
+    app.change(change, apply(&app.identities, Command::CreateGroup(stored))).await?;
+    Ok(StatusCode::CREATED)
+}
+
+/// Change a group
+///
+/// At once also for connected clients.
+#[utoipa::path(patch, path = "/groups/{name}", request_body = GroupChange, params(("name" = String, Path, description = "Group")), responses((status = 204, description = "It is changed")))]
+pub(crate) async fn change(
+    State(app): State<App>,
+    Administrator(caller): Administrator,
+    Target { name, body: new }: Target<GroupChange>,
+) -> Result<StatusCode, Problem> {
+    let before = app.identities.read(|state| {
+        let stored = state.groups().get(&*name)?;
+        Some((stored.roles.clone(), state.members(&name)))
+    });
+    let (roles, members): (Vec<Ranked>, Vec<Ranked>) = before.ok_or_else(|| unknown(&name))?;
+    let detail =
+        json!({ "before": { "roles": names(&roles), "members": names(&members) }, "after": new });
+    let changes = GroupChanges {
+        text_description: new.description.map(Into::into),
+        roles: new.roles.map(|own| ranked(&own, &roles)),
+        clients: new.members.map(|own| ranked(&own, &members)),
+        ..GroupChanges::default()
+    };
+    let command = Command::ModifyGroup(name.as_str().into(), changes);
+    let change = Change { caller, action: "group.change", object: name, detail };
+    app.change(change, apply(&app.identities, command)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Remove a group
+#[utoipa::path(delete, path = "/groups/{name}", params(("name" = String, Path, description = "Group")), responses((status = 204, description = "It is removed")))]
+pub(crate) async fn remove(
+    State(app): State<App>,
+    Administrator(caller): Administrator,
+    Name(name): Name,
+) -> Result<StatusCode, Problem> {
+    let command = Command::DeleteGroup(name.as_str().into());
+    let change = Change { caller, action: "group.remove", object: name, detail: Value::Null };
+    app.change(change, apply(&app.identities, command)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,86 @@
+//! What users, groups and roles of the store of identities have in common.
+
+use std::sync::Arc;
+
+use axum::extract::{FromRequest, FromRequestParts as _, Request};
+use fulmar_identity::{ApplyError, Command, Identities, Ranked, Refused};
+use serde::de::DeserializeOwned;
+
+use crate::app::App;
+use crate::extract::{Json, Name};
+use crate::problem::Problem;
+
+/// Applies a command on a thread that may wait.
+pub(crate) async fn apply(identities: &Arc<Identities>, command: Command) -> Result<(), Problem> {
+    let identities = Arc::clone(identities);
+    let applied = tokio::task::spawn_blocking(move || identities.apply(vec![command])).await;
+    match applied {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(ApplyError::Refused(refused))) => Err(problem(&refused)),
+        Ok(Err(ApplyError::Busy)) => Err(Problem::unavailable(ApplyError::Busy.to_string())),
+        Ok(Err(error)) => {
+            tracing::error!("identities: {error}");
+            Err(Problem::unavailable("the change cannot be stored now: see the server's log"))
+        }
+        Err(_) => Err(Problem::unavailable("the server ends")),
+    }
+}
+
+/// A refusal with what to do; the store's own words are for tools of mosquitto.
+fn problem(refused: &Refused) -> Problem {
+    match refused {
+        Refused::ClientNotFound => {
+            Problem::not_found("there is no such user; GET /users lists them")
+        }
+        Refused::GroupNotFound => {
+            Problem::not_found("there is no such group; GET /groups lists them")
+        }
+        Refused::RoleNotFound => Problem::not_found("there is no such role; GET /roles lists them"),
+        Refused::TokenNotFound => {
+            Problem::not_found("there is no such token; GET /tokens lists them")
+        }
+        Refused::AclNotFound => Problem::not_found(
+            "the role has no rule for this action and topic; GET /roles/NAME shows its rules",
+        ),
+        Refused::Name { .. } | Refused::ReservedName | Refused::TooLong { .. } => {
+            Problem::invalid("name", refused)
+        }
+        Refused::AclTopic => Problem::invalid("topic", "expected a topic filter, such as plant/#"),
+        Refused::AclExists => Problem::conflict(
+            "the role has a rule for this action and topic already: remove that first",
+        ),
+        Refused::AnonymousGroup => Problem::conflict(
+            "this is the group of clients without a user name: first make another group theirs, with \
+             `mosquitto_ctrl dynsec setAnonymousGroup`",
+        ),
+        other => Problem::conflict(other.to_string()),
+    }
+}
+
+/// Names as the store has them; those that are in `before` keep their priorities.
+pub(crate) fn ranked(names: &[String], before: &[Ranked]) -> Vec<Ranked> {
+    let own = |name: &String| before.iter().find(|own| *own.name == **name).cloned();
+    names.iter().map(|name| own(name).unwrap_or_else(|| Ranked::new(name, -1))).collect()
+}
+
+/// The names of a list.
+pub(crate) fn names(list: &[Ranked]) -> Vec<String> {
+    list.iter().map(|own| own.name.to_string()).collect()
+}
+
+/// The name in a path, and the body.
+pub(crate) struct Target<T> {
+    pub(crate) name: String,
+    pub(crate) body: T,
+}
+
+impl<T: DeserializeOwned> FromRequest<App> for Target<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, app: &App) -> Result<Target<T>, Problem> {
+        let (mut parts, body) = request.into_parts();
+        let Name(name) = Name::from_request_parts(&mut parts, app).await?;
+        let Json(body) = Json::from_request(Request::from_parts(parts, body), app).await?;
+        Ok(Target { name, body })
+    }
+}
