@@ -114,7 +114,19 @@ impl Config {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "cluster")))]
+mod tests_without {
+    use super::*;
+
+    #[test]
+    fn a_program_that_cannot_be_a_node_refuses_to_be_one() {
+        let text = "[cluster]\nservers = [\"nats://127.0.0.1:4222\"]\nnode = \"a\"\n";
+        let error = Config::from_toml(text).unwrap_err().to_string();
+        assert!(error.contains("without the feature `cluster`"), "{error}");
+    }
+}
+
+#[cfg(all(test, feature = "cluster"))]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
