@@ -167,12 +167,13 @@ fn who_publishes_over_http_is_known_by_their_own_address() {
 
 /// Lines of tests that name a default port and open none: names that nothing connects to, a network of the test's own,
 /// a number that is no port.
-const NAMED: [(&str, usize); 10] = [
+const NAMED: [(&str, usize); 11] = [
     ("crates/coap/tests/endpoint.rs", 1),
     ("crates/transport/tests/layers.rs", 5),
     ("tests/dist/test_image.py", 6),
     ("tests/dist/test_packages.py", 3),
     ("tests/dist/test_systemd.py", 2),
+    ("tests/interop/test_cluster.py", 2),
     ("tests/interop/test_migration.py", 2),
     ("tests/interop/test_schema.py", 1),
     ("tests/tests/cert.rs", 1),
