@@ -115,6 +115,7 @@ impl Config {
 }
 
 #[cfg(all(test, not(feature = "cluster")))]
+#[allow(clippy::unwrap_used)]
 mod tests_without {
     use super::*;
 
