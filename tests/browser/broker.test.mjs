@@ -23,6 +23,9 @@ before(async () => {
     const words = ["ctl", "users", "add", name, "--role", role, "--data", server.data];
     execFileSync(BINARY, words, { input: `${PASSWORD}\n` });
   }
+  for (const words of [["add", "plant"], ["allow", "plant", "publish", "plant/%u/#"]]) {
+    execFileSync(BINARY, ["ctl", "roles", ...words, "--data", server.data]);
+  }
 });
 after(() => server?.close());
 
@@ -163,6 +166,34 @@ test("a viewer sees the client and can do nothing to it", async (t) => {
   await page.getByTestId("broker-login").waitFor();
 });
 
+test("an administrator adds a rule to a role and removes it; a viewer has no such thing", async (t) => {
+  const page = await open(t, server, PHONE);
+  await logIn(page, "ann");
+  await section(page, "Rules");
+  const role = page.getByRole("region", { name: "Role plant" });
+  await role.getByLabel("Effect").selectOption("deny");
+  await role.getByLabel("Action").selectOption("subscribe");
+  await role.getByLabel("Topic or filter").fill("plant/secret");
+  await role.getByRole("button", { name: "Add the rule" }).click();
+  const row = role.getByRole("row").filter({ hasText: "plant/secret" });
+  await row.getByText("deny").waitFor();
+  const rules = () => JSON.parse(execFileSync(BINARY, ["ctl", "roles", "show", "plant", "--json", "--data", server.data])).rules;
+  assert.deepEqual(rules().filter(({ topic }) => topic === "plant/secret"), [
+    { action: "subscribe", topic: "plant/secret", allow: false, priority: 0 },
+  ]);
+  await row.getByRole("button", { name: "Remove" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Remove" }).click();
+  await row.waitFor({ state: "detached" });
+  assert.equal(rules().length, 1);
+  assert.deepEqual(page.problems, []);
+
+  const other = await open(t, server, DESK);
+  await logIn(other, "vic");
+  await section(other, "Rules");
+  await other.getByRole("button", { name: "Explain" }).waitFor();
+  assert.equal(await other.getByTestId("roles").count(), 0);
+});
+
 for (const [place, viewport] of Object.entries({ desk: DESK, phone: PHONE })) {
   for (const colorScheme of ["light", "dark"]) {
     test(`every screen is sound: ${place}, ${colorScheme}`, async (t) => {
@@ -190,9 +221,10 @@ for (const [place, viewport] of Object.entries({ desk: DESK, phone: PHONE })) {
       await page.getByTestId("tap").getByText("plant/power").waitFor();
       await sound(page, "topics");
       await section(page, "Rules");
-      await page.getByLabel("Topic").fill("plant/power");
+      await page.getByLabel("Topic", { exact: true }).fill("plant/power");
       await page.getByRole("button", { name: "Explain" }).click();
       await page.getByTestId("decision").getByText("allowed").waitFor();
+      await page.getByRole("region", { name: "Role plant" }).getByText("plant/%u/#").waitFor();
       await sound(page, "rules");
       await section(page, "Server");
       await page.getByTestId("certificates").waitFor();

@@ -227,20 +227,14 @@ fn sessions_and_retained_messages_are_listed_and_deleted() {
     good(&broker, &["retained", "delete", "a/b"]);
     assert_eq!(topics("a/#"), r#"["a","a/c"]"#);
     // Each change is in the log, also of a broker that has ended.
-    let data = broker.data().to_owned();
-    let audit = run(fulmar().args(["audit", "--json", "--data"]).arg(&data));
-    let audit = String::from_utf8(audit.stdout).unwrap();
-    let entries: Vec<Value> =
-        audit.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let entries = audit(&broker);
     let action = |entry: &Value| {
         format!("{} {}", entry["action"].as_str().unwrap(), entry["object"].as_str().unwrap())
     };
     let actions: Vec<String> = entries.iter().map(action).collect();
     assert_eq!(actions, ["session.delete gone", "session.delete here", "retained.delete a/b"]);
-    assert!(
-        entries.iter().all(|entry| entry["result"] == "ok" && entry["from"] == "local"),
-        "{audit}"
-    );
+    let local = |entry: &Value| entry["result"] == "ok" && entry["from"] == "local";
+    assert!(entries.iter().all(local), "{entries:?}");
 }
 
 #[test]
@@ -277,6 +271,13 @@ fn explain_names_the_rule_and_a_tap_shows_what_passes() {
     assert!(said.contains("try `debug`"), "{said}");
 }
 
+/// The entries of the log of changes.
+fn audit(broker: &TestBroker) -> Vec<Value> {
+    let audit = run(fulmar().args(["audit", "--json", "--data"]).arg(broker.data()));
+    let lines = String::from_utf8(audit.stdout).unwrap();
+    lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
 #[test]
 fn a_backup_under_load_is_restored_with_sessions_messages_and_users() {
     let broker = TestBroker::start();
@@ -286,6 +287,7 @@ fn a_backup_under_load_is_restored_with_sessions_messages_and_users() {
     publish(&broker, "p", &["-t", "last", "-m", "value", "-r"]);
     run(fulmar().args(["twin", "add", "rural", "--data"]).arg(broker.data()));
     good(&broker, &["clients", "ban", "--client", "bad", "--for", "1h"]);
+    add_sensor(&broker);
     // Publications that are stored all the time: each one's number is acknowledged before the next is sent.
     let folder = tempfile::tempdir().unwrap();
     let mut load = fulmar();
@@ -328,8 +330,16 @@ fn a_backup_under_load_is_restored_with_sessions_messages_and_users() {
     let twins = run(fulmar().args(["twin", "list", "--data"]).arg(other.data()));
     assert!(String::from_utf8_lossy(&twins.stdout).contains("rural"), "{twins:?}");
     assert_eq!(std::fs::read(other.ca_file()).unwrap(), std::fs::read(broker.ca_file()).unwrap());
-    let audit = run(fulmar().args(["audit", "--json", "--data"]).arg(other.data()));
-    assert!(String::from_utf8_lossy(&audit.stdout).contains("ban.add"), "{audit:?}");
+    // The backup's own entry came after what the backup has.
+    let (original, copy) = (audit(&broker), audit(&other));
+    assert!(copy.iter().any(|entry| entry["action"] == "ban.add"), "{copy:?}");
+    assert!(copy.iter().any(|entry| entry["action"] == "user.add"), "{copy:?}");
+    assert!(original.len() >= copy.len() && copy[..] == original[..copy.len()], "{copy:?}");
+    for words in
+        [["users", "show", "s1"], ["groups", "show", "sensors"], ["roles", "show", "sensor"]]
+    {
+        assert_eq!(json(&other, &words), json(&broker, &words));
+    }
 }
 
 #[test]
@@ -358,9 +368,8 @@ fn the_page_of_administration_is_typed() {
     }
 }
 
-#[test]
-fn rules_of_groups_and_roles_change_for_a_connected_client() {
-    let broker = TestBroker::start();
+/// Adds the user `s1` (password: correct horse) with a role that its group has.
+fn add_sensor(broker: &TestBroker) {
     let folder = tempfile::tempdir().unwrap();
     let password = folder.path().join("password");
     std::fs::write(&password, "correct horse\n").unwrap();
@@ -369,12 +378,41 @@ fn rules_of_groups_and_roles_change_for_a_connected_client() {
         &["roles", "allow", "sensor", "publish", "sensors/%u/#"],
         &["groups", "add", "sensors", "--topic-roles", "sensor"],
     ] {
-        good(&broker, words);
+        good(broker, words);
     }
     let mut add = fulmar();
     add.args(["ctl", "users", "add", "s1", "--groups", "sensors", "--data"]).arg(broker.data());
     let added = run(add.stdin(std::fs::File::open(&password).unwrap()));
     assert!(added.status.success(), "{added:?}");
+}
+
+#[test]
+fn explain_names_the_role_that_decides_and_what_else_keeps_its_user_out() {
+    let broker = TestBroker::start();
+    add_sensor(&broker);
+    good(&broker, &["roles", "add", "plant"]);
+    good(&broker, &["roles", "deny", "plant", "publish", "sensors/s1/secret"]);
+    good(&broker, &["users", "change", "s1", "--topic-roles", "plant"]);
+    let explain =
+        |topic| json(&broker, &["explain", "publish", topic, "--client", "d1", "--user", "s1"]);
+    let why = explain("sensors/s1/t");
+    let rule = "role \"sensor\" of group \"sensors\": allow publish sensors/%u/#";
+    assert_eq!((&why["allowed"], &why["rule"]), (&true.into(), &rule.into()));
+    let why = explain("sensors/s1/secret");
+    let rule = "role \"plant\": deny publish sensors/s1/secret";
+    assert_eq!((&why["allowed"], &why["rule"]), (&false.into(), &rule.into()));
+    let why = explain("elsewhere");
+    let because = why["because"].as_str().unwrap();
+    assert!(why["allowed"] == false && because.contains("roles matches"), "{because}");
+    good(&broker, &["users", "change", "s1", "--disable", "--client-id", "d2"]);
+    let notes = explain("sensors/s1/t")["notes"].to_string();
+    assert!(notes.contains("users change s1 --enable") && notes.contains("d2"), "{notes}");
+}
+
+#[test]
+fn rules_of_groups_and_roles_change_for_a_connected_client() {
+    let broker = TestBroker::start();
+    add_sensor(&broker);
     assert_eq!(json(&broker, &["groups", "show", "sensors"])["members"][0], "s1");
     let rules = good(&broker, &["roles", "show", "sensor"]);
     assert_eq!(rules, "allow publish sensors/%u/# (priority 0)");

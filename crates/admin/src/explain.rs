@@ -11,6 +11,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
 use crate::caller::Viewer;
+use crate::explain_role;
 use crate::extract::Query;
 use crate::problem::Problem;
 use crate::store::BanRow;
@@ -113,9 +114,14 @@ pub(crate) async fn explain(
     if session.as_ref().is_some_and(|session| session.queued_messages > 0) {
         notes.push("messages wait in its queue: it reads slowly, or is not connected".to_owned());
     }
+    let (role, refusals) = app.identities.read(|state| {
+        let role = explain_role::rule(state, user.as_deref(), action, explanation.because);
+        (role, explain_role::refusals(state, user.as_deref(), &client))
+    });
+    notes.extend(refusals);
     let rule = match explanation.because {
         Because::Rule(number) => Some(app.server.place_of_rule(number)),
-        _ => None,
+        _ => role,
     };
     Ok(Json(Decision {
         allowed: explanation.allowed,
@@ -157,6 +163,14 @@ fn because(explanation: &Explanation, user: Option<&str>) -> String {
         Because::ExternalUser => {
             let user = user.unwrap_or_default();
             format!("{user} is a user of the platform, whose role in the topic's twin decides")
+        }
+        Because::Role { .. } => {
+            let decides = if explanation.allowed { "allows" } else { "denies" };
+            format!("a rule of the user's roles {decides} it; it is the first that matches")
+        }
+        Because::RolesDefault => {
+            let default = if explanation.allowed { "allow" } else { "deny" };
+            format!("no rule of the user's roles matches, and the default for them is to {default}")
         }
         Because::Login => {
             "the service of [auth.http] has sent the rule with the client's login".to_owned()

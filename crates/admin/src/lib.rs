@@ -17,6 +17,7 @@ mod bans;
 mod caller;
 mod clients;
 mod explain;
+mod explain_role;
 mod extract;
 mod groups;
 mod history;

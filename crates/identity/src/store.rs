@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -37,6 +37,19 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The log's file is cut back to this size when it starts anew.
 const LOG_BYTES: i64 = 1 << 20;
 
+/// Bytes of SQLite's smallest page.
+const SMALLEST_PAGE: u64 = 512;
+
+/// What helps against a file that is only half there, or is another kind of file.
+fn advice(error: &rusqlite::Error) -> &'static str {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+            "; restore the file from a backup, or move it away to begin without users"
+        }
+        _ => "",
+    }
+}
+
 /// Why the store cannot be used, or has not taken a command.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -44,7 +57,7 @@ pub enum StoreError {
     #[error("{0}")]
     Refused(#[from] Refused),
     /// SQLite or the disk.
-    #[error("{path}: {source}")]
+    #[error("{path}: {source}{}", advice(source))]
     Sqlite {
         /// Which file.
         path: PathBuf,
@@ -59,6 +72,11 @@ pub enum StoreError {
         /// Why.
         source: std::io::Error,
     },
+    /// Shorter than any database, which SQLite takes for an empty one.
+    #[error(
+        "{0} is only half written; restore the file from a backup, or move it away to begin without users"
+    )]
+    HalfWritten(PathBuf),
     /// Another program's.
     #[error("{0} is not a database of identities; move it away, or choose another data folder")]
     Foreign(PathBuf),
@@ -141,6 +159,10 @@ impl Store {
                 return Err(StoreError::File { path: path.into(), source });
             }
             _ => drop(created),
+        }
+        let length = std::fs::metadata(path).map_or(0, |file| file.len());
+        if (1..SMALLEST_PAGE).contains(&length) {
+            return Err(StoreError::HalfWritten(path.into()));
         }
         let failed = |source| StoreError::Sqlite { path: path.into(), source };
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;

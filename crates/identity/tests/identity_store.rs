@@ -79,6 +79,27 @@ fn principals_are_enabled_clients_with_an_administration_role() {
 }
 
 #[test]
+fn half_a_file_is_refused_and_stays_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("identities.db");
+    let mut store = Store::open(&path).unwrap();
+    for number in 0..50 {
+        store.apply(vec![client(&format!("client-{number}"))]).unwrap();
+    }
+    drop(store);
+    let whole = std::fs::read(&path).unwrap();
+    for length in [1, 99, 4096, whole.len() / 2, whole.len() - 1] {
+        std::fs::write(&path, &whole[..length]).unwrap();
+        let opened = Store::open(&path).map(|store| store.state().clients().len());
+        let error = opened.expect_err(&format!("{length} of {} bytes", whole.len())).to_string();
+        assert!(error.contains("identities.db") && error.contains("backup"), "{length}: {error}");
+        assert_eq!(std::fs::read(&path).unwrap(), whole[..length], "{length}");
+    }
+    std::fs::write(&path, &whole).unwrap();
+    assert_eq!(Store::open(&path).unwrap().state().clients().len(), 50);
+}
+
+#[test]
 fn another_programs_database_and_a_damaged_row_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("identities.db");

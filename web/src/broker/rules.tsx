@@ -1,11 +1,12 @@
-// Why a client may or may not publish or subscribe.
+// Why a client may or may not publish or subscribe, and the rules that can change.
 
 import { useState } from 'preact/hooks';
 import { ApiError } from '../data/api';
 import { Field, Note, Tag } from '../ui/parts';
 import { query } from '../ui/router';
 import { BrokerScreen, Facts } from './parts';
-import { ask } from './state';
+import { Roles } from './roles';
+import { ask, mayAdminister } from './state';
 import type { Decision } from './types';
 
 type Action = 'publish' | 'subscribe' | 'receive';
@@ -98,6 +99,7 @@ export function Rules() {
         )}
         {decision && <Answer decision={decision} />}
       </section>
+      {mayAdminister.value && <Roles />}
     </BrokerScreen>
   );
 }

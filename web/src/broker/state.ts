@@ -24,6 +24,8 @@ const RANKS: Role[] = ['viewer', 'operator', 'administrator'];
 const isAtLeast = (role: Role) => RANKS.indexOf(me.value?.role ?? 'viewer') >= RANKS.indexOf(role);
 /** May disconnect, ban, delete and read messages. */
 export const mayOperate = computed(() => isAtLeast('operator'));
+/** May manage users, roles and rules. */
+export const mayAdminister = computed(() => isAtLeast('administrator'));
 
 /** Whether this is the platform's login, which the rest of the app shows. */
 export const isPlatforms = computed(() => app.session.value !== null && app.isServerAdmin.value);

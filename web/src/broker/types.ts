@@ -171,6 +171,21 @@ export interface TapLine extends Omit<Retained, 'expires_ms'> {
   dropped?: number;
 }
 
+/** An access rule of a role. */
+export interface Rule {
+  action: 'publish' | 'receive' | 'subscribe' | 'subscribe_literal' | 'unsubscribe' | 'unsubscribe_literal';
+  topic: string;
+  allow: boolean;
+  priority: number;
+}
+
+/** A role for topics. */
+export interface TopicRole {
+  name: string;
+  description?: string;
+  rules: Rule[];
+}
+
 export interface Decision {
   allowed: boolean;
   because: string;

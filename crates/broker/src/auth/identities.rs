@@ -12,6 +12,7 @@ use fulmar_scram::Verifier;
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
+use super::because::Because;
 use super::password::HashReplacements;
 use super::stored_hash::{HashError, StoredHash};
 use crate::access::{Action, Subject, anybodys, covered, matched};
@@ -218,6 +219,22 @@ impl IdentityTable {
         })
     }
 
+    /// What makes [`IdentityTable::decide`] say that.
+    pub(super) fn because(
+        &self,
+        subject: Subject<'_>,
+        action: Action,
+        topic: &str,
+    ) -> Option<Because> {
+        self.with_roles(subject, |_, roles| {
+            let found = roles.iter().enumerate().find_map(|(role, rules)| {
+                let (literal, rule) = rules.deciding(subject, action, topic)?;
+                Some(Because::Role { role, literal, rule })
+            });
+            found.unwrap_or(Because::RolesDefault)
+        })
+    }
+
     /// Whether the store decides what this client may do.
     pub(crate) fn has_rules_for(&self, subject: Subject<'_>) -> bool {
         self.with_roles(subject, |_, _| ()).is_some()
@@ -280,15 +297,31 @@ impl DefaultAccess {
 
 impl RoleRules {
     fn decide(&self, subject: Subject<'_>, action: Action, topic: &str) -> Option<bool> {
-        let rule = match action {
-            Action::Publish => self.publish.iter().find(|rule| rule.matches(subject, topic)),
-            Action::Receive => self.receive.iter().find(|rule| rule.matches(subject, topic)),
-            Action::Subscribe => {
-                let exact = self.subscribe_literal.iter().find(|rule| *rule.filter == *topic);
-                exact.or_else(|| first_covering(&self.subscribe, subject, topic))
-            }
+        let (literal, number) = self.deciding(subject, action, topic)?;
+        self.list(action, literal).get(number).map(|rule| rule.allow)
+    }
+
+    /// Whether the rule that decides is about the same text, and its number in [`RoleRules::list`].
+    fn deciding(&self, subject: Subject<'_>, action: Action, topic: &str) -> Option<(bool, usize)> {
+        let exact = self.list(action, true).iter().position(|rule| *rule.filter == *topic);
+        if let Some(exact) = exact {
+            return Some((true, exact));
+        }
+        let matches = |rule: &TopicRule| match action {
+            Action::Subscribe => covered(&rule.filter, subject, topic),
+            Action::Publish | Action::Receive => rule.matches(subject, topic),
         };
-        rule.map(|rule| rule.allow)
+        self.list(action, false).iter().position(matches).map(|number| (false, number))
+    }
+
+    fn list(&self, action: Action, literal: bool) -> &[TopicRule] {
+        match (action, literal) {
+            (Action::Publish, false) => &self.publish,
+            (Action::Receive, false) => &self.receive,
+            (Action::Subscribe, false) => &self.subscribe,
+            (Action::Subscribe, true) => &self.subscribe_literal,
+            (Action::Publish | Action::Receive, true) => &[],
+        }
     }
 }
 
@@ -348,7 +381,14 @@ mod tests {
         for username in [Some("bob"), None] {
             let other = Subject { username, ..ANN };
             assert_eq!(table.decide(other, Action::Publish, "b", true), None);
+            assert_eq!(table.because(other, Action::Publish, "b"), None);
         }
+        let because = |action, topic| table.because(ANN, action, topic).unwrap();
+        let role = |literal, rule| Because::Role { role: 0, literal, rule };
+        assert_eq!(because(Action::Subscribe, "a/#"), role(true, 0));
+        assert_eq!(because(Action::Subscribe, "b"), role(false, 1));
+        assert_eq!(because(Action::Publish, "a/ann/tablet"), role(false, 1));
+        assert_eq!(because(Action::Publish, "b"), Because::RolesDefault);
     }
 
     #[test]

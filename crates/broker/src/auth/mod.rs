@@ -245,8 +245,12 @@ impl AccessControl {
 
     /// What decides [`AccessControl::allows`] and the functions above it.
     pub(crate) fn because(&self, subject: Subject<'_>, action: Action, topic: &str) -> Because {
+        let stored = || self.identities.as_ref()?.because(subject, action, topic);
         match external_users::name(subject) {
             Some("") => return Because::Program,
+            None if topic.starts_with(CONTROL_PREFIX) && action == Action::Publish => {
+                return stored().unwrap_or(Because::OwnTopics);
+            }
             _ if action == Action::Publish
                 && topic.starts_with('$')
                 && !self.may_publish(subject, topic) =>
@@ -254,7 +258,12 @@ impl AccessControl {
                 return Because::OwnTopics;
             }
             Some(_) if self.external_users.is_some() => return Because::ExternalUser,
-            _ => {}
+            Some(_) => {}
+            None => {
+                if let Some(because) = stored() {
+                    return because;
+                }
+            }
         }
         let for_external_users =
             self.external_users.is_some() && topic.starts_with(EXTERNAL_TOPICS);
