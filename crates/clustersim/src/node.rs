@@ -140,7 +140,6 @@ impl Node {
 
     /// The process dies and starts again with what is on its disk.
     pub(crate) fn crash(&mut self) {
-        self.incarnation += 16;
         self.inbox.clear();
         self.paused = false;
         self.hold_off = None;
@@ -281,6 +280,8 @@ impl Node {
                     let released = control.is_none_or(|control| control.released);
                     let held_off = self.hold_off.is_some_and(|until| now < until);
                     if watch.look(revision, released, now) && !held_off {
+                        // Each attempt has its own: the log may have an earlier claim of this process.
+                        self.incarnation += 16;
                         self.role = Role::Taking { revision, asked: None };
                     }
                     return Ok(());

@@ -2,7 +2,7 @@
 //! the design, which the simulation must find.
 #![allow(clippy::unwrap_used)]
 
-use fulmar_clustersim::{Mistake, Schedule, play};
+use fulmar_clustersim::{Mistake, Schedule, Step, play};
 use fulmar_simulator::Script as _;
 
 #[test]
@@ -26,6 +26,31 @@ fn a_seed_always_gives_the_same_run() {
         let run = || play(&Schedule::draw(seed, 400), Mistake::None).unwrap();
         assert_eq!(run(), run());
     }
+}
+
+/// Found by seed 91,113 when a process claimed with one number for all its life.
+#[test]
+fn a_process_does_not_take_its_earlier_claim_for_the_one_it_makes_now() {
+    use Step::{Connect, CutOff, Drain, Run};
+    let mut schedule = Schedule::draw(91_113, 0);
+    *schedule.steps() = vec![
+        Run(110),
+        Connect(1, 1),
+        Run(110),
+        Drain(0),
+        Run(110),
+        CutOff(0, true),
+        Connect(3, 2),
+        Run(20),
+        CutOff(1, true),
+        Run(110),
+        Drain(2),
+        CutOff(1, false),
+        Run(110),
+        Connect(3, 2),
+        Run(4),
+    ];
+    play(&schedule, Mistake::None).unwrap();
 }
 
 /// The first of a hundred schedules from this seed on in which a mistake breaks a promise, which is kept without it.

@@ -20,8 +20,9 @@ const MAX_NAME: usize = 255;
 pub struct Claimant<'a> {
     /// The node's name.
     pub node: &'a str,
-    /// A random number of the process. Without it, two processes that have the same name by mistake would append the
-    /// same bytes, and each would consider the log its own.
+    /// A random number, another one for each claim. Without it, two processes that have the same name by mistake would
+    /// append the same bytes, and each would consider the log its own; and so would a process that claims again, but has
+    /// read the log only up to the place of its own earlier claim.
     pub incarnation: u64,
 }
 

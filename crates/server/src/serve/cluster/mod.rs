@@ -187,11 +187,13 @@ impl Node {
     /// # Errors
     /// NATS does not answer, or the log cannot be used.
     fn claim(&self, mut follower: Follower, keeper: &Keeper) -> anyhow::Result<TakenOver> {
-        let claimant = Claimant { node: &self.config.cluster.node, incarnation: self.incarnation };
+        // Another one for each claim: the log may have an earlier claim of this process.
+        let incarnation = random()?;
+        let claimant = Claimant { node: &self.config.cluster.node, incarnation };
         let position = replica::claim(&mut follower, &self.shared.log, claimant)?;
         tracing::info!(%position, "claimed the log");
         let (journal, refused) = StreamJournal::new(self.shared.log.clone(), keeper.lasts());
-        let (incarnation, journal) = (self.incarnation, Box::new(journal));
+        let journal = Box::new(journal);
         Ok(TakenOver { follower, incarnation, journal, refused })
     }
 
