@@ -39,7 +39,7 @@ impl std::fmt::Debug for Control {
 }
 
 impl Control {
-    /// Opens the bucket, and creates it if it is missing, with so many replicas.
+    /// Opens the bucket, or creates it with this number of replicas.
     ///
     /// # Errors
     /// JetStream's.

@@ -58,7 +58,7 @@ impl std::fmt::Debug for Snapshots {
 }
 
 impl Snapshots {
-    /// Opens the object store, and creates it if it is missing, with so many replicas.
+    /// Opens the object store, or creates it with this number of replicas.
     ///
     /// # Errors
     /// JetStream's.

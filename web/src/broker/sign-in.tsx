@@ -6,6 +6,7 @@ import * as app from '../state';
 import { Logo } from '../ui/icons';
 import { Choice, Field, Note } from '../ui/parts';
 import { Link } from '../ui/router';
+import { UserAndPassword } from '../ui/user-and-password';
 import { logIn } from './state';
 
 type How = 'password' | 'token';
@@ -55,31 +56,7 @@ export function SignIn() {
           onChange={setHow}
         />
         {how === 'password' ? (
-          <>
-            <Field label="User name" id="user">
-              <input
-                id="user"
-                name="username"
-                autocomplete="username"
-                autocapitalize="none"
-                spellcheck={false}
-                required
-                value={user}
-                onInput={(event) => setUser(event.currentTarget.value)}
-              />
-            </Field>
-            <Field label="Password" id="password">
-              <input
-                id="password"
-                name="password"
-                type="password"
-                autocomplete="current-password"
-                required
-                value={password}
-                onInput={(event) => setPassword(event.currentTarget.value)}
-              />
-            </Field>
-          </>
+          <UserAndPassword user={user} password={password} onUser={setUser} onPassword={setPassword} />
         ) : (
           <Field label="Token" id="token">
             <input

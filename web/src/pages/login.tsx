@@ -5,8 +5,9 @@ import { ApiError } from '../data/api';
 import { login } from '../data/account';
 import * as state from '../state';
 import { Logo } from '../ui/icons';
-import { Field, Note } from '../ui/parts';
+import { Note } from '../ui/parts';
 import { Link, navigate } from '../ui/router';
+import { UserAndPassword } from '../ui/user-and-password';
 
 export function Login() {
   const demo = state.config.value?.demo;
@@ -40,29 +41,7 @@ export function Login() {
             {problem}
           </Note>
         )}
-        <Field label="User name" id="user">
-          <input
-            id="user"
-            name="username"
-            autocomplete="username"
-            autocapitalize="none"
-            spellcheck={false}
-            required
-            value={user}
-            onInput={(event) => setUser(event.currentTarget.value)}
-          />
-        </Field>
-        <Field label="Password" id="password">
-          <input
-            id="password"
-            name="password"
-            type="password"
-            autocomplete="current-password"
-            required
-            value={password}
-            onInput={(event) => setPassword(event.currentTarget.value)}
-          />
-        </Field>
+        <UserAndPassword user={user} password={password} onUser={setUser} onPassword={setPassword} />
         <button class="primary" type="submit" disabled={busy}>
           {busy ? 'Logging in …' : 'Log in'}
         </button>

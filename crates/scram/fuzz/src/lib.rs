@@ -25,7 +25,7 @@ pub fn server(data: &[u8]) {
     assert!(exchange.finish(last.as_bytes()).is_err(), "accepted without the password");
 }
 
-/// A server's first message, and its last one after a line end.
+/// Gives a client the first line as the server's first message, and the rest as its last one.
 pub fn client(data: &[u8]) {
     let cut = data.iter().position(|byte| *byte == b'\n').unwrap_or(data.len());
     let (answer, end) = (&data[..cut], data.get(cut + 1..).unwrap_or_default());
