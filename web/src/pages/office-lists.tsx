@@ -11,6 +11,7 @@ import type { Meter, WorkList } from '../types';
 import { Icon } from '../ui/icons';
 import { Choice, Empty, Field, Note, Page, Progress, Table, Tag } from '../ui/parts';
 import { Link } from '../ui/router';
+import { TypedInput } from '../ui/typed-input';
 
 interface Member {
   name: string;
@@ -27,17 +28,10 @@ export function OfficeLists() {
       await ask(`/work_list/${encodeURIComponent(list.id)}`, { method: 'PATCH', json: changes });
       await refresh();
       state.say('Changed.', 'good');
-      return true;
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       state.say(error.message, 'bad');
-      return false;
     }
-  };
-  const assign = async (list: WorkList, field: HTMLInputElement) => {
-    const isDone = await change(list, { assignee: field.value.trim() || null });
-    // What the server did not take is not so.
-    if (!isDone) field.value = list.assignee ?? '';
   };
   const add = state.mayManage.value && !isAdding && (
     <button type="button" class="primary" onClick={() => setAdding(true)} data-testid="new-list">
@@ -72,13 +66,13 @@ export function OfficeLists() {
               name: 'Reader',
               cell: (list) =>
                 state.mayManage.value ? (
-                  <input
+                  <TypedInput
                     class="small-input"
                     list="people"
                     aria-label={`Reader of ${list.name}`}
                     placeholder="nobody"
                     value={list.assignee ?? ''}
-                    onChange={(event) => void assign(list, event.currentTarget)}
+                    onDone={(typed) => change(list, { assignee: typed.trim() || null })}
                   />
                 ) : (
                   (list.assignee ?? 'nobody')

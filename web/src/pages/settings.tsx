@@ -9,6 +9,7 @@ import { Icon } from '../ui/icons';
 import { Choice, Dialog, Field, Note, Page } from '../ui/parts';
 import { Link } from '../ui/router';
 import { BROKER, OFFICE } from '../ui/shell';
+import { TypedInput } from '../ui/typed-input';
 
 export function More() {
   return (
@@ -92,13 +93,13 @@ function DeviceSection() {
     <section class="card" aria-labelledby="device-head">
       <h2 id="device-head">This device</h2>
       <Field label="Name, as the office sees it" id="device-name">
-        <input
+        <TypedInput
           id="device-name"
           maxLength={60}
           value={state.deviceName.value}
-          onChange={(event) => {
-            state.deviceName.value = event.currentTarget.value.trim();
-            void saveSettings().then(registerDevice);
+          onDone={(typed) => {
+            state.deviceName.value = typed.trim();
+            return saveSettings().then(registerDevice);
           }}
         />
       </Field>
