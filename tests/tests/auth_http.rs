@@ -244,3 +244,65 @@ fn over_https_only_a_service_with_a_certificate_of_the_ca_is_asked() {
         }
     }
 }
+
+/// A CA, and a client of its, as files in this folder.
+fn client_certificate(folder: &std::path::Path, name: &str) {
+    let key = || rcgen::KeyPair::generate().unwrap();
+    let (ca_key, client_key) = (key(), key());
+    let mut ca = rcgen::CertificateParams::new(Vec::<String>::new()).unwrap();
+    ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let ca_certificate = ca.self_signed(&ca_key).unwrap();
+    let mut client = rcgen::CertificateParams::new(Vec::<String>::new()).unwrap();
+    client.distinguished_name.push(rcgen::DnType::CommonName, name);
+    client.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+    let issuer = rcgen::Issuer::from_params(&ca, &ca_key);
+    let issued = client.signed_by(&client_key, &issuer).unwrap();
+    let write = |file: &str, text: String| std::fs::write(folder.join(file), text).unwrap();
+    write("ca.pem", ca_certificate.pem());
+    write("client.pem", issued.pem());
+    write("client.key", client_key.serialize_pem());
+    let owner = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(folder.join("client.key"), owner).unwrap();
+}
+
+#[test]
+fn the_service_decides_about_certificates_if_it_is_to() {
+    let folder = tempfile::tempdir().unwrap();
+    client_certificate(folder.path(), "pump-7");
+    let ca = folder.path().join("ca.pem");
+    let publishes = |broker: &TestBroker, listener: &str, topic: &str| {
+        let mut command = fulmar_tests::fulmar();
+        let url = format!("{listener}://{}", broker.address(listener));
+        command.args(["pub", &url, "-t", topic, "-m", "x", "-q", "1", "-i", "p7", "--cafile"]);
+        command.arg(broker.ca_file()).arg("--cert").arg(folder.path().join("client.pem"));
+        command.arg("--key").arg(folder.path().join("client.key"));
+        fulmar_tests::run(&mut command).status.success()
+    };
+    let service = Service::start();
+    for asked in [false, true] {
+        let tls = format!(
+            "certificates = {asked}\ncache_s = 0\n[acl]\ndefault_allow = false\n\
+             [[acl.rules]]\nallow = true\ntopic = \"common\"\n\
+             [tls]\nclient_auth = \"required\"\nclient_ca = {ca:?}\n"
+        );
+        let broker = service.broker(&tls);
+        for listener in ["mqtts", "quic"] {
+            service.answers("403 Forbidden", "");
+            let before = service.requests();
+            assert_eq!(publishes(&broker, listener, "common"), !asked, "{listener}");
+            assert_eq!(service.requests() - before, usize::from(asked), "{listener}");
+            let rules = r#"{"allow": true, "rules": [{"allow": true, "topic": "pumps/%u/#"}]}"#;
+            service.answers("200 OK", rules);
+            assert_eq!(publishes(&broker, listener, "pumps/pump-7/x"), asked, "{listener}");
+            assert!(!publishes(&broker, listener, "pumps/pump-8/x"), "{listener}");
+        }
+        if asked {
+            let request = service.requests.lock().unwrap().last().unwrap().clone();
+            let body: serde_json::Value =
+                serde_json::from_str(request.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+            let expected = serde_json::json!({"username": "pump-7", "certificate": true,
+                "client_id": "p7", "address": "127.0.0.1"});
+            assert_eq!(body, expected);
+        }
+    }
+}

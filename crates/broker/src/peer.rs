@@ -102,25 +102,43 @@ pub struct ListenerPolicy {
 
 /// The name of a peer that the transport has authenticated.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PeerIdentity(Box<(Box<str>, Option<u64>)>);
+pub struct PeerIdentity(Box<(Box<str>, Origin)>);
+
+/// Where the name of a peer comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// The program itself, or a secret that it has checked.
+    Program,
+    /// A verified certificate, and its number.
+    Certificate(Option<u64>),
+}
 
 impl PeerIdentity {
     /// The name in a certificate, and a number that identifies the certificate among all.
     #[must_use]
     pub fn certified(name: Box<str>, certificate: Option<u64>) -> PeerIdentity {
-        PeerIdentity(Box::new((name, certificate)))
+        PeerIdentity(Box::new((name, Origin::Certificate(certificate))))
     }
 
-    /// The certificate's number; `None` if the name is not from a certificate.
+    /// Whether the name is from a certificate.
+    #[must_use]
+    pub fn is_certified(&self) -> bool {
+        matches!(self.0.1, Origin::Certificate(_))
+    }
+
+    /// The certificate's number; `None` if the name is not from a certificate, or from one without a number.
     #[must_use]
     pub fn certificate(&self) -> Option<u64> {
-        self.0.1
+        match self.0.1 {
+            Origin::Program => None,
+            Origin::Certificate(number) => number,
+        }
     }
 }
 
 impl<T: Into<Box<str>>> From<T> for PeerIdentity {
     fn from(name: T) -> PeerIdentity {
-        PeerIdentity::certified(name.into(), None)
+        PeerIdentity(Box::new((name.into(), Origin::Program)))
     }
 }
 

@@ -1,4 +1,4 @@
-//! A service of the operator's that decides about logins by name and password, and about rights.
+//! A service of the operator's that decides about logins by name and password or by certificate, and about rights.
 //!
 //! Asking takes time, so it happens elsewhere and the answer comes as an event. Rights come with a login, and are
 //! decided from memory afterwards.
@@ -14,8 +14,8 @@ use crate::access::Action;
 pub struct HookLogin<'a> {
     /// The user's name.
     pub username: &'a str,
-    /// The password.
-    pub password: &'a [u8],
+    /// The password; `None` if a verified certificate has the name.
+    pub password: Option<&'a [u8]>,
     /// The client identifier.
     pub client_id: &'a str,
     /// Address of the client.
@@ -33,6 +33,9 @@ impl fmt::Debug for HookLogin<'_> {
 
 /// Asks the service. Called on the workers, so nothing here waits.
 pub trait LoginHook: Send + Sync + fmt::Debug {
+    /// Whether it is asked about clients with certificates, too.
+    fn decides_about_certificates(&self) -> bool;
+
     /// Decides at once, or returns `None` and sends the decision later.
     fn log_in(&self, login: HookLogin<'_>) -> Option<AuthReply>;
 

@@ -47,6 +47,7 @@ pub use stored_hash::{HashError, MAX_PBKDF2_ITERATIONS, check_hash, verify_passw
 use crate::access::{AccessRules, Action, Subject, is_own_bridge_state};
 pub use crate::access::{EXTERNAL_TOPICS, EXTERNAL_USER_PREFIX};
 use crate::owner::SessionOwner;
+use crate::peer::PeerIdentity;
 use crate::time::Timestamp;
 
 /// Authentication and access rules of a broker.
@@ -74,8 +75,8 @@ pub struct AccessControl {
 pub(crate) struct Credentials<'a> {
     pub(crate) username: Option<&'a str>,
     pub(crate) password: Option<&'a [u8]>,
-    /// Name from its verified certificate.
-    pub(crate) certificate: Option<&'a str>,
+    /// The name by which the transport has authenticated it.
+    pub(crate) identity: Option<&'a PeerIdentity>,
     pub(crate) allow_anonymous: bool,
     pub(crate) client_id: &'a str,
     /// Where it comes from.
@@ -105,8 +106,8 @@ impl AccessControl {
         now: Timestamp,
         applicant: impl FnOnce() -> Applicant,
     ) -> Decision {
-        if let Some(name) = credentials.certificate {
-            return Decision::Now(Ok(Admitted::for_good(Some(name))));
+        if let Some(identity) = credentials.identity {
+            return self.check_identity(identity, credentials, applicant);
         }
         if (self.jwt.is_some() || self.external_users.is_some())
             && let Some(token) = credentials.password.and_then(jwt::looks_like_token)
@@ -124,6 +125,7 @@ impl AccessControl {
         {
             let Credentials { client_id, address, .. } = *credentials;
             let reply_to = applicant().reply_to;
+            let password = Some(password);
             let login = HookLogin { username, password, client_id, address, reply_to };
             return hook.log_in(login).map_or(Decision::Later(None), Decision::Now);
         }
@@ -140,6 +142,28 @@ impl AccessControl {
             (_, None, None) => Decision::Now(Err(ReasonCode::NotAuthorized)),
             _ => Decision::Now(Err(ReasonCode::BadUserNameOrPassword)),
         }
+    }
+
+    /// The transport has authenticated the client. A service may still decide whether a certificate is enough.
+    fn check_identity(
+        &self,
+        identity: &PeerIdentity,
+        credentials: &Credentials<'_>,
+        applicant: impl FnOnce() -> Applicant,
+    ) -> Decision {
+        let username: &str = identity;
+        let hook = self.hook.as_ref().filter(|hook| {
+            identity.is_certified()
+                && hook.decides_about_certificates()
+                && !self.passwords.as_ref().is_some_and(|passwords| passwords.knows(username))
+        });
+        let Some(hook) = hook else {
+            return Decision::Now(Ok(Admitted::for_good(Some(username))));
+        };
+        let Credentials { client_id, address, .. } = *credentials;
+        let reply_to = applicant().reply_to;
+        let login = HookLogin { username, password: None, client_id, address, reply_to };
+        hook.log_in(login).map_or(Decision::Later(None), Decision::Now)
     }
 
     /// Asks the part of the program that has external users, if the client may be one of them.

@@ -161,7 +161,7 @@ impl Connection {
         let credentials = Credentials {
             username: connect.username,
             password: connect.password,
-            certificate: self.peer.identity.as_deref(),
+            identity: self.peer.identity.as_ref(),
             allow_anonymous: self.peer.listener.allow_anonymous,
             client_id: &pending.client_id,
             address: self.peer.address.ip(),

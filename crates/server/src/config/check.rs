@@ -141,6 +141,11 @@ fn auth_http(config: &Config) -> Result<(), Usage> {
         let text = "[auth.http] url: write http://HOST/PATH or https://HOST/PATH";
         return Err(Usage(text.to_owned()));
     }
+    if http.certificates && config.tls.client_auth == ClientAuth::Off {
+        let text = "[auth.http] certificates needs [tls] client_auth and client_ca: without them, no client \
+                    has a certificate";
+        return Err(Usage(text.to_owned()));
+    }
     within("auth.http.timeout_ms", http.timeout_ms, 10, 60_000)?;
     within("auth.http.max_in_flight", http.max_in_flight, 1, 1024)?;
     within("auth.http.cache_s", http.cache_s, 0, 24 * 3600)?;

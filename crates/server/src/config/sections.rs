@@ -450,7 +450,7 @@ impl Auth {
     }
 }
 
-/// A web service that decides about logins by name and password.
+/// A web service that decides about logins by name and password, and about certificates if it is to.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct AuthHttp {
@@ -460,6 +460,8 @@ pub(crate) struct AuthHttp {
     pub(crate) token_file: PathBuf,
     /// CA of its certificate; empty for the system's CAs.
     pub(crate) ca_file: PathBuf,
+    /// Whether it also decides about clients with verified certificates.
+    pub(crate) certificates: bool,
     /// Longest time until its complete answer.
     pub(crate) timeout_ms: u32,
     /// Requests at the same time.
@@ -476,6 +478,7 @@ impl Default for AuthHttp {
             url: String::new(),
             token_file: PathBuf::new(),
             ca_file: PathBuf::new(),
+            certificates: false,
             timeout_ms: 2000,
             max_in_flight: 32,
             cache_s: 60,

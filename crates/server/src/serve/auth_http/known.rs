@@ -12,7 +12,7 @@ use parking_lot::{Mutex, RwLock};
 /// Clients with rules in memory.
 const MAX_CLIENTS_WITH_RULES: usize = 1_000_000;
 
-/// Name, password and client identifier of a login.
+/// Name, password (none with a certificate) and client identifier of a login.
 pub(super) type Digest = [u64; 2];
 
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Known {
         }
     }
 
-    pub(super) fn digest(&self, username: &str, password: &str, client_id: &str) -> Digest {
+    pub(super) fn digest(&self, username: &str, password: Option<&str>, client_id: &str) -> Digest {
         self.keys.each_ref().map(|key| key.hash_one((username, password, client_id)))
     }
 
@@ -148,19 +148,23 @@ mod tests {
     fn a_login_is_remembered_for_its_time_and_never_longer_than_it_holds() {
         let known = Known::new(60, 10);
         let who = || ("ann".into(), "phone".into());
-        let digest = known.digest("ann", "right", "phone");
+        let digest = known.digest("ann", Some("right"), "phone");
         known.put(digest, admitted(Timestamp::NEVER), who(), None, 1000).unwrap();
         assert!(known.admitted(digest, 60_999).is_some());
-        for other in
-            [("ann", "wrong", "phone"), ("ann", "right", "desk"), ("bob", "right", "phone")]
-        {
+        for other in [
+            ("ann", Some("wrong"), "phone"),
+            ("ann", Some("right"), "desk"),
+            ("bob", Some("right"), "phone"),
+            ("ann", Some(""), "phone"),
+            ("ann", None, "phone"),
+        ] {
             assert!(known.admitted(known.digest(other.0, other.1, other.2), 1000).is_none());
         }
         assert!(known.admitted(digest, 61_000).is_none());
         known.put(digest, admitted(Timestamp(2000)), who(), None, 1000).unwrap();
         assert!(known.admitted(digest, 1999).is_some() && known.admitted(digest, 2000).is_none());
         for n in 0..50 {
-            let digest = known.digest("ann", "right", &n.to_string());
+            let digest = known.digest("ann", Some("right"), &n.to_string());
             known.put(digest, admitted(Timestamp::NEVER), who(), None, 1000).unwrap();
             assert!(known.logins.lock().len() <= 10);
         }

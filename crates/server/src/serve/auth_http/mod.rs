@@ -1,4 +1,5 @@
-//! `[auth.http]`: asks a web service of the operator's about logins by name and password.
+//! `[auth.http]`: asks a web service of the operator's about logins by name and password, and about certificates if it
+//! is to.
 //!
 //! It fails closed: a service that is slow, down or wrong keeps new clients out, and nobody else. Workers never wait for
 //! it. One thread sends the requests, a limited number at the same time; what waits is limited too. After several
@@ -49,6 +50,8 @@ type Pool = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 /// Asks the service.
 #[derive(Debug)]
 pub(super) struct AuthHook {
+    /// Whether the service is asked about clients with certificates.
+    certificates: bool,
     known: Arc<Known>,
     counts: Arc<Counts>,
     breaker: Arc<Breaker>,
@@ -79,7 +82,11 @@ struct Waiting {
 #[derive(serde::Serialize)]
 struct Question<'a> {
     username: &'a str,
-    password: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    password: Option<&'a str>,
+    /// Instead of a password: a verified certificate has the name.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    certificate: bool,
     client_id: &'a str,
     address: std::net::IpAddr,
 }
@@ -141,7 +148,8 @@ impl AuthHook {
             runtime.shutdown_background();
         };
         thread.spawn(run).context("[auth.http] thread")?;
-        Ok(Some(AuthHook { known, counts, breaker, broker, logins }))
+        let certificates = settings.certificates;
+        Ok(Some(AuthHook { certificates, known, counts, breaker, broker, logins }))
     }
 
     /// Lets the broker know when rights have changed.
@@ -155,9 +163,13 @@ impl AuthHook {
 }
 
 impl LoginHook for AuthHook {
+    fn decides_about_certificates(&self) -> bool {
+        self.certificates
+    }
+
     fn log_in(&self, login: HookLogin<'_>) -> Option<AuthReply> {
         let HookLogin { username, password, client_id, address, reply_to } = login;
-        let Ok(password) = std::str::from_utf8(password) else {
+        let Ok(password) = password.map(std::str::from_utf8).transpose() else {
             return Some(Err(ReasonCode::BadUserNameOrPassword));
         };
         let digest = self.known.digest(username, password, client_id);
@@ -168,7 +180,8 @@ impl LoginHook for AuthHook {
         if self.breaker.is_paused(now_ms()) {
             return Some(Err(ReasonCode::ServerUnavailable));
         }
-        let question = Question { username, password, client_id, address };
+        let certificate = password.is_none();
+        let question = Question { username, password, certificate, client_id, address };
         // Text only: it cannot fail.
         let body = serde_json::to_vec(&question).unwrap_or_default();
         let (username, client_id) = (username.to_owned(), client_id.to_owned());
