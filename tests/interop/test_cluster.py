@@ -232,7 +232,8 @@ class Page(unittest.TestCase):
     """docs/cluster.md: the walk on one machine, typed as it stands there but for the ports."""
 
     # How the lines are found; "fulmar serve", too.
-    TYPED = ["fulmar cluster init", "fulmar cluster status", "fulmar cluster drain", "fulmar cluster snapshot"]
+    TYPED = ["fulmar cluster init", "fulmar cluster status", "fulmar cluster drain", "fulmar cluster snapshot",
+             "fulmar sub mqtt://"]
 
     def test_the_walk_on_one_machine(self):
         text = pages.page("docs/cluster.md")
@@ -261,6 +262,9 @@ class Page(unittest.TestCase):
             status = self.typed(line, folder).stdout
             serving, standing_by = (first, second) if "serving   n1" in status else (second, first)
             self.assertRegex(serving.stdout.readline(), "^ready mqtt=")
+            [line] = pages.lines("docs/cluster.md", self.TYPED[4])
+            subscribe = renumbered(line, {"1883": own["1883"], "1884": others["1883"]}).replace("'", "")
+            subscriber = self.start(subscribe, folder)
             [line] = pages.lines("docs/cluster.md", self.TYPED[3])
             self.assertIn("stored a snapshot", self.typed(line, folder).stdout)
             [line] = pages.lines("docs/cluster.md", self.TYPED[2])
@@ -272,6 +276,18 @@ class Page(unittest.TestCase):
                 serving, standing_by = standing_by, serving
             serving.kill()
             self.assertRegex(standing_by.stdout.readline(), "^ready mqtt=")
+            got = []
+            reader = threading.Thread(target=lambda: got.append(subscriber.stdout.readline()))
+            reader.start()
+            address = subscribe.split()[2]
+
+            def received():
+                # The subscriber needs a moment to find the node that serves now.
+                self.typed(f"fulmar pub {address} -t plant/temp -m 21.5 -q 1", folder)
+                return got
+
+            eventually("a message at the subscriber", received, 30)
+            self.assertEqual(got, ["plant/temp 21.5\n"])
 
     def typed(self, line, folder):
         words = [binary(), *line.split()[1:]]

@@ -17,7 +17,7 @@ use crate::driver::{Control, Driver, Publication};
 use crate::error::Error;
 use crate::message::{Message, Receipt};
 use crate::options::{Options, Streams};
-use crate::url::Transport;
+use crate::url::{BrokerUrl, Transport};
 
 /// Events and messages that may wait for the application before the client stops reading from the connection.
 const EVENTS: usize = 1024;
@@ -53,6 +53,8 @@ pub enum Event {
         transport: Transport,
         /// Whether CONNECT was in the first flight (QUIC's 0-RTT).
         early_data: bool,
+        /// The address, which may be another one of a list, or one that a server has named.
+        url: BrokerUrl,
     },
     /// The connection continues from another local address: the network changed or stopped responding, or
     /// [`Client::rebind`] was called. Only QUIC can do this.

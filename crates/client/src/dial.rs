@@ -152,15 +152,15 @@ impl Dialer {
     }
 
     /// Connects, by QUIC and TCP in parallel if configured.
-    pub(crate) async fn dial(self: &Arc<Self>) -> Result<Dialled, Error> {
-        let conn = self.dial_all(true).await?;
+    pub(crate) async fn dial(self: &Arc<Self>, url: &BrokerUrl) -> Result<Dialled, Error> {
+        let conn = self.dial_all(url, true).await?;
         let unanswered = conn.quic.as_ref().is_some_and(|quic| quic.early.is_some());
         let rival = unanswered.then(|| {
-            let dialer = Arc::clone(self);
+            let (dialer, url) = (Arc::clone(self), url.clone());
             // Without early data, so that the winner has had an answer from the server.
             let rival: Rival = Box::pin(async move {
                 tokio::time::sleep(HEAD_START).await;
-                dialer.dial_all(false).await
+                dialer.dial_all(&url, false).await
             });
             rival
         });
@@ -176,8 +176,7 @@ impl Dialer {
         *lock(&self.tcp_first_until) = beaten.then(|| Instant::now() + REMEMBERED);
     }
 
-    async fn dial_all(&self, early: bool) -> Result<ServerConnection, Error> {
-        let url = &self.options.url;
+    async fn dial_all(&self, url: &BrokerUrl, early: bool) -> Result<ServerConnection, Error> {
         let Fallback::Race { port } = self.options.fallback else {
             return self.dial_one(url, early).await;
         };

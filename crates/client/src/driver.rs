@@ -16,6 +16,7 @@ use tokio::io::AsyncReadExt;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, sleep_until, timeout};
 
+use crate::addresses::{Addresses, Ended, Next};
 use crate::api::{Event, PathStats};
 use crate::dial::{Dialer, Dialled, Rival, ServerConnection};
 use crate::error::Error;
@@ -23,7 +24,7 @@ use crate::machine::{CONTROL, MAX_OUT_BYTES, Machine, Outcome};
 use crate::message::{Message, Receipt};
 use crate::network::Monitor;
 use crate::options::{Options, Streams};
-use crate::pending::{answer, changed, make_room, or_never};
+use crate::pending::{answer, answer_all, changed, lost, make_room, or_never};
 use crate::quic::{Change, QuicConnection};
 use crate::streams::{DataStreams, Happened};
 use crate::url::Transport;
@@ -65,6 +66,9 @@ pub(crate) enum Control {
 pub(crate) struct Driver {
     options: Arc<Options>,
     dialer: Arc<Dialer>,
+    addresses: Addresses,
+    /// When the server accepted the connection.
+    up_at: Option<Instant>,
     network: Monitor,
     machine: Machine<Published, Answered>,
     inbox: Inbox,
@@ -160,6 +164,8 @@ impl Driver {
         Driver {
             machine: Machine::new(Arc::clone(&options), Instant::now()),
             dialer: Arc::new(dialer),
+            addresses: Addresses::new(&options),
+            up_at: None,
             network: Monitor::new(),
             inbox: Inbox { publications, control, open: true },
             events,
@@ -177,11 +183,24 @@ impl Driver {
     /// Runs until the client is closed or an error is permanent.
     pub(crate) async fn run(mut self) {
         let mut failures = 0;
-        while let Some((error, was_up)) = self.attempt().await {
-            failures = if was_up { 1 } else { failures + 1 };
-            let backoff = self.options.reconnect.filter(|_| !error.is_permanent());
+        while let Some(mut error) = self.attempt().await {
+            let url = self.addresses.current().to_string();
+            error.set_server(&url);
+            let lasted = self.up_at.map(|at| at.elapsed());
+            let reference = self.machine.take_reference();
+            let ended = Ended { error: &error, reference: reference.as_deref(), lasted };
+            let permanent = error.is_permanent();
+            if !permanent && self.addresses.next(ended) == Next::AtOnce {
+                tracing::debug!(url, %error, next = %self.addresses.current(), "not connected");
+                continue;
+            }
+            failures = if lasted.is_some() { 1 } else { failures + 1 };
+            let backoff = self.options.reconnect.filter(|_| !permanent);
             let retry_in = backoff.map(|backoff| backoff.wait(failures));
-            tracing::debug!(url = %self.options.url, %error, ?retry_in, "not connected");
+            tracing::debug!(url, %error, ?retry_in, "not connected");
+            if lasted.is_none() && !permanent {
+                error = error.after(self.addresses.count());
+            }
             let event = Event::Disconnected { reason: error.clone(), retry_in };
             self.backlog.push_back(event);
             let Some(wait) = retry_in else {
@@ -202,16 +221,20 @@ impl Driver {
         }
     }
 
-    /// One connection from dialling to its end; `None` when the client is closed. Returns the error, and whether the
-    /// server had accepted the connection.
-    async fn attempt(&mut self) -> Option<(Error, bool)> {
-        let dialer = Arc::clone(&self.dialer);
-        let limit = self.options.connect_timeout;
-        let dial = async move { timeout(limit, dialer.dial()).await };
+    fn patience(&self) -> Duration {
+        self.addresses.patience(self.options.connect_timeout)
+    }
+
+    /// One connection from dialling to its end, which is the error; `None` when the client is closed.
+    async fn attempt(&mut self) -> Option<Error> {
+        let (dialer, url) = (Arc::clone(&self.dialer), self.addresses.current().clone());
+        self.up_at = None;
+        let limit = self.patience();
+        let dial = async move { timeout(limit, dialer.dial(&url)).await };
         let Dialled { mut conn, mut rival } = match self.meanwhile(dial).await? {
             Ok(Ok(dialled)) => dialled,
-            Ok(Err(error)) => return Some((error, false)),
-            Err(_) => return Some((self.no_answer(), false)),
+            Ok(Err(error)) => return Some(error),
+            Err(_) => return Some(self.no_answer()),
         };
         loop {
             let outcome = self.serve(conn, &mut rival).await;
@@ -228,11 +251,11 @@ impl Driver {
             };
             // If early data was not accepted, the other transport still gets its full time.
             let Some(other) = rival.take().filter(|_| !was_up) else {
-                return Some((failed, was_up));
+                return Some(failed);
             };
             match self.meanwhile(timeout(limit, other)).await? {
                 Ok(Ok(winner)) => conn = winner,
-                _ => return Some((failed, was_up)),
+                _ => return Some(failed),
             }
             self.dialer.won(conn.transport);
         }
@@ -246,9 +269,8 @@ impl Driver {
             }
             _ => "check host, port and scheme",
         };
-        let reason =
-            format!("no answer within {} s; {next}", self.options.connect_timeout.as_secs());
-        Error::Dial { url: self.options.url.to_string(), reason }
+        let reason = format!("no answer within {} s; {next}", self.patience().as_secs_f32());
+        Error::Dial { url: self.addresses.current().to_string(), reason }
     }
 
     /// Awaits `future` while receiving commands and returning events; `None` when the client is to be closed and a
@@ -320,8 +342,10 @@ impl Driver {
         while let Some(outcome) = self.machine.poll_event() {
             match outcome {
                 Outcome::Connected { session_present } => {
+                    self.up_at = Some(Instant::now());
                     let (transport, early_data) = (self.transport, self.early_data);
-                    let event = Event::Connected { session_present, transport, early_data };
+                    let url = self.addresses.current().clone();
+                    let event = Event::Connected { session_present, transport, early_data, url };
                     self.backlog.push_back(event);
                 }
                 Outcome::MayRepeat { messages } => {
@@ -374,7 +398,7 @@ impl Driver {
             input: BytesMut::new(),
             unflushed: false,
             look_at: Instant::now() + LOOK,
-            answer_by: Instant::now() + self.options.connect_timeout,
+            answer_by: Instant::now() + self.patience(),
         }
     }
 
@@ -423,7 +447,7 @@ impl Driver {
                 (*early, *rival) = (None, None);
                 self.dialer.won(conn.transport);
                 self.early_data = accepted;
-                *answer_by = Instant::now() + self.options.connect_timeout;
+                *answer_by = Instant::now() + self.patience();
                 if !accepted {
                     self.start_over(conn).await?;
                     input.clear();
@@ -587,16 +611,5 @@ impl Driver {
             return Err(self.no_answer());
         }
         self.machine.on_deadline(now, self.backlog.is_empty())
-    }
-}
-
-fn lost(error: std::io::Error) -> Error {
-    Error::Lost(error.to_string())
-}
-
-fn answer_all(asked: &mut Vec<oneshot::Sender<Option<PathStats>>>, stats: Option<PathStats>) {
-    for ask in asked.drain(..) {
-        // The caller may have dropped the future.
-        let _ = ask.send(stats);
     }
 }

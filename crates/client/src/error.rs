@@ -35,6 +35,14 @@ pub enum Error {
         /// The server's own words, if any, after a colon.
         detail: String,
     },
+    /// No connection to any address of a list.
+    #[error("none of {tried} addresses can be used; the last: {last}")]
+    NoAddress {
+        /// How many there are.
+        tried: usize,
+        /// What happened at the last one.
+        last: Box<Error>,
+    },
     /// SCRAM has failed on this side, such as because the server has not shown who it is.
     #[error("SCRAM: {0}")]
     SignIn(String),
@@ -81,6 +89,21 @@ fn rejection(reason: ReasonCode) -> String {
 }
 
 impl Error {
+    /// Names the server that has refused the connection.
+    pub(crate) fn set_server(&mut self, server: &str) {
+        if let Error::Refused { url, .. } = self {
+            server.clone_into(url);
+        }
+    }
+
+    /// The failure of a list with this number of addresses, of which this was the last.
+    pub(crate) fn after(self, tried: usize) -> Error {
+        match tried {
+            0 | 1 => self,
+            _ => Error::NoAddress { tried, last: Box::new(self) },
+        }
+    }
+
     /// Whether another attempt without a change would be useless.
     #[must_use]
     pub fn is_permanent(&self) -> bool {

@@ -1,9 +1,10 @@
 #![doc = include_str!("../README.md")]
 //!
-//! `machine` is the protocol; `driver` moves bytes between it and connections, which `dial` makes. `copying` has
-//! endpoints for other protocols over QUIC.
+//! `machine` is the protocol; `driver` moves bytes between it and connections, which `dial` makes to the one of several
+//! `addresses`. `copying` has endpoints for other protocols over QUIC.
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod api;
 mod copying;
 mod dial;

@@ -106,6 +106,8 @@ pub struct Machine<P, R> {
     last_received: Instant,
     ping_sent: Option<Instant>,
     sign_in: SignIn,
+    /// Which server to use instead, from the last packet of the last connection.
+    reference: Option<Box<str>>,
     /// Number of the connection, which shows what belongs to an earlier one.
     connection: u64,
 }
@@ -136,6 +138,7 @@ impl<P, R> Machine<P, R> {
             last_received: now,
             ping_sent: None,
             sign_in: SignIn::default(),
+            reference: None,
             connection: 0,
             options,
         }
@@ -146,6 +149,7 @@ impl<P, R> Machine<P, R> {
     /// options allow. `streams` is whether there can be data streams.
     pub fn connect(&mut self, now: Instant, early: bool, streams: bool) {
         self.connection += 1;
+        self.reference = None;
         self.prepare_streams(streams);
         let in_flight = self.flows[CONTROL].outbound.in_flight() > 0;
         self.phase = Phase::Opening(match () {
@@ -268,6 +272,11 @@ impl<P, R> Machine<P, R> {
     /// Whether the server has accepted the connection.
     pub(crate) fn is_up(&self) -> bool {
         self.phase == Phase::Up
+    }
+
+    /// The server that the last one has named when it ended the connection or refused it.
+    pub(crate) fn take_reference(&mut self) -> Option<Box<str>> {
+        self.reference.take()
     }
 
     /// Whether nothing waits for the server.

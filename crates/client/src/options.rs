@@ -99,6 +99,8 @@ pub enum TlsVersion {
 pub struct Options {
     /// Where the broker is.
     pub url: BrokerUrl,
+    /// Further addresses of it, such as the other nodes of a cluster, with the same transport. They are tried in turn.
+    pub others: Vec<BrokerUrl>,
     /// Protocol version.
     pub version: Version,
     /// Client identifier; empty lets the server choose.
@@ -170,7 +172,8 @@ pub struct Options {
     pub fallback: Fallback,
     /// How to reconnect; `None` gives up at the first failure.
     pub reconnect: Option<Backoff>,
-    /// The longest time for the handshakes of TCP, TLS, WebSocket or QUIC, and then for CONNACK.
+    /// The longest time for the handshakes of TCP, TLS, WebSocket or QUIC, and then for CONNACK. With several addresses,
+    /// each gets a quarter of it in the first round, half in the second, and then all of it.
     pub connect_timeout: Duration,
     /// The longest time for which `disconnect` waits for acknowledgements.
     pub drain_timeout: Duration,
@@ -190,13 +193,16 @@ impl std::fmt::Debug for Options {
 
 impl Options {
     /// Options with defaults: MQTT 5.0, a new session that ends with the connection, keep alive 60
-    /// s, reconnecting after 0.25 s to 30 s.
+    /// s, reconnecting after 0.25 s to 30 s. `url` may be a list, see [`BrokerUrl::list`].
     ///
     /// # Errors
     /// The URL is not one of a broker.
     pub fn new(url: &str) -> Result<Options, Error> {
+        let mut list = BrokerUrl::list(url)?;
+        let first = list.remove(0);
         Ok(Options {
-            url: url.parse()?,
+            url: first,
+            others: list,
             version: Version::V5,
             client_id: String::new(),
             username: None,
@@ -268,6 +274,9 @@ impl Options {
         }
         if !(1..=MAX_DATA_STREAMS).contains(&self.max_data_streams) {
             return fail("data streams are 1 to 64");
+        }
+        if self.others.iter().any(|other| other.transport != self.url.transport) {
+            return fail("all addresses of a list have the same transport");
         }
         if self.fallback != Fallback::None && self.url.transport != Transport::Quic {
             return fail("falling back to TLS is for quic:// URLs");

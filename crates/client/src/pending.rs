@@ -1,11 +1,11 @@
 //! Optional waits of the driver besides its connection: without anything to wait for, they never end, so that a
-//! `select!` can contain them unconditionally.
+//! `select!` can contain them unconditionally. And its smallest parts that need nothing of it.
 
 use std::collections::VecDeque;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
-use crate::api::Event;
+use crate::api::{Event, PathStats};
 use crate::dial::{Rival, ServerConnection};
 use crate::error::Error;
 use crate::quic::{Change, QuicConnection};
@@ -47,5 +47,21 @@ pub(crate) async fn make_room(events: &mpsc::Sender<Event>, backlog: &mut VecDeq
         && let Some(event) = backlog.pop_front()
     {
         permit.send(event);
+    }
+}
+
+/// The transport's error.
+pub(crate) fn lost(error: std::io::Error) -> Error {
+    Error::Lost(error.to_string())
+}
+
+/// Answers everybody that has asked for statistics.
+pub(crate) fn answer_all(
+    asked: &mut Vec<oneshot::Sender<Option<PathStats>>>,
+    stats: Option<PathStats>,
+) {
+    for ask in asked.drain(..) {
+        // The caller may have dropped the future.
+        let _ = ask.send(stats);
     }
 }

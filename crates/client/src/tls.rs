@@ -15,7 +15,7 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::error::Error;
 use crate::options::{Options, TlsVersion, Trust};
-use crate::url::Transport;
+use crate::url::{BrokerUrl, Transport};
 
 fn options_error(error: impl ToString) -> Error {
     Error::Options(error.to_string())
@@ -54,7 +54,11 @@ pub(crate) fn client_config(options: &Options) -> Result<ClientConfig, Error> {
             let anybody = Arc::new(Anybody(provider));
             builder.dangerous().with_custom_certificate_verifier(anybody)
         }
-        trust => builder.with_root_certificates(roots(trust, options.url.is_loopback())?),
+        trust => {
+            let loopback =
+                options.url.is_loopback() && options.others.iter().all(BrokerUrl::is_loopback);
+            builder.with_root_certificates(roots(trust, loopback)?)
+        }
     };
     match &options.certificate {
         None => Ok(builder.with_no_client_auth()),

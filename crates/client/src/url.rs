@@ -1,4 +1,4 @@
-//! Addresses of brokers: `SCHEME://HOST[:PORT][/PATH]`. User and password are options, not part of an address, so
+//! Addresses of brokers: `SCHEME://HOST[:PORT][/PATH]`, or a list `SCHEME://HOST[:PORT],HOST[:PORT]…[/PATH]`. User and password are options, not part of an address, so
 //! that they do not get into logs and process lists.
 
 use std::fmt;
@@ -68,7 +68,28 @@ pub struct BrokerUrl {
     pub path: String,
 }
 
+/// The most addresses of a list.
+const MAX_ADDRESSES: usize = 16;
+
 impl BrokerUrl {
+    /// The addresses of a list, `SCHEME://HOST[:PORT],HOST[:PORT]…`: the nodes of one cluster.
+    ///
+    /// # Errors
+    /// One is not an address of a broker, or there are more than 16.
+    pub fn list(text: &str) -> Result<Vec<BrokerUrl>, Error> {
+        let whole = |reason| Error::Url { url: without_password(text), reason };
+        let Some((scheme, rest)) = text.split_once("://") else { return Ok(vec![text.parse()?]) };
+        if rest.contains("://") {
+            return Err(whole("write the scheme of a list once, before its first host"));
+        }
+        let (hosts, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let list: Vec<_> = hosts.split(',').take(MAX_ADDRESSES + 1).collect();
+        if list.len() > MAX_ADDRESSES {
+            return Err(whole("a list has at most 16 addresses"));
+        }
+        list.into_iter().map(|host| format!("{scheme}://{host}{path}").parse()).collect()
+    }
+
     /// Whether the host is this machine.
     #[must_use]
     pub fn is_loopback(&self) -> bool {
@@ -100,13 +121,13 @@ impl FromStr for BrokerUrl {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<BrokerUrl, Error> {
-        parse(text).map_err(|reason| {
-            // Text before the last @ may contain a password.
-            let url =
-                text.rsplit_once('@').map_or(text.to_owned(), |(_, rest)| format!("…@{rest}"));
-            Error::Url { url, reason }
-        })
+        parse(text).map_err(|reason| Error::Url { url: without_password(text), reason })
     }
+}
+
+/// Text before the last @ may contain a password.
+fn without_password(text: &str) -> String {
+    text.rsplit_once('@').map_or(text.to_owned(), |(_, rest)| format!("…@{rest}"))
 }
 
 fn parse(text: &str) -> Result<BrokerUrl, &'static str> {
@@ -120,6 +141,9 @@ fn parse(text: &str) -> Result<BrokerUrl, &'static str> {
     let web = matches!(transport, Transport::Ws | Transport::Wss);
     if !web && !matches!(path, "" | "/") {
         return Err("only WebSocket URLs have a path");
+    }
+    if authority.contains(',') {
+        return Err("one address is needed here, not a list");
     }
     if authority.contains('@') {
         return Err("user and password are options (-u, -P), not part of the URL");
@@ -188,6 +212,27 @@ mod tests {
         }
         let error = "mqtt://me:secret@h".parse::<BrokerUrl>().unwrap_err().to_string();
         assert!(!error.contains("secret") && error.contains("-u"), "{error}");
+    }
+
+    #[test]
+    fn a_list_has_one_scheme_and_one_path() {
+        let list = |text| {
+            BrokerUrl::list(text)
+                .map(|list| list.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        assert_eq!(list("mqtts://a").unwrap(), ["mqtts://a:8883"]);
+        assert_eq!(
+            list("quic://a:1,[::1]:2,c").unwrap(),
+            ["quic://a:1", "quic://[::1]:2", "quic://c:14567"]
+        );
+        assert_eq!(list("ws://a,b:9/x").unwrap(), ["ws://a:8083/x", "ws://b:9/x"]);
+        let many = format!("mqtt://a{}", ",a".repeat(16));
+        for bad in ["a,b", "mqtt://a,", "mqtt://,a", "mqtt://a,mqtt://b", "mqtt://a,b:0", &many] {
+            assert!(list(bad).is_err(), "{bad}");
+        }
+        assert!("mqtt://a,b".parse::<BrokerUrl>().is_err());
+        let error = list("mqtt://a,me:secret@b").unwrap_err().to_string();
+        assert!(!error.contains("secret"), "{error}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use fulmar_mqtt::codec::{decode, peek_frame};
 use fulmar_mqtt::packet::{Ack, Connack, Publish, SubscribeOptions};
 use fulmar_mqtt::session::{AckError, Inbound, InboundQos2, TopicAliases};
 use fulmar_mqtt::topic::check_name;
-use fulmar_mqtt::{Packet, PacketId, Property, QoS, ReasonCode};
+use fulmar_mqtt::{Packet, PacketId, Properties, Property, QoS, ReasonCode};
 
 use super::flow::{Ask, NO_LIMITS};
 use super::stream_map::{CONTROL, Kept};
@@ -95,6 +95,7 @@ impl<P, R> Machine<P, R> {
             Packet::Unsuback(unsuback) => self.answered(flow, unsuback.packet_id, unsuback.codes),
             Packet::Pingresp => Ok(()),
             Packet::Disconnect(disconnect) if flow == CONTROL => {
+                self.note_reference(disconnect.reason, disconnect.properties);
                 Err(Failure { error: Error::Disconnected(disconnect.reason), answer: None })
             }
             other => {
@@ -106,6 +107,7 @@ impl<P, R> Machine<P, R> {
 
     fn connack(&mut self, connack: &Connack<'_>, ahead: Ahead) -> Result<(), Failure> {
         if connack.reason.is_error() {
+            self.note_reference(connack.reason, connack.properties);
             return Err(Failure { error: self.refused(connack), answer: None });
         }
         if self.options.scram {
@@ -138,6 +140,15 @@ impl<P, R> Machine<P, R> {
         }
         self.streams_up(session_present, first);
         Ok(())
+    }
+
+    fn note_reference(&mut self, reason: ReasonCode, properties: Properties<'_>) {
+        if matches!(reason, ReasonCode::UseAnotherServer | ReasonCode::ServerMoved) {
+            self.reference = properties.iter().find_map(|property| match property {
+                Property::ServerReference(text) => Some(text.into()),
+                _ => None,
+            });
+        }
     }
 
     fn refused(&self, connack: &Connack<'_>) -> Error {

@@ -13,7 +13,7 @@ use crate::exit::Usage;
 #[derive(clap::Args, Debug)]
 pub struct Connection {
     /// Broker: mqtt://, mqtts://, quic://, ws://, wss://, coap:// or coaps:// HOST[:PORT]; without a
-    /// port 1883, 8883, 14567, 8083, 8443, 5683 or 5684
+    /// port 1883, 8883, 14567, 8083, 8443, 5683 or 5684. For a cluster, a list: mqtts://HOST[:PORT],HOST[:PORT]
     pub(super) url: String,
     /// Protocol version: 5 or 311
     #[arg(short = 'V', long, value_name = "VERSION", default_value = "5", value_parser = version)]

@@ -24,12 +24,12 @@ impl Log {
     /// Takes note of an event and says on standard error what a person should know.
     pub(super) fn note(&mut self, event: &Event) {
         match event {
-            Event::Connected { transport, session_present, early_data } => {
+            Event::Connected { transport, session_present, early_data, url } => {
                 self.connections += 1;
                 self.early_data = *early_data;
                 let transport = transport.scheme();
                 let again = if self.connections > 1 { "connected again" } else { "connected" };
-                tracing::info!(transport, session_present, early_data, "{again}");
+                tracing::info!(%url, transport, session_present, early_data, "{again}");
             }
             Event::Disconnected { reason, retry_in: Some(wait) } => {
                 tracing::warn!("{reason}; trying again in {:.1} s", wait.as_secs_f64());

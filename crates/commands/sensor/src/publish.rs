@@ -95,8 +95,8 @@ pub(super) async fn watch(mut events: Events) -> anyhow::Error {
             Some(Event::Disconnected { reason, retry_in: Some(wait) }) => {
                 tracing::warn!("{reason}; trying again in {:.1} s", wait.as_secs_f64());
             }
-            Some(Event::Connected { transport, .. }) => {
-                tracing::info!(transport = transport.scheme(), "connected");
+            Some(Event::Connected { transport, url, .. }) => {
+                tracing::info!(%url, transport = transport.scheme(), "connected");
             }
             Some(_) => {}
             // Closed normally: the readings have their own results.

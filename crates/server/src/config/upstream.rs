@@ -28,7 +28,7 @@ pub(crate) struct Upstream {
     /// NAME of `[upstreams.NAME]`; `None` for `[upstream]`. Set by [`Config::complete`](super::Config::complete).
     #[serde(skip)]
     pub(crate) label: Option<String>,
-    /// Its address; empty for a broker that is no gateway.
+    /// Its address, or those of a cluster's nodes; empty for a broker that is no gateway.
     pub(crate) url: String,
     /// TCP port of TLS for networks that block UDP; 0 for QUIC only.
     pub(crate) fallback_port: u16,
@@ -262,7 +262,8 @@ impl Upstream {
         }
         let section = self.section();
         let wrong = |text: String| Err(Usage(format!("[{section}] {text}")));
-        let url = self.address()?;
+        let list = self.addresses()?;
+        let url = &list[0];
         if !matches!(url.transport, Transport::Quic | Transport::Tls | Transport::Tcp) {
             return wrong(format!("url = {:?}: use quic://, mqtts:// or mqtt://", self.url));
         }
@@ -276,7 +277,8 @@ impl Upstream {
         if secrets.iter().filter(|set| **set).count() > 1 {
             return wrong("password, password_file and token_file exclude each other".to_owned());
         }
-        if secrets.contains(&true) && !url.transport.is_secure() && !url.is_loopback() {
+        let local = list.iter().all(BrokerUrl::is_loopback);
+        if secrets.contains(&true) && !url.transport.is_secure() && !local {
             return wrong(format!(
                 "url = {:?} would send the password in clear text; use quic:// or mqtts://",
                 self.url
@@ -336,9 +338,13 @@ impl Upstream {
         Ok(())
     }
 
-    fn address(&self) -> Result<BrokerUrl, Usage> {
+    /// Its addresses, at least one.
+    ///
+    /// # Errors
+    /// One is not an address of a broker.
+    pub(crate) fn addresses(&self) -> Result<Vec<BrokerUrl>, Usage> {
         let section = self.section();
-        self.url.parse().map_err(|error| Usage(format!("[{section}] url: {error}")))
+        BrokerUrl::list(&self.url).map_err(|error| Usage(format!("[{section}] url: {error}")))
     }
 
     /// The rules of one direction, `up` or `down`.

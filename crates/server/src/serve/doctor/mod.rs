@@ -14,7 +14,7 @@ mod tcp;
 
 use std::path::PathBuf;
 
-use fulmar_client::Transport;
+use fulmar_client::{Options, Transport};
 use fulmar_command::runtime::block_on;
 
 use self::facts::Facts;
@@ -78,15 +78,20 @@ fn path_to(url: &str, args: &Args) -> anyhow::Result<Vec<Finding>> {
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => format!("wss{rest}"),
         _ => url.to_owned(),
     };
-    let mut options =
-        fulmar_client::Options::new(&mqtt).map_err(|error| Usage(error.to_string()))?;
+    let mut options = Options::new(&mqtt).map_err(|error| Usage(error.to_string()))?;
     if let Some(file) = &args.cafile {
         options.trust = fulmar_client::Trust::CaFile(file.clone());
     }
-    match options.url.transport {
-        Transport::Quic => block_on(path::examine(options, args.fallback_port)),
-        _ => block_on(tcp::examine(options)),
+    let mut findings = Vec::new();
+    // Each address of a list by itself.
+    for url in std::iter::once(options.url.clone()).chain(options.others.clone()) {
+        let options = Options { url, others: Vec::new(), ..options.clone() };
+        findings.extend(match options.url.transport {
+            Transport::Quic => block_on(path::examine(options, args.fallback_port))?,
+            _ => block_on(tcp::examine(options))?,
+        });
     }
+    Ok(findings)
 }
 
 fn machine(args: &Args) -> anyhow::Result<Report> {

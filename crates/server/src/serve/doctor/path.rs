@@ -64,8 +64,10 @@ pub(super) async fn examine(options: Options, fallback_port: u16) -> anyhow::Res
 pub(super) async fn examine_own(config: &Config, running: bool) -> anyhow::Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for upstream in config.upstreams().filter(|upstream| upstream.is_on()) {
-        let url: BrokerUrl = upstream.url.parse()?;
-        if url.transport == Transport::Quic {
+        for url in upstream.addresses()? {
+            if url.transport != Transport::Quic {
+                continue;
+            }
             let path = reach(url, upstream.fallback_port).await;
             let label = upstream.label.iter().map(|label| format!(" {label}"));
             findings.push(path.finding(&format!("path to upstream{}", label.collect::<String>())));

@@ -432,7 +432,7 @@ impl<'a> Uplink<'a> {
     async fn happened(&mut self, event: Event) {
         let metrics = &self.shared.metrics;
         match event {
-            Event::Connected { session_present, transport, early_data } => {
+            Event::Connected { session_present, transport, early_data, url } => {
                 self.connected_at = Some(Instant::now());
                 self.was_connected = true;
                 if session_present {
@@ -444,7 +444,7 @@ impl<'a> Uplink<'a> {
                 count(&metrics.early, usize::from(early_data));
                 *metrics.transport.lock() = Some(transport);
                 tracing::info!(
-                    url = self.shared.config.url,
+                    %url,
                     transport = transport.scheme(),
                     early_data,
                     session_present,
@@ -471,7 +471,11 @@ impl<'a> Uplink<'a> {
     fn refused_connection(&self, error: &Error) {
         let (Error::Refused { reason, .. } | Error::Disconnected(reason)) = error else { return };
         // These end without the operator.
-        if matches!(reason, ReasonCode::ServerShuttingDown) || !reason.is_error() {
+        let passing = matches!(
+            reason,
+            ReasonCode::ServerShuttingDown | ReasonCode::UseAnotherServer | ReasonCode::ServerMoved
+        );
+        if passing || !reason.is_error() {
             return;
         }
         let mut refusals = self.shared.metrics.refusals.lock();
