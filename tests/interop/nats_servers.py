@@ -9,6 +9,7 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -30,10 +31,11 @@ def program() -> str:
 
 
 class Servers:
-    """`kill`, `pause`, `go_on` and `run` take a server's index; a server keeps its ports and its data."""
+    """`kill`, `pause`, `go_on` and `run` take a server's index; a server keeps its ports and its data. `extra` is more
+    of each configuration."""
 
-    def __init__(self, count=3, sync="always", extra=""):
-        self.count, self.sync, self.extra = count, sync, extra
+    def __init__(self, count=3, sync="always", extra="", jetstream=True):
+        self.count, self.sync, self.extra, self.jetstream = count, sync, extra, jetstream
         self.folder = tempfile.TemporaryDirectory(prefix="fulmar-nats-")
         self.path = pathlib.Path(self.folder.name)
         taken = ports.take(3 * count)
@@ -57,9 +59,11 @@ class Servers:
         lines = [
             f"server_name: n{index}", f'listen: "127.0.0.1:{self.ports[index]}"',
             f'http: "127.0.0.1:{self.monitors[index]}"',
-            f'jetstream {{ store_dir: "{self.path / str(index)}", sync_interval: {self.sync}, max_file_store: 1GB }}',
             self.extra,
         ]
+        if self.jetstream:
+            folder = self.path / str(index)
+            lines.append(f'jetstream {{ store_dir: "{folder}", sync_interval: {self.sync}, max_file_store: 1GB }}')
         if self.count > 1:
             routes = ", ".join(f"nats://127.0.0.1:{port}" for port in self.routes)
             lines.append(f'cluster {{ name: test, listen: "127.0.0.1:{self.routes[index]}", routes: [{routes}] }}')
@@ -79,13 +83,32 @@ class Servers:
             while True:
                 try:
                     jsz = self.varz(index, "jsz")
-                    if self.count == 1 or jsz["meta_cluster"].get("leader"):
+                    if self.count == 1 or not self.jetstream or jsz["meta_cluster"].get("leader"):
                         break
                 except (OSError, KeyError, ValueError):
                     pass
                 if time.monotonic() > end:
                     raise RuntimeError((self.path / f"{index}.log").read_text())
                 time.sleep(0.05)
+
+    def request(self, subject, body):
+        """A request to JetStream's API of the first server; returns the answer, which must be no error."""
+        body = json.dumps(body)
+        with socket.create_connection(("127.0.0.1", self.ports[0]), 10) as connection:
+            connection.sendall(f"CONNECT {{}}\r\nSUB answer 1\r\nPUB {subject} answer {len(body)}\r\n{body}\r\n".encode())
+            lines = connection.makefile("rb")
+            for line in lines:
+                if line.startswith(b"MSG answer "):
+                    answer = json.loads(lines.read(int(line.split()[-1])))
+                    break
+        if "error" in answer:
+            raise AssertionError(f"{subject}: {answer['error']}")
+        return answer
+
+    def change_stream(self, stream="FULMAR_LOG", **settings):
+        """Changes a stream, as `nats stream edit` does."""
+        config = self.request(f"$JS.API.STREAM.INFO.{stream}", {})["config"]
+        self.request(f"$JS.API.STREAM.UPDATE.{stream}", {**config, **settings})
 
     def leader(self, stream="FULMAR_LOG"):
         """The index of the server that leads a stream, or None."""

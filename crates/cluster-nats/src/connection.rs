@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use async_nats::jetstream::{self, Context};
-use async_nats::{Client, ConnectOptions, ServerAddr};
+use async_nats::{Client, ConnectError, ConnectErrorKind, ConnectOptions, ServerAddr};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -65,12 +65,13 @@ impl Connection {
             .map_err(|error| Error::File("NATS client".into(), error))?;
         let limit = CONNECT * u32::try_from(addresses.len()).unwrap_or(1).saturating_add(1);
         let connecting = async { timeout(limit, options.connect(addresses)).await };
-        let failed =
-            |detail: String| Error::Connect { servers: settings.servers.join(", "), detail };
         let client = match handle.block_on(connecting) {
             Ok(Ok(client)) => client,
-            Ok(Err(error)) => return Err(failed(with_source(&error))),
-            Err(_) => return Err(failed("no answer".to_owned())),
+            Ok(Err(error)) => return Err(explain(&error, shown(&settings.servers))),
+            Err(_) => {
+                let (servers, detail) = (shown(&settings.servers), "no answer".to_owned());
+                return Err(Error::Connect { servers, detail });
+            }
         };
         // It starts a task.
         let _runtime = handle.enter();
@@ -149,7 +150,8 @@ impl Drop for Inner {
 fn addresses(servers: &[String]) -> Result<Vec<ServerAddr>, Error> {
     let wrong = |server: &String| {
         Error::Settings(format!(
-            "{server} is no address of a NATS server, such as nats://10.0.0.1:4222"
+            "{} is no address of a NATS server, such as nats://10.0.0.1:4222",
+            without_user(server)
         ))
     };
     if servers.is_empty() {
@@ -182,6 +184,39 @@ fn options(settings: &Settings) -> Result<ConnectOptions, Error> {
             let attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
             PAUSE.min(Duration::from_millis(20).saturating_mul(attempts))
         }))
+}
+
+/// Why there is no connection. What the operator must change is told apart from what may pass.
+fn explain(error: &ConnectError, servers: String) -> Error {
+    let detail = with_source(error);
+    match error.kind() {
+        ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => {
+            Error::Credentials { servers, detail }
+        }
+        _ if is_tls(error) => Error::Tls { servers, detail },
+        _ => Error::Connect { servers, detail },
+    }
+}
+
+/// Whether a handshake failed for a reason that lasts. A server that ends meanwhile is none.
+fn is_tls(error: &ConnectError) -> bool {
+    let source = std::error::Error::source(error);
+    let io = source.and_then(|source| source.downcast_ref::<std::io::Error>());
+    io.and_then(std::io::Error::get_ref)
+        .is_some_and(<dyn std::error::Error + Send + Sync>::is::<rustls::Error>)
+}
+
+/// The servers without passwords.
+fn shown(servers: &[String]) -> String {
+    let shown: Vec<_> = servers.iter().map(|server| without_user(server)).collect();
+    shown.join(", ")
+}
+
+fn without_user(server: &str) -> String {
+    match (server.split_once("://"), server.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://{host}"),
+        _ => server.to_owned(),
+    }
 }
 
 /// async-nats' errors have their reason in their source.

@@ -16,6 +16,29 @@ pub enum Error {
         /// What the last attempt met.
         detail: String,
     },
+    /// The servers know no such user.
+    #[error(
+        "the NATS servers {servers} refuse the credentials ({detail}): set [cluster] credentials_file to a file of a \
+         user of their account, as `nsc generate creds` writes it"
+    )]
+    Credentials {
+        /// The configured servers.
+        servers: String,
+        /// What one of them answered.
+        detail: String,
+    },
+    /// No server's certificate can be trusted, or they do not trust this client's.
+    #[error(
+        "TLS with the NATS servers {servers} failed ({detail}): [cluster] ca_file must have the CA of their \
+         certificates, these must have the names in [cluster] servers, and servers that verify clients need [cluster] \
+         cert and key"
+    )]
+    Tls {
+        /// The configured servers.
+        servers: String,
+        /// The reason.
+        detail: String,
+    },
     /// The server has no JetStream.
     #[error(
         "the NATS server {0} has no JetStream for this account: enable it there (a `jetstream` block in \

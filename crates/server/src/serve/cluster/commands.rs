@@ -216,7 +216,15 @@ fn catch_up(config: &Config, folder: &Path, shared: &Shared) -> anyhow::Result<F
 fn snapshot(config: &Config, data: &Path, shared: &Shared) -> anyhow::Result<()> {
     let folder = tempfile::Builder::new().prefix("cluster-").tempdir_in(data);
     let folder = folder.with_context(|| data.display().to_string())?;
-    let mut follower = catch_up(config, folder.path(), shared)?;
+    let mut follower = match catch_up(config, folder.path(), shared) {
+        // No snapshot reaches the log, but this node's own copy may. A node that runs has it open.
+        Err(error) if replica::is_removed(&error) && membership::is_member(data) => {
+            membership::check_folder(data, shared.log.cluster())?;
+            let own = catch_up(config, data, shared);
+            own.context("no snapshot reaches the log. If this node has all of it, stop it and run this again")?
+        }
+        caught_up => caught_up?,
+    };
     let parts = (&shared.log, &shared.snapshots);
     let number = replica::snapshot(&mut follower, folder.path(), parts)?;
     say(&format!("stored a snapshot up to record {number}"))

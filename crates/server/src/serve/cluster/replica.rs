@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
-use fulmar_cluster_nats::{AppendError, Error, LogStream, Snapshots};
+use fulmar_cluster_nats::{AppendError, Error, LogState, LogStream, Snapshots};
 use fulmar_store::journal::{Claimant, LogPosition};
 use fulmar_store::{Applied, Follower, Options};
 
@@ -15,6 +15,9 @@ use super::membership::scratch;
 pub(super) const DATABASE: &str = "broker.db";
 /// Bytes of log behind a snapshot, after which there is a new one.
 const SNAPSHOT_AFTER_BYTES: u64 = 256 << 20;
+const FOR_TESTS: &str = "FULMAR_TEST_SNAPSHOT_AFTER_BYTES";
+/// Time between two looks at the length of the log.
+const LENGTH: Duration = Duration::from_secs(30);
 /// Snapshots that are kept. The log is removed behind the oldest.
 const KEPT: usize = 2;
 /// Attempts of a claim while others write.
@@ -63,7 +66,8 @@ pub(super) fn replace(
     if newest + 1 < first {
         return Err(anyhow!(
             "the newest snapshot ends with record {newest}, and the log begins with record {first}: this node's data \
-             are too old and no snapshot helps. Take a snapshot on a node that is up to date: fulmar cluster snapshot"
+             are too old and no snapshot helps. Stop a node that is up to date, run fulmar cluster snapshot with its \
+             configuration, and start it again"
         ));
     }
     tracing::info!(record = newest, "this node was away for long; it begins with a snapshot");
@@ -222,6 +226,49 @@ pub(super) fn snapshot(
 ///
 /// # Errors
 /// NATS'.
-pub(super) fn needs_snapshot(log: &LogStream) -> Result<bool, Error> {
-    Ok(log.state()?.bytes > SNAPSHOT_AFTER_BYTES)
+pub(super) fn needs_snapshot(log: &LogStream, snapshots: &Snapshots) -> Result<bool, Error> {
+    let (state, limit) = (log.state()?, snapshot_after_bytes());
+    if state.bytes <= limit {
+        return Ok(false);
+    }
+    let newest = snapshots.list()?.first().map_or(0, |newest| newest.number);
+    Ok(bytes_behind(&state, newest) > limit)
+}
+
+/// Bytes of the log behind record `number`, if all records are equally long. The log goes back to the snapshot before,
+/// so its length alone would ask for two snapshots each time.
+fn bytes_behind(state: &LogState, number: u64) -> u64 {
+    let records = (state.last + 1).saturating_sub(state.first).max(1);
+    let behind = state.last.saturating_sub(number).min(records);
+    let bytes = u128::from(state.bytes) * u128::from(behind) / u128::from(records);
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+fn snapshot_after_bytes() -> u64 {
+    for_tests().unwrap_or(SNAPSHOT_AFTER_BYTES)
+}
+
+/// Time between two calls of [`needs_snapshot`].
+pub(super) fn length_pause() -> Duration {
+    if for_tests().is_some() { Duration::from_secs(1) } else { LENGTH }
+}
+
+/// Tests of a program with debug assertions have shorter logs.
+fn for_tests() -> Option<u64> {
+    let set = cfg!(debug_assertions).then(|| std::env::var(FOR_TESTS).ok()).flatten();
+    set.and_then(|bytes| bytes.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_is_measured_from_the_newest_snapshot() {
+        let state = LogState { first: 101, last: 300, bytes: 2_000, ..LogState::default() };
+        assert_eq!(bytes_behind(&state, 200), 1_000);
+        assert_eq!(bytes_behind(&state, 300), 0);
+        assert_eq!(bytes_behind(&state, 0), 2_000, "older than the log");
+        assert_eq!(bytes_behind(&LogState { first: 1, ..LogState::default() }, 0), 0);
+    }
 }

@@ -26,8 +26,6 @@ const LOOK: Duration = Duration::from_millis(250);
 const IDLE: Duration = Duration::from_millis(50);
 /// Time between two transactions of the copy.
 const FLUSH: Duration = Duration::from_secs(1);
-/// Time between two looks at the length of the log.
-const LENGTH: Duration = Duration::from_secs(30);
 /// Connections at once to one address of `http`.
 const CONNECTIONS: usize = 64;
 
@@ -88,7 +86,7 @@ impl StandBy {
         crate::serve::notify::ready();
         let mut watch = Watch::new(node.incarnation);
         let (mut look_at, mut flush_at) = (Instant::now(), Instant::now() + FLUSH);
-        let mut length_at = Instant::now() + LENGTH;
+        let mut length_at = Instant::now() + replica::length_pause();
         loop {
             if signals.pending().any(|signal| signal != SIGHUP) {
                 return Ok(Stood::Stop(Box::new(follower)));
@@ -101,7 +99,7 @@ impl StandBy {
                 node.beat.go_on("standing by", follower.position().number);
             }
             if Instant::now() >= length_at {
-                length_at = Instant::now() + LENGTH;
+                length_at = Instant::now() + replica::length_pause();
                 self.shorten(node, &mut follower);
             }
             if Instant::now() >= look_at {
@@ -161,7 +159,7 @@ impl StandBy {
     /// Stores a snapshot when the log has become long.
     fn shorten(&self, node: &Node, follower: &mut Follower) {
         let (log, snapshots) = (&node.shared.log, &node.shared.snapshots);
-        let done = match replica::needs_snapshot(log) {
+        let done = match replica::needs_snapshot(log, snapshots) {
             Ok(false) => return,
             Ok(true) => replica::snapshot(follower, &node.data, (log, snapshots)).map(drop),
             Err(error) => Err(error.into()),
