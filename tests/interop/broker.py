@@ -25,12 +25,12 @@ class Broker:
     """A broker with a data folder of its own; `kill` and `start` again keep ports and data.
 
     `prefix` is a command that runs it, somewhere else perhaps, as the same process; `addresses` are those
-    of listeners that are not on loopback.
+    of listeners that are not on loopback; `prepare` gets the data folder before the first start.
     """
 
     KINDS = ("mqtt", "mqtts", "ws", "wss", "quic", "https", "webtransport", "http", "coap", "coaps", "mqtt_sn")
 
-    def __init__(self, settings="", prefix=(), addresses=None):
+    def __init__(self, settings="", prefix=(), addresses=None, prepare=None):
         self.settings = settings
         self.prefix = prefix
         self.addresses = {**dict.fromkeys(self.KINDS, "127.0.0.1"), **(addresses or {})}
@@ -40,6 +40,8 @@ class Broker:
         self.store = self.data
         self.ports = dict(zip(self.KINDS, ports.take(len(self.KINDS))))
         self.process = None
+        if prepare:
+            prepare(self.data)
         self.start()
 
     @property

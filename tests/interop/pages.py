@@ -63,6 +63,7 @@ TYPED = [
      ["fulmar demo meters", "fulmar pub mqtt://localhost -t receiver"]),
     ("tests/interop/test_mqttsn.py", "docs/mqtt-sn.md", ["mqtt_sn_pub "]),
     ("tests/interop/test_dynsec.py", "docs/access.md", ["mosquitto_ctrl "]),
+    ("tests/interop/test_dynsec.py", "docs/mosquitto.md", ["fulmar import dynamic-security "]),
     ("tests/interop/test_page_commands.py", "docs/gateway.md", ["curl --data"]),
     ("tests/interop/test_cluster.py", "docs/cluster.md", ["fulmar cluster init", "fulmar cluster status",
                                                           "fulmar cluster drain", "fulmar cluster snapshot", "fulmar serve",

@@ -86,6 +86,16 @@ REQUESTS = [
 ]
 
 
+# A state with everything that the plugin's file has.
+IMPORTED = [
+    "createRole r", "addRoleACL r subscribePattern a/# allow 3", "addRoleACL r publishClientSend a/# allow",
+    "addRoleACL r publishClientReceive a/# allow", "addRoleACL r subscribeLiteral b/# deny",
+    "addRoleACL r unsubscribeLiteral b deny", "addRoleACL r unsubscribePattern b/# allow 1",
+    "createClient ann -p secret -c phone", "createClient bob", "disableClient bob", "createGroup g",
+    "addGroupRole g r 2", "addGroupClient g ann 5", "addClientRole bob r", "setAnonymousGroup g",
+    "setDefaultACLAccess subscribe allow", "setDefaultACLAccess unsubscribe deny",
+]
+
 # `mosquitto_passwd -b FILE ann secret`.
 MOSQUITTOS = (
     "$7$101$1w15DL2FI1iUqQ2o$u5ln/qHjWWKMSJzJguGB+B+3ElTo+nZ6Yn83Ig7ME4gsuOJGjIPfrC9BcJ9dGxg8URJ5NOCTDMTqWpzrUQyhRw=="
@@ -228,6 +238,48 @@ class DynamicSecurity(unittest.TestCase):
         for wrong in ("not JSON", {"commands": 5}, {}, {"commands": []}):
             expected, found = (self.ask(*one, wrong) for one in both)
             self.assertEqual(found, expected, wrong)
+
+    @unittest.skipUnless(PLUGIN, "mosquitto's dynamic security plugin is not installed")
+    def test_the_plugins_file_is_imported(self):
+        mosquitto = Mosquitto()
+        self.addCleanup(mosquitto.close)
+        eventually("mosquitto", lambda: control(mosquitto.port, mosquitto.password, "listRoles")[0] == 0)
+        for line in IMPORTED:
+            code, output = control(mosquitto.port, mosquitto.password, *line.split())
+            self.assertEqual((code, "Error" in output), (0, False), output)
+        self.ask(mosquitto.port, mosquitto.password, {"commands": REQUESTS[:3]})
+        [line] = pages.lines("docs/mosquitto.md", "fulmar import dynamic-security ")
+        self.assertEqual(line.split()[3:], ["dynamic-security.json", "--data", "/var/lib/fulmar"])
+
+        def fill(data):
+            state = pathlib.Path(mosquitto.folder.name) / "dynsec.json"
+            command = [binary(), "import", "dynamic-security", str(state), "--data", str(data)]
+            done, again = (subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S) for _ in range(2))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("4 clients, 2 groups and 3 roles added", done.stdout)
+            self.assertIn("bob has no password that can be verified", done.stdout)
+            self.assertNotEqual(again.returncode, 0)
+            self.assertIn("Role already exists; nothing was added", again.stderr)
+
+        broker = Broker("[platform]\nenabled = false\n", addresses={"mqtt": "0.0.0.0"}, prepare=fill)
+        self.addCleanup(broker.close)
+        self.assertFalse((broker.data / "first-administrator").exists(), "the plugin's administrator is there")
+        port = broker.ports["mqtt"]
+        for line in (
+            "listClients", "listGroups", "listRoles", "getClient admin", "getClient ann", "getClient bob", "getClient mc",
+            "getGroup g", "getGroup mg", "getRole r", "getRole m", "getRole admin", "getDefaultACLAccess", "getAnonymousGroup",
+        ):
+            with self.subTest(line):
+                expected = control(mosquitto.port, mosquitto.password, *line.split())
+                self.assertEqual(control(port, mosquitto.password, *line.split()), expected)
+        ann = Client(port, "ann", "secret", "phone")
+        self.addCleanup(ann.close)
+        ann.subscribe("a/#")
+        ann.client.publish("a/1", "m", 1)
+        eventually("ann's own message", lambda: ann.messages == [("a/1", "m")])
+        refused = Client(port, "ann", "secret", "desk")
+        self.addCleanup(refused.close)
+        self.assertNotEqual(refused.connected[0], 0, "bound to a client identifier")
 
     def test_connected_clients_of_others_see_the_effects(self):
         port = self.broker.ports["mqtt"]

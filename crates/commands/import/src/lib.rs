@@ -1,7 +1,7 @@
 //! `fulmar import`: turns the configuration of another broker into Fulmar's.
 //!
 //! Nothing of the other broker is changed. `mosquitto` reads and translates; here are only the command line and the
-//! files that are written.
+//! files that are written, the store of users among them.
 
 pub mod mosquitto;
 
@@ -11,14 +11,17 @@ use anyhow::Context as _;
 use clap::Subcommand;
 use fulmar_certs::files;
 use fulmar_command::exit::Usage;
+use fulmar_identity::{FILE, Refused, Store, StoreError};
 
-use self::mosquitto::{Disk, Translation};
+use self::mosquitto::{Disk, Files as _, Translation};
 
 const EXAMPLES: &str = "\
 Examples:
   fulmar import mosquitto /etc/mosquitto/mosquitto.conf          into the folder from-mosquitto
   fulmar import mosquitto mosquitto.conf --out /etc/fulmar       into another folder
   fulmar serve --config from-mosquitto/fulmar.toml               with mosquitto stopped: the ports are the same
+  fulmar import dynamic-security dynamic-security.json --data /var/lib/fulmar
+                                                                 users that `mosquitto_ctrl dynsec` changes
 
 Lists each line that could not be translated, or that works differently, with its file and line.
 Nothing of mosquitto is changed. docs/mosquitto.md has what is translated, and how.";
@@ -35,6 +38,8 @@ pub struct Args {
 enum From {
     /// Translate mosquitto.conf and the files that it names
     Mosquitto(MosquittoArgs),
+    /// Add the clients, groups and roles of mosquitto's dynamic security plugin to the broker's store of users
+    DynamicSecurity(DynamicSecurityArgs),
 }
 
 #[derive(clap::Args, Debug)]
@@ -50,18 +55,73 @@ struct MosquittoArgs {
     force: bool,
 }
 
+#[derive(clap::Args, Debug)]
+struct DynamicSecurityArgs {
+    /// The plugin's file, which plugin_opt_config_file names; run as a user who may read it
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Data folder of the server, which may be running; the store in it is created if missing
+    #[arg(long, value_name = "DIR", env = "FULMAR_DATA")]
+    data: PathBuf,
+}
+
 /// Runs the command.
 ///
 /// # Errors
 /// The configuration cannot be read or is malformed, or a file cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let From::Mosquitto(args) = &args.from;
+    match &args.from {
+        From::Mosquitto(args) => translate(args),
+        From::DynamicSecurity(args) => fill_store(args),
+    }
+}
+
+fn translate(args: &MosquittoArgs) -> anyhow::Result<()> {
     let folder = std::path::absolute(&args.out).context("--out")?;
     let translation = mosquitto::translate(&Disk, &args.config, &folder);
     let translation = translation.map_err(|error| Usage(error.to_string()))?;
     write(&translation, &folder, args.force)?;
     print!("{}", translation.report);
     println!("{}", next_steps(&folder));
+    Ok(())
+}
+
+/// All of the file, or nothing if the store refuses a part.
+fn fill_store(args: &DynamicSecurityArgs) -> anyhow::Result<()> {
+    let text = Disk.read(&args.file).with_context(|| args.file.display().to_string())?;
+    let dynsec = mosquitto::dynsec::parse(&args.file, &text);
+    let dynsec = dynsec.map_err(|error| Usage(error.to_string()))?;
+    let filling = mosquitto::filling(&dynsec);
+    files::make_private_dir(&args.data)?;
+    let store = args.data.join(FILE);
+    match Store::open(&store)?.apply(filling.commands) {
+        Ok(_) => {}
+        Err(StoreError::Refused(refused)) => {
+            let exists = matches!(
+                refused,
+                Refused::RoleExists | Refused::GroupExists | Refused::ClientExists
+            );
+            let advice = match exists {
+                true => ": import before the first start, or delete those of the same names first",
+                false => "",
+            };
+            let text = format!("{refused}; nothing was added to {}{advice}", store.display());
+            return Err(Usage(text).into());
+        }
+        Err(error) => return Err(error.into()),
+    }
+    for name in &filling.without_password {
+        println!(
+            "{name} has no password that can be verified; set one: `fulmar user passwd {name}`"
+        );
+    }
+    println!(
+        "{} clients, {} groups and {} roles added to {}. A running server sees them within half a second.",
+        dynsec.clients.len(),
+        dynsec.groups.len(),
+        dynsec.roles.len(),
+        store.display()
+    );
     Ok(())
 }
 

@@ -35,6 +35,10 @@ pub struct Dynsec {
 pub struct Client {
     /// The name.
     pub username: String,
+    /// For people.
+    pub textname: Option<Box<str>>,
+    /// For people.
+    pub textdescription: Option<Box<str>>,
     /// The only client identifier that it may use.
     pub clientid: Option<String>,
     /// PBKDF2's result, in base64.
@@ -64,6 +68,10 @@ impl Client {
 pub struct Group {
     /// Its name.
     pub groupname: String,
+    /// For people.
+    pub textname: Option<Box<str>>,
+    /// For people.
+    pub textdescription: Option<Box<str>>,
     /// Its roles.
     pub roles: Vec<RoleOf>,
     /// Its members.
@@ -100,6 +108,10 @@ fn least() -> i64 {
 pub struct Role {
     /// Its name.
     pub rolename: String,
+    /// For people.
+    pub textname: Option<Box<str>>,
+    /// For people.
+    pub textdescription: Option<Box<str>>,
     /// Its entries.
     pub acls: Vec<Entry>,
 }

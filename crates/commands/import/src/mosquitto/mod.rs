@@ -2,7 +2,7 @@
 //!
 //! Each file has a parser (`conf`, `passwords`, `acl`, `dynsec`), which knows nothing of Fulmar. `listeners`,
 //! `access`, `bridges` and `settings` each translate a part, and add to the report what they cannot translate. `write`
-//! puts the parts together. The behaviour is that of mosquitto 2.0, compared with the real one in
+//! puts the parts together; `store` turns the dynamic security file into users of the broker's store. The behaviour is that of mosquitto 2.0, compared with the real one in
 //! tests/interop/test_import.py.
 
 mod access;
@@ -16,6 +16,7 @@ mod options;
 pub mod passwords;
 mod report;
 mod settings;
+mod store;
 mod users;
 mod write;
 
@@ -24,6 +25,7 @@ use std::path::Path;
 use self::conf::Conf;
 pub use self::files::{Disk, Files};
 pub use self::report::{Error, Kind, Note, Place, Report};
+pub use self::store::{Filling, filling};
 
 /// A file to be written.
 #[derive(Clone, Debug, PartialEq)]

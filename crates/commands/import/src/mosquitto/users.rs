@@ -119,6 +119,12 @@ fn dynsec_file(
             let path = std::path::Path::new(file.value.as_str());
             let text = files::read(files, path, Some(&file.place))?;
             let dynsec = dynsec::parse(path, &text)?;
+            let advice = format!(
+                "its users and roles become a password file and rules, which mosquitto_ctrl does not change; \
+                 for users that it does, run `fulmar import dynamic-security {}`",
+                path.display()
+            );
+            report.differs(&file.place, &file.name, advice);
             found = Some((Place { file: path.into(), line: 0 }, text, dynsec));
         } else {
             let text = "plugins of mosquitto cannot be loaded; Fulmar has passwords, tokens and certificates \
