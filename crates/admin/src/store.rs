@@ -51,6 +51,9 @@ CREATE TABLE audit (
 CREATE INDEX audit_at ON audit (at_ms);
 ";
 
+/// Bytes of the smallest page that SQLite has. It takes a file of one byte for an empty database and would write over it.
+const SMALLEST_PAGE: u64 = 512;
+
 /// Why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -60,6 +63,17 @@ pub enum StoreError {
     /// SQLite cannot read or write it.
     #[error("{DATABASE_FILE}: {0}")]
     Sqlite(#[from] rusqlite::Error),
+    /// Shorter than any database.
+    #[error(
+        "{DATABASE_FILE} is damaged (only {0} bytes of it are written): restore the file from a backup, or move it away \
+         to begin without bans and log of changes"
+    )]
+    HalfWritten(u64),
+    /// Another program's.
+    #[error(
+        "{DATABASE_FILE} is another program's database: move it away, or choose another data folder"
+    )]
+    Foreign,
     /// A newer version wrote it.
     #[error(
         "{DATABASE_FILE} is of a newer version of Fulmar ({0}): use that, or move the file away"
@@ -140,7 +154,11 @@ impl Store {
         // Only for its owner; SQLite gives the files beside it the same rights.
         let mut options = std::fs::OpenOptions::new();
         options.write(true).create(true).truncate(false).mode(0o600);
-        options.open(&path).map_err(StoreError::File)?;
+        let file = options.open(&path).map_err(StoreError::File)?;
+        if let length @ 1..SMALLEST_PAGE = file.metadata().map_err(StoreError::File)?.len() {
+            return Err(StoreError::HalfWritten(length));
+        }
+        drop(file);
         Store::of(Connection::open(path)?)
     }
 
@@ -154,12 +172,10 @@ impl Store {
 
     fn of(mut connection: Connection) -> Result<Store, StoreError> {
         connection.busy_timeout(std::time::Duration::from_secs(5))?;
+        let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+        check_owner(&connection, version)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
         connection.pragma_update(None, "synchronous", "FULL")?;
-        let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-        if version > VERSION {
-            return Err(StoreError::Newer(version));
-        }
         if version == 0 {
             let transaction = connection.transaction()?;
             transaction.execute_batch(TABLES)?;
@@ -230,6 +246,19 @@ impl Store {
 
     pub(crate) fn entries(&self, query: AuditQuery) -> Result<Vec<AuditEntry>, StoreError> {
         Ok(entries(&self.0.lock(), query)?)
+    }
+}
+
+/// Refuses another program's database and a newer version's, before anything is changed.
+fn check_owner(connection: &Connection, version: i64) -> Result<(), StoreError> {
+    let count = |sql| connection.query_row(sql, [], |row| row.get::<_, i64>(0));
+    let tables = count("SELECT count(*) FROM sqlite_schema")?;
+    let ours = count("SELECT count(*) FROM sqlite_schema WHERE name IN ('ban', 'audit')")?;
+    match version {
+        0 if tables == 0 => Ok(()),
+        1.. if ours == 2 && version > VERSION => Err(StoreError::Newer(version)),
+        1.. if ours == 2 => Ok(()),
+        _ => Err(StoreError::Foreign),
     }
 }
 
@@ -323,6 +352,31 @@ mod tests {
         let connection = Connection::open(folder.path().join(DATABASE_FILE)).unwrap();
         connection.pragma_update(None, "user_version", VERSION + 1).unwrap();
         assert!(matches!(Store::open(folder.path()), Err(StoreError::Newer(2))));
+    }
+
+    #[test]
+    fn half_a_file_and_another_programs_are_refused_and_stay_as_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(DATABASE_FILE);
+        drop(Store::open(folder.path()).unwrap());
+        let whole = std::fs::read(&path).unwrap();
+        for length in [1, 16, 99, 100, 511, 512, 4096, whole.len() / 2] {
+            std::fs::write(&path, &whole[..length]).unwrap();
+            assert!(Store::open(folder.path()).is_err(), "{length} bytes");
+            assert_eq!(std::fs::read(&path).unwrap(), whole[..length], "{length} bytes");
+        }
+        std::fs::write(&path, []).unwrap();
+        drop(Store::open(folder.path()).unwrap());
+        for version in [0, VERSION] {
+            std::fs::remove_file(&path).unwrap();
+            let theirs = Connection::open(&path).unwrap();
+            theirs.execute_batch("CREATE TABLE x (y)").unwrap();
+            theirs.pragma_update(None, "user_version", version).unwrap();
+            drop(theirs);
+            let whole = std::fs::read(&path).unwrap();
+            assert!(matches!(Store::open(folder.path()), Err(StoreError::Foreign)));
+            assert_eq!(std::fs::read(&path).unwrap(), whole);
+        }
     }
 
     #[test]

@@ -29,6 +29,9 @@ const APPLICATION_ID: i64 = 0x4655_4c4d;
 /// than one after growing the file (144 µs against 296 µs, measured).
 const WAL_KEEP_BYTES: i64 = 64 << 20;
 
+/// Bytes of the smallest page that SQLite has. It takes a file of one byte for an empty database and would write over it.
+const SMALLEST_PAGE: u64 = 512;
+
 /// Entry n brings version n to version n + 1.
 const MIGRATIONS: &[&str] = &[
     "
@@ -113,6 +116,7 @@ ALTER TABLE session ADD COLUMN mqtt_sn INTEGER; -- NULL: not known
 /// Opens the database at `path`, brings its schema up to date and marks it as in use.
 pub(crate) fn open(path: &Path, options: &Options) -> Result<Connection, Error> {
     prepare_file(path)?;
+    refuse_half_written(path)?;
     let failed = |source| Error::opening(path, source);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).map_err(failed)?;
@@ -135,6 +139,7 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<Connection, Error> 
 /// # Errors
 /// Another program's database, a newer schema, or a damaged file.
 pub fn inspect(path: &Path) -> Result<(), Error> {
+    refuse_half_written(path)?;
     let failed = |source| Error::opening(path, source);
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
         | OpenFlags::SQLITE_OPEN_NO_MUTEX
@@ -187,6 +192,17 @@ fn prepare_file(path: &Path) -> Result<(), Error> {
             fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)
         }
         Err(e) => Err(failed(e)),
+    }
+}
+
+/// Refuses a file that is shorter than any database; an empty one is new.
+fn refuse_half_written(path: &Path) -> Result<(), Error> {
+    match fs::metadata(path).map_or(0, |file| file.len()) {
+        length @ 1..SMALLEST_PAGE => {
+            let detail = format!("only {length} bytes of it are written");
+            Err(Error::Damaged { path: path.to_owned(), detail })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -275,6 +275,25 @@ fn a_file_that_is_no_database_is_reported_as_damaged() {
 }
 
 #[test]
+fn a_half_written_file_is_refused_and_stays_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = database(folder.path());
+    reopen(&path);
+    let whole = std::fs::read(&path).unwrap();
+    for length in [1, 16, 99, 100, 511, 512, 4096, whole.len() / 2] {
+        std::fs::write(&path, &whole[..length]).unwrap();
+        let inspected = fulmar_store::inspect(&path);
+        assert!(matches!(inspected, Err(Error::Damaged { .. })), "{length}: {inspected:?}");
+        let error = open_error(&path).to_string();
+        assert!(error.contains("restore a backup, or move the file away"), "{length}: {error}");
+        assert_eq!(std::fs::read(&path).unwrap(), whole[..length], "{length} bytes");
+    }
+    // A file that was created and not filled before the power failed.
+    std::fs::write(&path, []).unwrap();
+    reopen(&path);
+}
+
+#[test]
 fn the_folder_must_exist() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing");

@@ -14,6 +14,9 @@ use crate::error::Error;
 const APPLICATION_ID: i64 = 0x4655_4c4f;
 const VERSION: i64 = 1;
 
+/// Bytes of the smallest page that SQLite has. It takes a file of one byte for an empty database and would write over it.
+const SMALLEST_PAGE: u64 = 512;
+
 /// Memory for SQLite's page cache. A gateway is a small computer, and most messages are read once.
 const CACHE_KIB: i64 = 1024;
 /// Size that the write-ahead log keeps on the disk, so that messages acknowledged upstream can be removed even if the
@@ -48,6 +51,10 @@ CREATE TABLE meta (
 
 pub(super) fn open(path: &Path, max_file_bytes: Option<u64>) -> Result<Connection, Error> {
     prepare_file(path)?;
+    if let length @ 1..SMALLEST_PAGE = fs::metadata(path).map_or(0, |file| file.len()) {
+        let detail = format!("only {length} bytes of it are written");
+        return Err(Error::Damaged { path: path.to_owned(), detail });
+    }
     let failed = |source| Error::of(path, source);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
@@ -57,6 +64,11 @@ pub(super) fn open(path: &Path, max_file_bytes: Option<u64>) -> Result<Connectio
     let (version, owner) =
         (number("user_version").map_err(failed)?, number("application_id").map_err(failed)?);
     check_owner(path, version, owner)?;
+    let tables = "SELECT count(*) FROM sqlite_schema";
+    let tables: i64 = connection.query_row(tables, [], |row| row.get(0)).map_err(failed)?;
+    if version == 0 && tables > 0 {
+        return Err(Error::Foreign(path.to_owned()));
+    }
     configure(&connection, max_file_bytes).map_err(failed)?;
     if version == 0 {
         let create = format!(

@@ -166,6 +166,26 @@ fn only_one_process_has_it_and_strangers_files_are_left_alone() {
 }
 
 #[test]
+fn a_half_written_file_is_refused_and_stays_as_it_is() {
+    let folder = Folder::new();
+    let path = folder.0.path().join("outbox.db");
+    drop(folder.open(BOUNDS));
+    let whole = std::fs::read(&path).unwrap();
+    for length in [1, 16, 99, 100, 511, 512, 4096, whole.len() / 2] {
+        std::fs::write(&path, &whole[..length]).unwrap();
+        let error = Outbox::open(&path, BOUNDS).unwrap_err();
+        assert!(matches!(error, Error::Damaged { .. }), "{length}: {error}");
+        assert_eq!(std::fs::read(&path).unwrap(), whole[..length], "{length} bytes");
+    }
+    std::fs::write(&path, []).unwrap();
+    drop(folder.open(BOUNDS));
+    // Another program's that has not set SQLite's version and identifier.
+    let theirs = folder.0.path().join("theirs.db");
+    rusqlite::Connection::open(&theirs).unwrap().execute_batch("CREATE TABLE x (y)").unwrap();
+    assert!(matches!(Outbox::open(&theirs, BOUNDS).unwrap_err(), Error::Foreign(_)));
+}
+
+#[test]
 fn repetitions_are_forgotten_in_time() {
     let folder = Folder::new();
     let mut outbox = folder.open(Bounds { max_bytes: 1 << 30, ..BOUNDS });

@@ -14,6 +14,9 @@ use crate::store::schema::MIGRATIONS;
 /// Marks the file in SQLite's header ("FULP").
 const APPLICATION_ID: i64 = 0x4655_4c50;
 
+/// Bytes of the smallest page that SQLite has. It takes a file of one byte for an empty database and would write over it.
+const SMALLEST_PAGE: u64 = 512;
+
 /// How long `fulmar user` and the server wait for one another.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -41,8 +44,10 @@ const STATISTICS: &str = "
 pub(super) fn open(path: &Path) -> Result<Connection> {
     // Meters' keys are in it. SQLite gives its log and shared memory the database's mode.
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+    check_length(path)?;
     let mut connection = Connection::open(path)?;
     connection.busy_timeout(PATIENCE)?;
+    check_owner(path, &connection)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "foreign_keys", true)?;
@@ -61,6 +66,35 @@ pub(super) fn open(path: &Path) -> Result<Connection> {
     }
     transaction.commit()?;
     Ok(connection)
+}
+
+/// Refuses a file that is shorter than any database; an empty one is new.
+fn check_length(path: &Path) -> Result<()> {
+    match std::fs::metadata(path)?.len() {
+        length @ 1..SMALLEST_PAGE => Err(DatabaseError::Setting(format!(
+            "{} is damaged (only {length} bytes of it are written): restore a backup, or move the file away to start \
+             empty",
+            path.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses another program's database, before anything is changed.
+fn check_owner(path: &Path, connection: &Connection) -> Result<()> {
+    let owner: i64 = connection.pragma_query_value(None, "application_id", |row| row.get(0))?;
+    if owner == APPLICATION_ID {
+        return Ok(());
+    }
+    let tables = "SELECT count(*) FROM sqlite_schema";
+    let tables: i64 = connection.query_row(tables, [], |row| row.get(0))?;
+    match (owner, tables) {
+        (0, 0) => Ok(()),
+        _ => Err(DatabaseError::Setting(format!(
+            "{} is another program's database: move it away, or choose another data folder",
+            path.display()
+        ))),
+    }
 }
 
 /// Refuses a file of a newer version; `done` is what SQLite calls user version, in the header of its file.
@@ -156,5 +190,26 @@ mod tests {
             .pragma_query_value(None, "user_version", |row| row.get(0))
             .unwrap();
         assert_eq!(found, newer);
+    }
+
+    #[test]
+    fn half_a_file_and_another_programs_are_refused_and_stay_as_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("platform.db");
+        drop(open(&path).unwrap());
+        let whole = std::fs::read(&path).unwrap();
+        for length in [1, 16, 99, 100, 511, 512, 4096, whole.len() / 2] {
+            std::fs::write(&path, &whole[..length]).unwrap();
+            assert!(open(&path).is_err(), "{length} bytes");
+            assert_eq!(std::fs::read(&path).unwrap(), whole[..length], "{length} bytes");
+        }
+        std::fs::write(&path, []).unwrap();
+        drop(open(&path).unwrap());
+        let theirs = folder.path().join("theirs.db");
+        Connection::open(&theirs).unwrap().execute_batch("CREATE TABLE x (y)").unwrap();
+        let whole = std::fs::read(&theirs).unwrap();
+        let error = open(&theirs).unwrap_err().to_string();
+        assert!(error.contains("another program's database: move it away"), "{error}");
+        assert_eq!(std::fs::read(&theirs).unwrap(), whole);
     }
 }

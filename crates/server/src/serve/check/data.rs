@@ -1,7 +1,7 @@
 //! Checks the data folder and the databases in it, without changing them.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read as _};
+use std::io::Read as _;
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -12,6 +12,9 @@ use super::processes::Process;
 use crate::config::Config;
 
 const CHECK: &str = "data folder";
+
+/// Bytes of SQLite's smallest page.
+const SMALLEST_PAGE: u64 = 512;
 
 /// Where the state is.
 pub(super) const BROKER: &str = "broker.db";
@@ -95,10 +98,15 @@ fn database(path: &Path, inspect: &dyn Fn(&Path) -> anyhow::Result<()>) -> anyho
 fn sqlite_header(path: &Path) -> anyhow::Result<Option<(i32, i32)>> {
     let shown = || path.display().to_string();
     let mut header = [0; 100];
-    match File::open(path).with_context(shown)?.read_exact(&mut header) {
-        Ok(()) => {}
-        Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
-        Err(error) => return Err(error).with_context(shown),
+    let mut file = File::open(path).with_context(shown)?;
+    match file.metadata().with_context(shown)?.len() {
+        0 => return Ok(None),
+        length @ 1..SMALLEST_PAGE => anyhow::bail!(
+            "{} is damaged (only {length} bytes of it are written): restore a backup, or move the file away to start \
+             empty",
+            path.display()
+        ),
+        _ => file.read_exact(&mut header).with_context(shown)?,
     }
     if !header.starts_with(b"SQLite format 3\0") {
         anyhow::bail!(
