@@ -1,6 +1,7 @@
 """What the attacks share: paces, connections that are held or dialled again, datagrams, QUIC clients."""
 
 import asyncio
+import collections
 import contextlib
 import ctypes
 import select
@@ -138,17 +139,29 @@ class Held:
     """Connections that are kept open: each sends its first bytes and then a drip a second, and is opened again when the
     server has closed it."""
 
-    def __init__(self, open_one, first, drip=b""):
-        self.open_one, self.first, self.drip = open_one, first, drip
+    def __init__(self, open_one, first, drip=b"", lasting_s=None):
+        self.open_one, self.first, self.drip, self.lasting_s = open_one, first, drip, lasting_s
+        # In the order in which they were opened.
+        self.begun = collections.deque()
         self.left, self.poll, self.dripped = {}, select.poll(), time.monotonic()
 
     def open(self, number):
         sock = self.open_one(number)
         sock.setblocking(False)
         self.left[sock.fileno()] = (sock, memoryview(self.first))
+        self.begun.append((time.monotonic(), sock))
         self.poll.register(sock, select.POLLIN | select.POLLOUT)
 
+    def forget(self, sock):
+        self.poll.unregister(sock)
+        del self.left[sock.fileno()]
+        sock.close()
+
     def work(self):
+        while self.lasting_s and self.begun and time.monotonic() - self.begun[0][0] > self.lasting_s:
+            sock = self.begun.popleft()[1]
+            if sock.fileno() >= 0:
+                self.forget(sock)
         for number, event in self.poll.poll(2):
             sock, left = self.left[number]
             try:
@@ -162,9 +175,7 @@ class Held:
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError):
                 pass
             except OSError:
-                self.poll.unregister(sock)
-                del self.left[number]
-                sock.close()
+                self.forget(sock)
         if self.drip and time.monotonic() - self.dripped > 1:
             self.dripped = time.monotonic()
             for sock, left in self.left.values():
@@ -173,9 +184,9 @@ class Held:
                         sock.send(self.drip)
 
 
-def hold(seconds, rate, at_once, open_one, first=b"", drip=b""):
+def hold(seconds, rate, at_once, open_one, first=b"", drip=b"", lasting_s=None):
     """At most so many connections at once, opened at a rate; see `Held`. How many were opened."""
-    held, pace, opened = Held(open_one, first, drip), Pace(seconds, rate), 0
+    held, pace, opened = Held(open_one, first, drip, lasting_s), Pace(seconds, rate), 0
     while (due := pace.due()) is not None:
         for _ in range(min(due, 64)):
             pace.done += 1

@@ -14,7 +14,9 @@ over MQTT, QUIC and HTTPS. In a control run before each attack the same generato
 honest clients wait then is what the generator itself costs them. It fails if the broker ends or has more memory, a
 message is lost, a connection broken or the session of a client that is away gone, a login takes more than 3 s, or a message waits 500 ms longer than in the
 control run; and with ATTACK_BUDGET, such as 512MB ([limits] memory), if resident memory exceeds it by a tenth or the
-data folder has more than 1.1 GB. ATTACKS names the attacks, a part of the name each, separated by semicolons.
+data folder has more than 1.1 GB. ATTACK_AFTER_S (60) after the attack, it looks again: a message waits no longer than in
+the control run and 500 ms, and with ATTACK_BUDGET resident memory is what it was before, with 32 MiB and twice what the
+broker still counts for clients ([limits] memory). ATTACKS names the attacks, a part of the name each, separated by semicolons.
 
 With ATTACK_SHORT=1, as in CI: a few attacks, no control runs, and nothing is judged that depends on the machine's speed.
 """
@@ -27,6 +29,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "interop"))
@@ -48,9 +51,12 @@ MAX_LOGIN_S = 3.0
 # Longer than in the control run.
 MAX_WAIT_S = 0.5
 MAX_FOLDER_MB = 1_100
-# Seconds of the control run, and after the attack until memory is looked at again.
+# Resident memory above that before the attack and twice what is still counted.
+MAX_KEPT_MIB = 32
+# Seconds of the control run, and after the attack until memory is looked at again; the last ones are measured.
 CONTROL_S = min(SECONDS, 10.0)
 AFTER_S = float(os.environ.get("ATTACK_AFTER_S", "2" if SHORT else "10" if SECONDS < 60 else "60"))
+MEASURED_AFTER_S = min(AFTER_S, 10.0)
 # How long anything but an attack may take.
 PATIENCE_S = 60
 PASSWORD = "correct horse battery staple"
@@ -152,6 +158,15 @@ class Broker:
                 return int(statm.read().split()[1]) * PAGE / (1 << 20)
         except (OSError, IndexError):
             return 0.0
+
+    def counted_mib(self):
+        """What it counts for clients; nothing if it does not say."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.ports['http']}/metrics", timeout=PATIENCE_S) as page:
+                lines = page.read().decode().splitlines()
+        except OSError:
+            return 0.0
+        return sum(float(line.split()[-1]) for line in lines if line.startswith("fulmar_memory_used_bytes{")) / (1 << 20)
 
     def cpu_s(self):
         try:
@@ -278,19 +293,27 @@ def measure(name, program, group):
             honest.say("begin")
             attack(name, CONTROL_S, broker.site(broker.closed))
             control = honest.figures()
-        before = {"cpu": broker.cpu_s(), "mib": broker.resident_mib(), "mb": broker.folder_mb()}
+        before = {"cpu": broker.cpu_s(), "mib": broker.resident_mib(), "mb": broker.folder_mb(), "counted": broker.counted_mib()}
         broker.peak_mib = before["mib"]
         honest.say("begin")
         done = attack(name, SECONDS, broker.site())
         spent = broker.cpu_s() - before["cpu"]
         figures = honest.figures()
         figures["kept"] = kept.is_there()
-        time.sleep(AFTER_S)
-        return row(name, done, before, spent, control, figures, broker)
+        after = quiet_again(honest, broker)
+        return row(name, done, before, spent, control, figures, after, broker)
     finally:
         if honest:
             honest.close()
         broker.close()
+
+
+def quiet_again(honest, broker):
+    """What the end of a quiet time after the attack is like."""
+    time.sleep(AFTER_S - MEASURED_AFTER_S)
+    honest.say("begin")
+    time.sleep(MEASURED_AFTER_S)
+    return {"mib": broker.resident_mib(), "counted": broker.counted_mib(), **honest.figures()}
 
 
 def budget_mib():
@@ -300,7 +323,7 @@ def budget_mib():
     return 1.1 * float(BUDGET.removesuffix("MB")) * 1e6 / (1 << 20)
 
 
-def faults_of(name, done, control, figures, broker):
+def faults_of(name, done, before, control, figures, after, broker):
     if broker.too_large or broker.peak_mib > budget_mib():
         yield "memory"
     if broker.process.poll() is not None:
@@ -319,23 +342,31 @@ def faults_of(name, done, control, figures, broker):
             yield "login"
         if figures["worst_wait_s"] > control["worst_wait_s"] + MAX_WAIT_S:
             yield "wait"
+        if after["worst_wait_s"] > control["worst_wait_s"] + MAX_WAIT_S or after["lost"] or after["broken"]:
+            yield "wait after it"
+    if BUDGET != "auto" and AFTER_S >= 60:
+        counted = max(0.0, after["counted"] - before["counted"])
+        if after["mib"] > before["mib"] + MAX_KEPT_MIB + 2 * counted:
+            yield "memory after it"
     if name and not done["number"]:
         yield "no attack"
         print(broker.log(), file=sys.stderr)
 
 
-def row(name, done, before, spent, control, figures, broker):
-    faults = list(faults_of(name, done, control, figures, broker))
+def row(name, done, before, spent, control, figures, after, broker):
+    faults = list(faults_of(name, done, before, control, figures, after, broker))
     slowest = " ".join(f"{kind} {seconds:.2f}" for kind, seconds in sorted(figures["worst_login_s"].items()))
     return {
         "attack": name or "none",
         "number": done["number"],
         "a second": f"{done['number'] / done['seconds']:.0f}",
-        "RSS MiB": f"{before['mib']:.0f} {broker.peak_mib:.0f} {broker.resident_mib():.0f}",
+        "RSS MiB": f"{before['mib']:.0f} {broker.peak_mib:.0f} {after['mib']:.0f}",
+        "counted MiB": f"{before['counted']:.0f} {after['counted']:.0f}",
         "folder MB": f"{before['mb']:.0f} {broker.folder_peak_mb:.0f} {broker.folder_mb():.0f}",
         "CPU s": f"{spent:.1f}",
         "wait s": f"{figures['worst_wait_s']:.3f}",
         "control s": f"{control['worst_wait_s']:.3f}" if control else "",
+        "after s": f"{after['worst_wait_s']:.3f}",
         "lost": f"{figures['lost']} of {figures['published']}",
         "broken": figures["broken"],
         "logins": figures["logins"],
@@ -370,7 +401,7 @@ def main():
             print(f"{rows[-1]['attack']}: {rows[-1]['verdict']}" + (f" ({detail})" if detail else ""), flush=True)
     finally:
         group.close()
-    print("RSS and folder: before, at most and after the attack; wait: the longest of an honest message")
+    print("RSS and folder: before, at most and after the attack; counted: before and after; wait, control, after: the longest of an honest message")
     print_table(rows)
     return int(any(row["verdict"] != "ok" for row in rows))
 

@@ -105,6 +105,7 @@ pub(crate) fn trail(
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::super::schema::MIGRATIONS;
+    use super::super::sql::sqlite::APPLICATION_ID;
     use super::super::sql::{Database, Purpose};
     use super::super::{Store, webhooks};
     use super::*;
@@ -124,6 +125,7 @@ mod tests {
             old.execute_batch(migration).unwrap();
         }
         old.pragma_update(None, "user_version", BEFORE).unwrap();
+        old.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
         old.execute_batch(
             "INSERT INTO twin (id, name, created_at) VALUES ('t', 'T', 0);
              INSERT INTO meter (twin, id, medium, unit, register_digits, changed_at, revision)

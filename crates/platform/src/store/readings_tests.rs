@@ -5,6 +5,7 @@ use rusqlite::StatementStatus;
 
 use super::*;
 use crate::store::schema::MIGRATIONS;
+use crate::store::sql::sqlite::APPLICATION_ID;
 use crate::store::sql::{Database, Purpose};
 use crate::store::{DATABASE_FILE, Store};
 
@@ -57,6 +58,7 @@ fn of_the_version_before() -> tempfile::TempDir {
     let before = &MIGRATIONS[..MIGRATIONS.len() - 1];
     before.iter().for_each(|migration| old.execute_batch(migration).unwrap());
     old.pragma_update(None, "user_version", before.len()).unwrap();
+    old.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
     old.execute_batch(FILL).unwrap();
     folder
 }

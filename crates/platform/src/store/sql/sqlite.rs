@@ -12,7 +12,7 @@ use super::{DatabaseError, Result, Row, Value};
 use crate::store::schema::MIGRATIONS;
 
 /// Marks the file in SQLite's header ("FULP").
-const APPLICATION_ID: i64 = 0x4655_4c50;
+pub(crate) const APPLICATION_ID: i64 = 0x4655_4c50;
 
 /// Bytes of the smallest page that SQLite has. It takes a file of one byte for an empty database and would write over it.
 const SMALLEST_PAGE: u64 = 512;
