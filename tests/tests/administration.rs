@@ -481,3 +481,36 @@ fn a_viewers_token_shows_clients_and_disconnects_none() {
     let said = bad(&remote("viewer", &["clients", "list"]));
     assert!(said.contains("wrong or expired credentials"), "{said}");
 }
+
+#[test]
+fn explain_names_limits_that_are_reached_and_bans_of_networks() {
+    let broker = TestBroker::builder()
+        .config(
+            "[limits]\nmax_sessions = 1\nmax_subscriptions_per_session = 1\n\
+             [platform]\nenabled = false\n",
+        )
+        .start();
+    let notes = |words: &[&str]| json(&broker, words)["notes"].to_string();
+    let publish = ["explain", "publish", "a", "--client", "d2"];
+    assert_eq!(notes(&publish), "[]");
+    let url = format!("mqtt://{}", broker.address("mqtt"));
+    let mut sub = fulmar();
+    sub.args(["sub", &url, "-i", "d1", "-t", "a/#"]).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut sub = sub.spawn().unwrap();
+    let subscribed = || json(&broker, &["clients", "list"])[0]["subscriptions"] == 1;
+    eventually("the first client", subscribed);
+    let full = notes(&publish);
+    assert!(full.contains("[limits] max_sessions") && full.contains("there are 1"), "{full}");
+    assert_eq!(notes(&["explain", "subscribe", "a/#", "--client", "d1"]), "[]", "it has that");
+    let full = notes(&["explain", "subscribe", "b", "--client", "d1"]);
+    assert!(full.contains("max_subscriptions_per_session"), "{full}");
+    good(&broker, &["clients", "ban", "--network", "192.0.2.0/24", "--for", "1h"]);
+    let at = |address| {
+        let words = ["explain", "publish", "a", "--client", "d1", "--address", address];
+        notes(&words)
+    };
+    assert!(at("192.0.2.77").contains("lift it with DELETE /bans/"), "{}", at("192.0.2.77"));
+    assert_eq!(at("192.0.3.77"), "[]");
+    sub.kill().unwrap();
+    sub.wait().unwrap();
+}

@@ -55,16 +55,20 @@ pub(crate) fn apply(
 ) -> Result<Vec<BanRow>, StoreError> {
     let rows = store.bans(now_ms)?;
     let ban = |row: &BanRow| {
-        let whom = match &*row.kind {
-            "client" => Banned::Client(row.value.as_str().into()),
-            "user" => Banned::User(row.value.as_str().into()),
-            _ => network(&row.value).ok().map(|(address, bits)| Banned::Network(address, bits))?,
-        };
-        Some(Ban { whom, until: Timestamp(row.until_ms.cast_unsigned()) })
+        Some(Ban { whom: banned(row)?, until: Timestamp(row.until_ms.cast_unsigned()) })
     };
     let now = Timestamp(now_ms.cast_unsigned());
     broker.set_bans(rows.iter().filter_map(ban).collect(), now);
     Ok(rows)
+}
+
+/// Whom a stored ban is about; `None` for a network that is none.
+pub(crate) fn banned(row: &BanRow) -> Option<Banned> {
+    Some(match &*row.kind {
+        "client" => Banned::Client(row.value.as_str().into()),
+        "user" => Banned::User(row.value.as_str().into()),
+        _ => network(&row.value).ok().map(|(address, bits)| Banned::Network(address, bits))?,
+    })
 }
 
 /// A network without the bits behind its length.

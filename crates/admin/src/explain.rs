@@ -1,20 +1,22 @@
 //! Why a client may or may not publish or subscribe: the decision of the broker's own check, and what else would refuse
 //! the client.
 
+use std::net::IpAddr;
+
 use axum::Json;
 use axum::extract::State;
 use fulmar_broker::access::Action;
-use fulmar_broker::{Because, Explanation, Reader};
+use fulmar_broker::{Banned, Because, Explanation, Obstacle, Reader};
 use fulmar_mqtt::topic::{Subscription, check_name};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
+use crate::bans::banned;
 use crate::caller::Viewer;
 use crate::explain_role;
 use crate::extract::Query;
 use crate::problem::Problem;
-use crate::store::BanRow;
 
 /// Whose right to do what.
 #[derive(Deserialize, IntoParams)]
@@ -25,6 +27,9 @@ pub(crate) struct Question {
     client: Option<String>,
     /// User; without it, that of the client's session, and otherwise an anonymous client's right.
     user: Option<String>,
+    /// Address of the client, for bans of networks and limits per address; without it, that of the connected client.
+    #[param(value_type = Option<String>, example = "192.0.2.7")]
+    address: Option<IpAddr>,
     /// What: publish, subscribe or receive.
     action: ClientAction,
     /// The topic; for subscribe, a filter.
@@ -69,7 +74,7 @@ pub(crate) async fn explain(
     _: Viewer,
     Query(question): Query<Question>,
 ) -> Result<Json<Decision>, Problem> {
-    let Question { client, user, action, topic } = question;
+    let Question { client, user, address, action, topic } = question;
     let client = client.unwrap_or_default();
     let session = app.broker.session_details(&client, 0).map(|found| found.summary);
     let owner = session.as_ref().and_then(|session| session.user.as_deref().map(str::to_owned));
@@ -80,15 +85,17 @@ pub(crate) async fn explain(
         ClientAction::Subscribe => Action::Subscribe,
         ClientAction::Receive => Action::Receive,
     };
-    let filter = match action {
+    let subscription = match action {
         Action::Subscribe => {
-            Subscription::parse(&topic).map_err(|error| Problem::invalid("topic", error))?.filter
+            let parsed = Subscription::parse(&topic);
+            Some(parsed.map_err(|error| Problem::invalid("topic", error))?)
         }
         _ => {
             check_name(&topic).map_err(|error| Problem::invalid("topic", error))?;
-            &*topic
+            None
         }
     };
+    let filter = subscription.as_ref().map_or(&*topic, |subscription| subscription.filter);
     let reader = Reader { user: user.as_deref(), client_id: &client };
     let explanation = app.broker.explain(reader, action, filter);
     if session.is_some() && owner != user {
@@ -99,8 +106,13 @@ pub(crate) async fn explain(
         ));
     }
     let now = app.now_ms();
+    let connection = || app.broker.connection_of(&client).map(|found| found.address.ip());
+    let address = address.or_else(connection);
+    let obstacles = app.broker.obstacles(reader, address, subscription.as_ref());
+    notes.extend(obstacles.into_iter().map(|obstacle| note(obstacle, user.as_deref())));
     for ban in app.stored(move |store| store.bans(now)).await? {
-        if concerns(&ban, &client, user.as_deref()) {
+        let covers = |whom: Banned| whom.covers(&client, user.as_deref(), address);
+        if banned(&ban).is_some_and(covers) {
             let reason = if ban.reason.is_empty() { "no reason given" } else { &ban.reason };
             notes.push(format!(
                 "banned by {}: {reason}; lift it with DELETE /bans/{}",
@@ -133,12 +145,27 @@ pub(crate) async fn explain(
     }))
 }
 
-fn concerns(ban: &BanRow, client: &str, user: Option<&str>) -> bool {
-    match &*ban.kind {
-        "client" => ban.value == client,
-        "user" => Some(ban.value.as_str()) == user,
-        // The address of a client that is not connected is not known.
-        _ => false,
+fn note(obstacle: Obstacle, user: Option<&str>) -> String {
+    match obstacle {
+        Obstacle::Sessions(most) => format!(
+            "it has no session, and there are {most}, which is [limits] max_sessions: a new session is refused with 0x97"
+        ),
+        Obstacle::Memory => {
+            let whose = user.map_or("its address".to_owned(), |user| format!("the user {user}"));
+            format!(
+                "the sessions of {whose} have their share of [limits] memory: a new session or subscription is refused \
+                 with 0x97"
+            )
+        }
+        Obstacle::Subscriptions(most) => format!(
+            "its session has {most} subscriptions, which is [limits] max_subscriptions_per_session: this one is refused \
+             with 0x97"
+        ),
+        Obstacle::WildcardSubscriptions(most) => format!(
+            "its user has {most} wildcard and shared subscriptions beyond the first of each session, which is [limits] \
+             max_wildcard_subscriptions_per_user: this one is refused with 0x97"
+        ),
+        _ => "a limit that this version of the API does not know refuses it".to_owned(),
     }
 }
 

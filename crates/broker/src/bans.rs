@@ -36,11 +36,15 @@ pub struct Ban {
 }
 
 impl Banned {
-    fn covers(&self, client: &BannedSubject<'_>) -> bool {
+    /// Whether it is about this client. A network is about none whose address is not known.
+    #[must_use]
+    pub fn covers(&self, client_id: &str, user: Option<&str>, address: Option<IpAddr>) -> bool {
         match self {
-            Banned::Client(id) => client.client_id == &**id,
-            Banned::User(name) => client.user == Some(name),
-            Banned::Network(network, bits) => is_within(client.address, *network, *bits),
+            Banned::Client(id) => client_id == &**id,
+            Banned::User(name) => user == Some(name),
+            Banned::Network(network, bits) => {
+                address.is_some_and(|address| is_within(address, *network, *bits))
+            }
         }
     }
 }
@@ -90,7 +94,8 @@ impl Bans {
             return false;
         }
         let bans = Arc::clone(&self.list.read());
-        bans.iter().any(|ban| now < ban.until && ban.whom.covers(client))
+        let BannedSubject { client_id, user, address } = *client;
+        bans.iter().any(|ban| now < ban.until && ban.whom.covers(client_id, user, Some(address)))
     }
 }
 

@@ -40,6 +40,7 @@ mod memory;
 pub mod message;
 mod message_order;
 pub mod metrics;
+mod obstacles;
 mod outbox;
 mod owner;
 mod peer;
@@ -84,6 +85,7 @@ pub use explain::Explanation;
 pub use limits::{DropPolicy, Limits, RatePolicy};
 pub use log_limiter::LogLimiter;
 pub use memory::{Account, MemoryLimits};
+pub use obstacles::Obstacle;
 pub use owner::SessionOwner;
 pub use peer::{
     ListenerPolicy, Peer, PeerIdentity, StreamKey, Token, TransportKind, TransportStats,

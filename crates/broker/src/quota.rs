@@ -78,6 +78,24 @@ impl Quota {
         true
     }
 
+    /// Whether [`Quota::take`] would count one more. Without a user, the address decides; unknown, there is room.
+    pub(crate) fn has_room(
+        &self,
+        quota_use: &QuotaUse,
+        user: Option<&str>,
+        site: Option<IpAddr>,
+        most: usize,
+    ) -> bool {
+        if quota_use.wide < FREE_PER_SESSION {
+            return true;
+        }
+        let payer = quota_use.paid.as_ref().map(|paid| paid.0.clone());
+        // A user's do not depend on the address.
+        let site = site.or_else(|| user.map(|_| IpAddr::from([0; 4])));
+        let payer = payer.or_else(|| Payer::of(user, site?));
+        payer.is_none_or(|payer| self.0.lock().get(&payer).copied().unwrap_or(0) < most)
+    }
+
     /// A session gives one back.
     pub(crate) fn give_back(&self, quota_use: &mut QuotaUse) {
         quota_use.wide = quota_use.wide.saturating_sub(1);

@@ -20,6 +20,7 @@ const ACTIONS: readonly (readonly [Action, string])[] = [
 export function Rules() {
   const [client, setClient] = useState(query.value.get('client') ?? '');
   const [user, setUser] = useState('');
+  const [address, setAddress] = useState('');
   const [action, setAction] = useState<Action>('publish');
   const [topic, setTopic] = useState('');
   const [decision, setDecision] = useState<Decision | null>(null);
@@ -29,6 +30,7 @@ export function Rules() {
     const asked = new URLSearchParams({ action, topic });
     if (client) asked.set('client', client);
     if (user) asked.set('user', user);
+    if (address) asked.set('address', address);
     try {
       setDecision(await ask<Decision>(`/explain?${asked.toString()}`));
       setProblem(null);
@@ -60,6 +62,19 @@ export function Rules() {
                 spellcheck={false}
                 value={user}
                 onInput={(event) => setUser(event.currentTarget.value)}
+              />
+            </Field>
+            <Field
+              label="Address"
+              id="explain-address"
+              hint="For bans and limits of addresses. Empty: the connected client's."
+            >
+              <input
+                id="explain-address"
+                autocapitalize="none"
+                spellcheck={false}
+                value={address}
+                onInput={(event) => setAddress(event.currentTarget.value)}
               />
             </Field>
             <Field label="May it" id="explain-action">

@@ -26,6 +26,9 @@ pub(crate) struct ExplainArgs {
     /// User [default: that of the client's session, otherwise anonymous]
     #[arg(long, value_name = "NAME")]
     user: Option<String>,
+    /// Address of the client, for bans of networks and limits per address [default: the connected client's]
+    #[arg(long, value_name = "IP")]
+    address: Option<std::net::IpAddr>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -66,6 +69,9 @@ pub(crate) async fn explain(api: &Api, args: &ExplainArgs) -> anyhow::Result<()>
         if let Some(value) = value {
             path.push_str(&format!("&{name}={}", encode(value)));
         }
+    }
+    if let Some(address) = args.address {
+        path.push_str(&format!("&address={}", encode(&address.to_string())));
     }
     let decision = api.get(&path).await?;
     api.print(&decision, |decision| {
