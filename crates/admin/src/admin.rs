@@ -1,5 +1,7 @@
 //! The API as a whole.
 
+use fulmar_mirror::Shared;
+
 use crate::app::{App, Settings};
 use crate::bans;
 use crate::store::{Store, StoreError};
@@ -17,6 +19,15 @@ impl Admin {
     /// `admin.db` in the data folder cannot be used.
     pub fn open(settings: Settings) -> Result<Admin, StoreError> {
         let store = Store::open(&settings.data)?;
+        Admin::with_store(settings, store)
+    }
+
+    /// The same at a node of a cluster that has taken over: bans and the log of changes are those that are shared.
+    ///
+    /// # Errors
+    /// As [`Admin::open`].
+    pub fn open_shared(settings: Settings, shared: Shared) -> Result<Admin, StoreError> {
+        let store = Store::open_shared(&settings.data, shared)?;
         Admin::with_store(settings, store)
     }
 

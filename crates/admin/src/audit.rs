@@ -62,6 +62,7 @@ impl App {
         let done = tokio::task::spawn_blocking(move || work(&store)).await;
         match done {
             Ok(Ok(value)) => Ok(value),
+            Ok(Err(StoreError::NotShared(error))) => Err(Problem::unavailable(error.to_string())),
             Ok(Err(error)) => {
                 tracing::error!("administration: {error}");
                 Err(Problem::unavailable(

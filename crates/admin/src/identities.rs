@@ -17,6 +17,7 @@ pub(crate) async fn apply(identities: &Arc<Identities>, command: Command) -> Res
     match applied {
         Ok(Ok(())) => Ok(()),
         Ok(Err(ApplyError::Refused(refused))) => Err(problem(&refused)),
+        Ok(Err(ApplyError::NotShared(error))) => Err(Problem::unavailable(error.to_string())),
         Ok(Err(ApplyError::Busy)) => Err(Problem::unavailable(ApplyError::Busy.to_string())),
         Ok(Err(error)) => {
             tracing::error!("identities: {error}");

@@ -53,4 +53,6 @@ pub use archive::{Manifest, RestoreError, restore};
 pub use local::{LocalCaller, SOCKET_FILE, SocketPath};
 pub use openapi::PREFIX;
 pub use server::{Certificate, Later, Listener, Server, ServerState, Tapped, Upstream};
-pub use store::{AuditEntry, AuditQuery, DATABASE_FILE, StoreError, read_audit};
+pub use store::{
+    AuditEntry, AuditQuery, DATABASE_FILE, StoreError, read_audit, replace_rows, shared_rows,
+};

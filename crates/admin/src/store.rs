@@ -8,6 +8,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
+use fulmar_mirror::{CommitError, Mirror, NotShared, Rows, Shared};
 use parking_lot::Mutex;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, params};
 use serde::Serialize;
@@ -27,6 +28,9 @@ const PRUNE_EVERY: i64 = 100;
 
 /// The version of the tables, as SQLite's user version.
 const VERSION: i64 = 1;
+
+/// What nodes of a cluster share.
+const SHARED: [&str; 2] = ["ban", "audit"];
 
 const TABLES: &str = "
 CREATE TABLE ban (
@@ -74,6 +78,9 @@ pub enum StoreError {
         "{DATABASE_FILE} is another program's database: move it away, or choose another data folder"
     )]
     Foreign,
+    /// This node has not shared a change with the others of its cluster.
+    #[error("{0}")]
+    NotShared(#[from] NotShared),
     /// A newer version wrote it.
     #[error(
         "{DATABASE_FILE} is of a newer version of Fulmar ({0}): use that, or move the file away"
@@ -143,109 +150,129 @@ pub(crate) struct NewEntry {
     pub(crate) detail: String,
 }
 
+impl From<CommitError> for StoreError {
+    fn from(error: CommitError) -> StoreError {
+        match error {
+            CommitError::NotShared(error) => StoreError::NotShared(error),
+            CommitError::Sqlite(error) => StoreError::Sqlite(error),
+        }
+    }
+}
+
 /// The open file.
 #[derive(Clone, Debug)]
-pub(crate) struct Store(Arc<Mutex<Connection>>);
+pub(crate) struct Store(Arc<Mutex<File>>);
+
+#[derive(Debug)]
+struct File {
+    connection: Connection,
+    /// With which other nodes of a cluster get every change.
+    mirror: Option<Mirror>,
+}
 
 impl Store {
     /// Opens the file, and creates it if it is missing.
     pub(crate) fn open(data: &Path) -> Result<Store, StoreError> {
-        let path = data.join(DATABASE_FILE);
-        // Only for its owner; SQLite gives the files beside it the same rights.
-        let mut options = std::fs::OpenOptions::new();
-        options.write(true).create(true).truncate(false).mode(0o600);
-        let file = options.open(&path).map_err(StoreError::File)?;
-        if let length @ 1..SMALLEST_PAGE = file.metadata().map_err(StoreError::File)?.len() {
-            return Err(StoreError::HalfWritten(length));
-        }
-        drop(file);
-        Store::of(Connection::open(path)?)
+        Store::of(open(data)?, None)
+    }
+
+    /// Opens that of a node that has taken over, with everything that is shared and nothing else.
+    pub(crate) fn open_shared(data: &Path, shared: Shared) -> Result<Store, StoreError> {
+        Store::of(open(data)?, Some(shared))
     }
 
     #[cfg(test)]
     pub(crate) fn in_memory() -> Store {
         Connection::open_in_memory()
             .map_err(StoreError::from)
-            .and_then(Store::of)
+            .and_then(|connection| Store::of(connection, None))
             .unwrap_or_else(|error| panic!("{error}"))
     }
 
-    fn of(mut connection: Connection) -> Result<Store, StoreError> {
-        connection.busy_timeout(std::time::Duration::from_secs(5))?;
-        let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
-        check_owner(&connection, version)?;
-        connection.pragma_update(None, "journal_mode", "WAL")?;
-        connection.pragma_update(None, "synchronous", "FULL")?;
-        if version == 0 {
-            let transaction = connection.transaction()?;
-            transaction.execute_batch(TABLES)?;
-            transaction.pragma_update(None, "user_version", VERSION)?;
-            transaction.commit()?;
+    fn of(mut connection: Connection, shared: Option<Shared>) -> Result<Store, StoreError> {
+        prepare(&mut connection)?;
+        let attach = |shared| Mirror::attach(&mut connection, &SHARED, shared);
+        let mirror = shared.map(attach).transpose()?;
+        Ok(Store(Arc::new(Mutex::new(File { connection, mirror }))))
+    }
+
+    /// Makes a change in one transaction.
+    fn change<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        let File { connection, mirror } = &mut *self.0.lock();
+        let transaction = connection.transaction()?;
+        let done = work(&transaction)?;
+        match mirror {
+            Some(mirror) => mirror.commit(transaction)?,
+            None => transaction.commit()?,
         }
-        Ok(Store(Arc::new(Mutex::new(connection))))
+        Ok(done)
     }
 
     /// Bans that have not ended.
     pub(crate) fn bans(&self, now_ms: i64) -> Result<Vec<BanRow>, StoreError> {
-        let connection = self.0.lock();
-        connection.execute("DELETE FROM ban WHERE until_ms <= ?1", [now_ms])?;
-        let mut statement = connection.prepare_cached(
-            "SELECT id, kind, value, until_ms, created_ms, created_by, reason FROM ban ORDER BY id",
-        )?;
-        let rows = statement.query_map([], ban)?;
-        Ok(rows.collect::<Result<_, _>>()?)
+        self.change(|connection| {
+            connection.execute("DELETE FROM ban WHERE until_ms <= ?1", [now_ms])?;
+            let mut statement = connection.prepare_cached(
+                "SELECT id, kind, value, until_ms, created_ms, created_by, reason FROM ban ORDER BY id",
+            )?;
+            let rows = statement.query_map([], ban)?;
+            rows.collect()
+        })
     }
 
     /// Adds a ban, in place of an earlier one of the same client, user or network; returns its number.
     pub(crate) fn add_ban(&self, row: &BanRow) -> Result<i64, StoreError> {
-        let mut connection = self.0.lock();
-        let transaction = connection.transaction()?;
-        transaction
-            .execute("DELETE FROM ban WHERE kind = ?1 AND value = ?2", [&row.kind, &row.value])?;
-        transaction.execute(
-            "INSERT INTO ban (kind, value, until_ms, created_ms, created_by, reason) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-            params![row.kind, row.value, row.until_ms, row.created_ms, row.created_by, row.reason],
-        )?;
-        let id = transaction.last_insert_rowid();
-        transaction.commit()?;
-        Ok(id)
+        self.change(|connection| {
+            let same = "DELETE FROM ban WHERE kind = ?1 AND value = ?2";
+            connection.execute(same, [&row.kind, &row.value])?;
+            connection.execute(
+                "INSERT INTO ban (kind, value, until_ms, created_ms, created_by, reason) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                params![row.kind, row.value, row.until_ms, row.created_ms, row.created_by, row.reason],
+            )?;
+            Ok(connection.last_insert_rowid())
+        })
     }
 
     /// Removes a ban; returns what it was.
     pub(crate) fn remove_ban(&self, id: i64) -> Result<Option<BanRow>, StoreError> {
         let sql = "DELETE FROM ban WHERE id = ?1 RETURNING id, kind, value, until_ms, created_ms, created_by, reason";
-        Ok(self.0.lock().query_row(sql, [id], ban).optional()?)
+        self.change(|connection| connection.query_row(sql, [id], ban).optional())
     }
 
     /// Adds an entry whose result is not known yet; returns its number.
     pub(crate) fn begin(&self, entry: &NewEntry, now_ms: i64) -> Result<i64, StoreError> {
-        let connection = self.0.lock();
         let mut detail = entry.detail.clone();
         if detail.len() > MAX_DETAIL_BYTES {
             detail.truncate(detail.floor_char_boundary(MAX_DETAIL_BYTES));
             detail.push('…');
         }
-        connection.execute(
-            "INSERT INTO audit (at_ms, who, origin, action, object, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-            params![now_ms, entry.who, entry.from, entry.action, entry.object, detail],
-        )?;
-        let id = connection.last_insert_rowid();
-        if id % PRUNE_EVERY == 0 {
-            let oldest = now_ms - MAX_AGE_MS.cast_signed();
-            let last = id - MAX_ENTRIES.cast_signed();
-            connection.execute("DELETE FROM audit WHERE id <= ?1 OR at_ms < ?2", [last, oldest])?;
-        }
-        Ok(id)
+        self.change(|connection| {
+            connection.execute(
+                "INSERT INTO audit (at_ms, who, origin, action, object, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+                params![now_ms, entry.who, entry.from, entry.action, entry.object, detail],
+            )?;
+            let id = connection.last_insert_rowid();
+            if id % PRUNE_EVERY == 0 {
+                let oldest = now_ms - MAX_AGE_MS.cast_signed();
+                let last = id - MAX_ENTRIES.cast_signed();
+                let old = "DELETE FROM audit WHERE id <= ?1 OR at_ms < ?2";
+                connection.execute(old, [last, oldest])?;
+            }
+            Ok(id)
+        })
     }
 
     /// Adds the result of an entry.
     pub(crate) fn end(&self, id: i64, result: &str) -> Result<(), StoreError> {
-        self.0.lock().execute("UPDATE audit SET result = ?2 WHERE id = ?1", params![id, result])?;
-        Ok(())
+        let sql = "UPDATE audit SET result = ?2 WHERE id = ?1";
+        self.change(|connection| connection.execute(sql, params![id, result]).map(drop))
     }
 
     pub(crate) fn entries(&self, query: AuditQuery) -> Result<Vec<AuditEntry>, StoreError> {
-        Ok(entries(&self.0.lock(), query)?)
+        Ok(entries(&self.0.lock().connection, query)?)
     }
 }
 
@@ -260,6 +287,57 @@ fn check_owner(connection: &Connection, version: i64) -> Result<(), StoreError> 
         1.. if ours == 2 => Ok(()),
         _ => Err(StoreError::Foreign),
     }
+}
+
+fn open(data: &Path) -> Result<Connection, StoreError> {
+    let path = data.join(DATABASE_FILE);
+    // Only for its owner; SQLite gives the files beside it the same rights.
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    let file = options.open(&path).map_err(StoreError::File)?;
+    if let length @ 1..SMALLEST_PAGE = file.metadata().map_err(StoreError::File)?.len() {
+        return Err(StoreError::HalfWritten(length));
+    }
+    drop(file);
+    Ok(Connection::open(path)?)
+}
+
+fn prepare(connection: &mut Connection) -> Result<(), StoreError> {
+    connection.busy_timeout(std::time::Duration::from_secs(5))?;
+    let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    check_owner(connection, version)?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    if version == 0 {
+        let transaction = connection.transaction()?;
+        transaction.execute_batch(TABLES)?;
+        transaction.pragma_update(None, "user_version", VERSION)?;
+        transaction.commit()?;
+    }
+    Ok(())
+}
+
+/// Everything in the file of a data folder that nodes of a cluster would share; nothing without a file.
+///
+/// # Errors
+/// It cannot be read.
+pub fn shared_rows(data: &Path) -> Result<Rows, StoreError> {
+    if !data.join(DATABASE_FILE).exists() {
+        return Ok(Rows::new());
+    }
+    let mut connection = open(data)?;
+    prepare(&mut connection)?;
+    Ok(fulmar_mirror::all(&connection, &SHARED)?)
+}
+
+/// Makes what nodes have shared everything that the file of a data folder has.
+///
+/// # Errors
+/// It cannot be written.
+pub fn replace_rows(data: &Path, rows: &Rows) -> Result<(), StoreError> {
+    let mut connection = open(data)?;
+    prepare(&mut connection)?;
+    Ok(fulmar_mirror::replace(&mut connection, &SHARED, rows)?)
 }
 
 /// The log of changes of a data folder, newest first, with the server running or not.
@@ -339,7 +417,7 @@ mod tests {
         assert!(left.iter().all(|entry| entry.at_ms == later), "{left:?}");
         // As if many entries had been made.
         let jump = "UPDATE sqlite_sequence SET seq = 250000 WHERE name = 'audit'";
-        store.0.lock().execute(jump, []).unwrap();
+        store.0.lock().connection.execute(jump, []).unwrap();
         while store.begin(&entry(), later).unwrap() % PRUNE_EVERY != 0 {}
         let left = store.entries(ALL).unwrap();
         assert!(left.iter().all(|entry| entry.id > 250_000), "{}", left.len());

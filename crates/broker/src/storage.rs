@@ -108,6 +108,9 @@ pub enum Progress {
     Released(PacketId),
 }
 
+/// Names a row of another part of the server: its database, and a key there.
+pub type RowKey = (u8, Box<[u8]>);
+
 /// One change to durable state.
 #[derive(Clone, Debug)]
 pub enum Op {
@@ -202,6 +205,15 @@ pub enum Op {
     RetainedPut(Arc<Message>),
     /// Clears a topic's retained message.
     RetainedRemove(Box<str>),
+    /// Sets or removes a row of another part of the server, which nodes of a cluster share. The broker has no such rows.
+    Row {
+        /// Whose row it is.
+        database: u8,
+        /// Names it.
+        key: Box<[u8]>,
+        /// Its contents; `None` removes it.
+        value: Option<Arc<[u8]>>,
+    },
 }
 
 /// A stored delivery, as restored.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use fulmar_client::QoS;
+use fulmar_simulator::Rows;
 
 struct Publication {
     publisher: usize,
@@ -31,6 +32,8 @@ pub(crate) struct Ledger {
     moment: u64,
     publications: Vec<Publication>,
     subscribers: Vec<Subscriber>,
+    /// Changes of rows, and whether each was acknowledged.
+    changes: Vec<bool>,
 }
 
 impl Ledger {
@@ -54,6 +57,42 @@ impl Ledger {
         if let Some(publication) = self.publications.get_mut(number as usize) {
             publication.acknowledged = true;
         }
+    }
+
+    /// The number of the next change of a row.
+    pub(crate) fn next_change(&self) -> u64 {
+        self.changes.len() as u64
+    }
+
+    /// It was asked for.
+    pub(crate) fn change(&mut self) {
+        self.changes.push(false);
+    }
+
+    pub(crate) fn change_acknowledged(&mut self, number: u64) {
+        if let Some(acknowledged) = self.changes.get_mut(number as usize) {
+            *acknowledged = true;
+        }
+    }
+
+    /// Checks the rows of the node that serves in the end.
+    ///
+    /// # Errors
+    /// A promise was broken.
+    pub(crate) fn check_rows(&self, rows: &Rows) -> Result<(), String> {
+        let row = |database, key: &[u8]| rows.get(&(database, key.into()));
+        for (number, acknowledged) in (0u64..).zip(&self.changes) {
+            if *acknowledged && row(0, &number.to_be_bytes()).is_none() {
+                return Err(format!("change {number} was acknowledged and is not there"));
+            }
+        }
+        let number = |bytes: &[u8]| bytes.try_into().map_or(u64::MAX, u64::from_be_bytes);
+        let newest = rows.keys().filter(|key| key.0 == 0).map(|key| number(&key.1)).max();
+        // Both rows of a change, or none.
+        if row(1, b"last").map(|value| number(value)) != newest {
+            return Err("half of a change is there, or an older one came later".to_owned());
+        }
+        Ok(())
     }
 
     /// A subscriber asks for the opposite of before: the request's number, and whether it is to subscribe.

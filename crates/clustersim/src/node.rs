@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fulmar_broker::storage::{Op, Seq, Storage};
 use fulmar_broker::{Limits, Timestamp};
 use fulmar_cluster::{Holder, Watch};
-use fulmar_simulator::{Tables, Volume as _, World};
+use fulmar_simulator::{Rows, Tables, Volume as _, World};
 use fulmar_store::journal::{Claimant, LogPosition};
 use parking_lot::Mutex;
 
@@ -136,6 +137,30 @@ impl Node {
         matches!(&self.role, Role::Serving(serving)
             if serving.writer.is_idle() && serving.storage.waiting() == 0
                 && self.now() < serving.keeper.holder.until())
+    }
+
+    /// An operator changes a row of another part of the server. Returns what to look at with [`Node::shared`], if the
+    /// node serves and considers itself allowed to acknowledge (`fulmar_store::SqliteStorage::share`).
+    pub(crate) fn share(&mut self, number: u64) -> Option<(u64, Seq)> {
+        let Role::Serving(serving) = &self.role else { return None };
+        if self.paused || !serving.storage.may_acknowledge() {
+            return None;
+        }
+        let value = Some(number.to_be_bytes().into());
+        let own = Op::Row { database: 0, key: number.to_be_bytes().into(), value: value.clone() };
+        let last = Op::Row { database: 1, key: b"last"[..].into(), value };
+        Some((self.generation, serving.storage.submit(&mut vec![own, last])))
+    }
+
+    /// Whether a change has been shared; `None` if the server that was asked has ended.
+    pub(crate) fn shared(&self, (generation, seq): (u64, Seq)) -> Option<bool> {
+        let Role::Serving(serving) = &self.role else { return None };
+        (self.generation == generation).then(|| Storage::committed(&*serving.storage) >= seq)
+    }
+
+    /// Rows that it would begin with, if it took over now.
+    pub(crate) fn rows(&self) -> &Rows {
+        &self.reader.tables.rows
     }
 
     /// The process dies and starts again with what is on its disk.

@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use fulmar_broker::Timestamp;
+use fulmar_broker::storage::Seq;
 use fulmar_client::simulation::Outcome;
 use fulmar_simulator::{Failure, Played, World};
 
@@ -68,6 +69,8 @@ struct Scene<'s> {
     /// Whether each client's session must be there.
     known: Vec<bool>,
     ledger: Ledger,
+    /// Changes of rows without an answer: number, node, and what the node looks at.
+    changes: Vec<(u64, usize, (u64, Seq))>,
     packets: u64,
 }
 
@@ -89,6 +92,7 @@ impl<'s> Scene<'s> {
             clients: clients.collect::<Result<_, _>>()?,
             known: vec![false; 2 * PAIRS],
             ledger: Ledger::new(PAIRS),
+            changes: Vec::new(),
             packets: 0,
         })
     }
@@ -107,6 +111,7 @@ impl<'s> Scene<'s> {
                     self.clients[publisher].publish(&mut self.nodes, number, qos, now);
                 }
             }
+            Step::Change(node) => self.change(node),
             Step::Subscribe(subscriber) => {
                 let request = self.ledger.toggle(subscriber);
                 self.clients[PAIRS + subscriber].subscribe(&mut self.nodes, request, now);
@@ -164,6 +169,28 @@ impl<'s> Scene<'s> {
         }
     }
 
+    /// Each change is a row of its own, and one that all change.
+    fn change(&mut self, node: usize) {
+        let number = self.ledger.next_change();
+        if let Some(asked) = self.nodes[node].share(number) {
+            self.ledger.change();
+            self.changes.push((number, node, asked));
+        }
+    }
+
+    /// Changes that are acknowledged now.
+    fn look_at_changes(&mut self) {
+        let (nodes, ledger) = (&self.nodes, &mut self.ledger);
+        self.changes.retain(|(number, node, asked)| match nodes[*node].shared(*asked) {
+            Some(true) => {
+                ledger.change_acknowledged(*number);
+                false
+            }
+            Some(false) => true,
+            None => false,
+        });
+    }
+
     fn cut_off(&mut self, node: usize, cut: bool) {
         self.nodes[node].cut = cut;
         if cut {
@@ -209,6 +236,7 @@ impl<'s> Scene<'s> {
         if let Some(world) = own.serving() {
             world.commit(1);
         }
+        self.look_at_changes();
     }
 
     /// Whether the engine had a request to handle.
@@ -276,6 +304,8 @@ impl<'s> Scene<'s> {
             return Err("not at rest after a minute".to_owned());
         }
         self.ledger.check()?;
+        let serving = self.nodes.iter().find(|node| node.is_settled());
+        serving.map_or(Ok(()), |node| self.ledger.check_rows(node.rows()))?;
         if self.engine.corrupt { Ok(()) } else { self.check_log() }
     }
 

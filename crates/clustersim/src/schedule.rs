@@ -39,6 +39,8 @@ pub enum Fate {
 pub enum Step {
     /// A publisher publishes.
     Publish(usize),
+    /// An operator changes a row of another part of the server at a node that serves, or considers itself to.
+    Change(usize),
     /// A subscriber subscribes, or gives its subscription up.
     Subscribe(usize),
     /// A client connects to a node that serves, or considers itself to.
@@ -92,6 +94,8 @@ pub struct Schedule {
 
 /// How often each kind of step is drawn; some kinds are left out of a schedule.
 const WEIGHTS: [u32; 20] = [20, 8, 10, 2, 10, 20, 14, 20, 22, 8, 2, 3, 1, 1, 3, 1, 1, 1, 16, 1];
+/// Besides these, there is a change of a row per so many steps.
+const CHANGE_EVERY: usize = 20;
 /// Kinds of steps that are left out of some schedules, so that others meet more often: faults.
 const FAULTS: [usize; 10] = [3, 10, 11, 12, 13, 14, 15, 16, 17, 19];
 
@@ -125,7 +129,10 @@ impl Script for Schedule {
         }
         let begin = [Step::Run(120), Step::Subscribe(0)];
         let drawn = (0..steps).map(|_| draw(&mut rng, &weights));
-        let steps = begin.into_iter().chain(drawn).collect();
+        let mut steps: Vec<Step> = begin.into_iter().chain(drawn).collect();
+        for _ in 0..steps.len() / CHANGE_EVERY {
+            steps.insert(rng.usize(begin.len()..=steps.len()), Step::Change(rng.usize(..NODES)));
+        }
         Schedule { setup, steps, aloud: false }
     }
 

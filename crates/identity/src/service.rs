@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use fulmar_mirror::{NotShared, Shared};
 use parking_lot::RwLock;
 
 use crate::affected::Affected;
@@ -38,6 +39,9 @@ pub enum ApplyError {
     /// Too many others wait.
     #[error("too many changes of identities wait; try again later")]
     Busy,
+    /// This node has not shared the change with the others.
+    #[error("{0}")]
+    NotShared(#[from] NotShared),
     /// The disk.
     #[error("{0}")]
     Store(StoreError),
@@ -47,6 +51,7 @@ impl From<StoreError> for ApplyError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Refused(refused) => ApplyError::Refused(refused),
+            StoreError::NotShared(error) => ApplyError::NotShared(error),
             other => ApplyError::Store(other),
         }
     }
@@ -94,21 +99,36 @@ impl Identities {
     /// # Errors
     /// There is a store, and it cannot be opened; or there is no thread to be had.
     pub fn open(path: &Path, watch: Watch) -> Result<Identities, StoreError> {
+        let store = path.exists().then(|| Store::open(path)).transpose()?;
+        Identities::with(path, store, watch)
+    }
+
+    /// Those of a node that has taken over: see [`Store::open_shared`].
+    ///
+    /// # Errors
+    /// As [`Identities::open`].
+    pub fn open_shared(
+        path: &Path,
+        shared: Shared,
+        watch: Watch,
+    ) -> Result<Identities, StoreError> {
+        Identities::with(path, Some(Store::open_shared(path, shared)?), watch)
+    }
+
+    fn with(path: &Path, store: Option<Store>, watch: Watch) -> Result<Identities, StoreError> {
         let failed = |source| StoreError::File { path: path.into(), source };
         let shared = Arc::<RwLock<State>>::default();
         let hasher = Arc::<PasswordHasher>::default();
-        let mut desk = Desk {
+        if let Some(store) = &store {
+            *shared.write() = store.state().clone();
+        }
+        let desk = Desk {
             path: path.into(),
-            store: None,
+            store,
             shared: Arc::clone(&shared),
             hasher: Arc::clone(&hasher),
             watch,
         };
-        if path.exists() {
-            let store = Store::open(path)?;
-            *shared.write() = store.state().clone();
-            desk.store = Some(store);
-        }
         let (jobs, waiting) = sync_channel(MAX_WAITING);
         let thread = std::thread::Builder::new().name("fulmar-identity".into());
         let thread = thread.spawn(move || desk.serve(&waiting)).map_err(failed)?;

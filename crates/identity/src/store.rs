@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fulmar_mirror::{CommitError, Mirror, NotShared, Rows, Shared};
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -30,6 +31,9 @@ CREATE TABLE entity (
     PRIMARY KEY (kind, name)
 ) STRICT, WITHOUT ROWID;
 ";
+
+/// What nodes of a cluster share.
+const TABLES: [&str; 1] = ["entity"];
 
 /// How long two processes wait for one another.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -85,6 +89,9 @@ pub enum StoreError {
         "{0}: a newer version of Fulmar has changed its tables: use that version, or a copy from before"
     )]
     TooNew(PathBuf),
+    /// The node has not shared the change.
+    #[error("{0}")]
+    NotShared(#[from] NotShared),
     /// A row that is not what it should be.
     #[error("{path}: the row of {name} is damaged ({detail}); restore the file from a backup")]
     Damaged {
@@ -103,6 +110,8 @@ pub struct Store {
     connection: Connection,
     path: PathBuf,
     state: State,
+    /// With which other nodes of a cluster get every change.
+    mirror: Option<Mirror>,
     /// SQLite's number of other connections' commits when the state was read.
     version: i64,
 }
@@ -135,6 +144,39 @@ impl Store {
         Store::open_as(path, true)
     }
 
+    /// Opens the store of a node that has taken over, with everything that is shared and nothing else. Every change is
+    /// shared before it is in effect.
+    ///
+    /// # Errors
+    /// Those of [`Store::open`].
+    pub fn open_shared(path: &Path, shared: Shared) -> Result<Store, StoreError> {
+        let mut store = Store::open(path)?;
+        let mirror = Mirror::attach(&mut store.connection, &TABLES, shared);
+        let failed = |source| StoreError::Sqlite { path: path.into(), source };
+        store.mirror = Some(mirror.map_err(failed)?);
+        store.version = -1;
+        store.refresh()?;
+        Ok(store)
+    }
+
+    /// Everything that nodes of a cluster would share of it.
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn rows(&self) -> Result<Rows, StoreError> {
+        let rows = fulmar_mirror::all(&self.connection, &TABLES);
+        rows.map_err(|source| StoreError::Sqlite { path: self.path.clone(), source })
+    }
+
+    /// Makes what nodes have shared everything that it has.
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn replace(&mut self, rows: &Rows) -> Result<(), StoreError> {
+        let replaced = fulmar_mirror::replace(&mut self.connection, &TABLES, rows);
+        replaced.map_err(|source| StoreError::Sqlite { path: self.path.clone(), source })
+    }
+
     /// A store that is gone with this object, for tests.
     ///
     /// # Errors
@@ -145,8 +187,13 @@ impl Store {
         let mut connection =
             opened.map_err(|source| StoreError::Sqlite { path: path.into(), source })?;
         prepare(path, &mut connection)?;
-        let mut store =
-            Store { connection, path: path.into(), state: State::default(), version: -1 };
+        let mut store = Store {
+            connection,
+            path: path.into(),
+            state: State::default(),
+            mirror: None,
+            version: -1,
+        };
         store.refresh()?;
         Ok(store)
     }
@@ -172,8 +219,13 @@ impl Store {
             connection.pragma_update(None, "locking_mode", "EXCLUSIVE").map_err(failed)?;
         }
         prepare(path, &mut connection)?;
-        let mut store =
-            Store { connection, path: path.into(), state: State::default(), version: -1 };
+        let mut store = Store {
+            connection,
+            path: path.into(),
+            state: State::default(),
+            mirror: None,
+            version: -1,
+        };
         store.refresh()?;
         Ok(store)
     }
@@ -237,7 +289,11 @@ impl Store {
         let rows = || own.iter().flat_map(|change| &change.rows);
         let written = written.and_then(|()| {
             rows().try_for_each(|row| write(&transaction, row)).map_err(failed)?;
-            transaction.commit().map_err(failed)
+            let Some(mirror) = &self.mirror else { return transaction.commit().map_err(failed) };
+            mirror.commit(transaction).map_err(|error| match error {
+                CommitError::NotShared(error) => StoreError::NotShared(error),
+                CommitError::Sqlite(error) => failed(error),
+            })
         });
         if let Err(error) = written {
             own.into_iter().rev().for_each(|change| self.state.undo(change));

@@ -9,10 +9,15 @@ use fulmar_identity::{
 
 use crate::config::Config;
 use crate::exit::Usage;
+#[cfg(feature = "admin")]
+use crate::node_users::NodeUsers;
 
 /// The identity store of a data folder.
 pub(crate) struct BrokerUsers {
     file: PathBuf,
+    /// The cluster's, if the folder is one of a node.
+    #[cfg(feature = "admin")]
+    node: Option<NodeUsers>,
     hasher: PasswordHasher,
 }
 
@@ -27,7 +32,20 @@ impl BrokerUsers {
         // The configuration may not be the server's: what it has created shows what it runs.
         let only_store = file.is_file() && !platform_database.is_file();
         let hasher = PasswordHasher::new(config.auth.verifier_iterations());
-        (only_store || !config.has_platform()).then_some(BrokerUsers { file, hasher })
+        #[cfg(feature = "admin")]
+        let (node, is_node) = {
+            let node = NodeUsers::of(data);
+            let is_node = node.is_some() && !config.cluster.is_on();
+            (node, is_node)
+        };
+        #[cfg(not(feature = "admin"))]
+        let is_node = false;
+        (only_store || is_node || !config.has_platform()).then_some(BrokerUsers {
+            file,
+            #[cfg(feature = "admin")]
+            node,
+            hasher,
+        })
     }
 
     fn open(&self) -> anyhow::Result<Store> {
@@ -50,6 +68,13 @@ impl BrokerUsers {
         admin: bool,
         password: &str,
     ) -> anyhow::Result<()> {
+        #[cfg(feature = "admin")]
+        if let Some(node) = &self.node {
+            if text_name.is_some() {
+                return Err(Usage("--display-name: users of a cluster have none".to_owned()).into());
+            }
+            return node.add(name, admin, password);
+        }
         if let Some(folder) = self.file.parent() {
             fulmar_certs::files::make_private_dir(folder)?;
         }
@@ -76,6 +101,10 @@ impl BrokerUsers {
 
     /// Changes a password; the client's connections end.
     pub(crate) fn set_password(&self, name: &str, password: &str) -> anyhow::Result<()> {
+        #[cfg(feature = "admin")]
+        if let Some(node) = &self.node {
+            return node.set_password(name, password);
+        }
         let password = Some(self.hasher.hash(password.as_bytes())?);
         let changes = ClientChanges { password, ..ClientChanges::default() };
         self.open()?.apply(vec![Command::ModifyClient(name.into(), changes)])?;
@@ -84,12 +113,20 @@ impl BrokerUsers {
 
     /// Removes a client; its connections end.
     pub(crate) fn remove(&self, name: &str) -> anyhow::Result<()> {
+        #[cfg(feature = "admin")]
+        if let Some(node) = &self.node {
+            return node.remove(name);
+        }
         self.open()?.apply(vec![Command::DeleteClient(name.into())])?;
         Ok(())
     }
 
     /// A line per client: name, text name, administration role, and its roles and groups.
     pub(crate) fn list(&self) -> anyhow::Result<Vec<String>> {
+        #[cfg(feature = "admin")]
+        if let Some(node) = &self.node {
+            return node.list();
+        }
         let store = self.open()?;
         Ok(store.state().clients().values().map(|client| line(client)).collect())
     }

@@ -5,6 +5,8 @@ pub mod accounts;
 #[cfg(feature = "platform")]
 mod broker_users;
 mod config;
+#[cfg(all(feature = "platform", feature = "admin"))]
+mod node_users;
 pub mod passwd;
 mod serve;
 

@@ -41,5 +41,5 @@ pub use schedule::{
 };
 pub use script::Script;
 pub use shrink::shrink;
-pub use tables::{Place, Tables};
+pub use tables::{Place, Rows, Tables};
 pub use world::World;

@@ -6,13 +6,16 @@ use std::sync::Arc;
 
 use fulmar_broker::message::{Message, MessageId};
 use fulmar_broker::storage::{
-    FlowId, Op, Position, Progress, QueuedRecord, Restored, SessionKey, SessionRecord,
+    FlowId, Op, Position, Progress, QueuedRecord, Restored, RowKey, SessionKey, SessionRecord,
     SubscriptionRecord,
 };
 use fulmar_mqtt::PacketId;
 
 /// A flow of a session.
 pub type Place = (SessionKey, FlowId);
+
+/// Rows of other parts of the server.
+pub type Rows = BTreeMap<RowKey, Arc<[u8]>>;
 
 /// The durable state after some whole number of batches.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +32,8 @@ pub struct Tables {
     pub inbound: BTreeSet<(SessionKey, FlowId, u16)>,
     /// Retained messages by topic.
     pub retained: BTreeMap<Box<str>, Arc<Message>>,
+    /// Rows of other parts of the server, by database and key.
+    pub rows: Rows,
     /// Largest message number ever stored.
     pub last_message_id: u64,
     /// Largest session key ever stored.
@@ -81,6 +86,13 @@ impl Tables {
                 self.retained.insert(message.topic().into(), Arc::clone(message));
             }
             Op::RetainedRemove(topic) => drop(self.retained.remove(topic)),
+            Op::Row { database, key, value } => {
+                let at = (*database, key.clone());
+                match value {
+                    Some(value) => drop(self.rows.insert(at, Arc::clone(value))),
+                    None => drop(self.rows.remove(&at)),
+                }
+            }
         }
     }
 
@@ -157,6 +169,8 @@ impl From<&Restored> for Tables {
             queued: restored.queued.iter().map(queued).collect(),
             inbound: restored.inbound.iter().map(|at| (at.0, at.1, at.2.get())).collect(),
             retained: restored.retained.iter().map(retained).collect(),
+            // No part of what the broker restores.
+            rows: BTreeMap::new(),
             last_message_id: restored.last_message_id,
             last_session_key: restored.last_session_key,
         }

@@ -17,6 +17,7 @@ use crate::journal::{Claimant, Journal, LogPosition, RecordError, RecordKind, de
 use crate::log::Log;
 use crate::options::Options;
 use crate::restore::{self, Counts};
+use crate::rows::{self, Rows};
 use crate::schema;
 use crate::tables::Tables;
 
@@ -104,6 +105,7 @@ impl Follower {
         let failed = |source| Error::opening(path, source);
         // The log is what is durable. The database may be older after a power cut, and is still whole.
         connection.pragma_update(None, "synchronous", "NORMAL").map_err(failed)?;
+        rows::create(&connection).map_err(failed)?;
         let read = schema::position(&connection).map_err(failed)?.unwrap_or_default();
         let (restored, counts) = restore::restore(&connection).map_err(failed)?;
         Ok(Follower {
@@ -133,6 +135,23 @@ impl Follower {
     /// SQLite's.
     pub fn stored(&self) -> Result<LogPosition, FollowError> {
         Ok(schema::position(&self.connection)?.unwrap_or_default())
+    }
+
+    /// All rows of a database that another part of the server shares, by key.
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn rows(&mut self, database: u8) -> Result<Rows, FollowError> {
+        self.flush()?;
+        Ok(rows::all(&self.connection, database)?)
+    }
+
+    /// Makes `rows` all of a database's, before there is a log that has them.
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn replace_rows(&mut self, database: u8, rows: &Rows) -> Result<(), FollowError> {
+        Ok(rows::replace(&self.connection, database, rows)?)
     }
 
     /// Takes the next record.
@@ -269,6 +288,7 @@ impl Follower {
         // From here on, the database is what is durable.
         self.connection.pragma_update(None, "synchronous", "FULL")?;
         schema::set_position(&self.connection, None)?;
+        rows::drop_table(&self.connection)?;
         Ok(schema::mark_clean(&self.connection, true)?)
     }
 }

@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use fulmar_broker::message::Message;
-use fulmar_broker::storage::{FlowId, Op, Position, Progress, Seq, SessionKey};
+use fulmar_broker::storage::{FlowId, Op, Position, Progress, RowKey, Seq, SessionKey};
 use fulmar_mqtt::PacketId;
 use rustc_hash::FxHashMap;
 
@@ -56,6 +56,8 @@ pub(crate) struct Group {
     pub(crate) advanced: FxHashMap<QueueSlot, Progress>,
     /// New retained message by topic; `None` clears it.
     pub(crate) retained: FxHashMap<Box<str>, Option<Arc<Message>>>,
+    /// New contents of other parts' rows by database and key; `None` removes one.
+    pub(crate) rows: FxHashMap<RowKey, Option<Arc<[u8]>>>,
     ordered: Vec<Option<Op>>,
     holes: usize,
     enqueued: FxHashMap<QueueSlot, usize>,
@@ -118,8 +120,13 @@ impl Group {
             None => Op::RetainedRemove(topic.clone()),
         });
         let ordered = self.ordered().map(Cow::Borrowed);
+        let rows = self.rows.iter().map(|((database, key), value)| Op::Row {
+            database: *database,
+            key: key.clone(),
+            value: value.clone(),
+        });
         let before = dequeued.chain(released).chain(advanced).map(Cow::Owned);
-        before.chain(ordered).chain(retained.map(Cow::Owned))
+        before.chain(ordered).chain(retained.chain(rows).map(Cow::Owned))
     }
 
     /// Operations left that keep their order.
@@ -133,6 +140,7 @@ impl Group {
             + self.released.len()
             + self.advanced.len()
             + self.retained.len()
+            + self.rows.len()
             + (self.ordered.len() - self.holes)
     }
 
@@ -150,6 +158,7 @@ impl Group {
         self.released.clear();
         self.advanced.clear();
         self.retained.clear();
+        self.rows.clear();
         self.ordered.clear();
         self.enqueued.clear();
         self.received.clear();
@@ -185,6 +194,9 @@ impl Group {
             }
             Op::RetainedRemove(topic) => {
                 self.retained.insert(topic, None);
+            }
+            Op::Row { database, key, value } => {
+                self.rows.insert((database, key), value);
             }
             Op::SessionPut(_)
             | Op::SessionRemove(_)

@@ -27,6 +27,7 @@ pub struct SqliteStorage {
     shared: Arc<Shared>,
     writer: Mutex<Option<JoinHandle<()>>>,
     path: PathBuf,
+    has_log: bool,
     /// Without it, nothing is acknowledged; `None` if nobody else could serve.
     lease: Option<Arc<Lease>>,
     /// Dropped after the writer has ended.
@@ -66,7 +67,7 @@ impl SqliteStorage {
         wake: Box<dyn Fn() + Send>,
     ) -> Result<(SqliteStorage, Restored), Error> {
         let shared = Arc::new(Shared::new(options));
-        let lease = log.as_ref().and_then(Log::lease);
+        let (lease, has_log) = (log.as_ref().and_then(Log::lease), log.is_some());
         if let Some(lease) = &lease {
             let shared = Arc::downgrade(&shared);
             lease.on_return(Box::new(move || {
@@ -83,7 +84,7 @@ impl SqliteStorage {
             .map_err(Error::Thread)?;
         let (writer, path, file) =
             (Mutex::new(Some(thread)), path.to_owned(), DatabaseFile::default());
-        let storage = SqliteStorage { shared, writer, path, lease, file };
+        let storage = SqliteStorage { shared, writer, path, has_log, lease, file };
         Ok((storage, restored))
     }
 
@@ -113,6 +114,11 @@ impl SqliteStorage {
 
     pub(crate) fn shared(&self) -> &Shared {
         &self.shared
+    }
+
+    /// Whether a log makes batches durable.
+    pub(crate) fn has_log(&self) -> bool {
+        self.has_log
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -184,6 +190,9 @@ pub(crate) fn weight(batch: &[Op]) -> usize {
                 weight += message.size() / BYTES_PER_OP;
             }
             last = Some(message.id());
+        }
+        if let Op::Row { key, value, .. } = op {
+            weight += (key.len() + value.as_ref().map_or(0, |value| value.len())) / BYTES_PER_OP;
         }
         if let Op::SessionPut(record) = op {
             let will = record.will.as_ref();

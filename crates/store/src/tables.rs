@@ -13,6 +13,7 @@ use crate::columns::{get_u64, identifiers_blob, int, moment, progress_columns, q
 use crate::group::{Group, QueueSlot};
 use crate::journal::LogPosition;
 use crate::restore::Counts;
+use crate::rows;
 use crate::schema;
 
 /// Highest numbers are written this far ahead, so that they are not written with every message.
@@ -44,6 +45,8 @@ pub(crate) struct Tables<'c> {
     retained_put: Statement<'c>,
     retained_remove: Statement<'c>,
     meta_put: Statement<'c>,
+    /// Only a database that belongs to a log has the table.
+    rows: Option<[Statement<'c>; 2]>,
     references: References,
     highest_message: Highest,
     highest_session: Highest,
@@ -103,6 +106,11 @@ impl<'c> Tables<'c> {
             retained_put: sql("INSERT OR REPLACE INTO retained VALUES (?1, ?2)")?,
             retained_remove: sql("DELETE FROM retained WHERE topic = ?1")?,
             meta_put: sql("UPDATE meta SET value = ?2 WHERE name = ?1")?,
+            rows: if rows::exist(connection)? {
+                Some([sql(rows::PUT)?, sql(rows::REMOVE)?])
+            } else {
+                None
+            },
             references: References { counts, undo: Vec::new() },
             highest_message: Highest::new("last_message_id", highest_message),
             highest_session: Highest::new("last_session_key", highest_session),
@@ -192,6 +200,13 @@ impl<'c> Tables<'c> {
         for (topic, message) in &group.retained {
             self.retain(topic, message.as_deref())?;
         }
+        for ((database, key), value) in &group.rows {
+            let Some([put, remove]) = &mut self.rows else { continue };
+            match value {
+                Some(value) => put.execute(params![database, &**key, &**value])?,
+                None => remove.execute(params![database, &**key])?,
+            };
+        }
         self.highest_message.write(&mut self.meta_put)?;
         self.highest_session.write(&mut self.meta_put)
     }
@@ -220,7 +235,8 @@ impl<'c> Tables<'c> {
             | Op::Dequeue { .. }
             | Op::InboundReleased { .. }
             | Op::RetainedPut(_)
-            | Op::RetainedRemove(_) => Ok(()),
+            | Op::RetainedRemove(_)
+            | Op::Row { .. } => Ok(()),
         }
     }
 

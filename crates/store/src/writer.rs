@@ -5,11 +5,11 @@
 //! back while the disk is idle. It is the only user of the database.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fulmar_broker::storage::Restored;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rusqlite::wal::CheckpointMode;
 use rusqlite::{Connection, ErrorCode};
 
@@ -36,6 +36,13 @@ pub(crate) struct Shared {
     pub(crate) stats: Mutex<Stats>,
     /// Held while the log is copied back, and while the files are copied elsewhere.
     pub(crate) checkpoints: Mutex<()>,
+    /// For those that wait on their thread until a batch is durable; the broker does not.
+    pub(crate) reported: Mutex<()>,
+    pub(crate) changed: Condvar,
+    /// The writer has ended.
+    pub(crate) ended: AtomicBool,
+    /// Nobody waits for a log that does not answer.
+    pub(crate) abandoned: AtomicBool,
 }
 
 impl Shared {
@@ -47,7 +54,17 @@ impl Shared {
             failure: Mutex::new(None),
             stats: Mutex::new(Stats::default()),
             checkpoints: Mutex::new(()),
+            reported: Mutex::new(()),
+            changed: Condvar::new(),
+            ended: AtomicBool::new(false),
+            abandoned: AtomicBool::new(false),
         }
+    }
+
+    /// Something has changed for those that wait.
+    pub(crate) fn report(&self) {
+        drop(self.reported.lock());
+        self.changed.notify_all();
     }
 }
 
@@ -108,6 +125,8 @@ impl Writer {
             }
         };
         shared.failure.lock().get_or_insert(text);
+        shared.ended.store(true, Ordering::Release);
+        shared.report();
     }
 
     fn work(mut self) -> Result<(), GaveUp> {
@@ -250,6 +269,7 @@ impl Writer {
         }
         self.shared.backlog.fetch_sub(group.weight, Ordering::Relaxed);
         self.shared.committed.store(group.last.0, Ordering::Release);
+        self.shared.report();
         group.clear();
         (self.wake)();
     }

@@ -13,7 +13,9 @@ use fulmar_broker::storage::{Op, Restored, Seq, SessionKey, Storage};
 use fulmar_store::journal::{
     Append, AppendError, Claimant, Journal, LogPosition, MAX_RECORD_BYTES,
 };
-use fulmar_store::{Applied, Error, Follower, Lease, Options, SqliteStorage};
+use fulmar_store::{
+    Applied, Error, Follower, Lease, Options, RowChange, ShareError, SqliteStorage,
+};
 use parking_lot::Mutex;
 
 /// What the next appends meet; afterwards all is well.
@@ -381,7 +383,9 @@ fn a_database_without_a_log_has_no_trace_of_one() {
         let connection = rusqlite::Connection::open(path).unwrap();
         let version: i64 =
             connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
-        let mut names = connection.prepare("SELECT name FROM meta ORDER BY name").unwrap();
+        let tables = "SELECT name FROM sqlite_schema WHERE name = 'shared_row'";
+        let names = format!("SELECT name FROM meta UNION ALL {tables} ORDER BY name");
+        let mut names = connection.prepare(&names).unwrap();
         let names = names.query_map([], |row| row.get::<_, String>(0)).unwrap();
         (version, names.map(Result::unwrap).collect::<Vec<_>>())
     };
@@ -398,8 +402,91 @@ fn a_database_without_a_log_has_no_trace_of_one() {
     opened.wait(opened.submit([enqueue(1, 2, message(2, b"y"))]));
     opened.storage.close().unwrap();
     drop(opened);
-    assert_eq!(written(&path).1.len(), 6);
+    assert_eq!(written(&path).1.len(), 7);
     Follower::open(&path, &options()).unwrap().leave().unwrap();
     assert_eq!(written(&path), as_before);
     assert_eq!(positions(&common::reopen(&path), 1), [1, 2]);
+}
+
+fn row(key: &str, value: Option<&str>) -> RowChange {
+    (key.as_bytes().into(), value.map(|value| value.as_bytes().into()))
+}
+
+/// Rows of other parts that a node which takes over now would begin with.
+fn rows(stream: &SharedStream, database: u8) -> Vec<(String, String)> {
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let rows = follower(&new(), stream).rows(database).unwrap();
+    rows.into_iter().map(|(key, value)| (text(key), text(value))).collect()
+}
+
+fn pair(key: &str, value: &str) -> (String, String) {
+    (key.to_owned(), value.to_owned())
+}
+
+#[test]
+fn rows_of_other_parts_are_in_the_log_when_they_are_shared_and_in_snapshots() {
+    let (folders, stream) = ([new(), new()], SharedStream::default());
+    let first = start(&folders[0], &stream);
+    stream.0.lock().faults = vec![Fault::AnswerLost, Fault::Lost];
+    first.storage.share(0, vec![row("a", Some("1")), row("b", Some("2"))]).unwrap();
+    first.storage.share(1, vec![row("a", Some("other"))]).unwrap();
+    first.storage.share(0, vec![row("b", None), row("a", Some("3"))]).unwrap();
+    let large = "x".repeat(2 * MAX_RECORD_BYTES);
+    first.storage.share(0, vec![row("large", Some(&large))]).unwrap();
+    // Not closed: as after kill -9.
+    assert_eq!(rows(&stream, 0), [pair("a", "3"), pair("large", &large)]);
+    assert_eq!(rows(&stream, 1), [pair("a", "other")]);
+
+    let elsewhere = new();
+    let snapshot = database(elsewhere.path());
+    follower(&folders[1], &stream).snapshot(&snapshot).unwrap();
+    let mut copy = Follower::open(&snapshot, &options()).unwrap();
+    assert_eq!(copy.rows(0).unwrap().len(), 2);
+    // A node that has caught up has what it shared itself.
+    drop(first);
+    assert_eq!(follower(&folders[0], &stream).rows(1).unwrap().len(), 1);
+}
+
+#[test]
+fn a_node_that_does_not_serve_shares_nothing() {
+    let (folders, stream) = ([new(), new()], SharedStream::default());
+    let (alone, _) = Opened::new(&database(new().path()), &options());
+    let change = || vec![row("a", Some("1"))];
+    assert_eq!(alone.storage.share(0, change()), Err(ShareError::NotServing));
+
+    let first = start(&folders[0], &stream);
+    first.storage.share(0, change()).unwrap();
+    let second = start(&folders[1], &stream);
+    // It does not know that it has lost the log, and finds out.
+    assert_eq!(first.storage.share(0, vec![row("a", None)]), Err(ShareError::Unknown));
+    second.storage.share(0, vec![row("b", Some("2"))]).unwrap();
+    assert_eq!(rows(&stream, 0), [pair("a", "1"), pair("b", "2")]);
+
+    // A log that does not answer is waited for, until the node ends.
+    stream.0.lock().faults = vec![Fault::Lost; 100_000];
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| second.storage.share(0, vec![row("c", Some("3"))]));
+        second.wait_until(|storage| storage.failure().is_some());
+        second.storage.abandon_shares();
+        assert_eq!(waits.join().unwrap(), Err(ShareError::Unknown));
+    });
+    stream.0.lock().faults.clear();
+}
+
+#[test]
+fn a_node_without_its_lease_refuses_to_share() {
+    let (folder, stream) = (new(), SharedStream::default());
+    let mut follower = follower(&folder, &stream);
+    let (position, claim) = follower.position().claim(claimant(7));
+    assert!(stream.0.lock().push(position, &claim));
+    follower.apply(&claim).unwrap();
+    let lease = Arc::new(Lease::new());
+    let journal = Box::new(Leased(stream.clone(), Arc::clone(&lease)));
+    let (storage, _) = follower.take_over(7, journal, Box::new(|| {})).unwrap();
+    let appended = stream.0.lock().records.len();
+    assert_eq!(storage.share(0, vec![row("a", Some("1"))]), Err(ShareError::NotServing));
+    assert_eq!(stream.0.lock().records.len(), appended);
+    lease.extend(Instant::now() + Duration::from_secs(3600));
+    storage.share(0, vec![row("a", Some("1"))]).unwrap();
+    assert_eq!(rows(&stream, 0), [pair("a", "1")]);
 }

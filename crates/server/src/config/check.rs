@@ -45,8 +45,8 @@ pub(super) fn check(config: &Config) -> anyhow::Result<()> {
     database(config)?;
     #[cfg(feature = "platform")]
     config.platform.webhook_allowlist()?;
-    // Users of a platform can log in, too; whether there are any is known after it is opened.
-    if !cfg!(feature = "platform") || !config.has_platform() {
+    // Users of a platform can log in, too, and those of a cluster; whether there are any is known after it is opened.
+    if !config.cluster.is_on() && (!cfg!(feature = "platform") || !config.has_platform()) {
         ways_in(config)?;
     }
     for address in &config.listeners.coaps {
@@ -291,11 +291,11 @@ fn ranges(config: &Config) -> Result<(), Usage> {
 }
 
 impl Config {
-    /// Checks that a client could log in at each listener if the platform has no users.
+    /// Checks that a client could log in at each listener if the platform, or the cluster, has no users.
     ///
     /// # Errors
     /// None could; the error names the listener.
-    #[cfg(feature = "platform")]
+    #[cfg(any(feature = "platform", feature = "cluster"))]
     pub(crate) fn check_ways_in(&self) -> Result<(), Usage> {
         ways_in(self)
     }

@@ -16,6 +16,7 @@ use fulmar_admin::{
 };
 use fulmar_broker::Broker;
 use fulmar_identity::{API_TOKEN_PREFIX, AdministrationRole, Identities};
+use fulmar_mirror::Shared;
 use fulmar_mqtt::packet::SubscribeOptions;
 use fulmar_mqtt::{Packet, PacketId, Properties, QoS, ReasonCode};
 use fulmar_store::SqliteStorage;
@@ -53,7 +54,7 @@ impl Running {
     /// A thread cannot be started.
     pub(super) fn start(
         broker: &Arc<Broker>,
-        (data, identities): (&Path, &Arc<Identities>),
+        (data, identities, shared): (&Path, &Arc<Identities>, Option<Shared>),
         platform: Option<&Platform>,
         (handoff, config, store): (Handoff, &Config, Option<&Arc<SqliteStorage>>),
         watched: Watched,
@@ -71,19 +72,24 @@ impl Running {
             platform: platform.cloned(),
             hashing: Semaphore::new(MAX_HASHING),
         };
-        let admin = Admin::open(Settings {
+        let settings = Settings {
             broker: Arc::clone(broker),
             administrators: Arc::new(users),
             identities,
             server: Arc::new(server),
             data: data.to_owned(),
             version: super::status::VERSION,
-        })?;
-        // What it changes is in this machine's files, which other nodes of a cluster do not have.
-        let bound = (!config.cluster.is_on()).then(|| bind(data)).transpose();
-        let socket = match bound {
-            Ok(None) => None,
-            Ok(Some(listener)) => Some(Socket::start(listener, &admin)?),
+        };
+        let admin = match shared {
+            Some(shared) => Admin::open_shared(settings, shared)?,
+            None => Admin::open(settings)?,
+        };
+        let socket = match bind(data) {
+            Ok(listener) => {
+                let history = admin.clone();
+                let history = async move { history.keep_history().await };
+                Some(Socket::start(listener, admin.router(), history)?)
+            }
             Err(error) => {
                 tracing::warn!(
                     data = %data.display(), %error,
@@ -122,21 +128,25 @@ struct Socket {
 }
 
 impl Socket {
-    fn start(listener: std::os::unix::net::UnixListener, admin: &Admin) -> anyhow::Result<Socket> {
+    /// Serves `router`, and does `besides`, which has no end.
+    fn start(
+        listener: std::os::unix::net::UnixListener,
+        router: axum::Router,
+        besides: impl Future<Output = ()> + Send + 'static,
+    ) -> anyhow::Result<Socket> {
         let (stop, stopped) = oneshot::channel::<()>();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let listener = {
             let _entered = runtime.enter();
             UnixListener::from_std(listener).context("the administration socket")?
         };
-        let admin = admin.clone();
-        let service = admin.router().into_make_service_with_connect_info::<LocalCaller>();
+        let service = router.into_make_service_with_connect_info::<LocalCaller>();
         let serve = async move {
             let serving = axum::serve(listener, service).into_future();
             // Without waiting for requests: a tap has no end.
             tokio::select! {
                 _ = serving => {}
-                () = admin.keep_history() => {}
+                () = besides => {}
                 _ = stopped => {}
             }
         };
@@ -151,6 +161,41 @@ impl Drop for Socket {
         drop(self.stop.take());
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the thread of the administration socket panicked");
+        }
+    }
+}
+
+/// The socket of a node of a cluster that stands by: it answers everything with the node that serves.
+#[cfg(feature = "cluster")]
+pub(super) struct StandBySocket(#[allow(dead_code, reason = "ends when it is dropped")] Socket);
+
+#[cfg(feature = "cluster")]
+impl StandBySocket {
+    /// `None` where there can be none.
+    pub(super) fn start(
+        data: &Path,
+        serving: &Arc<parking_lot::Mutex<String>>,
+    ) -> Option<StandBySocket> {
+        let serving = Arc::clone(serving);
+        let router = axum::Router::new().fallback(move || {
+            let detail = format!(
+                "this node stands by, and {} serves: do this at the node that serves",
+                serving.lock()
+            );
+            let status = axum::http::StatusCode::SERVICE_UNAVAILABLE;
+            let problem = serde_json::json!({
+                "type": "about:blank", "title": "Service Unavailable", "status": status.as_u16(), "detail": detail,
+            });
+            let kind = [(axum::http::header::CONTENT_TYPE, "application/problem+json")];
+            std::future::ready((status, kind, problem.to_string()))
+        });
+        let started = bind(data).map_err(anyhow::Error::new);
+        match started.and_then(|listener| Socket::start(listener, router, std::future::pending())) {
+            Ok(socket) => Some(StandBySocket(socket)),
+            Err(error) => {
+                tracing::warn!("no socket in the data folder: {error:#}");
+                None
+            }
         }
     }
 }

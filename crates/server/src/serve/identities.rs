@@ -13,6 +13,7 @@ use fulmar_identity::{
     Affected, Asker, Change, Command, Compiler, Desk, FILE, Identities, PasswordHash, State,
     control,
 };
+use fulmar_mirror::Shared;
 use parking_lot::Mutex;
 
 use super::secrets;
@@ -28,11 +29,12 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Opens the store, if there is one; the first command creates it.
+    /// Opens the store, if there is one; the first command creates it. At a node of a cluster, it begins with what is
+    /// shared.
     ///
     /// # Errors
     /// It cannot be read.
-    pub(super) fn open(data: &Path) -> anyhow::Result<Running> {
+    pub(super) fn open(data: &Path, shared: Option<Shared>) -> anyhow::Result<Running> {
         let table = Arc::<IdentityTable>::default();
         let broker = Arc::<OnceLock<Weak<Broker>>>::default();
         let compiler = Arc::<OnceLock<Mutex<Compiler>>>::default();
@@ -46,7 +48,11 @@ impl Running {
                 broker.identities_changed(|name| name.map_or(affected.everybody, concerned));
             }
         };
-        let identities = Identities::open(&data.join(FILE), Box::new(watch));
+        let (file, watch) = (data.join(FILE), Box::new(watch));
+        let identities = match shared {
+            Some(shared) => Identities::open_shared(&file, shared, watch),
+            None => Identities::open(&file, watch),
+        };
         let identities = identities.context("identities")?;
         identities.read(|state| {
             let filled = Compiler::new(Arc::clone(&table), state);

@@ -40,6 +40,7 @@ mod replaced_hashes;
 mod revocation;
 mod secrets;
 mod server;
+mod shared_rows;
 mod status;
 mod stored;
 mod udp;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use fulmar_broker::Broker;
 use fulmar_identity::Identities;
+use fulmar_mirror::Shared;
 use fulmar_store::SqliteStorage;
 use fulmar_transport::Handoff;
 
@@ -18,7 +19,7 @@ pub(super) struct Running;
 impl Running {
     pub(super) fn start(
         _: &Arc<Broker>,
-        _: (&Path, &Arc<Identities>),
+        _: (&Path, &Arc<Identities>, Option<Shared>),
         _: Option<&Platform>,
         _: (Handoff, &Config, Option<&Arc<SqliteStorage>>),
         _: Watched,
@@ -28,5 +29,16 @@ impl Running {
 
     pub(super) fn router(&self) -> axum::Router {
         axum::Router::new()
+    }
+}
+
+/// None.
+#[cfg(feature = "cluster")]
+pub(super) struct StandBySocket;
+
+#[cfg(feature = "cluster")]
+impl StandBySocket {
+    pub(super) fn start(_: &Path, _: &Arc<parking_lot::Mutex<String>>) -> Option<StandBySocket> {
+        None
     }
 }

@@ -18,6 +18,7 @@ use fulmar_broker::auth::AccessControl;
 use fulmar_broker::{Broker, BrokerConfig, Tracer};
 use fulmar_certs::files;
 use fulmar_http::{BodyBudget, Endpoint, Plain};
+use fulmar_mirror::Shared;
 use fulmar_store::SqliteStorage;
 use fulmar_transport::{Clock, QuicKeys};
 
@@ -31,6 +32,7 @@ use super::mqttsn::MqttSn;
 use super::otlp::Telemetry;
 use super::publish_hook::IncomingHook;
 use super::revocation::{FileStates, Revocation};
+use super::shared_rows::Database;
 use super::stored::{Stored, TakenOver};
 use super::watched::Watched;
 use super::{
@@ -195,6 +197,8 @@ struct Opened {
     telemetry: Option<Telemetry>,
     platform: platform::Running,
     identities: identities::Running,
+    /// Bans and the log of changes, if nodes share them.
+    administration: Option<Shared>,
     access_control: AccessControl,
     auth_hook: Option<Arc<AuthHook>>,
     first_administrator: Option<PathBuf>,
@@ -219,11 +223,17 @@ impl Opened {
             workers => workers,
         };
         let mut stored = Stored::open(config, &data, taken_over)?;
+        let mut shared = stored.take_shared();
         let gateway = Gateway::open(config, &data, stored.restored()).context("gateway")?;
         // The data folder is locked, and everything else can be used.
-        let first_administrator = first_administrator::create(config, &data)?;
+        let first_administrator = match &shared {
+            // The cluster has users, or needs none: `fulmar cluster init` has checked it.
+            Some(_) => None,
+            None => first_administrator::create(config, &data)?,
+        };
         let telemetry = Telemetry::open(&config.otlp)?;
-        let identities = identities::Running::open(&data)?;
+        let identities = shared.as_mut().map(|shared| shared.take(Database::Identities));
+        let identities = identities::Running::open(&data, identities)?;
         identities.add_to(&mut access_control, (&config.auth, &data))?;
         let platform = platform::Running::open(config, &data)?;
         let internal_sessions = stored.add_internal_sessions(gateway.as_ref(), &platform);
@@ -237,6 +247,7 @@ impl Opened {
             telemetry,
             platform,
             identities,
+            administration: shared.map(|mut shared| shared.take(Database::Administration)),
             access_control,
             auth_hook,
             first_administrator,
@@ -328,7 +339,7 @@ impl Parts {
         let shown = landing_page::Listeners::default();
         let admin = admin::Running::start(
             &broker,
-            (&data, identities.get()),
+            (&data, identities.get(), opened.administration),
             platform.get(),
             (running.server.handoff(), config, store.as_ref()),
             Watched {
@@ -410,6 +421,9 @@ impl Parts {
         allow(clippy::drop_non_drop)
     )]
     fn end(self, drain: Duration) -> anyhow::Result<()> {
+        if let Some(store) = &self.store {
+            store.abandon_shares();
+        }
         // First: no certificate is ordered while the broker drains.
         drop(self.acme);
         drop(self.revocation);

@@ -11,6 +11,7 @@ use fulmar_store::SqliteStorage;
 use super::gateway::Gateway;
 use super::internal_sessions::InternalSessions;
 use super::platform;
+use super::shared_rows::SharedRows;
 use crate::config::Config;
 
 /// A node's copy of the database behind its claim, and the log that it continues.
@@ -20,8 +21,10 @@ pub(super) struct TakenOver {
     /// The process that has made the claim.
     pub(super) incarnation: u64,
     pub(super) journal: Box<dyn fulmar_store::journal::Journal>,
-    /// Becomes true when the log refuses a record.
+    /// Becomes true when the log refuses a record, or this node must give way for another reason.
     pub(super) refused: Arc<std::sync::atomic::AtomicBool>,
+    /// Which node serves instead.
+    pub(super) lost: super::shared_rows::Lost,
 }
 
 /// Never exists.
@@ -33,6 +36,8 @@ pub(super) struct Stored {
     store: Option<Arc<SqliteStorage>>,
     storage: Arc<dyn Storage>,
     restored: Restored,
+    /// What the nodes of a cluster share besides.
+    shared: Option<SharedRows>,
     /// Set once there is a broker; before that nothing is committed.
     wake: Arc<OnceLock<Weak<Broker>>>,
 }
@@ -50,7 +55,7 @@ impl Stored {
         let wake = Arc::new(OnceLock::<Weak<Broker>>::new());
         if !config.storage.enabled {
             let (storage, restored) = (Arc::new(NoStorage), Restored::default());
-            return Ok(Stored { store: None, storage, restored, wake });
+            return Ok(Stored { store: None, storage, restored, shared: None, wake });
         }
         let for_store = Arc::clone(&wake);
         let committed = move || {
@@ -61,17 +66,26 @@ impl Stored {
         let path = data.join("broker.db");
         let options = config.storage.options(config.store_part());
         let committed = Box::new(committed);
-        let (store, restored) = match taken_over {
-            None => SqliteStorage::open(&path, &options, committed)?,
-            #[cfg(feature = "cluster")]
-            Some(TakenOver { follower, incarnation, journal, .. }) => {
-                follower.take_over(incarnation, journal, committed)?
+        let (store, restored, shared) = match taken_over {
+            None => {
+                let (store, restored) = SqliteStorage::open(&path, &options, committed)?;
+                (store, restored, None)
             }
+            #[cfg(feature = "cluster")]
+            Some(taken_over) => take_over(taken_over, committed)?,
             #[cfg(not(feature = "cluster"))]
             Some(never) => match never {},
         };
         let store = Arc::new(store);
-        Ok(Stored { store: Some(Arc::clone(&store)), storage: store, restored, wake })
+        if let Some(shared) = &shared {
+            shared.set_store(&store);
+        }
+        Ok(Stored { store: Some(Arc::clone(&store)), storage: store, restored, shared, wake })
+    }
+
+    /// What the nodes of a cluster share besides the broker's state; `None` without a cluster.
+    pub(super) fn take_shared(&mut self) -> Option<SharedRows> {
+        self.shared.take()
     }
 
     /// The restored state.
@@ -104,4 +118,19 @@ impl Stored {
         self.wake.set(Arc::downgrade(&broker)).ok().context("storage was given two brokers")?;
         Ok((self.store, broker))
     }
+}
+
+/// Makes the copy the storage, and reads what else the nodes share.
+#[cfg(feature = "cluster")]
+fn take_over(
+    taken_over: TakenOver,
+    committed: Box<dyn Fn() + Send>,
+) -> anyhow::Result<(SqliteStorage, Restored, Option<SharedRows>)> {
+    let TakenOver { mut follower, incarnation, journal, refused, lost } = taken_over;
+    let mut rows = std::collections::HashMap::new();
+    for database in super::shared_rows::Database::ALL {
+        rows.insert(database, follower.rows(database as u8)?);
+    }
+    let (store, restored) = follower.take_over(incarnation, journal, committed)?;
+    Ok((store, restored, Some(SharedRows::new(rows, lost, refused))))
 }

@@ -102,6 +102,8 @@ enum Entry<'a> {
     Receive(Place, u16),
     Retain(u64),
     Unretain(&'a str),
+    RowPut(u8, &'a [u8], &'a [u8]),
+    RowRemove(u8, &'a [u8]),
 }
 
 impl From<Progress> for Step {
@@ -199,6 +201,8 @@ fn entry(op: &Op) -> Entry<'_> {
         }
         Op::RetainedPut(message) => Entry::Retain(message.id().0),
         Op::RetainedRemove(topic) => Entry::Unretain(topic),
+        Op::Row { database, key, value: Some(value) } => Entry::RowPut(*database, key, value),
+        Op::Row { database, key, value: None } => Entry::RowRemove(*database, key),
     }
 }
 
@@ -312,6 +316,10 @@ fn operation(entry: Entry<'_>, messages: &Messages) -> Result<Op, RecordError> {
         },
         Entry::Retain(message) => Op::RetainedPut(known(message)?),
         Entry::Unretain(topic) => Op::RetainedRemove(topic.into()),
+        Entry::RowPut(database, key, value) => {
+            Op::Row { database, key: key.into(), value: Some(value.into()) }
+        }
+        Entry::RowRemove(database, key) => Op::Row { database, key: key.into(), value: None },
     })
 }
 

@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use fulmar_identity::{FILE as IDENTITIES, Store};
+use fulmar_store::Follower;
 
 use super::membership;
 use super::replica::DATABASE;
 use crate::config::{Cluster, Config};
 use crate::exit::Usage;
+use crate::serve::shared_rows::Database;
 
 /// For a monitoring port.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -22,21 +24,13 @@ const MAX_ANSWER: u64 = 1 << 20;
 ///
 /// # Errors
 /// It has state that would stay on this machine.
-pub(super) fn local(config: &Config, data: &Path) -> anyhow::Result<()> {
-    if Store::has_clients(&data.join(IDENTITIES)) {
+pub(super) fn local(data: &Path) -> anyhow::Result<()> {
+    if !membership::is_member(data) && Store::has_clients(&data.join(IDENTITIES)) {
         return Err(Usage(format!(
-            "{} has users, and a cluster does not share them yet: put them into a file for [auth] password_file and \
-             [[acl.rules]], the same at each node, or use [auth.http]; then remove the file",
+            "{} has users of a broker alone. To make them the cluster's: fulmar cluster init. To join a cluster, which has \
+             users of its own, use an empty data folder",
             data.join(IDENTITIES).display()
         ))
-        .into());
-    }
-    if config.needs_user() {
-        return Err(Usage(
-            "nobody could log in at this node: set [auth] password_file, jwt_key_file, [auth.http], or [tls] \
-             client_auth, the same at each node"
-                .to_owned(),
-        )
         .into());
     }
     if data.join(DATABASE).exists() && !membership::is_member(data) {
@@ -48,6 +42,26 @@ pub(super) fn local(config: &Config, data: &Path) -> anyhow::Result<()> {
         .into());
     }
     Ok(())
+}
+
+/// Checks that somebody can log in.
+///
+/// # Errors
+/// Nobody can.
+pub(super) fn users(config: &Config, follower: &mut Follower) -> anyhow::Result<()> {
+    if !follower.rows(Database::Identities as u8)?.is_empty() {
+        return Ok(());
+    }
+    if config.needs_user() {
+        return Err(Usage(
+            "nobody could log in at this node: before `fulmar cluster init`, create a user with `fulmar user add NAME \
+             --admin` and the node's --config; or set [auth] password_file, jwt_key_file, [auth.http], or [tls] \
+             client_auth, the same at each node"
+                .to_owned(),
+        )
+        .into());
+    }
+    Ok(config.check_ways_in()?)
 }
 
 /// Asks the monitoring ports whether each server writes messages to its disk before it acknowledges them. An ordinary

@@ -12,7 +12,7 @@ use fulmar_store::Follower;
 use super::lease::{self, Watch};
 use super::membership::{self, NodeRecord, Shared, replicas, say, scratch};
 use super::replica::{self, DATABASE, Read};
-use super::{check, random};
+use super::{check, random, shared_files};
 use crate::config::Config;
 use crate::exit::Usage;
 
@@ -120,6 +120,10 @@ fn init(config: &Config, data: &Path, connection: &Connection) -> anyhow::Result
     } else {
         Follower::adopt(&path, &options(config))?
     };
+    if !membership::is_member(data) {
+        shared_files::bring(data, &mut follower)?;
+    }
+    check::users(config, &mut follower)?;
     let position = follower.position();
     let replicas = replicas(&config.cluster);
     Control::open(connection, replicas)?;
@@ -307,8 +311,9 @@ fn leave(config: &Config, data: &Path, shared: &Shared) -> anyhow::Result<()> {
         ))
         .into());
     }
-    let follower = catch_up(config, data, shared)?;
+    let mut follower = catch_up(config, data, shared)?;
     let last = follower.position();
+    shared_files::take_back(data, &mut follower)?;
     follower.leave()?;
     membership::forget(data)?;
     say(&format!(

@@ -187,6 +187,11 @@ impl Keeper {
         self.lost.lock().clone()
     }
 
+    /// The same, for those that answer with it.
+    pub(super) fn reason(&self) -> Lost {
+        Arc::clone(&self.lost)
+    }
+
     /// Until when this node may acknowledge, for the store.
     pub(super) fn lasts(&self) -> Arc<MayAcknowledge> {
         Arc::clone(&self.lasts)

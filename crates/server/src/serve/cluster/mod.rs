@@ -15,6 +15,7 @@ mod journal;
 mod lease;
 mod membership;
 mod replica;
+mod shared_files;
 mod standby;
 
 use std::path::PathBuf;
@@ -126,7 +127,7 @@ impl Node {
         config.check_files()?;
         let data = config.data_dir();
         files::make_private_dir(&data)?;
-        check::local(&config, &data)?;
+        check::local(&data)?;
         let connection = loop {
             match membership::connect(&config.cluster, "node") {
                 Ok(connection) => break connection,
@@ -159,7 +160,8 @@ impl Node {
         let incarnation = random()?;
         let beat = Beat::begin(&shared.control, &config.cluster, incarnation)?;
         let node = Node { config, data, shared, incarnation, beat, hold_off: None };
-        let follower = node.open_replica()?;
+        let mut follower = node.open_replica()?;
+        check::users(&node.config, &mut follower)?;
         membership::join(&node.data, node.shared.log.cluster())?;
         Ok(Some((node, follower)))
     }
@@ -194,7 +196,7 @@ impl Node {
         tracing::info!(%position, "claimed the log");
         let (journal, refused) = StreamJournal::new(self.shared.log.clone(), keeper.lasts());
         let journal = Box::new(journal);
-        Ok(TakenOver { follower, incarnation, journal, refused })
+        Ok(TakenOver { follower, incarnation, journal, refused, lost: keeper.reason() })
     }
 
     /// Runs a server until it is to end, and ends it.

@@ -17,6 +17,7 @@ use super::lease::{self, Keeper, Watch};
 use super::replica::{self, Read};
 use super::{Node, membership};
 use crate::config::Config;
+use crate::serve::admin::StandBySocket;
 use crate::serve::listeners::where_to_change;
 use crate::serve::stored::TakenOver;
 
@@ -40,6 +41,8 @@ pub(super) enum Stood {
 /// The `http` listener of a node that stands by.
 pub(super) struct StandBy {
     serving: Arc<Mutex<String>>,
+    /// Answers `fulmar ctl` with the node that serves.
+    _socket: Option<StandBySocket>,
     /// Ends with this.
     http: Plain,
 }
@@ -54,13 +57,8 @@ impl StandBy {
         let router = axum::Router::new()
             .route("/health/live", get(|| async { "ok\n" }))
             .route("/health/ready", get(ready))
-            .with_state(Arc::clone(&serving))
-            .fallback(|| async {
-                (
-                    StatusCode::NOT_FOUND,
-                    "this node stands by; it has /health/live and /health/ready only\n",
-                )
-            });
+            .fallback(ready)
+            .with_state(Arc::clone(&serving));
         let bodies = BodyBudget::new(config.buffered_bodies());
         let limits = fulmar_http::Limits {
             max_connections: CONNECTIONS,
@@ -68,7 +66,8 @@ impl StandBy {
         };
         let http = Plain::start(&config.listeners.http, &limits, &bodies, router);
         let http = http.with_context(|| where_to_change("http"))?;
-        Ok(StandBy { serving, http })
+        let socket = StandBySocket::start(&config.data_dir(), &serving);
+        Ok(StandBy { serving, _socket: socket, http })
     }
 
     /// Follows the log until this node takes over, or the process is to stop.

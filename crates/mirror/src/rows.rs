@@ -1,0 +1,115 @@
+//! All rows of a database, out of it and into it, and what its tables are.
+
+use rusqlite::{Connection, OptionalExtension as _, Result, Row, params_from_iter};
+
+use crate::Rows;
+use crate::codec::{Columns, Key, Value, decode, encode};
+
+/// SQLite's table with the highest number that each table has given out.
+pub(crate) const SEQUENCE: &str = "sqlite_sequence";
+
+/// A table, and its primary key.
+#[derive(Debug)]
+pub(crate) struct Table {
+    pub(crate) name: &'static str,
+    pub(crate) key: Vec<String>,
+}
+
+impl Table {
+    /// # Errors
+    /// SQLite's.
+    pub(crate) fn of(connection: &Connection, name: &'static str) -> Result<Table> {
+        let sql = "SELECT name FROM pragma_table_info(?1) WHERE pk > 0 ORDER BY pk";
+        let mut statement = connection.prepare(sql)?;
+        let key = statement.query_map([name], |row| row.get(0))?.collect::<Result<_>>()?;
+        Ok(Table { name, key })
+    }
+
+    /// The condition that a row has a key, whose columns are the parameters.
+    pub(crate) fn has_key(&self) -> String {
+        let column = |(number, name): (usize, &String)| format!("\"{name}\" IS ?{}", number + 1);
+        self.key.iter().enumerate().map(column).collect::<Vec<_>>().join(" AND ")
+    }
+
+    fn key_of(&self, columns: &Columns) -> Key {
+        let value = |name: &String| columns.iter().find(|column| column.0 == *name);
+        let columns = self.key.iter().filter_map(value).map(|column| column.1.clone()).collect();
+        Key { table: self.name.to_owned(), columns }
+    }
+}
+
+pub(crate) fn columns(row: &Row<'_>) -> Result<Columns> {
+    let names: Vec<String> = row.as_ref().column_names().map(str::to_owned).collect();
+    let column = |(at, name)| Ok((name, Value::try_from(row.get_ref(at)?)?));
+    names.into_iter().enumerate().map(column).collect()
+}
+
+/// The row of `table` in [`SEQUENCE`], if it gives out numbers.
+pub(crate) fn sequence(connection: &Connection, table: &str) -> Result<Option<(Key, Columns)>> {
+    let exists = "SELECT 1 FROM sqlite_schema WHERE name = ?1";
+    if connection.query_row(exists, [SEQUENCE], |_| Ok(())).optional()?.is_none() {
+        return Ok(None);
+    }
+    let sql = "SELECT name, seq FROM sqlite_sequence WHERE name = ?1";
+    let columns = connection.query_row(sql, [table], columns).optional()?;
+    let key = Key { table: SEQUENCE.to_owned(), columns: vec![Value::Text(table.to_owned())] };
+    Ok(columns.map(|columns| (key, columns)))
+}
+
+/// All rows of these tables, as they would be shared.
+///
+/// # Errors
+/// SQLite's.
+pub fn all(connection: &Connection, tables: &[&'static str]) -> Result<Rows> {
+    let mut all = Rows::new();
+    for name in tables {
+        let table = Table::of(connection, name)?;
+        let mut statement = connection.prepare(&format!("SELECT * FROM \"{name}\""))?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let columns = columns(row)?;
+            all.push((encode(&table.key_of(&columns))?, encode(&columns)?));
+        }
+        if let Some((key, columns)) = sequence(connection, name)? {
+            all.push((encode(&key)?, encode(&columns)?));
+        }
+    }
+    Ok(all)
+}
+
+/// Makes `rows` everything that these tables have, in one transaction.
+///
+/// # Errors
+/// SQLite's; rows of other tables, which a newer version has made; then nothing has changed.
+pub fn replace(connection: &mut Connection, tables: &[&'static str], rows: &Rows) -> Result<()> {
+    let transaction = connection.transaction()?;
+    for table in tables {
+        transaction.execute(&format!("DELETE FROM \"{table}\""), [])?;
+    }
+    let mut sequences = Vec::new();
+    for (key, value) in rows {
+        let (key, columns): (Key, Columns) = (decode(key)?, decode(value)?);
+        if key.table == SEQUENCE {
+            sequences.push(columns);
+        } else if tables.contains(&key.table.as_str()) {
+            insert(&transaction, &key.table, &columns)?;
+        } else {
+            let text = format!("rows of a table {:?}, which this version does not have", key.table);
+            return Err(rusqlite::Error::ToSqlConversionFailure(text.into()));
+        }
+    }
+    for columns in sequences {
+        let name = columns.iter().find(|column| column.0 == "name").map(|column| &column.1);
+        transaction.execute("DELETE FROM sqlite_sequence WHERE name IS ?1", [name])?;
+        insert(&transaction, SEQUENCE, &columns)?;
+    }
+    transaction.commit()
+}
+
+fn insert(connection: &Connection, table: &str, columns: &Columns) -> Result<()> {
+    let names: Vec<_> = columns.iter().map(|(name, _)| format!("\"{name}\"")).collect();
+    let places = vec!["?"; columns.len()].join(", ");
+    let sql = format!("INSERT INTO \"{table}\" ({}) VALUES ({places})", names.join(", "));
+    let values = columns.iter().map(|(_, value)| value);
+    connection.prepare_cached(&sql)?.execute(params_from_iter(values)).map(drop)
+}

@@ -1,0 +1,45 @@
+//! What a broker alone has in files beside its database, and a cluster shares: it becomes the cluster's with
+//! `fulmar cluster init`, and this machine's again with `fulmar cluster leave`.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use fulmar_identity::{FILE as IDENTITIES, Store};
+use fulmar_store::Follower;
+
+use crate::serve::shared_rows::Database;
+
+/// Makes what the files in a data folder have the cluster's.
+///
+/// # Errors
+/// A file cannot be read.
+pub(super) fn bring(data: &Path, follower: &mut Follower) -> anyhow::Result<()> {
+    let identities = data.join(IDENTITIES);
+    if identities.exists() {
+        let rows = Store::open(&identities).and_then(|store| store.rows()).context("identities")?;
+        follower.replace_rows(Database::Identities as u8, &rows)?;
+    }
+    #[cfg(feature = "admin")]
+    {
+        let rows = fulmar_admin::shared_rows(data)?;
+        follower.replace_rows(Database::Administration as u8, &rows)?;
+    }
+    Ok(())
+}
+
+/// Writes what the cluster has into the files of a data folder.
+///
+/// # Errors
+/// A file cannot be written.
+pub(super) fn take_back(data: &Path, follower: &mut Follower) -> anyhow::Result<()> {
+    let rows = follower.rows(Database::Identities as u8)?;
+    let identities = data.join(IDENTITIES);
+    if !rows.is_empty() || identities.exists() {
+        Store::open(&identities)
+            .and_then(|mut store| store.replace(&rows))
+            .context("identities")?;
+    }
+    #[cfg(feature = "admin")]
+    fulmar_admin::replace_rows(data, &follower.rows(Database::Administration as u8)?)?;
+    Ok(())
+}

@@ -1,0 +1,95 @@
+//! Databases beside the broker's whose rows the nodes of a cluster share: a change is in the cluster's log before it is in
+//! effect, and a node that takes over begins with all rows.
+//!
+//! The rows are part of the broker's own database behind the log, and so of its snapshots; each part of the server has
+//! them in a file of its own besides, which is made anew when this node takes over.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use fulmar_mirror::{NotShared, RowChange, Rows, Share, Shared};
+use fulmar_store::SqliteStorage;
+use parking_lot::Mutex;
+
+/// Why a node serves no more, if it knows.
+pub(super) type Lost = Arc<Mutex<Option<String>>>;
+
+/// A database; the numbers are in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub(super) enum Database {
+    Identities = 0,
+    Administration = 1,
+}
+
+impl Database {
+    pub(super) const ALL: [Database; 2] = [Database::Identities, Database::Administration];
+}
+
+/// What this node shares, for the parts of the server that have it.
+pub(super) struct SharedRows {
+    rows: HashMap<Database, Rows>,
+    link: Arc<Link>,
+}
+
+/// The way to the log.
+struct Link {
+    store: OnceLock<Weak<SqliteStorage>>,
+    lost: Lost,
+    /// Makes the node give way.
+    ends: Arc<AtomicBool>,
+}
+
+impl SharedRows {
+    /// All rows as they were when this node took over. It ends by itself when `ends` is set.
+    pub(super) fn new(
+        rows: HashMap<Database, Rows>,
+        lost: Lost,
+        ends: Arc<AtomicBool>,
+    ) -> SharedRows {
+        SharedRows { rows, link: Arc::new(Link { store: OnceLock::new(), lost, ends }) }
+    }
+
+    /// From here on, rows can be changed.
+    pub(super) fn set_store(&self, store: &Arc<SqliteStorage>) {
+        drop(self.link.store.set(Arc::downgrade(store)));
+    }
+
+    /// The rows of a database, once, and how to change them.
+    pub(super) fn take(&mut self, database: Database) -> Shared {
+        let rows = self.rows.remove(&database).unwrap_or_default();
+        let link = Arc::clone(&self.link);
+        Shared { rows, with: Arc::new(Sharer { database, link }) }
+    }
+}
+
+struct Sharer {
+    database: Database,
+    link: Arc<Link>,
+}
+
+impl fmt::Debug for Sharer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sharer").field("database", &self.database).finish_non_exhaustive()
+    }
+}
+
+impl Share for Sharer {
+    fn share(&self, changes: Vec<RowChange>) -> Result<(), NotShared> {
+        let store = self.link.store.get().and_then(Weak::upgrade);
+        let store = store.ok_or_else(|| NotShared("the server ends".to_owned()))?;
+        store.share(self.database as u8, changes).map_err(|error| {
+            let lost = self.link.lost.lock().clone();
+            let who =
+                lost.unwrap_or_else(|| "`fulmar cluster status` shows which node does".to_owned());
+            NotShared(format!("{error} ({who})"))
+        })
+    }
+
+    fn lags_behind(&self, why: &str) {
+        tracing::error!(database = ?self.database, error = why, "a change is in the cluster's log and not in this node's file");
+        self.link.ends.store(true, Ordering::Release);
+    }
+}
