@@ -13,12 +13,12 @@ from broker import PATIENCE_S, binary, eventually
 
 
 class Node:
-    """A node with a data folder of its own; `kill` and `start` again keep it."""
+    """A node with a data folder of its own; `kill` and `start` again keep it. `program`: another than the tested one."""
 
     def __init__(self, servers, name, extra="", development=False, monitoring=True, prefix=()):
         self.folder = tempfile.TemporaryDirectory(prefix="fulmar-node-")
         self.data = pathlib.Path(self.folder.name)
-        self.name, self.prefix = name, prefix
+        self.name, self.prefix, self.program = name, prefix, None
         self.mqtt, self.http = ports.take(2)
         self.config = self.data / "fulmar.toml"
         self.config.write_text(f"""
@@ -49,7 +49,7 @@ development = {str(development).lower()}
 
     def command(self, *arguments, check=True):
         """`fulmar cluster` with this node's configuration."""
-        done = subprocess.run([binary(), "cluster", *arguments, "--config", self.config],
+        done = subprocess.run([self.program or binary(), "cluster", *arguments, "--config", self.config],
                               capture_output=True, text=True, timeout=120)
         if check and done.returncode:
             raise AssertionError(f"fulmar cluster {arguments}: {done.stderr}")
@@ -57,7 +57,7 @@ development = {str(development).lower()}
 
     def start(self):
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen([*self.prefix, binary(), "serve", "--config", self.config],
+            self.process = subprocess.Popen([*self.prefix, self.program or binary(), "serve", "--config", self.config],
                                             stdout=log, stderr=log)
         return self
 

@@ -260,6 +260,18 @@ class Log(Base):
         wait_serving([away])
         self.retained(away, ["before", *topics])
 
+    def test_a_record_of_a_newer_version_is_no_damage(self):
+        servers = self.servers()
+        node, old = self.cluster(servers, "a", "old")
+        node.kill()
+        # A record begins with its version; JSON's quotation mark is no. 34.
+        servers.request("fulmar.log", "of another version")
+        self.refused(old, "was written by a newer node", "has version 34", "upgrade it")
+        self.assertNotIn("cannot be used", old.log.read_text())
+        restore = old.command("restore", "--discard", check=False)
+        self.assertNotEqual(restore.returncode, 0)
+        self.assertIn("upgrade it", restore.stderr)
+
     def first(self, servers):
         return servers.request("$JS.API.STREAM.INFO.FULMAR_LOG", {})["state"]["first_seq"]
 

@@ -265,7 +265,10 @@ fn restore(config: &Config, data: &Path, shared: Shared, discard: bool) -> anyho
             Ok(_) if follower.position().number >= last => break None,
             Ok(Read::Some) => {}
             Ok(Read::Nothing) => std::thread::sleep(LOOK),
-            Err(error) if replica::is_passing(&error) => return Err(error),
+            // Nothing is damaged.
+            Err(error) if replica::is_passing(&error) || replica::is_too_old(&error) => {
+                return Err(error);
+            }
             Err(error) => break Some(error),
         }
     };

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
 use fulmar_cluster_nats::{AppendError, Error, LogState, LogStream, Snapshots};
-use fulmar_store::journal::{Claimant, LogPosition};
-use fulmar_store::{Applied, Follower, Options};
+use fulmar_store::journal::{Claimant, LogPosition, RecordError};
+use fulmar_store::{Applied, FollowError, Follower, Options};
 
 use super::membership::scratch;
 
@@ -124,7 +124,10 @@ pub(super) fn follow(follower: &mut Follower, log: &LogStream) -> anyhow::Result
     let records = log.read(follower.position().number + 1)?;
     let read = if records.is_empty() { Read::Nothing } else { Read::Some };
     for record in records {
-        let applied = follower.apply(&record.bytes).with_context(|| broken(record.number))?;
+        let applied = follower.apply(&record.bytes).map_err(|error| {
+            let what = if is_newer(&error) { newer(record.number) } else { broken(record.number) };
+            anyhow::Error::new(error).context(what)
+        })?;
         if let Applied::Claimed { node, .. } = applied {
             tracing::info!(node, record = record.number, "claimed the log");
         }
@@ -137,6 +140,19 @@ fn broken(number: u64) -> String {
         "record {number} of the cluster's log cannot be used, and no node starts on it. To go on with everything \
          before it: stop all nodes, then fulmar cluster restore"
     )
+}
+
+fn newer(number: u64) -> String {
+    format!("record {number} of the cluster's log was written by a newer node")
+}
+
+fn is_newer(error: &FollowError) -> bool {
+    matches!(error, FollowError::Record(RecordError::TooNew(_)))
+}
+
+/// Whether this program is too old to read the log.
+pub(super) fn is_too_old(error: &anyhow::Error) -> bool {
+    error.downcast_ref().is_some_and(is_newer)
 }
 
 /// Whether the log begins after what the follower has.
