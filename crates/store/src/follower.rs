@@ -12,7 +12,7 @@ use rusqlite::wal::CheckpointMode;
 
 use crate::error::Error;
 use crate::group::Group;
-use crate::handle::{SqliteStorage, weight};
+use crate::handle::SqliteStorage;
 use crate::journal::{Claimant, Journal, LogPosition, RecordError, RecordKind, decode};
 use crate::log::Log;
 use crate::options::Options;
@@ -20,6 +20,7 @@ use crate::restore::{self, Counts};
 use crate::rows::{self, Rows};
 use crate::schema;
 use crate::tables::Tables;
+use crate::weight::weight;
 
 /// After this many operations and KiB of messages, the database is written.
 const FLUSH_WEIGHT: usize = 65_536;
@@ -160,7 +161,7 @@ impl Follower {
     /// The record does not continue the log, or is damaged, or the database cannot be written: nothing of the record
     /// was taken.
     pub fn apply(&mut self, record: &[u8]) -> Result<Applied, FollowError> {
-        if self.behind.weight >= FLUSH_WEIGHT {
+        if self.behind.is_heavy(FLUSH_WEIGHT) {
             self.flush()?;
         }
         let view = self.read.read(record)?;

@@ -17,6 +17,7 @@ use fulmar_mqtt::PacketId;
 use rustc_hash::FxHashMap;
 
 use crate::inbox::Chunk;
+use crate::weight::weight;
 
 /// Below this length, holes are not closed, and buffers are kept between groups.
 const KEEP_OPS: usize = 32_768;
@@ -88,6 +89,16 @@ impl Group {
         if self.holes > KEEP_OPS && self.holes > self.ordered.len() / 2 {
             self.close_holes();
         }
+    }
+
+    /// Whether it has much to write, towards `limit`. What has cancelled out does not count: it needs neither memory nor
+    /// a transaction. Asked often, this counts again only when half of the limit has been added.
+    pub(crate) fn is_heavy(&mut self, limit: usize) -> bool {
+        if self.weight < limit {
+            return false;
+        }
+        self.weight = weight(self.to_ops());
+        self.weight >= limit / 2
     }
 
     /// Adds operations that no batch counts.

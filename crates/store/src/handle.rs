@@ -16,10 +16,8 @@ use crate::options::Options;
 use crate::schema;
 use crate::snapshot::DatabaseFile;
 use crate::stats::Stats;
+use crate::weight::weight;
 use crate::writer::{Shared, Writer};
-
-/// Bytes of a message that count as one operation in the backlog.
-const BYTES_PER_OP: usize = 1024;
 
 /// Durable storage in one SQLite file. Owns its writer thread: [`SqliteStorage::close`] or dropping the handle writes
 /// the submitted batches and ends the thread.
@@ -138,7 +136,7 @@ impl SqliteStorage {
 
 impl Storage for SqliteStorage {
     fn submit(&self, batch: &mut Vec<Op>) -> Seq {
-        let weight = weight(batch);
+        let weight = weight(&*batch);
         // Before the push: the writer may finish the batch before this returns.
         self.shared.backlog.fetch_add(weight, Ordering::Relaxed);
         self.shared.inbox.push(batch, weight)
@@ -176,29 +174,4 @@ impl Drop for SqliteStorage {
             tracing::error!(%error, "storage dropped");
         }
     }
-}
-
-/// What `batch` adds to the backlog, or to what the database lacks: one per operation, and one per whole [`BYTES_PER_OP`] of a message, so that a
-/// limit bounds the memory for messages of any size. A message in many queues counts once if its operations follow each
-/// other; the broker submits them like this.
-pub(crate) fn weight(batch: &[Op]) -> usize {
-    let mut weight = batch.len();
-    let mut last = None;
-    for op in batch {
-        if let Op::Enqueue { message, .. } | Op::RetainedPut(message) = op {
-            if last != Some(message.id()) {
-                weight += message.size() / BYTES_PER_OP;
-            }
-            last = Some(message.id());
-        }
-        if let Op::Row { key, value, .. } = op {
-            weight += (key.len() + value.as_ref().map_or(0, |value| value.len())) / BYTES_PER_OP;
-        }
-        if let Op::SessionPut(record) = op {
-            let will = record.will.as_ref();
-            weight +=
-                will.map_or(0, |will| (will.payload.len() + will.properties.len()) / BYTES_PER_OP);
-        }
-    }
-    weight
 }

@@ -67,6 +67,7 @@ mod share;
 mod snapshot;
 mod stats;
 mod tables;
+mod weight;
 mod writer;
 
 pub use error::Error;

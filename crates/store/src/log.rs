@@ -16,7 +16,8 @@ use crate::writer::Shared;
 
 /// How far the database is behind the log at most, while it can be written.
 const BEHIND: Duration = Duration::from_secs(1);
-/// After this many operations and KiB of messages, the database is written sooner: meanwhile nothing is appended.
+/// After this many operations and KiB of messages that remain, the database is written sooner: meanwhile nothing is
+/// appended.
 const BEHIND_WEIGHT: usize = 16_384;
 /// With this many, nothing is appended until the database is written.
 const MAX_BEHIND_WEIGHT: usize = 32 * BEHIND_WEIGHT;
@@ -31,6 +32,8 @@ pub(crate) struct Log {
     behind: Group,
     /// When `behind` is written to the database.
     due_at: Option<Instant>,
+    /// Whether there is so much that the database is written sooner.
+    much: bool,
     /// Whether the last attempt failed.
     failed: bool,
     body: Vec<u8>,
@@ -45,6 +48,7 @@ impl Log {
             tail,
             behind: Group::default(),
             due_at: None,
+            much: false,
             failed: false,
             body: Vec::new(),
             bytes: Vec::new(),
@@ -75,6 +79,8 @@ impl Log {
             self.body = body;
         }
         self.behind.merge(group);
+        let limit = if self.failed { MAX_BEHIND_WEIGHT } else { BEHIND_WEIGHT };
+        self.much = self.behind.is_heavy(limit);
         self.due_at.get_or_insert_with(|| Instant::now() + BEHIND);
         Ok(())
     }
@@ -98,7 +104,7 @@ impl Log {
     }
 
     pub(crate) fn is_due(&self) -> bool {
-        let much = !self.failed && self.behind.weight >= BEHIND_WEIGHT;
+        let much = !self.failed && self.much;
         self.due_at.is_some_and(|at| much || self.is_full() || at <= Instant::now())
     }
 
@@ -117,6 +123,7 @@ impl Log {
         match written {
             Ok(()) => {
                 self.behind.clear();
+                self.much = false;
                 self.due_at = None;
             }
             Err(_) => self.due_at = Some(Instant::now() + RETRY),
@@ -151,5 +158,75 @@ impl Log {
         }
         self.tail = position;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::Arc;
+
+    use fulmar_broker::message::{Message, MessageId, MessageParts};
+    use fulmar_broker::storage::{Delivery, FlowId, Op, Position, Progress, SessionKey};
+    use fulmar_mqtt::QoS;
+
+    use super::*;
+
+    const FLOW: FlowId = FlowId::CONTROL;
+
+    struct Accepts;
+
+    impl Journal for Accepts {
+        fn append(&mut self, _: &Append<'_>) -> Result<(), AppendError> {
+            Ok(())
+        }
+    }
+
+    fn message(id: u64) -> Arc<Message> {
+        let parts = MessageParts {
+            topic: "t",
+            properties: &[],
+            payload: &[],
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            expires_at: None,
+            publisher: 0,
+        };
+        Message::new(MessageId(id), &parts)
+    }
+
+    fn enqueue(number: u64) -> Op {
+        let delivery =
+            Delivery { qos: QoS::AtLeastOnce, retain: false, identifiers: Box::default() };
+        let (session, position) = (SessionKey(1), Position(number));
+        let (message, progress) = (message(number), Progress::Queued);
+        Op::Enqueue { session, flow: FLOW, position, message, delivery, progress }
+    }
+
+    fn dequeue(number: u64) -> Op {
+        Op::Dequeue { session: SessionKey(1), flow: FLOW, position: Position(number) }
+    }
+
+    /// Appends a group of operations.
+    fn append(log: &mut Log, ops: Vec<Op>) {
+        let (mut group, options) = (Group::default(), Options::default());
+        let weight = ops.len();
+        group.add_all(ops, weight);
+        log.append(&group, &Shared::new(&options), &options, |_| {}).unwrap();
+    }
+
+    #[test]
+    fn delivered_messages_do_not_bring_the_database_forward() {
+        let mut log = Log::new(Box::new(Accepts), LogPosition::default());
+        let (messages, group) = (4 * BEHIND_WEIGHT as u64, 1_000);
+        for first in (0..messages).step_by(group) {
+            append(&mut log, (first..first + group as u64).map(enqueue).collect());
+            assert!(!log.much, "after message {first}");
+            append(&mut log, (first..first + group as u64).map(dequeue).collect());
+        }
+        for first in (messages..messages + BEHIND_WEIGHT as u64).step_by(group) {
+            append(&mut log, (first..first + group as u64).map(enqueue).collect());
+        }
+        assert!(log.much, "they remain");
     }
 }
