@@ -4,15 +4,20 @@ of it, the next node has them.
 
 FULMAR_CLUSTER_CHANGES makes it long."""
 
+import collections
 import json
 import os
+import re
 import subprocess
 import threading
 import unittest
+import urllib.request
 
 import paho.mqtt.client as paho
-from broker import binary, eventually
+from broker import Broker, binary, eventually
 from cluster_nodes import serving, wait_serving
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
 from test_cluster import Base, setUpModule  # noqa: F401
 
 KILLS = int(os.environ.get("FULMAR_CLUSTER_CHANGES", "3"))
@@ -172,6 +177,89 @@ class State(Base):
             added, node = there, other
         print(f"{len(added) - 1} users added, {len(asked) - 1} asked for", flush=True)
         self.assertIsNotNone(serving(nodes))
+
+
+UPSTREAM = """
+[upstream]
+url = "mqtt://127.0.0.1:{port}"
+name = "gw"
+[[upstream.up]]
+filter = "sensor/#"
+"""
+
+
+class Gateway(Base):
+    """A cluster that is a gateway: what a node has accepted and not forwarded, the next one forwards."""
+
+    MESSAGES = 200
+
+    def test_messages_in_the_outbox_are_forwarded_by_the_node_that_takes_over(self):
+        upstream = Broker()
+        self.addCleanup(upstream.close)
+        copies, ids = collections.Counter(), collections.defaultdict(set)
+
+        def on_message(client, data, message):
+            number = int(message.payload)
+            copies[number] += 1
+            ids[number].add(dict(message.properties.UserProperty)["id"])
+
+        above = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id="above", protocol=paho.MQTTv5)
+        above.on_message = on_message
+        above.on_connect = lambda client, *rest: client.subscribe("sensor/#", 1)
+        above.reconnect_delay_set(1, 1)
+        # It is not there yet when the upstream broker is back.
+        durable = Properties(PacketTypes.CONNECT)
+        durable.SessionExpiryInterval = 3600
+        above.connect("127.0.0.1", upstream.ports["mqtt"], clean_start=False, properties=durable)
+        above.loop_start()
+        self.addCleanup(above.loop_stop)
+        self.addCleanup(above.disconnect)
+
+        servers = self.servers(1)
+        extra = UPSTREAM.format(port=upstream.ports["mqtt"])
+        nodes = self.cluster(servers, 2, development=True, extra=extra)
+        node = serving(nodes)
+        self.publish(node, range(10))
+        eventually("forwarded messages", lambda: len(copies) == 10)
+
+        # What upstream has acknowledged is removed, and that is shared, too.
+        eventually("an empty outbox", lambda: self.waiting(node) == 0)
+
+        # The upstream broker is away: the outbox fills.
+        upstream.kill()
+        self.publish(node, range(10, 10 + self.MESSAGES))
+        eventually("a full outbox", lambda: self.waiting(node) == self.MESSAGES)
+        node.kill()
+        other, _ = wait_serving(nodes, but=node)
+        self.assertEqual(self.waiting(other), self.MESSAGES)
+        self.publish(other, range(10 + self.MESSAGES, 20 + self.MESSAGES))
+        upstream.start()
+        eventually("all messages", lambda: len(copies) == 20 + self.MESSAGES)
+        eventually("an empty outbox again", lambda: self.waiting(other) == 0)
+        node.start()
+        eventually("it stands by", lambda: node.ready()[0] == 503)
+        other.kill()
+        wait_serving([node])
+        self.assertEqual(self.waiting(node), 0)
+        self.publish(node, [1000])
+        eventually("the last message", lambda: 1000 in copies)
+        self.assertEqual({number: count for number, count in copies.items() if count > 1}, {})
+        self.assertEqual({number: own for number, own in ids.items() if len(own) > 1}, {})
+
+    def waiting(self, node):
+        """Messages in the outbox of a node that serves."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{node.http}/metrics") as answer:
+            text = answer.read().decode()
+        return int(re.search(r"^fulmar_gateway_queued (\d+)$", text, re.M)[1])
+
+    def publish(self, node, numbers):
+        made = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id="device", protocol=paho.MQTTv5)
+        made.connect("127.0.0.1", node.mqtt)
+        made.loop_start()
+        for number in numbers:
+            made.publish("sensor/a", str(number), 1).wait_for_publish(60)
+        made.disconnect()
+        made.loop_stop()
 
 
 if __name__ == "__main__":

@@ -32,6 +32,9 @@ pub enum Error {
         /// SQLite's error.
         source: rusqlite::Error,
     },
+    /// This node has not shared the change with the others of its cluster.
+    #[error("outbox: {0}")]
+    NotShared(#[from] fulmar_mirror::NotShared),
     /// The file could not be made private.
     #[error("cannot prepare {}: {source}", path.display())]
     File {

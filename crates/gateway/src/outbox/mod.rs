@@ -12,8 +12,9 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use fulmar_mirror::{CommitError, Mirror, Rows, Shared};
 use fulmar_mqtt::QoS;
-use rusqlite::{Connection, OptionalExtension as _, Result as SqlResult, Row, params};
+use rusqlite::{Connection, OptionalExtension as _, Result as SqlResult, Row, Transaction, params};
 
 pub use schema::check_owner;
 
@@ -30,6 +31,9 @@ const REMEMBERED: u64 = 32_768;
 const FORGET_EVERY: u64 = 8_192;
 /// Largest payload that is sent in a batch.
 const BATCHABLE_BYTES: usize = 1024;
+
+/// What nodes of a cluster share.
+const TABLES: [&str; 3] = ["message", "seen", "meta"];
 
 /// What to do when the outbox is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -174,6 +178,8 @@ pub struct Totals {
 #[derive(Debug)]
 pub struct Outbox {
     connection: Connection,
+    /// With which other nodes of a cluster get every change.
+    mirror: Option<Mirror>,
     path: PathBuf,
     bounds: Bounds,
     messages: u64,
@@ -189,11 +195,51 @@ impl Outbox {
     /// The file is in use, damaged, another program's, or cannot be written.
     pub fn open(path: &Path, bounds: Bounds) -> Result<Outbox, Error> {
         let connection = schema::open(path, bounds.max_file_bytes)?;
+        Outbox::with(connection, None, path, bounds)
+    }
+
+    /// Opens that of a node that has taken over, with everything that is shared and nothing else. Every change is shared
+    /// before it is made.
+    ///
+    /// # Errors
+    /// As [`Outbox::open`].
+    pub fn open_shared(path: &Path, bounds: Bounds, shared: Shared) -> Result<Outbox, Error> {
+        let mut connection = schema::open(path, bounds.max_file_bytes)?;
+        let mirror = Mirror::attach(&mut connection, &TABLES, shared);
+        let mirror = mirror.map_err(|error| Error::of(path, error))?;
+        Outbox::with(connection, Some(mirror), path, bounds)
+    }
+
+    /// Everything that nodes of a cluster would share of it.
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn rows(&self) -> Result<Rows, Error> {
+        let rows = fulmar_mirror::all(&self.connection, &TABLES);
+        rows.map_err(|error| Error::of(&self.path, error))
+    }
+
+    /// Makes what nodes have shared everything in the file at `path`.
+    ///
+    /// # Errors
+    /// As [`Outbox::open`].
+    pub fn replace(path: &Path, rows: &Rows) -> Result<(), Error> {
+        let mut connection = schema::open(path, None)?;
+        let replaced = fulmar_mirror::replace(&mut connection, &TABLES, rows);
+        replaced.map_err(|error| Error::of(path, error))
+    }
+
+    fn with(
+        connection: Connection,
+        mirror: Option<Mirror>,
+        path: &Path,
+        bounds: Bounds,
+    ) -> Result<Outbox, Error> {
         let totals = "SELECT count(*), coalesce(sum(size), 0) FROM message";
         let read = connection.query_row(totals, [], |row| Ok((number(row, 0)?, number(row, 1)?)));
         let (messages, bytes) = read.map_err(|error| Error::of(path, error))?;
         let (path, dropped) = (path.to_owned(), Dropped::default());
-        Ok(Outbox { connection, path, bounds, messages, bytes, forgotten_to: 0, dropped })
+        Ok(Outbox { connection, mirror, path, bounds, messages, bytes, forgotten_to: 0, dropped })
     }
 
     /// A text that is stored with the messages, made by `make` the first time.
@@ -201,18 +247,16 @@ impl Outbox {
     /// # Errors
     /// The file cannot be read or written.
     pub fn meta(&mut self, name: &str, make: impl FnOnce() -> String) -> Result<String, Error> {
-        let outcome = (|| {
-            let kept = "SELECT value FROM meta WHERE name = ?1";
-            let kept: Option<String> =
-                self.connection.query_row(kept, [name], |row| row.get(0)).optional()?;
-            if let Some(kept) = kept {
-                return Ok(kept);
-            }
-            let made = make();
-            self.connection.execute("INSERT INTO meta VALUES (?1, ?2)", [name, &made])?;
-            Ok(made)
-        })();
-        outcome.map_err(|error| Error::of(&self.path, error))
+        let failed = |error| Error::of(&self.path, error);
+        let kept = "SELECT value FROM meta WHERE name = ?1";
+        let kept: Option<String> =
+            self.connection.query_row(kept, [name], |row| row.get(0)).optional().map_err(failed)?;
+        if let Some(kept) = kept {
+            return Ok(kept);
+        }
+        let made = make();
+        self.set_meta(name, &made)?;
+        Ok(made)
     }
 
     /// Sets a text that is stored with the messages.
@@ -220,9 +264,21 @@ impl Outbox {
     /// # Errors
     /// The file cannot be written.
     pub fn set_meta(&mut self, name: &str, value: &str) -> Result<(), Error> {
+        let failed = |error| Error::of(&self.path, error);
+        let transaction = self.connection.unchecked_transaction().map_err(failed)?;
         let set = "INSERT OR REPLACE INTO meta VALUES (?1, ?2)";
-        let set = self.connection.execute(set, [name, value]);
-        set.map(drop).map_err(|error| Error::of(&self.path, error))
+        transaction.execute(set, [name, value]).map_err(failed)?;
+        self.commit(transaction)
+    }
+
+    /// Commits, after other nodes have the changes if there are any.
+    fn commit(&self, transaction: Transaction<'_>) -> Result<(), Error> {
+        let failed = |error| Error::of(&self.path, error);
+        let Some(mirror) = &self.mirror else { return transaction.commit().map_err(failed) };
+        mirror.commit(transaction).map_err(|error| match error {
+            CommitError::NotShared(error) => Error::NotShared(error),
+            CommitError::Sqlite(error) => failed(error),
+        })
     }
 
     /// Stores messages, all or none. When it returns they are durable.
@@ -246,7 +302,7 @@ impl Outbox {
         let outcome = outcome.and_then(|()| change.forget().map_err(Stop::Sql));
         let Change { messages, bytes, dropped, forgotten_to, put, .. } = change;
         let outcome = match outcome {
-            Ok(()) => transaction.commit().map_err(|error| Error::of(&self.path, error)),
+            Ok(()) => self.commit(transaction),
             Err(Stop::Sql(error)) => Err(Error::of(&self.path, error)),
             Err(Stop::Full) => Err(Error::Full(self.path.clone())),
         };
@@ -298,31 +354,37 @@ impl Outbox {
     /// # Errors
     /// The disk is full or fails: then nothing was removed.
     pub fn remove(&mut self, seqs: &[u64]) -> Result<(), Error> {
-        let outcome = (|| {
-            // Without an fsync of its own; the next message's includes it.
-            self.connection.pragma_update(None, "synchronous", "NORMAL")?;
-            let transaction = self.connection.unchecked_transaction()?;
-            let (mut messages, mut bytes) = (0, 0);
-            {
-                let remove = "DELETE FROM message WHERE seq = ?1 RETURNING size";
-                let mut remove = transaction.prepare_cached(remove)?;
-                for seq in seqs {
-                    let size = remove.query_row([signed(*seq)], |row| number(row, 0)).optional()?;
-                    messages += u64::from(size.is_some());
-                    bytes += size.unwrap_or(0);
-                }
-            }
-            transaction.commit()?;
-            Ok((messages, bytes))
-        })();
+        let failed = |error| Error::of(&self.path, error);
+        // Without an fsync of its own; the next message's includes it.
+        self.connection.pragma_update(None, "synchronous", "NORMAL").map_err(failed)?;
+        let outcome = self.delete(seqs);
         // Also after an error, so that the next messages are durable.
         let full = self.connection.pragma_update(None, "synchronous", "FULL");
-        let (messages, bytes) = outcome
-            .and_then(|counts| full.map(|()| counts))
-            .map_err(|error| Error::of(&self.path, error))?;
+        let (messages, bytes) = outcome?;
+        full.map_err(failed)?;
         self.messages = self.messages.saturating_sub(messages);
         self.bytes = self.bytes.saturating_sub(bytes);
         Ok(())
+    }
+
+    /// Deletes messages; returns how many, and their bytes.
+    fn delete(&self, seqs: &[u64]) -> Result<(u64, u64), Error> {
+        let failed = |error| Error::of(&self.path, error);
+        let transaction = self.connection.unchecked_transaction().map_err(failed)?;
+        let counts = (|| {
+            let (mut messages, mut bytes) = (0, 0);
+            let remove = "DELETE FROM message WHERE seq = ?1 RETURNING size";
+            let mut remove = transaction.prepare_cached(remove)?;
+            for seq in seqs {
+                let size = remove.query_row([signed(*seq)], |row| number(row, 0)).optional()?;
+                messages += u64::from(size.is_some());
+                bytes += size.unwrap_or(0);
+            }
+            Ok((messages, bytes))
+        })();
+        let counts = counts.map_err(failed)?;
+        self.commit(transaction)?;
+        Ok(counts)
     }
 
     /// Drops messages that are older than allowed or have expired.
@@ -332,8 +394,9 @@ impl Outbox {
     pub fn tidy(&mut self, now_ms: u64) -> Result<(), Error> {
         let oldest = self.bounds.max_age_ms.map_or(0, |age| now_ms.saturating_sub(age));
         let mut counts = [(0, 0); 2];
+        let failed = |error| Error::of(&self.path, error);
+        let transaction = self.connection.unchecked_transaction().map_err(failed)?;
         let outcome = (|| {
-            let transaction = self.connection.unchecked_transaction()?;
             for (count, (which, bound)) in counts
                 .iter_mut()
                 .zip([("entered < ?1", oldest), ("expires IS NOT NULL AND expires <= ?1", now_ms)])
@@ -348,9 +411,10 @@ impl Outbox {
                         .execute(&format!("DELETE FROM message WHERE {which}"), [signed(bound)])?;
                 }
             }
-            transaction.commit()
+            Ok(())
         })();
-        outcome.map_err(|error| Error::of(&self.path, error))?;
+        outcome.map_err(failed)?;
+        self.commit(transaction)?;
         let [age, expired] = counts;
         self.dropped.age += age.0;
         self.dropped.expired += expired.0;

@@ -88,13 +88,6 @@ pub(super) fn check(config: &Config) -> Result<(), Usage> {
     if !config.storage.enabled {
         return wrong("[cluster] needs [storage] enabled = true".to_owned());
     }
-    if config.is_gateway() {
-        return wrong(
-            "[cluster] and [upstream] exclude each other: the outbox of a gateway stays on its machine. Run the \
-             gateway as a broker of its own, and let it forward to the cluster"
-                .to_owned(),
-        );
-    }
     if config.platform.enabled == Enabled::Set(true) {
         return wrong(
             "[cluster] and [platform] enabled = true exclude each other: its database stays on this machine. Run the \
@@ -143,7 +136,6 @@ mod tests {
         assert!(!read("").unwrap().platform.enabled.eq(&Enabled::Set(true)));
         for (more, part) in [
             ("[platform]\nenabled = true\n", "[platform]"),
-            ("[upstream]\nurl = \"mqtt://a\"\nname = \"g\"\n", "[upstream]"),
             ("[storage]\nenabled = false\n", "[storage]"),
             ("cert = \"a.pem\"\n", "go together"),
             ("monitoring = [\"127.0.0.1:8222\"]\n", "http://HOST:8222"),

@@ -40,6 +40,7 @@ mod replaced_hashes;
 mod revocation;
 mod secrets;
 mod server;
+#[cfg_attr(not(feature = "cluster"), allow(dead_code, reason = "nothing is shared"))]
 mod shared_rows;
 mod status;
 mod stored;

@@ -224,7 +224,8 @@ impl Opened {
         };
         let mut stored = Stored::open(config, &data, taken_over)?;
         let mut shared = stored.take_shared();
-        let gateway = Gateway::open(config, &data, stored.restored()).context("gateway")?;
+        let gateway = Gateway::open(config, &data, (stored.restored(), shared.as_ref()));
+        let gateway = gateway.context("gateway")?;
         // The data folder is locked, and everything else can be used.
         let first_administrator = match &shared {
             // The cluster has users, or needs none: `fulmar cluster init` has checked it.

@@ -22,10 +22,13 @@ pub(super) type Lost = Arc<Mutex<Option<String>>>;
 pub(super) enum Database {
     Identities = 0,
     Administration = 1,
+    /// All outboxes; keys begin with the upstream broker's label and a zero.
+    Outbox = 2,
 }
 
 impl Database {
-    pub(super) const ALL: [Database; 2] = [Database::Identities, Database::Administration];
+    pub(super) const ALL: [Database; 3] =
+        [Database::Identities, Database::Administration, Database::Outbox];
 }
 
 /// What this node shares, for the parts of the server that have it.
@@ -60,13 +63,40 @@ impl SharedRows {
     /// The rows of a database, once, and how to change them.
     pub(super) fn take(&mut self, database: Database) -> Shared {
         let rows = self.rows.remove(&database).unwrap_or_default();
-        let link = Arc::clone(&self.link);
-        Shared { rows, with: Arc::new(Sharer { database, link }) }
+        self.shared(database, Vec::new(), rows)
     }
+
+    /// The rows of the outbox with this label.
+    pub(super) fn outbox(&self, label: &str) -> Shared {
+        let prefix = outbox_prefix(label);
+        let all = self.rows.get(&Database::Outbox);
+        let rows = all.map(|rows| without_prefix(rows, &prefix)).unwrap_or_default();
+        self.shared(Database::Outbox, prefix, rows)
+    }
+
+    fn shared(&self, database: Database, prefix: Vec<u8>, rows: Rows) -> Shared {
+        let link = Arc::clone(&self.link);
+        Shared { rows, with: Arc::new(Sharer { database, prefix, link }) }
+    }
+}
+
+/// Before the keys of an outbox's rows. A label has no zero.
+pub(super) fn outbox_prefix(label: &str) -> Vec<u8> {
+    [label.as_bytes(), &[0]].concat()
+}
+
+/// Those of all rows whose keys begin with `prefix`, with the rest of their keys.
+pub(super) fn without_prefix(rows: &Rows, prefix: &[u8]) -> Rows {
+    let own = |(key, value): &(Vec<u8>, Vec<u8>)| {
+        key.strip_prefix(prefix).map(|key| (key.to_vec(), value.clone()))
+    };
+    rows.iter().filter_map(own).collect()
 }
 
 struct Sharer {
     database: Database,
+    /// Before all keys.
+    prefix: Vec<u8>,
     link: Arc<Link>,
 }
 
@@ -78,6 +108,8 @@ impl fmt::Debug for Sharer {
 
 impl Share for Sharer {
     fn share(&self, changes: Vec<RowChange>) -> Result<(), NotShared> {
+        let with_prefix = |(key, value): RowChange| ([&self.prefix, &*key].concat().into(), value);
+        let changes = changes.into_iter().map(with_prefix).collect();
         let store = self.link.store.get().and_then(Weak::upgrade);
         let store = store.ok_or_else(|| NotShared("the server ends".to_owned()))?;
         store.share(self.database as u8, changes).map_err(|error| {

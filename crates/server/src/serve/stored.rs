@@ -66,7 +66,7 @@ impl Stored {
         let path = data.join("broker.db");
         let options = config.storage.options(config.store_part());
         let committed = Box::new(committed);
-        let (store, restored, shared) = match taken_over {
+        let (store, restored, shared): (_, _, Option<SharedRows>) = match taken_over {
             None => {
                 let (store, restored) = SqliteStorage::open(&path, &options, committed)?;
                 (store, restored, None)

@@ -121,7 +121,7 @@ fn init(config: &Config, data: &Path, connection: &Connection) -> anyhow::Result
         Follower::adopt(&path, &options(config))?
     };
     if !membership::is_member(data) {
-        shared_files::bring(data, &mut follower)?;
+        shared_files::bring(config, data, &mut follower)?;
     }
     check::users(config, &mut follower)?;
     let position = follower.position();
@@ -316,7 +316,7 @@ fn leave(config: &Config, data: &Path, shared: &Shared) -> anyhow::Result<()> {
     }
     let mut follower = catch_up(config, data, shared)?;
     let last = follower.position();
-    shared_files::take_back(data, &mut follower)?;
+    shared_files::take_back(config, data, &mut follower)?;
     follower.leave()?;
     membership::forget(data)?;
     say(&format!(

@@ -20,6 +20,7 @@ use super::{local, remote};
 use crate::config::{Config, Upstream};
 use crate::serve::internal_sessions::{self, InternalSessions};
 use crate::serve::otlp::SpanMaker;
+use crate::serve::shared_rows::SharedRows;
 
 /// Messages from upstream that the local broker has not accepted yet.
 const MAX_COMING_DOWN: usize = 64;
@@ -58,12 +59,18 @@ impl Forwarder {
         config: &Config,
         upstream: &Upstream,
         data: &Path,
-        restored: &Restored,
+        (restored, shared): (&Restored, Option<&SharedRows>),
     ) -> anyhow::Result<Forwarder> {
         let (congestion, copies) = (config.quic.congestion(), config.quic.copies);
         let config = upstream;
         let random = random()?;
-        let mut outbox = Outbox::open(&data.join(config.outbox_file()), config.bounds())?;
+        let (file, bounds) = (data.join(config.outbox_file()), config.bounds());
+        let mut outbox = match shared {
+            Some(shared) => {
+                Outbox::open_shared(&file, bounds, shared.outbox(&config.outbox_file()))?
+            }
+            None => Outbox::open(&file, bounds)?,
+        };
         let made = || format!("gw-{:08x}", random[0] >> 32);
         let name = match config.name.as_str() {
             "" => outbox.meta("name", made)?,

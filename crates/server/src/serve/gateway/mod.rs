@@ -35,25 +35,26 @@ pub(super) use self::stamps::Stamps;
 pub(super) use self::status::GatewayStatus;
 use super::internal_sessions::InternalSessions;
 use super::otlp::SpanMaker;
+use super::shared_rows::SharedRows;
 use crate::config::{Config, Upstream};
 
 /// The gateway: opened, and connected by [`Gateway::go_live`]. Dropping it ends all connections.
 pub(super) struct Gateway(Vec<Forwarder>);
 
 impl Gateway {
-    /// Opens the outboxes in the data folder, if there is an upstream broker.
+    /// Opens the outboxes in the data folder, if there is an upstream broker; at a node of a cluster with what is shared.
     ///
     /// # Errors
     /// An outbox cannot be opened, or a rule or a file of the configuration is wrong.
     pub(super) fn open(
         config: &Config,
         data: &Path,
-        restored: &Restored,
+        (restored, shared): (&Restored, Option<&SharedRows>),
     ) -> anyhow::Result<Option<Gateway>> {
         let on = config.upstreams().filter(|upstream| upstream.is_on());
         report_unused(data, &on.clone().map(Upstream::outbox_file).collect::<Vec<String>>());
         let open = |upstream: &Upstream| {
-            let forwarder = Forwarder::open(config, upstream, data, restored);
+            let forwarder = Forwarder::open(config, upstream, data, (restored, shared));
             forwarder.with_context(|| format!("[{}]", upstream.section()))
         };
         let forwarders = on.map(open).collect::<anyhow::Result<Vec<Forwarder>>>()?;
