@@ -92,10 +92,12 @@ class Servers:
                 time.sleep(0.05)
 
     def request(self, subject, body):
-        """A request to JetStream's API of the first server; returns the answer, which must be no error."""
-        body = json.dumps(body)
+        """A request to JetStream's API of the first server; returns the answer, which must be no error. A body of bytes
+        goes as it is."""
+        body = body if isinstance(body, bytes) else json.dumps(body).encode()
         with socket.create_connection(("127.0.0.1", self.ports[0]), 10) as connection:
-            connection.sendall(f"CONNECT {{}}\r\nSUB answer 1\r\nPUB {subject} answer {len(body)}\r\n{body}\r\n".encode())
+            lines = f"CONNECT {{}}\r\nSUB answer 1\r\nPUB {subject} answer {len(body)}\r\n"
+            connection.sendall(lines.encode() + body + b"\r\n")
             lines = connection.makefile("rb")
             for line in lines:
                 if line.startswith(b"MSG answer "):

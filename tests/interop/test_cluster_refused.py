@@ -12,6 +12,7 @@ import tempfile
 import threading
 import types
 import unittest
+import zlib
 from unittest import mock
 
 import paho.mqtt.client as paho
@@ -264,9 +265,10 @@ class Log(Base):
         servers = self.servers()
         node, old = self.cluster(servers, "a", "old")
         node.kill()
-        # A record begins with its version; JSON's quotation mark is no. 34.
-        servers.request("fulmar.log", "of another version")
-        self.refused(old, "was written by a newer node", "has version 34", "upgrade it")
+        # A record begins with its version, and ends with its checksum.
+        record = b"\x02 and what this program does not know"
+        servers.request("fulmar.log", record + zlib.crc32(record).to_bytes(4, "little"))
+        self.refused(old, "was written by a newer node", "has version 2", "upgrade it")
         self.assertNotIn("cannot be used", old.log.read_text())
         restore = old.command("restore", "--discard", check=False)
         self.assertNotEqual(restore.returncode, 0)

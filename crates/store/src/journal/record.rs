@@ -4,8 +4,8 @@
 //! version 1 | epoch 8 | number 8 | checksum of the record before 4 | kind 1 | body | checksum 4
 //! ```
 //!
-//! Numbers are little-endian; the checksum is CRC-32 over all bytes before it. It detects damage and records that are
-//! mixed up, not forgery: a program with access to the log can write anything.
+//! Numbers are little-endian; the checksum, with which a record of any version ends, is CRC-32 over all bytes before it.
+//! It detects damage and records that are mixed up, not forgery: a program with access to the log can write anything.
 
 use super::{LogPosition, MAX_RECORD_BYTES};
 
@@ -137,13 +137,8 @@ impl LogPosition {
     /// # Errors
     /// See [`RecordError`]; the reader must not go on.
     pub fn read(self, bytes: &[u8]) -> Result<RecordView<'_>, RecordError> {
-        let (&version, _) = bytes.split_first().ok_or(RecordError::Malformed("empty"))?;
-        if version != VERSION {
-            return Err(RecordError::TooNew(version));
-        }
         let short = RecordError::Malformed("too short");
         let (covered, checksum) = bytes.split_last_chunk::<CHECKSUM>().ok_or(short.clone())?;
-        let (header, body) = covered.split_at_checked(HEADER).ok_or(short)?;
         if bytes.len() > MAX_RECORD_BYTES {
             return Err(RecordError::Malformed("too long"));
         }
@@ -151,6 +146,12 @@ impl LogPosition {
         if crc32fast::hash(covered) != checksum {
             return Err(RecordError::Malformed("wrong checksum"));
         }
+        // Every version ends with the checksum, so that damage is no newer version.
+        let &version = covered.first().ok_or(short.clone())?;
+        if version != VERSION {
+            return Err(RecordError::TooNew(version));
+        }
+        let (header, body) = covered.split_at_checked(HEADER).ok_or(short)?;
         let word = |from: usize| header.get(from..).and_then(|h| h.first_chunk::<8>());
         let epoch = word(1).map_or(0, |w| u64::from_le_bytes(*w));
         let number = word(9).map_or(0, |w| u64::from_le_bytes(*w));
