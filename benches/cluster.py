@@ -47,6 +47,11 @@ SCENARIOS = {
     "500 messages/s of 100 clients": ["fan-in", "--publishers", "100", "--subscribers", "5", "--rate", "500"],
     "50 clients, flat out": ["pairs", "-n", "50"],
 }
+# Fewer clients for --instructions: valgrind is slow.
+COUNTED = {
+    "8 pairs of clients, flat out": ["pairs", "-n", "8"],
+    "one client, one message at a time": ["pairs", "-n", "1", "--window", "1", "--burst", "1"],
+}
 QUANTILES = [0.5, 0.95, 0.99, 1.0]
 NO_SERVERS = types.SimpleNamespace(addresses=list, monitoring=list)
 
@@ -213,27 +218,26 @@ def table(cells):
 
 
 def instructions(options):
-    """Instructions per QoS 1 message, in user space."""
-    rows = ["| under valgrind, one worker, QoS 1, durable | instructions per message | × alone |", "|---|---|---|"]
+    """Instructions per QoS 1 message, in user space: messages that share groups, and each alone in its own."""
+    rows = ["| under valgrind, one worker, QoS 1, durable | | instructions per message (range) | × alone |", "|---|---|---|---|"]
     found = {}
     programs = {"alone": options.fulmar, "a node of a cluster": options.fulmar}
     if options.before:
         programs["alone, the program before"] = options.before
-    for name, program in programs.items():
-        counts = []
-        for _ in range(options.rounds):
+    for scenario, arguments in COUNTED.items():
+        for name, program in programs.items():
             os.environ["FULMAR_BIN"] = str(program)
-            counts.append(counted(options.fulmar, "node" in name, options.seconds))
-            print(f"{name}: {counts[-1]:,.0f} instructions per message", file=sys.stderr, flush=True)
-        found[name] = counts
-    alone = statistics.median(found["alone"])
-    for name, counts in found.items():
-        middle = statistics.median(counts)
-        rows.append(f"| {name} | {middle:,.0f} ({min(counts):,.0f} to {max(counts):,.0f}) | {middle / alone:.2f} |")
+            counts = [counted(options.fulmar, "node" in name, arguments, options.seconds) for _ in range(options.rounds)]
+            print(f"{scenario}: {name}: {statistics.median(counts):,.0f} instructions per message", file=sys.stderr, flush=True)
+            found.setdefault(scenario, {})[name] = counts
+        alone = statistics.median(found[scenario]["alone"])
+        for name, counts in found[scenario].items():
+            middle = statistics.median(counts)
+            rows.append(f"| {scenario} | {name} | {middle:,.0f} ({min(counts):,.0f} to {max(counts):,.0f}) | {middle / alone:.2f} |")
     return "\n".join(rows), found
 
 
-def counted(generator, cluster, seconds):
+def counted(generator, cluster, arguments, seconds):
     with tempfile.TemporaryDirectory(prefix="fulmar-bench-") as folder:
         out = pathlib.Path(folder, "callgrind")
         prefix = [sys.executable, __file__, "--without-auxv", "valgrind", "--tool=callgrind", "--fair-sched=yes",
@@ -244,7 +248,7 @@ def counted(generator, cluster, seconds):
             pid = str(target.node.process.pid)
             before = target.messages()
             subprocess.run(["callgrind_control", "-z", pid], check=True, capture_output=True, timeout=120)
-            load(generator, target.port, ["pairs", "-n", "8"], seconds)
+            load(generator, target.port, arguments, seconds)
             messages = target.messages() - before
             subprocess.run(["callgrind_control", "-d", pid], check=True, capture_output=True, timeout=120)
         finally:

@@ -88,8 +88,9 @@ def take_over_s(inputs, best, queued_millions, with_server):
     """Until another node serves, without the clients' own time to return."""
     waits = inputs.cost("take_over.lease_s", best)
     if with_server:
-        # The election runs meanwhile, and the claim waits for it.
-        waits = max(waits, inputs.cost("take_over.election_s", best))
+        # At best the elections run while the lease ends; at worst they come first, as nobody sees the lease meanwhile.
+        election = inputs.cost("take_over.election_s", best)
+        waits = max(waits, election) if best else waits + election
     claim = inputs.cost("append.ms", best) / 1000
     return waits + claim + queued_millions * inputs.cost("take_over.restore_s_per_million", best)
 

@@ -60,9 +60,10 @@ class Capacity(unittest.TestCase):
         self.assertEqual(sessions(inputs(), False, 3), {"memory": 2 * half_a_gib / 4096})
         self.assertEqual(sessions(inputs(), False, 3, half_a_gib), {"memory": 0})
 
-    def test_a_take_over_waits_for_the_longer_of_lease_and_election(self):
+    def test_a_take_over_waits_for_lease_and_election(self):
         self.assertAlmostEqual(take_over_s(inputs(), False, 0, False), 4.002)
-        self.assertAlmostEqual(take_over_s(inputs(), False, 0, True), 9.002)
+        self.assertAlmostEqual(take_over_s(inputs(), False, 0, True), 13.002)
+        self.assertAlmostEqual(take_over_s(inputs(), True, 0, True), 4.001)
         self.assertAlmostEqual(take_over_s(inputs(), True, 2, False), 5.001)
 
     def test_control_traffic(self):
