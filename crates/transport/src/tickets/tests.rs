@@ -81,6 +81,15 @@ fn a_killed_process_loses_no_ticket_and_brings_none_back() {
 }
 
 #[test]
+fn at_another_node_of_a_cluster_a_ticket_does_not_work_and_here_it_works_once() {
+    let [here, there] = [Machine::new(), Machine::new()];
+    let (here, there) = (here.open("boot 1"), there.open("boot 2"));
+    assert!(put(&here, 1));
+    assert!(!take(&there, 1));
+    assert!(take(&here, 1) && !take(&here, 1) && !take(&there, 1));
+}
+
+#[test]
 fn a_machine_that_goes_down_under_the_broker_costs_the_tickets() {
     let machine = Machine::new();
     let tickets = machine.open("boot 1");
