@@ -173,7 +173,7 @@ const NAMED: [(&str, usize); 11] = [
     ("tests/dist/test_image.py", 6),
     ("tests/dist/test_packages.py", 3),
     ("tests/dist/test_systemd.py", 2),
-    ("tests/interop/test_cluster.py", 2),
+    ("tests/interop/test_cluster.py", 3),
     ("tests/interop/test_migration.py", 2),
     ("tests/interop/test_schema.py", 1),
     ("tests/tests/cert.rs", 1),

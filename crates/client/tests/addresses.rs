@@ -116,7 +116,7 @@ async fn a_server_on_a_plain_connection_cannot_send_a_client_to_another_machine(
     (options.username, options.password) = (Some("ann".into()), Some(b"secret".to_vec()));
     let (_client, mut events) = Client::connect(options).unwrap();
     // TEST-NET-1: nothing would answer there.
-    let elsewhere = use_another(&[0x20, 0], "192.0.2.1:1883");
+    let elsewhere = use_another(&[0x20, 0], "192.0.2.1:9");
     let (_stream, event) = tokio::join!(answer(&server, &elsewhere), events.next());
     let Some(Event::Disconnected { reason, retry_in: None }) = event else {
         panic!("{event:?}");
