@@ -21,6 +21,8 @@ const FRAME = "1844AE4C4455223368077A55000000041389E20100023B0000";
 
 let server;
 let browser;
+/** Every page that is open, by its user. */
+const pages = [];
 
 function fulmar(words, input = "") {
   const where = ["--data", server.data, "--config", join(server.data, "fulmar.toml")];
@@ -44,6 +46,7 @@ async function open(user, viewport) {
   const context = await browser.newContext({ viewport, locale: "en-GB", acceptDownloads: true });
   context.setDefaultTimeout(PATIENCE_MS);
   const page = await context.newPage();
+  pages.push([user, page]);
   await noBackgroundSync(browser, page);
   await page.goto(`https://127.0.0.1:${server.port("https")}/`);
   await page.fill("#user", user);
@@ -138,7 +141,24 @@ async function openList(page, name) {
 
 const street = (meter) => `Gannet Hill ${Number(meter.slice(1))}`;
 
+/** What each page shows, for whoever reads why a step failed. */
+async function shown() {
+  const texts = pages.map(async ([user, page]) => {
+    const text = await page.innerText("body", { timeout: 5000 }).catch(({ message }) => message);
+    return `== ${user} at ${page.url()}\n${text.slice(0, 2000)}`;
+  });
+  return (await Promise.all(texts)).join("\n");
+}
+
 test("a utility's month", async () => {
+  try {
+    await month();
+  } catch (cause) {
+    throw new Error(`${cause.message}\n${await shown()}`, { cause });
+  }
+});
+
+async function month() {
   const office = await open("olga", DESK);
   await aYear(office);
   await office.reload();
@@ -230,4 +250,4 @@ test("a utility's month", async () => {
     [String(right), "corrected", String(second.value), "olga", "the photo shows it"],
   );
   assert.deepEqual(of(first.meter).map(({ flags }) => flags).sort(), ["", "superseded"]);
-});
+}
