@@ -23,6 +23,7 @@ use crate::metrics::Metrics;
 use crate::publish_hook::PublishHook;
 use crate::quota::Quota;
 use crate::rate_limiter::RateLimiter;
+use crate::redirect::Redirect;
 use crate::registry::Registry;
 use crate::retained::RetainedStore;
 use crate::session::{Session, SessionState};
@@ -83,6 +84,7 @@ pub struct Broker {
     revoked: RwLock<Arc<HashSet<u64>>>,
     pub(crate) tracer: OnceLock<Arc<dyn Tracer>>,
     control: OnceLock<Arc<dyn Control>>,
+    redirect: OnceLock<Arc<dyn Redirect>>,
 }
 
 impl std::fmt::Debug for Broker {
@@ -132,6 +134,7 @@ impl Broker {
             revoked: RwLock::default(),
             tracer: OnceLock::new(),
             control: OnceLock::new(),
+            redirect: OnceLock::new(),
         })
     }
 
@@ -283,6 +286,15 @@ impl Broker {
 
     pub(crate) fn control(&self) -> Option<&dyn Control> {
         self.control.get().map(|control| &**control)
+    }
+
+    /// Refuses every client from now on, and names the server to use instead. Only the first call counts.
+    pub fn set_redirect(&self, redirect: Arc<dyn Redirect>) {
+        drop(self.redirect.set(redirect));
+    }
+
+    pub(crate) fn redirect(&self) -> Option<&dyn Redirect> {
+        self.redirect.get().map(|redirect| &**redirect)
     }
 
     pub(crate) fn access_control(&self) -> Arc<AccessControl> {

@@ -50,6 +50,7 @@ mod publish_hook;
 mod quota;
 mod rate_limiter;
 mod read;
+mod redirect;
 mod registry;
 mod restore;
 mod retained;
@@ -92,6 +93,7 @@ pub use peer::{
 };
 pub use publish_hook::{Arrival, PublishHook};
 pub use read::{Denied, Readable, Reader};
+pub use redirect::Redirect;
 pub use shard::Shard;
 pub use time::Timestamp;
 pub use tracer::{Delivered, TraceNumber, Tracer};

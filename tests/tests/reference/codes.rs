@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{check, source, sources, table};
 
 /// Name in the code, packets, and when the broker sends it.
-const SENT: [[&str; 3]; 29] = [
+const SENT: [[&str; 3]; 30] = [
     ["Success", "any", "As requested; also Granted QoS 0 and Normal disconnection"],
     ["GrantedQos1", "SUBACK", "Subscribed at QoS 1"],
     ["GrantedQos2", "SUBACK", "Subscribed at QoS 2"],
@@ -35,7 +35,11 @@ const SENT: [[&str; 3]; 29] = [
         "CONNACK, PUBACK, PUBREC, SUBACK, DISCONNECT",
         "An access rule denies it; anonymous clients are not allowed; the token has expired",
     ],
-    ["ServerUnavailable", "CONNACK", "The platform cannot check users now, or storage fails"],
+    [
+        "ServerUnavailable",
+        "CONNACK",
+        "The platform cannot check users now, storage fails, or no node of a cluster serves",
+    ],
     ["ServerBusy", "CONNACK", "Too many logins wait to be checked"],
     [
         "Banned",
@@ -74,6 +78,11 @@ const SENT: [[&str; 3]; 29] = [
         "AdministrativeAction",
         "DISCONNECT",
         "An operator [disconnects](../administration.md) or bans the client, or deletes its session",
+    ],
+    [
+        "UseAnotherServer",
+        "CONNACK",
+        "A [node that stands by](../cluster.md#what-a-node-that-stands-by-does-with-clients) names the one that serves",
     ],
 ];
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fulmar_mqtt::codec::Frame;
 use fulmar_mqtt::packet::{Connack, Connect, LastWill};
 use fulmar_mqtt::topic::check_name;
-use fulmar_mqtt::{DecodeError, Packet, Property, PropertyBuf, ReasonCode, Version};
+use fulmar_mqtt::{DecodeError, Packet, Properties, Property, PropertyBuf, ReasonCode, Version};
 
 use super::auth::{Exchange, Method};
 use super::{Connection, State};
@@ -123,6 +123,9 @@ impl Connection {
     fn handle_connect(&mut self, shard: &mut Shard, connect: &Connect<'_>) {
         self.version = connect.version;
         self.bridge = connect.bridge;
+        if shard.broker().redirect().is_some() {
+            return self.redirect(shard, connect);
+        }
         let mut pending = match pending(connect, shard.broker().limits(), self.at.token.0) {
             Ok(pending) => pending,
             // With the code that 3.1.1 has for the error, if any.
@@ -443,10 +446,33 @@ impl Connection {
         self.refuse(shard, reason);
     }
 
+    /// Names the server to use instead (section 4.11), and closes.
+    fn redirect(&mut self, shard: &mut Shard, connect: &Connect<'_>) {
+        let transport = self.peer.transport;
+        let reference =
+            shard.broker().redirect().and_then(|redirect| redirect.reference(transport));
+        let Some(reference) = reference else {
+            return self.refuse_within(shard, ReasonCode::ServerUnavailable, largest(connect));
+        };
+        let (reason, most_bytes) = (ReasonCode::UseAnotherServer, largest(connect));
+        let mut properties = PropertyBuf::new();
+        properties.push(Property::ServerReference(&reference));
+        let properties = properties.as_properties();
+        let mut packet = Vec::new();
+        Connack { session_present: false, reason, properties }.encode(self.version, &mut packet);
+        if packet.len() > most_bytes as usize {
+            return self.refuse_within(shard, reason, most_bytes);
+        }
+        self.refuse_with(shard, reason, properties);
+    }
+
     /// Answers CONNECT with an error and closes. The client accepts packets of [`REFUSAL_BYTES`].
     pub(super) fn refuse(&mut self, shard: &mut Shard, reason: ReasonCode) {
+        self.refuse_with(shard, reason, Properties::NONE);
+    }
+
+    fn refuse_with(&mut self, shard: &mut Shard, reason: ReasonCode, properties: Properties<'_>) {
         shard.metrics().connect_refused.add(1);
-        let properties = fulmar_mqtt::Properties::NONE;
         let connack = Connack { session_present: false, reason, properties };
         connack.encode(self.version, &mut self.streams[0].out);
         self.state = State::New;

@@ -5,11 +5,24 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::document::Config;
-use super::sections::{Auto, Enabled, set};
+use super::sections::{Auto, Enabled, Listeners, set};
 use crate::exit::Usage;
 
 /// Longest name of a node.
 const MAX_NODE: usize = 64;
+/// Of URLs in `addresses`: the listeners that clients can be redirected to.
+const SCHEMES: [&str; 5] = ["mqtt", "mqtts", "ws", "wss", "quic"];
+
+/// What a node that stands by does with clients.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Standby {
+    /// It does not listen, so that their connections are refused at once.
+    #[default]
+    Refuse,
+    /// It answers with the address of the node that serves.
+    Redirect,
+}
 
 /// A node of a cluster.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -28,6 +41,10 @@ pub(crate) struct Cluster {
     pub(crate) node: String,
     /// The address at which clients reach this node; what other nodes show.
     pub(crate) address: String,
+    /// URLs of listeners that clients reach elsewhere than at that host and their own port.
+    pub(crate) addresses: Vec<String>,
+    /// What it does with clients while it stands by.
+    pub(crate) standby: Standby,
     /// Addresses of the servers' monitoring ports.
     pub(crate) monitoring: Vec<String>,
     /// Whether one server without replicas is enough.
@@ -40,6 +57,25 @@ impl Cluster {
         !self.servers.is_empty()
     }
 
+    /// Where clients reach this node with these listeners: a URL per transport.
+    pub(crate) fn urls(&self, listeners: &Listeners) -> Vec<String> {
+        let (host, port) = host_and_port(&self.address);
+        let mut urls = self.addresses.clone();
+        for (name, addresses) in listeners.mqtt_listeners() {
+            let own = addresses.first().map(|address| address.port());
+            let port = if name == "mqtt" { port.or(own) } else { own };
+            let port = port.filter(|port| *port != 0 && own.is_some());
+            if let Some(port) = port
+                && !host.is_empty()
+                && SCHEMES.contains(&name)
+                && !self.addresses.iter().any(|url| scheme(url) == Some(name))
+            {
+                urls.push(format!("{name}://{host}:{port}"));
+            }
+        }
+        urls
+    }
+
     /// The files that it names, with their keys.
     pub(crate) fn files(&self) -> [(String, &Path); 4] {
         [
@@ -49,6 +85,52 @@ impl Cluster {
             ("[cluster] key".to_owned(), &self.key),
         ]
     }
+}
+
+/// The host of `HOST[:PORT]`, and the port. IPv6 addresses have brackets.
+fn host_and_port(address: &str) -> (&str, Option<u16>) {
+    let parts = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+    match parts.map(|(host, port)| (host, port.parse().ok())) {
+        Some((host, Some(port))) => (host, Some(port)),
+        _ => (address, None),
+    }
+}
+
+fn scheme(url: &str) -> Option<&str> {
+    url.split_once("://").map(|(scheme, _)| scheme)
+}
+
+/// Whether a text can be in a Server Reference: `HOST` or `HOST:PORT`, IPv6 addresses in brackets.
+fn is_authority(text: &str) -> bool {
+    let authority = text.parse::<http::uri::Authority>().ok();
+    authority.is_some_and(|it| !it.host().is_empty() && !it.as_str().contains('@'))
+}
+
+fn check_addresses(cluster: &Cluster) -> Result<(), Usage> {
+    let (address, urls) = (&cluster.address, &cluster.addresses);
+    if !address.is_empty() && !is_authority(address) {
+        return Err(Usage(format!(
+            "[cluster] address = {address:?}: write HOST or HOST:PORT, such as n1.example:1883"
+        )));
+    }
+    for url in urls {
+        let parts = url.split_once("://");
+        let port = parts.and_then(|(_, authority)| host_and_port(authority).1);
+        if !parts.is_some_and(|(name, at)| SCHEMES.contains(&name) && is_authority(at))
+            || port.is_none()
+        {
+            return Err(Usage(format!(
+                "[cluster] addresses = {url:?}: write the URL of a listener, such as mqtts://n1.example:8883 or \
+                 quic://n1.example:443"
+            )));
+        }
+    }
+    if cluster.standby == Standby::Redirect && address.is_empty() && urls.is_empty() {
+        return Err(Usage(
+            "[cluster] standby = \"redirect\" needs address: where clients reach this node when it serves".to_owned(),
+        ));
+    }
+    Ok(())
 }
 
 /// Checks the section, and that nothing is configured whose state would stay on one machine.
@@ -82,6 +164,7 @@ pub(super) fn check(config: &Config) -> Result<(), Usage> {
             return wrong(format!("[cluster] monitoring = {address:?}: write http://HOST:8222"));
         }
     }
+    check_addresses(cluster)?;
     if set(&cluster.cert).is_some() != set(&cluster.key).is_some() {
         return wrong("[cluster] cert and key go together: set both, or neither".to_owned());
     }
@@ -142,6 +225,33 @@ mod tests {
         ] {
             let error = read(more).unwrap_err();
             assert!(error.contains("[cluster]") && error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn clients_reach_a_node_by_each_of_its_listeners() {
+        let config = "address = \"n1.example\"\naddresses = [\"quic://n1.example:443\"]\n\
+                      [listeners]\nmqtt = [\"[::]:1883\"]\nmqtts = [\"[::]:9999\"]\nws = []\nquic = [\"[::]:1\"]\n";
+        let config = read(config).unwrap();
+        let urls = config.cluster.urls(&config.listeners);
+        assert_eq!(
+            urls,
+            ["quic://n1.example:443", "mqtt://n1.example:1883", "mqtts://n1.example:9999"]
+        );
+        for (address, url) in [("h:7", "mqtt://h:7"), ("[::1]", "mqtt://[::1]:1883")] {
+            let more = format!("address = {address:?}\n[listeners]\nmqtt = [\"[::]:1883\"]\n");
+            let config = read(&more).unwrap();
+            assert_eq!(config.cluster.urls(&config.listeners)[0], url);
+        }
+        for more in [
+            "standby = \"redirect\"\n",
+            "address = \"mqtt://a\"\n",
+            "address = \"a b\"\n",
+            "addresses = [\"a:1\"]\n",
+            "addresses = [\"https://a:1\"]\n",
+            "addresses = [\"quic://a\"]\n",
+        ] {
+            assert!(read(more).unwrap_err().contains("[cluster]"), "{more}");
         }
     }
 

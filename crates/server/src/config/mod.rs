@@ -28,11 +28,13 @@ mod upstreams;
 use std::path::{Path, PathBuf};
 
 #[cfg_attr(not(feature = "cluster"), allow(unused_imports))]
-pub(crate) use cluster::Cluster;
+pub(crate) use cluster::{Cluster, Standby};
 pub use document::Config;
 pub(crate) use memory::available_to;
 pub(crate) use otlp::Otlp;
 use read::Source;
+#[cfg(feature = "cluster")]
+pub(crate) use sections::Listeners;
 pub(crate) use sections::{AclRule, Acme, Auth, AuthHttp, CrlExpired, Tls, set};
 pub(crate) use upstream::Upstream;
 

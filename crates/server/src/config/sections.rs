@@ -93,6 +93,18 @@ impl Listeners {
         ]
     }
 
+    /// Those that may name another node while this one stands by. A URL's scheme has the same name.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn redirecting_mut(&mut self) -> [(&'static str, &mut Vec<SocketAddr>); 5] {
+        [
+            ("mqtt", &mut self.mqtt),
+            ("mqtts", &mut self.mqtts),
+            ("ws", &mut self.ws),
+            ("wss", &mut self.wss),
+            ("quic", &mut self.quic),
+        ]
+    }
+
     /// The listeners for CoAP by name, each with its default address.
     pub(crate) fn coap_listeners(&self) -> [(&'static str, &[SocketAddr], SocketAddr); 2] {
         [("coap", &self.coap, COAP), ("coaps", &self.coaps, COAPS)]

@@ -184,15 +184,19 @@ impl Running {
         mqtt_sn: &[SocketAddr],
         http: &[SocketAddr],
     ) -> Vec<(&'static str, SocketAddr)> {
-        let streams = self.names.iter().copied().zip(self.server.bound().iter().copied());
         let named = |name, addresses: &[SocketAddr]| {
             addresses.iter().map(|&address| (name, address)).collect::<Vec<_>>()
         };
-        let quic = named("quic", self.server.bound_quic());
         let web = [named("https", &web.https), named("webtransport", &web.webtransport)];
         let udp = coap.iter().copied().chain(named("mqtt_sn", mqtt_sn));
-        let all = streams.chain(quic).chain(web.into_iter().flatten()).chain(udp);
+        let all = self.mqtt().into_iter().chain(web.into_iter().flatten()).chain(udp);
         all.chain(named("http", http)).collect()
+    }
+
+    /// The listeners of [`start`] with their actual addresses.
+    pub(super) fn mqtt(&self) -> Vec<(&'static str, SocketAddr)> {
+        let streams = self.names.iter().copied().zip(self.server.bound().iter().copied());
+        streams.chain(self.server.bound_quic().iter().map(|&address| ("quic", address))).collect()
     }
 }
 

@@ -37,6 +37,9 @@ pub(super) struct Lease {
     pub(super) node: String,
     /// Where clients reach it; empty if that is not configured.
     pub(super) address: String,
+    /// Where clients reach it by each transport, as URLs; none from older versions.
+    #[serde(default)]
+    pub(super) addresses: Vec<String>,
     /// The process of that node.
     pub(super) incarnation: u64,
     /// Counts the renewals, so that each changes the record.
@@ -87,6 +90,12 @@ impl Watch {
     /// The node that serves, as far as is known.
     pub(super) fn holder(&self) -> Option<&Lease> {
         self.seen.as_ref().map(|(_, lease)| lease).filter(|lease| !lease.released)
+    }
+
+    /// The node that serves, if it has renewed the lease lately enough to acknowledge anything.
+    pub(super) fn serves(&self, now: Instant) -> Option<&Lease> {
+        let since = self.unchanged_since?;
+        self.holder().filter(|_| now.duration_since(since) < LASTS)
     }
 
     /// Looks at the record at `now`. Returns the revision at which the lease may be taken, if it is free.
@@ -302,6 +311,22 @@ mod tests {
         assert_eq!(watch.holder().unwrap().node, "a");
         let later = start + Duration::from_secs(5);
         assert_eq!(free_after(&mut watch, later, 8), Some(4), "it was renewed");
+    }
+
+    #[test]
+    fn a_node_serves_until_it_has_not_renewed_the_lease_for_three_seconds() {
+        let (mut watch, start) = (Watch::default(), Instant::now());
+        assert_eq!(watch.serves(start), None);
+        let at = |seconds| start + Duration::from_secs(seconds);
+        for (second, serves) in [(0, true), (2, true), (3, false)] {
+            watch.look(Some(&entry(7, false)), at(second));
+            assert_eq!(watch.serves(at(second)).is_some(), serves, "{second}");
+        }
+        watch.look(Some(&entry(8, false)), at(4));
+        assert!(watch.serves(at(4)).is_some(), "renewed");
+        assert!(watch.serves(at(7)).is_none(), "nobody can be asked");
+        watch.look(Some(&entry(9, true)), at(7));
+        assert_eq!(watch.serves(at(7)), None, "released");
     }
 
     #[test]

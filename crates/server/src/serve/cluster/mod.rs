@@ -2,7 +2,7 @@
 //!
 //! 1. It stands by: its copy of the database follows the log ([`replica`]), it answers `/health/ready` with 503 and the
 //!    name of the node that serves, and has no other listener. A client's connection is refused at once, which every
-//!    client with a list of addresses and every load balancer understands.
+//!    client with a list of addresses and every load balancer understands. Or it names the node that serves ([`redirect`]).
 //! 2. It takes the lease when that is free ([`lease`]), claims the log, and starts a server on its copy.
 //! 3. It gives way when another node has the lease or the log: the server ends at once, and the node stands by.
 //!
@@ -14,6 +14,7 @@ mod commands;
 mod journal;
 mod lease;
 mod membership;
+mod redirect;
 mod replica;
 mod shared_files;
 mod standby;
@@ -84,7 +85,7 @@ pub(super) fn run(
 ) -> anyhow::Result<()> {
     let Some((mut node, mut follower)) = Node::open(config, signals)? else { return Ok(()) };
     loop {
-        let stand_by = StandBy::start(&node.config)?;
+        let stand_by = StandBy::start(&mut node.config)?;
         let stood = stand_by.wait(&mut node, follower, signals);
         drop(stand_by);
         let (taken, keeper) = match stood? {
@@ -179,6 +180,7 @@ impl Node {
         Lease {
             node: self.config.cluster.node.clone(),
             address: self.config.cluster.address.clone(),
+            addresses: self.config.cluster.urls(&self.config.listeners),
             incarnation: self.incarnation,
             ..Lease::default()
         }

@@ -14,9 +14,10 @@ use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
 
 use super::lease::{self, Keeper, Watch};
+use super::redirect::{Redirecting, Target};
 use super::replica::{self, Read};
 use super::{Node, membership};
-use crate::config::Config;
+use crate::config::{Config, Standby};
 use crate::serve::admin::StandBySocket;
 use crate::serve::listeners::where_to_change;
 use crate::serve::stored::TakenOver;
@@ -38,9 +39,11 @@ pub(super) enum Stood {
     TakeOver(Box<(TakenOver, Keeper)>),
 }
 
-/// The `http` listener of a node that stands by.
+/// The listeners of a node that stands by.
 pub(super) struct StandBy {
     serving: Arc<Mutex<String>>,
+    target: Arc<Target>,
+    redirecting: Option<Redirecting>,
     /// Answers `fulmar ctl` with the node that serves.
     _socket: Option<StandBySocket>,
     /// Ends with this.
@@ -48,11 +51,11 @@ pub(super) struct StandBy {
 }
 
 impl StandBy {
-    /// Binds the `http` addresses.
+    /// Binds the `http` addresses, and those of MQTT clients if they are to be redirected.
     ///
     /// # Errors
     /// An address cannot be bound.
-    pub(super) fn start(config: &Config) -> anyhow::Result<StandBy> {
+    pub(super) fn start(config: &mut Config) -> anyhow::Result<StandBy> {
         let serving = Arc::new(Mutex::new("no node".to_owned()));
         let router = axum::Router::new()
             .route("/health/live", get(|| async { "ok\n" }))
@@ -66,8 +69,14 @@ impl StandBy {
         };
         let http = Plain::start(&config.listeners.http, &limits, &bodies, router);
         let http = http.with_context(|| where_to_change("http"))?;
-        let socket = StandBySocket::start(&config.data_dir(), &serving);
-        Ok(StandBy { serving, _socket: socket, http })
+        let data = config.data_dir();
+        let socket = StandBySocket::start(&data, &serving);
+        let target = Arc::new(Target::default());
+        let redirecting = match config.cluster.standby {
+            Standby::Refuse => None,
+            Standby::Redirect => Some(Redirecting::start(config, &data, Arc::clone(&target))?),
+        };
+        Ok(StandBy { serving, target, redirecting, _socket: socket, http })
     }
 
     /// Follows the log until this node takes over, or the process is to stop.
@@ -80,15 +89,19 @@ impl StandBy {
         mut follower: Follower,
         signals: &mut Signals,
     ) -> anyhow::Result<Stood> {
-        let bound: Vec<_> = self.http.bound().iter().map(|at| format!(" http={at}")).collect();
-        membership::say(&format!("standby{}", bound.concat()))?;
+        membership::say(&self.line())?;
         crate::serve::notify::ready();
         let mut watch = Watch::new(node.incarnation);
         let (mut look_at, mut flush_at) = (Instant::now(), Instant::now() + FLUSH);
         let mut length_at = Instant::now() + replica::length_pause();
         loop {
-            if signals.pending().any(|signal| signal != SIGHUP) {
-                return Ok(Stood::Stop(Box::new(follower)));
+            for signal in signals.pending() {
+                if signal != SIGHUP {
+                    return Ok(Stood::Stop(Box::new(follower)));
+                }
+                if let Some(redirecting) = &self.redirecting {
+                    redirecting.reload(&node.config);
+                }
             }
             let (kept, read) = follow(follower, node)?;
             follower = kept;
@@ -124,22 +137,33 @@ impl StandBy {
         }
     }
 
+    /// The line on standard output: `standby` and every listener.
+    fn line(&self) -> String {
+        let mut all = self.redirecting.as_ref().map(Redirecting::bound).unwrap_or_default();
+        all.extend(self.http.bound().iter().map(|&at| ("http", at)));
+        let words = all.iter().map(|(name, address)| format!(" {name}={address}"));
+        std::iter::once("standby".to_owned()).chain(words).collect()
+    }
+
     /// Takes the lease, if it is free.
     fn try_lease(&self, node: &Node, watch: &mut Watch) -> Option<Keeper> {
         let entry = match lease::read(&node.shared.control) {
             Ok(entry) => entry,
             Err(error) => {
                 tracing::debug!(%error, "lease not read");
+                self.name(watch);
                 return None;
             }
         };
         let revision = watch.look(entry.as_ref(), Instant::now());
+        self.name(watch);
         let shown = watch.holder().map_or_else(|| "no node".to_owned(), lease::Lease::shown);
         *self.serving.lock() = shown;
         let held_off = node.hold_off.is_some_and(|until| Instant::now() < until);
         let revision = revision.filter(|_| !held_off)?;
         match Keeper::take(&node.shared.control, node.lease(), revision) {
             Ok(Some(keeper)) => {
+                self.target.set(&[]);
                 tracing::info!("took the lease");
                 Some(keeper)
             }
@@ -153,6 +177,12 @@ impl StandBy {
                 None
             }
         }
+    }
+
+    /// Names the node that serves to clients.
+    fn name(&self, watch: &Watch) {
+        let serves = watch.serves(Instant::now());
+        self.target.set(serves.map_or(&[][..], |lease| &lease.addresses[..]));
     }
 
     /// Stores a snapshot when the log has become long.
