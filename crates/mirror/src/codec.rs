@@ -30,7 +30,8 @@ impl TryFrom<ValueRef<'_>> for Value {
         Ok(match SqlValue::try_from(value)? {
             SqlValue::Null => Value::Null,
             SqlValue::Integer(it) => Value::Integer(it),
-            SqlValue::Real(it) => Value::Real(it),
+            // Zero has two forms, which SQLite takes for equal: as part of a key, they must not be two rows.
+            SqlValue::Real(it) => Value::Real(it + 0.0),
             SqlValue::Text(it) => Value::Text(it),
             SqlValue::Blob(it) => Value::Blob(it),
         })

@@ -5,16 +5,21 @@
 //! replaces what its own file has by all rows that are shared. So there is no moment at which a node shows a change that
 //! another one could lack.
 //!
+//! A large database is not replaced: while its node stands by, a [`Copy`] follows the rows that change, and knows up to
+//! which record of the log it has them.
+//!
 //! A row is shared whole, under the names of its columns: a version that adds a column with a default still reads rows
 //! without it.
 #![forbid(unsafe_code)]
 
 mod codec;
+mod copy;
 mod mirror;
 mod rows;
 
+pub use copy::{Changes, Copy};
 pub use mirror::{CommitError, Mirror};
-pub use rows::{all, replace};
+pub use rows::{all, each, key_prefix, replace};
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,21 +37,31 @@ pub struct NotShared(pub String);
 
 /// What shares the rows of one database.
 pub trait Share: Send + Sync + fmt::Debug {
-    /// Shares changes, all or none. When it returns, every node that takes over later has them.
+    /// Shares changes, all or none. When it returns, every node that takes over later has them. Returns the number of a
+    /// record of the log that has them or comes later.
     ///
     /// # Errors
-    /// They are not shared, or that is not known because this node ends.
-    fn share(&self, changes: Vec<RowChange>) -> Result<(), NotShared>;
+    /// They are not shared, or that is not known because this node ends; then it shares nothing any more.
+    fn share(&self, changes: Vec<RowChange>) -> Result<u64, NotShared>;
+
+    /// A [`Copy`] has everything up to this record, durably.
+    fn stored(&self, number: u64);
 
     /// Changes are shared that this node's own file does not have: it must stop serving.
     fn lags_behind(&self, why: &str);
 }
 
 /// What a node gets when it takes over.
-#[derive(Debug)]
 pub struct Shared {
     /// All rows.
     pub rows: Rows,
     /// For changes.
     pub with: Arc<dyn Share>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Rows have secrets.
+        f.debug_struct("Shared").field("with", &self.with).finish_non_exhaustive()
+    }
 }

@@ -1,15 +1,19 @@
 //! A connection whose transactions are shared before they are committed.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rusqlite::{Connection, OptionalExtension as _, Result, Transaction, params_from_iter};
 
 use crate::codec::{Key, Value, encode};
+use crate::copy::set_position;
 use crate::rows::{self, Table, columns, sequence};
 use crate::{NotShared, RowChange, Share, Shared};
 
 /// Columns of a primary key at most.
-const MAX_KEY: usize = 3;
+const MAX_KEY: usize = 4;
+/// Bytes of the changes of one transaction at most: nodes have all of them in memory.
+const MAX_BYTES: usize = 256 << 20;
 
 /// Why a transaction is not committed. It is rolled back.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +31,10 @@ pub enum CommitError {
 pub struct Mirror {
     tables: Vec<Table>,
     with: Arc<dyn Share>,
+    /// Whether the database knows its position in the log.
+    is_copy: bool,
+    /// Changes are shared that the database does not have.
+    lags_behind: AtomicBool,
 }
 
 impl Mirror {
@@ -41,15 +49,37 @@ impl Mirror {
         shared: Shared,
     ) -> Result<Mirror> {
         rows::replace(connection, tables, &shared.rows)?;
+        Mirror::start(connection, tables, shared.with, false)
+    }
+
+    /// Follows the changes of a database that was a [`crate::Copy`] up to the end of the log. All changes of its tables
+    /// must be committed with [`Mirror::commit_open`].
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn follow(
+        connection: &Connection,
+        tables: &[&'static str],
+        with: Arc<dyn Share>,
+    ) -> Result<Mirror> {
+        Mirror::start(connection, tables, with, true)
+    }
+
+    fn start(
+        connection: &Connection,
+        tables: &[&'static str],
+        with: Arc<dyn Share>,
+        is_copy: bool,
+    ) -> Result<Mirror> {
         // A row that makes room for another one with the same contents of a unique column is a change, too.
         connection.pragma_update(None, "recursive_triggers", true)?;
-        connection.execute_batch("CREATE TEMP TABLE changed (in_table, a, b, c)")?;
+        connection.execute_batch("CREATE TEMP TABLE changed (in_table, a, b, c, d)")?;
         let tables: Vec<Table> =
             tables.iter().map(|name| Table::of(connection, name)).collect::<Result<_>>()?;
         for (number, table) in tables.iter().enumerate() {
             connection.execute_batch(&triggers(number, table))?;
         }
-        Ok(Mirror { tables, with: shared.with })
+        Ok(Mirror { tables, with, is_copy, lags_behind: AtomicBool::new(false) })
     }
 
     /// Commits a transaction when its changes are shared; one without changes at once.
@@ -57,21 +87,70 @@ impl Mirror {
     /// # Errors
     /// See [`CommitError`].
     pub fn commit(&self, transaction: Transaction<'_>) -> std::result::Result<(), CommitError> {
-        let changes = self.changes(&transaction)?;
+        let shared = self.share(&transaction)?;
+        self.committed(transaction.commit(), shared)
+    }
+
+    /// The same for the transaction that is open at this connection. After an error it may still be open.
+    ///
+    /// # Errors
+    /// See [`CommitError`].
+    pub fn commit_open(&self, connection: &Connection) -> std::result::Result<(), CommitError> {
+        let shared = self.share(connection)?;
+        self.committed(connection.execute_batch("COMMIT"), shared)
+    }
+
+    /// Shares what the open transaction has changed; returns the record, if there are changes.
+    fn share(&self, connection: &Connection) -> std::result::Result<Option<u64>, CommitError> {
+        let changes = self.changes(connection)?;
         if changes.is_empty() {
-            return Ok(transaction.commit()?);
+            return Ok(None);
         }
-        self.with.share(changes)?;
-        transaction.commit().inspect_err(|error| self.with.lags_behind(&error.to_string()))?;
-        Ok(())
+        if self.lags_behind.load(Ordering::Relaxed) {
+            return Err(NotShared("this node ends".to_owned()).into());
+        }
+        let bytes =
+            |(key, value): &RowChange| key.len() + value.as_ref().map_or(0, |value| value.len());
+        let bytes: usize = changes.iter().map(bytes).sum();
+        if bytes > MAX_BYTES {
+            let text = format!(
+                "the change is too large for the cluster's log ({bytes} bytes, at most {MAX_BYTES})"
+            );
+            return Err(NotShared(text).into());
+        }
+        let number = self.with.share(changes)?;
+        if self.is_copy {
+            set_position(connection, number).inspect_err(|error| self.lag_behind(error))?;
+        }
+        Ok(Some(number))
+    }
+
+    fn committed(
+        &self,
+        outcome: Result<()>,
+        shared: Option<u64>,
+    ) -> std::result::Result<(), CommitError> {
+        if let Some(number) = shared {
+            match &outcome {
+                Ok(()) if self.is_copy => self.with.stored(number),
+                Ok(()) => {}
+                Err(error) => self.lag_behind(error),
+            }
+        }
+        Ok(outcome?)
+    }
+
+    fn lag_behind(&self, error: &rusqlite::Error) {
+        self.lags_behind.store(true, Ordering::Relaxed);
+        self.with.lags_behind(&error.to_string());
     }
 
     /// What this transaction has changed. The notes are removed with it.
-    fn changes(&self, transaction: &Transaction<'_>) -> Result<Vec<RowChange>> {
+    fn changes(&self, transaction: &Connection) -> Result<Vec<RowChange>> {
         let mut changes = Vec::new();
         for (number, table) in self.tables.iter().enumerate() {
             let before = changes.len();
-            let sql = "SELECT DISTINCT a, b, c FROM temp.changed WHERE in_table = ?1";
+            let sql = "SELECT DISTINCT a, b, c, d FROM temp.changed WHERE in_table = ?1";
             let mut noted = transaction.prepare_cached(sql)?;
             let mut noted = noted.query([number as i64])?;
             let sql = format!("SELECT * FROM \"{}\" WHERE {}", table.name, table.has_key());
@@ -135,33 +214,47 @@ mod tests {
 
     /// What is shared, and whether more is refused.
     #[derive(Debug, Default)]
-    struct Store(Mutex<(Contents, bool)>);
+    struct Store(Mutex<State>);
+
+    #[derive(Debug, Default)]
+    struct State {
+        rows: Contents,
+        log: Vec<Vec<RowChange>>,
+        refuses: bool,
+        stored: u64,
+        lagging: Option<String>,
+    }
 
     type Contents = BTreeMap<Box<[u8]>, Arc<[u8]>>;
 
     impl Store {
         fn rows(&self) -> Rows {
-            self.0.lock().0.iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
+            self.0.lock().rows.iter().map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
         }
     }
 
     impl Share for Store {
-        fn share(&self, changes: Vec<RowChange>) -> std::result::Result<(), NotShared> {
-            let (rows, refuses) = &mut *self.0.lock();
-            if *refuses {
+        fn share(&self, changes: Vec<RowChange>) -> std::result::Result<u64, NotShared> {
+            let mut store = self.0.lock();
+            if store.refuses {
                 return Err(NotShared("another node serves".to_owned()));
             }
+            store.log.push(changes.clone());
             for (key, value) in changes {
                 match value {
-                    Some(value) => drop(rows.insert(key, value)),
-                    None => drop(rows.remove(&key)),
+                    Some(value) => drop(store.rows.insert(key, value)),
+                    None => drop(store.rows.remove(&key)),
                 }
             }
-            Ok(())
+            Ok(store.log.len() as u64)
+        }
+
+        fn stored(&self, number: u64) {
+            self.0.lock().stored = number;
         }
 
         fn lags_behind(&self, why: &str) {
-            panic!("{why}");
+            self.0.lock().lagging = Some(why.to_owned());
         }
     }
 
@@ -229,13 +322,13 @@ mod tests {
         let mirror = attach(&mut node, &store);
         change(&mut node, &mirror, "INSERT INTO pair VALUES (1, 'x')").unwrap();
         let before = sorted(&node);
-        store.0.lock().1 = true;
+        store.0.lock().refuses = true;
         let error = change(&mut node, &mirror, "DELETE FROM pair").unwrap_err();
         assert_eq!(error.to_string(), "another node serves");
         assert_eq!(sorted(&node), before);
         // Without changes, nobody is asked.
         change(&mut node, &mirror, "DELETE FROM entry").unwrap();
-        store.0.lock().1 = false;
+        store.0.lock().refuses = false;
         change(&mut node, &mirror, "INSERT INTO pair VALUES (1, 'y')").unwrap();
         assert_eq!(sorted(&node), store.rows());
     }
@@ -250,5 +343,91 @@ mod tests {
         let error = rows::replace(&mut node, &TABLES, &rows).unwrap_err();
         assert!(error.to_string().contains("future"), "{error}");
         assert_eq!(sorted(&node).len(), 1);
+    }
+
+    const LARGE: &str = "
+        CREATE TABLE parent (id TEXT PRIMARY KEY, name TEXT UNIQUE) WITHOUT ROWID;
+        CREATE TABLE child (
+            a INTEGER, b REAL, c TEXT, d INTEGER, parent TEXT REFERENCES parent (id) ON DELETE CASCADE,
+            PRIMARY KEY (a, b, c, d)
+        ) WITHOUT ROWID;";
+    const LARGE_TABLES: [&str; 2] = ["parent", "child"];
+
+    fn copy() -> crate::Copy {
+        let connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch(LARGE).unwrap();
+        crate::Copy::new(connection, &LARGE_TABLES).unwrap()
+    }
+
+    /// The writer's side of a copy, which keeps no other connection.
+    fn follow(store: &Arc<Store>) -> (Connection, Mirror) {
+        let connection = copy().connection();
+        connection.pragma_update(None, "foreign_keys", true).unwrap();
+        let mirror = Mirror::follow(&connection, &LARGE_TABLES, Arc::clone(store) as _).unwrap();
+        (connection, mirror)
+    }
+
+    fn change_open(
+        connection: &Connection,
+        mirror: &Mirror,
+        sql: &str,
+    ) -> std::result::Result<(), CommitError> {
+        connection.execute_batch(&format!("BEGIN; {sql}")).unwrap();
+        mirror
+            .commit_open(connection)
+            .inspect_err(|_| connection.execute_batch("ROLLBACK").unwrap())
+    }
+
+    #[test]
+    fn a_copy_follows_what_changes_and_knows_how_far_it_is() {
+        let store = Arc::<Store>::default();
+        let (connection, mirror) = follow(&store);
+        let mut copy = copy();
+        assert_eq!(copy.position().unwrap(), None);
+        for (number, sql) in (1..).zip([
+            "INSERT INTO parent VALUES ('p', 'x'), ('q', 'y')",
+            "INSERT INTO child VALUES (1, -0.0, 'a', 1, 'p'), (1, 0.5, 'a', 1, 'p'), (2, 0.5, 'a', 1, 'q')",
+            // Names change places; no order of single rows keeps them apart.
+            "UPDATE parent SET name = 'z' WHERE id = 'p'; UPDATE parent SET name = 'x' WHERE id = 'q'; UPDATE parent SET name = 'y' WHERE id = 'p'",
+            // What refers to a row goes with it, and zero is zero.
+            "DELETE FROM child WHERE b = 0.0; DELETE FROM parent WHERE id = 'q'",
+            "DELETE FROM parent; INSERT INTO parent VALUES ('r', 'x')",
+        ]) {
+            change_open(&connection, &mirror, sql).unwrap();
+            assert_eq!(store.0.lock().stored, number);
+            let mut changes = copy.change().unwrap();
+            for (key, value) in store.0.lock().log.last().unwrap() {
+                changes.set(key, value.as_deref()).unwrap();
+            }
+            changes.commit(number).unwrap();
+            assert_eq!(copy.position().unwrap(), Some(number));
+            let mut rows = Rows::new();
+            copy.each(&mut |key, value| {
+                rows.push((key.to_vec(), value.to_vec()));
+                Ok(())
+            })
+            .unwrap();
+            rows.sort();
+            assert_eq!(rows, store.rows(), "{sql}");
+        }
+        // It takes over where it is.
+        assert_eq!(copy.position().unwrap(), Some(5));
+        copy.start_over().unwrap();
+        assert_eq!(copy.position().unwrap(), None);
+    }
+
+    #[test]
+    fn a_node_whose_file_lags_behind_shares_nothing_more() {
+        let store = Arc::<Store>::default();
+        let (connection, mirror) = follow(&store);
+        let fails = "CREATE TEMP TRIGGER fails BEFORE INSERT ON main.shared_position
+                     BEGIN SELECT RAISE(ABORT, 'the disk is full'); END";
+        connection.execute_batch(fails).unwrap();
+        change_open(&connection, &mirror, "INSERT INTO parent VALUES ('p', 'x')").unwrap_err();
+        assert_eq!(store.0.lock().lagging.as_deref(), Some("the disk is full"));
+        connection.execute_batch("DROP TRIGGER fails").unwrap();
+        let error = change_open(&connection, &mirror, "INSERT INTO parent VALUES ('q', 'y')");
+        assert_eq!(error.unwrap_err().to_string(), "this node ends");
+        assert_eq!(store.0.lock().log.len(), 1);
     }
 }

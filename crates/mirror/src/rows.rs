@@ -62,19 +62,35 @@ pub(crate) fn sequence(connection: &Connection, table: &str) -> Result<Option<(K
 /// SQLite's.
 pub fn all(connection: &Connection, tables: &[&'static str]) -> Result<Rows> {
     let mut all = Rows::new();
+    each(connection, tables, &mut |key, value| {
+        all.push((key.to_vec(), value.to_vec()));
+        Ok(())
+    })?;
+    Ok(all)
+}
+
+/// Shows each row of these tables, as it would be shared, to `see`.
+///
+/// # Errors
+/// SQLite's, and those of `see`.
+pub fn each(
+    connection: &Connection,
+    tables: &[&'static str],
+    see: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
+) -> Result<()> {
     for name in tables {
         let table = Table::of(connection, name)?;
         let mut statement = connection.prepare(&format!("SELECT * FROM \"{name}\""))?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
             let columns = columns(row)?;
-            all.push((encode(&table.key_of(&columns))?, encode(&columns)?));
+            see(&encode(&table.key_of(&columns))?, &encode(&columns)?)?;
         }
         if let Some((key, columns)) = sequence(connection, name)? {
-            all.push((encode(&key)?, encode(&columns)?));
+            see(&encode(&key)?, &encode(&columns)?)?;
         }
     }
-    Ok(all)
+    Ok(())
 }
 
 /// Makes `rows` everything that these tables have, in one transaction.
@@ -83,33 +99,70 @@ pub fn all(connection: &Connection, tables: &[&'static str]) -> Result<Rows> {
 /// SQLite's; rows of other tables, which a newer version has made; then nothing has changed.
 pub fn replace(connection: &mut Connection, tables: &[&'static str], rows: &Rows) -> Result<()> {
     let transaction = connection.transaction()?;
-    for table in tables {
-        transaction.execute(&format!("DELETE FROM \"{table}\""), [])?;
-    }
-    let mut sequences = Vec::new();
+    clear(&transaction, tables)?;
     for (key, value) in rows {
-        let (key, columns): (Key, Columns) = (decode(key)?, decode(value)?);
-        if key.table == SEQUENCE {
-            sequences.push(columns);
-        } else if tables.contains(&key.table.as_str()) {
-            insert(&transaction, &key.table, &columns)?;
-        } else {
-            let text = format!("rows of a table {:?}, which this version does not have", key.table);
-            return Err(rusqlite::Error::ToSqlConversionFailure(text.into()));
-        }
-    }
-    for columns in sequences {
-        let name = columns.iter().find(|column| column.0 == "name").map(|column| &column.1);
-        transaction.execute("DELETE FROM sqlite_sequence WHERE name IS ?1", [name])?;
-        insert(&transaction, SEQUENCE, &columns)?;
+        put(&transaction, tables, key, value)?;
     }
     transaction.commit()
+}
+
+/// How the keys of a table's rows begin, as they are shared.
+///
+/// # Errors
+/// The name cannot be encoded.
+pub fn key_prefix(table: &str) -> Result<Vec<u8>> {
+    encode(&table)
+}
+
+/// Removes all rows.
+pub(crate) fn clear(connection: &Connection, tables: &[&'static str]) -> Result<()> {
+    for table in tables {
+        connection.execute(&format!("DELETE FROM \"{table}\""), [])?;
+    }
+    Ok(())
+}
+
+/// Stores a row in place of the one with the same key.
+pub(crate) fn put(
+    connection: &Connection,
+    tables: &[&'static str],
+    key: &[u8],
+    value: &[u8],
+) -> Result<()> {
+    let (key, columns): (Key, Columns) = (decode(key)?, decode(value)?);
+    if key.table == SEQUENCE {
+        let sql = "DELETE FROM sqlite_sequence WHERE name IS ?1";
+        connection.prepare_cached(sql)?.execute(params_from_iter(&key.columns))?;
+    } else {
+        known(tables, &key)?;
+    }
+    insert(connection, &key.table, &columns)
+}
+
+/// Removes the row with a key.
+pub(crate) fn remove(connection: &Connection, tables: &[Table], key: &[u8]) -> Result<()> {
+    let key: Key = decode(key)?;
+    let Some(table) = tables.iter().find(|table| table.name == key.table) else {
+        return Err(unknown(&key));
+    };
+    let sql = format!("DELETE FROM \"{}\" WHERE {}", table.name, table.has_key());
+    connection.prepare_cached(&sql)?.execute(params_from_iter(&key.columns)).map(drop)
+}
+
+fn known(tables: &[&'static str], key: &Key) -> Result<()> {
+    if tables.contains(&key.table.as_str()) { Ok(()) } else { Err(unknown(key)) }
+}
+
+fn unknown(key: &Key) -> rusqlite::Error {
+    let text = format!("rows of a table {:?}, which this version does not have", key.table);
+    rusqlite::Error::ToSqlConversionFailure(text.into())
 }
 
 fn insert(connection: &Connection, table: &str, columns: &Columns) -> Result<()> {
     let names: Vec<_> = columns.iter().map(|(name, _)| format!("\"{name}\"")).collect();
     let places = vec!["?"; columns.len()].join(", ");
-    let sql = format!("INSERT INTO \"{table}\" ({}) VALUES ({places})", names.join(", "));
+    let sql =
+        format!("INSERT OR REPLACE INTO \"{table}\" ({}) VALUES ({places})", names.join(", "));
     let values = columns.iter().map(|(_, value)| value);
     connection.prepare_cached(&sql)?.execute(params_from_iter(values)).map(drop)
 }

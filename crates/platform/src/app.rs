@@ -11,7 +11,7 @@ use crate::accounts::account_cache::AccountCache;
 use crate::accounts::hashing::{Claimant, Crowded, Hashing, Turn};
 use crate::accounts::rate::Rate;
 use crate::accounts::recent_set::RecentSet;
-use crate::accounts::token::Signer;
+use crate::accounts::token::{KEY_FILE, Signer};
 use crate::announcements::{Announcement, Announcements};
 use crate::counts::Counts;
 use crate::error::Error;
@@ -19,7 +19,8 @@ use crate::frames::intake::Decoders;
 use crate::photo_space::{OVERHEAD_BYTES, PhotoSpace};
 use crate::problem::Problem;
 use crate::settings::Settings;
-use crate::store::sql::Purpose;
+use crate::shared::SharedPlatform;
+use crate::store::sql::{Database, Purpose};
 use crate::store::{Db, Store};
 use crate::text::Name;
 
@@ -69,9 +70,17 @@ impl App {
     pub(crate) fn open(
         data: &Path,
         settings: Settings,
+        shared: Option<SharedPlatform>,
     ) -> Result<(App, mpsc::Receiver<Announcement>), Error> {
-        let store = Store::open(data, &settings.database, Purpose::Server)?;
-        let signer = Signer::open(&data.join("platform.key"))?;
+        let key = data.join(KEY_FILE);
+        let (rows, signer) = match shared {
+            None => (None, Signer::open(&key)?),
+            Some(shared) => (shared.rows, Signer::open_shared(&key, &shared.files)?),
+        };
+        let store = match rows {
+            Some(share) if settings.database == Database::File => Store::open_shared(data, share)?,
+            _ => Store::open(data, &settings.database, Purpose::Server)?,
+        };
         let account_cache = Arc::new(AccountCache::default());
         let loading = Arc::clone(&account_cache);
         let most = settings.disk.database;

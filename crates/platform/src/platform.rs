@@ -18,6 +18,7 @@ use crate::problem::Problem;
 use crate::readings::intake::Sender;
 use crate::role::Deed;
 use crate::settings::Settings;
+use crate::shared::SharedPlatform;
 use crate::store::sql::sqlite;
 use crate::text::Name;
 use crate::time::Time;
@@ -55,7 +56,21 @@ impl Platform {
         data: &Path,
         settings: Settings,
     ) -> Result<(Platform, mpsc::Receiver<Announcement>), Error> {
-        let (app, receiver) = App::open(data, settings)?;
+        let (app, receiver) = App::open(data, settings, None)?;
+        Ok((Platform { app }, receiver))
+    }
+
+    /// Opens the platform of a node that has taken over. `platform.db` is a copy of what the nodes share, up to the end of
+    /// the log.
+    ///
+    /// # Errors
+    /// As [`Platform::open`]; and the secret of the tokens cannot be shared.
+    pub fn open_shared(
+        data: &Path,
+        settings: Settings,
+        shared: SharedPlatform,
+    ) -> Result<(Platform, mpsc::Receiver<Announcement>), Error> {
+        let (app, receiver) = App::open(data, settings, Some(shared))?;
         Ok((Platform { app }, receiver))
     }
 

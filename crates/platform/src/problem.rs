@@ -184,6 +184,7 @@ impl From<DatabaseError> for Problem {
                 tracing::error!("platform storage: {error}");
                 Problem::unavailable("the server's database is used by another server")
             }
+            DatabaseError::NotShared(why) => Problem::unavailable(&why.to_string()),
             DatabaseError::Postgres { state, .. } if is_passing(state) => {
                 tracing::error!("platform storage: {error}");
                 Problem::unavailable("the server's database cannot do this now; nothing was stored")

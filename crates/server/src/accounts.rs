@@ -74,6 +74,10 @@ impl Folder {
         let config = Config::load(self.config.as_deref())?;
         let data = self.data.clone().unwrap_or_else(|| config.data_dir());
         let database = config.platform.database()?;
+        if data.join("cluster.json").is_file() && database == Database::File {
+            let text = "the platform of a cluster's node is changed at the node that serves: in the app, or with its API";
+            return Err(Usage(text.to_owned()).into());
+        }
         // With PostgreSQL nothing of the platform is in the folder.
         if database == Database::File {
             match missing {

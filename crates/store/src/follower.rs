@@ -17,7 +17,7 @@ use crate::journal::{Claimant, Journal, LogPosition, RecordError, RecordKind, de
 use crate::log::Log;
 use crate::options::Options;
 use crate::restore::{self, Counts};
-use crate::rows::{self, Rows};
+use crate::rows::{self, Rows, SeeChange, SeeRow};
 use crate::schema;
 use crate::tables::Tables;
 use crate::weight::weight;
@@ -147,12 +147,67 @@ impl Follower {
         Ok(rows::all(&self.connection, database)?)
     }
 
+    /// Whether a database that another part of the server shares has a row whose key begins like this.
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn has_row(&mut self, database: u8, prefix: &[u8]) -> Result<bool, FollowError> {
+        self.flush()?;
+        Ok(rows::has(&self.connection, database, prefix)?)
+    }
+
+    /// Shows each row of a database, by key, as of the record that is returned.
+    ///
+    /// # Errors
+    /// SQLite's, and those of `see`.
+    pub fn each_row(&mut self, database: u8, see: SeeRow<'_>) -> Result<u64, FollowError> {
+        self.flush()?;
+        rows::each(&self.connection, database, see)?;
+        Ok(self.whole.number)
+    }
+
+    /// Shows each row of a followed database that has changed or is gone behind record `after`, as of the record that is
+    /// returned.
+    ///
+    /// # Errors
+    /// SQLite's, and those of `see`.
+    pub fn changes(
+        &mut self,
+        database: u8,
+        after: u64,
+        see: SeeChange<'_>,
+    ) -> Result<u64, FollowError> {
+        self.flush()?;
+        rows::changes(&self.connection, database, after, see)?;
+        Ok(self.whole.number)
+    }
+
+    /// Forgets which rows of a followed database have changed up to a record: its copy has them.
+    ///
+    /// # Errors
+    /// SQLite's.
+    pub fn forget_changes(&mut self, database: u8, up_to: u64) -> Result<(), FollowError> {
+        Ok(rows::forget_changes(&self.connection, database, up_to)?)
+    }
+
     /// Makes `rows` all of a database's, before there is a log that has them.
     ///
     /// # Errors
     /// SQLite's.
     pub fn replace_rows(&mut self, database: u8, rows: &Rows) -> Result<(), FollowError> {
-        Ok(rows::replace(&self.connection, database, rows)?)
+        self.fill_rows(database, |put| rows.iter().try_for_each(|(key, value)| put(key, value)))
+    }
+
+    /// The same with the rows that `fill` gives.
+    ///
+    /// # Errors
+    /// SQLite's, and those of `fill`; nothing has changed.
+    pub fn fill_rows(
+        &mut self,
+        database: u8,
+        fill: impl FnOnce(SeeRow<'_>) -> rusqlite::Result<()>,
+    ) -> Result<(), FollowError> {
+        Ok(rows::fill(&self.connection, database, fill)?)
     }
 
     /// Takes the next record.

@@ -75,7 +75,7 @@ pub use follower::{Applied, FollowError, Follower};
 pub use handle::SqliteStorage;
 pub use lease::Lease;
 pub use options::Options;
-pub use rows::Rows;
+pub use rows::{FOLLOWED, Rows, SeeChange, SeeRow};
 pub use schema::inspect;
 pub use share::{RowChange, ShareError};
 pub use stats::{COMMIT_BUCKETS_US, Stats};

@@ -98,6 +98,11 @@ impl Log {
         self.journal.lease()
     }
 
+    /// The last record that the log is known to have.
+    pub(crate) fn tail(&self) -> LogPosition {
+        self.tail
+    }
+
     /// When the database is to be written.
     pub(crate) fn due_at(&self) -> Option<Instant> {
         self.due_at

@@ -28,21 +28,30 @@ pub enum ShareError {
 }
 
 impl SqliteStorage {
-    /// Changes rows of `database`, all or none, and returns when the log has them. It waits as long as the log does not
-    /// answer, at most until [`SqliteStorage::abandon_shares`].
+    /// Changes rows of `database`, all or none, and returns when the log has them, with the number of a record that has
+    /// them or comes later. It waits as long as the log does not answer, at most until
+    /// [`SqliteStorage::abandon_shares`]. After [`ShareError::Unknown`], nothing is shared any more.
     ///
     /// # Errors
     /// See [`ShareError`].
-    pub fn share(&self, database: u8, changes: Vec<RowChange>) -> Result<(), ShareError> {
+    pub fn share(&self, database: u8, changes: Vec<RowChange>) -> Result<u64, ShareError> {
+        let shared = self.shared();
         if changes.is_empty() {
-            return Ok(());
+            return Ok(shared.tail.load(Ordering::Acquire));
         }
-        if !self.has_log() || !self.may_acknowledge() {
+        let unknown = shared.unknown.load(Ordering::Acquire);
+        if unknown || !self.has_log() || !self.may_acknowledge() {
             return Err(ShareError::NotServing);
         }
         let op = |(key, value)| Op::Row { database, key, value };
         let seq = self.submit(&mut changes.into_iter().map(op).collect());
-        self.wait_for(seq)
+        self.wait_for(seq).inspect_err(|_| shared.unknown.store(true, Ordering::Release))?;
+        Ok(shared.tail.load(Ordering::Acquire))
+    }
+
+    /// A copy that follows `database` ([`crate::FOLLOWED`]) has everything up to a record, durably.
+    pub fn stored(&self, database: u8, number: u64) {
+        self.shared().stored.lock().insert(database, number);
     }
 
     /// Changes whose outcome is not known because the log does not answer are waited for no longer: this node is about

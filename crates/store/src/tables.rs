@@ -45,8 +45,8 @@ pub(crate) struct Tables<'c> {
     retained_put: Statement<'c>,
     retained_remove: Statement<'c>,
     meta_put: Statement<'c>,
-    /// Only a database that belongs to a log has the table.
-    rows: Option<[Statement<'c>; 2]>,
+    /// Only a database that belongs to a log has the tables.
+    rows: Option<[Statement<'c>; 3]>,
     references: References,
     highest_message: Highest,
     highest_session: Highest,
@@ -107,7 +107,7 @@ impl<'c> Tables<'c> {
             retained_remove: sql("DELETE FROM retained WHERE topic = ?1")?,
             meta_put: sql("UPDATE meta SET value = ?2 WHERE name = ?1")?,
             rows: if rows::exist(connection)? {
-                Some([sql(rows::PUT)?, sql(rows::REMOVE)?])
+                Some([sql(rows::PUT)?, sql(rows::REMOVE)?, sql(rows::NOTE)?])
             } else {
                 None
             },
@@ -122,7 +122,7 @@ impl<'c> Tables<'c> {
     pub(crate) fn write(&mut self, group: &Group, up_to: Option<LogPosition>) -> Result<()> {
         self.begin.execute([])?;
         let result = self
-            .apply(group)
+            .apply(group, up_to)
             .and_then(|()| up_to.map_or(Ok(()), |position| self.put_position(position)))
             .and_then(|()| self.commit.execute([]));
         match result {
@@ -173,7 +173,7 @@ impl<'c> Tables<'c> {
         Ok(())
     }
 
-    fn apply(&mut self, group: &Group) -> Result<()> {
+    fn apply(&mut self, group: &Group, up_to: Option<LogPosition>) -> Result<()> {
         for slot in &group.dequeued {
             self.dequeue(slot)?;
         }
@@ -200,15 +200,24 @@ impl<'c> Tables<'c> {
         for (topic, message) in &group.retained {
             self.retain(topic, message.as_deref())?;
         }
+        self.write_rows(group, up_to.map_or(0, |position| position.number))?;
+        self.highest_message.write(&mut self.meta_put)?;
+        self.highest_session.write(&mut self.meta_put)
+    }
+
+    /// Writes other parts' rows, and for those who follow them that they have changed up to record `number`.
+    fn write_rows(&mut self, group: &Group, number: u64) -> Result<()> {
+        let Some([put, remove, note]) = &mut self.rows else { return Ok(()) };
         for ((database, key), value) in &group.rows {
-            let Some([put, remove]) = &mut self.rows else { continue };
             match value {
                 Some(value) => put.execute(params![database, &**key, &**value])?,
                 None => remove.execute(params![database, &**key])?,
             };
+            if *database >= rows::FOLLOWED {
+                note.execute(params![database, &**key, int(number)])?;
+            }
         }
-        self.highest_message.write(&mut self.meta_put)?;
-        self.highest_session.write(&mut self.meta_put)
+        Ok(())
     }
 
     fn apply_ordered(&mut self, op: &Op) -> Result<()> {

@@ -4,6 +4,7 @@
 //! It sleeps until batches arrive, a retry is due, or, once after a busy period, the write-ahead log is to be copied
 //! back while the disk is idle. It is the only user of the database.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ use crate::inbox::{Inbox, Work};
 use crate::log::Log;
 use crate::options::Options;
 use crate::restore::{self, Counts};
+use crate::rows;
 use crate::schema;
 use crate::stats::Stats;
 use crate::tables::Tables;
@@ -43,6 +45,12 @@ pub(crate) struct Shared {
     pub(crate) ended: AtomicBool,
     /// Nobody waits for a log that does not answer.
     pub(crate) abandoned: AtomicBool,
+    /// The log may have a change that the part which has shared it does not.
+    pub(crate) unknown: AtomicBool,
+    /// Number of the last record that the log is known to have.
+    pub(crate) tail: AtomicU64,
+    /// Followed databases whose copies have everything up to a record, since that was last looked at.
+    pub(crate) stored: Mutex<BTreeMap<u8, u64>>,
 }
 
 impl Shared {
@@ -58,6 +66,9 @@ impl Shared {
             changed: Condvar::new(),
             ended: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
+            unknown: AtomicBool::new(false),
+            tail: AtomicU64::new(0),
+            stored: Mutex::default(),
         }
     }
 
@@ -198,6 +209,7 @@ impl Writer {
             }
             self.shared.stats.lock().record_commit(start.elapsed());
         }
+        self.shared.tail.store(log.tail().number, Ordering::Release);
         self.publish(group);
         if log.is_due() { self.write_behind(log, tables) } else { Ok(()) }
     }
@@ -224,6 +236,13 @@ impl Writer {
         if reported {
             self.shared.failure.lock().take();
             (self.wake)();
+        }
+        let stored = std::mem::take(&mut *self.shared.stored.lock());
+        for (database, number) in stored {
+            // What is not forgotten now is forgotten when this node stands by.
+            if let Err(error) = rows::forget_changes(&self.connection, database, number) {
+                tracing::warn!(path = self.path, %error, "changes that are stored are not forgotten");
+            }
         }
         Ok(())
     }

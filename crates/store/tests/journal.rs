@@ -14,7 +14,7 @@ use fulmar_store::journal::{
     Append, AppendError, Claimant, Journal, LogPosition, MAX_RECORD_BYTES,
 };
 use fulmar_store::{
-    Applied, Error, Follower, Lease, Options, RowChange, ShareError, SqliteStorage,
+    Applied, Error, FOLLOWED, Follower, Lease, Options, RowChange, ShareError, SqliteStorage,
 };
 use parking_lot::Mutex;
 
@@ -489,4 +489,89 @@ fn a_node_without_its_lease_refuses_to_share() {
     lease.extend(Instant::now() + Duration::from_secs(3600));
     storage.share(0, vec![row("a", Some("1"))]).unwrap();
     assert_eq!(rows(&stream, 0), [pair("a", "1")]);
+}
+
+/// What a copy that has everything up to record `after` would change, and up to which record it is then.
+fn changes(follower: &mut Follower, after: u64) -> (Vec<(String, Option<String>)>, u64) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let mut seen = Vec::new();
+    let number = follower.changes(FOLLOWED, after, &mut |key, value| {
+        seen.push((text(key), value.map(text)));
+        Ok(())
+    });
+    seen.sort();
+    (seen, number.unwrap())
+}
+
+#[test]
+fn a_copy_of_a_large_database_gets_what_has_changed_since_it_looked_last() {
+    let (folders, stream) = ([new(), new()], SharedStream::default());
+    let change = |key: &str, value| (key.to_owned(), value);
+    let some = |value: &str| Some(value.to_owned());
+    let first = start(&folders[0], &stream);
+    let share = |changes| first.storage.share(FOLLOWED, changes).unwrap();
+    let one = share(vec![row("a", Some("1")), row("b", Some("2"))]);
+    let mut other = follower(&folders[1], &stream);
+    let (seen, number) = changes(&mut other, 0);
+    assert_eq!(seen, [change("a", some("1")), change("b", some("2"))]);
+    assert_eq!(number, one);
+    let two = share(vec![row("b", None), row("c", Some("3"))]);
+    assert!(two > one);
+    follow(&mut other, &stream);
+    let expected = [change("b", None), change("c", some("3"))];
+    assert_eq!(changes(&mut other, one), (expected.to_vec(), two));
+    // What the copy has need not be kept; what it does not have yet is.
+    other.forget_changes(FOLLOWED, one).unwrap();
+    assert_eq!(changes(&mut other, 0).0, expected);
+    assert!(other.has_row(FOLLOWED, b"c").unwrap() && !other.has_row(FOLLOWED, b"b").unwrap());
+    let mut all = Vec::new();
+    let each = other.each_row(FOLLOWED, &mut |key, _| {
+        all.push(key.to_vec());
+        Ok(())
+    });
+    assert_eq!((each.unwrap(), all), (two, vec![b"a".to_vec(), b"c".to_vec()]));
+
+    // The copy of the node that serves may lack the last changes that its database has.
+    first.storage.stored(FOLLOWED, one);
+    share(vec![row("a", None)]);
+    drop(first);
+    let (seen, _) = changes(&mut follower(&folders[0], &stream), two);
+    assert!(seen.contains(&change("a", None)), "{seen:?}");
+}
+
+#[test]
+fn a_node_that_serves_forgets_which_changes_its_copy_has() {
+    let (folder, stream) = (new(), SharedStream::default());
+    let first = start(&folder, &stream);
+    let changes = vec![row("a", Some("1")), row("b", None)];
+    let number = first.storage.share(FOLLOWED, changes).unwrap();
+    first.storage.stored(FOLLOWED, u64::MAX / 2);
+    drop(first);
+    assert_eq!(changes_of(&folder), 0, "after record {number}");
+    assert!(follower(&folder, &stream).has_row(FOLLOWED, b"a").unwrap());
+}
+
+fn changes_of(folder: &tempfile::TempDir) -> i64 {
+    let connection = rusqlite::Connection::open(database(folder.path())).unwrap();
+    let sql = "SELECT count(*) FROM shared_change";
+    connection.query_row(sql, [], |row| row.get(0)).unwrap()
+}
+
+#[test]
+fn after_a_change_of_unknown_outcome_a_node_shares_nothing_more() {
+    let (folder, stream) = (new(), SharedStream::default());
+    let first = start(&folder, &stream);
+    stream.0.lock().faults = vec![Fault::Lost; 100_000];
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| first.storage.share(FOLLOWED, vec![row("a", Some("1"))]));
+        first.wait_until(|storage| storage.failure().is_some());
+        first.storage.abandon_shares();
+        assert_eq!(waits.join().unwrap(), Err(ShareError::Unknown));
+    });
+    // The log has it after all; what comes later would hide from a copy that it lacks it.
+    stream.0.lock().faults.clear();
+    first.wait_until(|storage| storage.failure().is_none());
+    let later = first.storage.share(FOLLOWED, vec![row("b", Some("2"))]);
+    assert_eq!(later, Err(ShareError::NotServing));
+    assert_eq!(rows(&stream, FOLLOWED), [pair("a", "1")]);
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use fulmar_mirror::Shared;
 use fulmar_text::hex;
 use ring::digest::{SHA256, digest};
 use ring::hmac;
@@ -17,9 +18,12 @@ use subtle::ConstantTimeEq as _;
 use crate::error::Error;
 use crate::problem::Problem;
 use crate::store::accounts::SessionRow;
+use crate::store::sql::DatabaseError;
 use crate::text::Name;
 use crate::time::{SECOND_MS, Time};
 
+/// Name of the file in the data folder with the secret.
+pub const KEY_FILE: &str = "platform.key";
 /// The issuer, which distinguishes these tokens from those of the operator's own issuer.
 const ISSUER: &str = "fulmar-platform";
 /// The longest token that is parsed, in bytes.
@@ -56,18 +60,18 @@ impl std::fmt::Debug for Signer {
 impl Signer {
     /// With the secret in a file, which is created with mode 0600 if necessary.
     pub(crate) fn open(path: &Path) -> Result<Signer, Error> {
-        let failed = |source| Error::Secret { path: path.display().to_string(), source };
-        let secret = match std::fs::read(path) {
-            Ok(secret) if secret.len() == SECRET_BYTES => secret,
-            Ok(_) => {
-                let damaged = std::io::Error::other("not 32 bytes; remove it to create another");
-                return Err(failed(damaged));
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                make_secret(path).map_err(failed)?
-            }
-            Err(error) => return Err(failed(error)),
-        };
+        Ok(Signer::new(&secret_in(path)?))
+    }
+
+    /// With the secret that the nodes of a cluster share. If they have none yet, it is that of the file.
+    pub(crate) fn open_shared(path: &Path, shared: &Shared) -> Result<Signer, Error> {
+        let key = KEY_FILE.as_bytes();
+        if let Some((_, secret)) = shared.rows.iter().find(|(name, _)| name == key) {
+            return Ok(Signer::new(secret));
+        }
+        let secret = secret_in(path)?;
+        let change = (key.into(), Some(secret.as_slice().into()));
+        shared.with.share(vec![change]).map_err(DatabaseError::from)?;
         Ok(Signer::new(&secret))
     }
 
@@ -136,6 +140,22 @@ impl Signer {
         }
         let until = Time(claims.exp.checked_mul(SECOND_MS)?);
         (now < until).then_some((claims.jti, until))
+    }
+}
+
+/// The secret in a file, which is created with mode 0600 if necessary.
+fn secret_in(path: &Path) -> Result<Vec<u8>, Error> {
+    let failed = |source| Error::Secret { path: path.display().to_string(), source };
+    match std::fs::read(path) {
+        Ok(secret) if secret.len() == SECRET_BYTES => Ok(secret),
+        Ok(_) => {
+            let damaged = std::io::Error::other("not 32 bytes; remove it to create another");
+            Err(failed(damaged))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            make_secret(path).map_err(failed)
+        }
+        Err(error) => Err(failed(error)),
     }
 }
 

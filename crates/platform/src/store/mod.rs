@@ -7,7 +7,8 @@
 //! booleans as 0 and 1.
 //!
 //! A change is answered after its commit is on the disk (SQLite: `journal_mode=WAL`, `synchronous=FULL`; PostgreSQL:
-//! `synchronous_commit=on`). Waiting changes are committed together.
+//! `synchronous_commit=on`). Waiting changes are committed together. In a cluster, `fulmar-mirror` shares the rows that a
+//! transaction changes before it is committed.
 
 pub(crate) mod accounts;
 pub(crate) mod alerts;
@@ -34,6 +35,9 @@ mod writer;
 use std::path::Path;
 use std::sync::Arc;
 
+use fulmar_mirror::{Copy, Mirror, Share};
+
+use crate::error::Error;
 use crate::problem::Problem;
 use readers::Readers;
 pub(crate) use sql::Db;
@@ -42,6 +46,15 @@ use writer::{Job, Writer};
 
 /// Name of SQLite's file in the data folder.
 pub const DATABASE_FILE: &str = "platform.db";
+
+/// A copy of the rows that the nodes of a cluster share, in the data folder's database, which is made if necessary.
+///
+/// # Errors
+/// The database cannot be used.
+pub fn copy(data: &Path) -> std::result::Result<Copy, Error> {
+    let connection = sql::sqlite::open(&data.join(DATABASE_FILE))?;
+    Ok(Copy::new(connection, schema::TABLES).map_err(sql::DatabaseError::from)?)
+}
 
 /// The open database.
 #[derive(Debug)]
@@ -59,7 +72,20 @@ impl Store {
                 Source::Server(Arc::new(Address::clone(address)), purpose)
             }
         };
-        let writer = Writer::start(source.open()?);
+        let writer = Writer::start(source.open()?, None);
+        Ok(Store { writer, readers: Arc::new(Readers::new(source)) })
+    }
+
+    /// Opens the data folder's database, which is a copy of what the nodes of a cluster share. Changes are shared with
+    /// `share` before they are committed.
+    pub(crate) fn open_shared(data: &Path, share: Arc<dyn Share>) -> sql::Result<Store> {
+        let source = Source::File(data.join(DATABASE_FILE));
+        let db = source.open()?;
+        let mirror = match &db {
+            Db::Sqlite(connection) => Some(Mirror::follow(connection, schema::TABLES, share)?),
+            Db::Postgres(_) => None,
+        };
+        let writer = Writer::start(db, mirror);
         Ok(Store { writer, readers: Arc::new(Readers::new(source)) })
     }
 
@@ -106,3 +132,6 @@ impl Store {
         self.writer.close();
     }
 }
+
+#[cfg(test)]
+mod shared_tests;

@@ -1,6 +1,8 @@
 //! The tables, in the SQL of SQLite; `sql` says them to other engines in theirs.
 //!
-//! A change of the tables is a new entry at the end of [`MIGRATIONS`]; entries are never edited.
+//! A change of the tables is a new entry at the end of [`MIGRATIONS`]; entries are never edited. In a cluster, rows of a
+//! node with the version before arrive after the entry was executed: it must not have to change rows, and new columns need
+//! defaults.
 
 /// Entry n brings version n to version n + 1. Times are milliseconds since 1970.
 pub(super) const MIGRATIONS: &[&str] = &[
@@ -10,4 +12,37 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("corrections.sql"),
     include_str!("credentials.sql"),
     include_str!("lists.sql"),
+];
+
+/// Everything that nodes of a cluster share.
+pub(super) const TABLES: &[&str] = &[
+    "account",
+    "alert",
+    "alert_rule",
+    "alert_state",
+    "command",
+    "counter",
+    "credential",
+    "frame_seen",
+    "home",
+    "instance",
+    "measurement",
+    "measurement_id",
+    "member",
+    "meter",
+    "photo",
+    "reading",
+    "reading_change",
+    "reading_conflict",
+    "sensor",
+    "series",
+    "series_day",
+    "series_hour",
+    "session",
+    "task",
+    "telemetry",
+    "twin",
+    "webhook",
+    "webhook_event",
+    "work_list",
 ];

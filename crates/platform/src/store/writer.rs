@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use fulmar_mirror::Mirror;
 use parking_lot::Mutex;
 
 use super::Db;
@@ -17,6 +18,8 @@ use crate::problem::Problem;
 const MAX_WAITING: usize = 1024;
 /// Changes of one transaction.
 const MAX_GROUP: usize = 256;
+/// The same where they are shared: each may be a photo, and all of them are one change of the cluster's log.
+const MAX_SHARED_GROUP: usize = 32;
 /// How often it is looked whether another process, such as `fulmar user add`, has changed something.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -62,10 +65,11 @@ impl std::fmt::Debug for Writer {
 }
 
 impl Writer {
-    pub(super) fn start(db: Db) -> Writer {
+    /// `mirror` shares what is changed with other nodes of a cluster.
+    pub(super) fn start(db: Db, mirror: Option<Mirror>) -> Writer {
         let (jobs, waiting) = sync_channel(MAX_WAITING);
         let thread = std::thread::Builder::new().name("fulmar-platform".into());
-        let thread = thread.spawn(move || run(&db, &waiting));
+        let thread = thread.spawn(move || run(&db, mirror.as_ref(), &waiting));
         if let Err(error) = &thread {
             tracing::error!("platform storage: {error}");
         }
@@ -106,7 +110,8 @@ impl Drop for Writer {
     }
 }
 
-fn run(db: &Db, waiting: &Receiver<Work>) {
+fn run(db: &Db, mirror: Option<&Mirror>, waiting: &Receiver<Work>) {
+    let max_group = if mirror.is_some() { MAX_SHARED_GROUP } else { MAX_GROUP };
     let mut foreign: Option<Foreign> = None;
     let mut version = db.foreign_changes().ok();
     loop {
@@ -117,14 +122,14 @@ fn run(db: &Db, waiting: &Receiver<Work>) {
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        while jobs.len() < MAX_GROUP {
+        while jobs.len() < max_group {
             match waiting.try_recv() {
                 Ok(Work::Change(job)) => jobs.push(job),
                 Ok(Work::OnForeignChange(changed)) => foreign = Some(changed),
                 Err(_) => break,
             }
         }
-        if !jobs.is_empty() && !commit(db, jobs) {
+        if !jobs.is_empty() && !commit((db, mirror), jobs) {
             // What is kept in memory may have been loaded from what was not stored after all.
             version = None;
         }
@@ -140,10 +145,10 @@ fn run(db: &Db, waiting: &Receiver<Work>) {
 }
 
 /// Whether it was stored.
-fn commit(db: &Db, jobs: Vec<Job>) -> bool {
+fn commit((db, mirror): (&Db, Option<&Mirror>), jobs: Vec<Job>) -> bool {
     let mut told: Vec<(Tell, Option<Problem>)> = Vec::with_capacity(jobs.len());
     let mut jobs = jobs.into_iter();
-    let failure = group(db, &mut jobs, &mut told).err().map(Problem::from);
+    let failure = group((db, mirror), &mut jobs, &mut told).err().map(Problem::from);
     if failure.is_some()
         && let Err(error) = db.roll_back()
     {
@@ -161,7 +166,7 @@ fn commit(db: &Db, jobs: Vec<Job>) -> bool {
 }
 
 fn group(
-    db: &Db,
+    (db, mirror): (&Db, Option<&Mirror>),
     jobs: &mut std::vec::IntoIter<Job>,
     told: &mut Vec<(Tell, Option<Problem>)>,
 ) -> sql::Result<()> {
@@ -182,5 +187,5 @@ fn group(
             (false, false) => db.go_back()?,
         }
     }
-    db.commit()
+    db.commit(mirror)
 }

@@ -171,10 +171,10 @@ pub(super) fn check(config: &Config) -> Result<(), Usage> {
     if !config.storage.enabled {
         return wrong("[cluster] needs [storage] enabled = true".to_owned());
     }
-    if config.platform.enabled == Enabled::Set(true) {
+    if config.platform.enabled == Enabled::Set(true) && !config.platform.database.0.is_empty() {
         return wrong(
-            "[cluster] and [platform] enabled = true exclude each other: its database stays on this machine. Run the \
-             platform beside a broker of its own"
+            "[cluster] and [platform] database = \"postgres://…\" exclude each other: without it, the platform's data are the \
+             cluster's"
                 .to_owned(),
         );
     }
@@ -182,8 +182,8 @@ pub(super) fn check(config: &Config) -> Result<(), Usage> {
 }
 
 impl Config {
-    /// Turns off what is on by default and has state on one machine.
-    pub(super) fn without_local_state(&mut self) {
+    /// Turns off what is on by default: a cluster has a platform if that is said.
+    pub(super) fn without_default_platform(&mut self) {
         if self.cluster.is_on() && self.platform.enabled == Enabled::By(Auto::Auto) {
             self.platform.enabled = Enabled::Set(false);
         }
@@ -216,10 +216,12 @@ mod tests {
 
     #[test]
     fn what_would_stay_on_one_machine_is_refused() {
-        assert!(!read("").unwrap().platform.enabled.eq(&Enabled::Set(true)));
+        assert_eq!(read("").unwrap().platform.enabled, Enabled::Set(false));
+        let platform = "[platform]\nenabled = true\n";
+        assert_eq!(read(platform).unwrap().platform.enabled, Enabled::Set(true));
         for (more, part) in [
-            ("[platform]\nenabled = true\n", "[platform]"),
             ("[storage]\nenabled = false\n", "[storage]"),
+            ("[platform]\nenabled = true\ndatabase = \"postgres://h/f\"\n", "[platform] database"),
             ("cert = \"a.pem\"\n", "go together"),
             ("monitoring = [\"127.0.0.1:8222\"]\n", "http://HOST:8222"),
         ] {

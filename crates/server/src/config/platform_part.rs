@@ -10,6 +10,8 @@ use super::document::Config;
 
 /// The platform's share in percent, of which its write-ahead log has a quarter.
 const PLATFORM: u64 = 40;
+/// In a cluster, where the store has the same rows for the other nodes.
+const PLATFORM_OF_CLUSTER: u64 = 25;
 /// The share of photos in the database, in percent.
 const PHOTOS: u64 = 60;
 
@@ -22,7 +24,8 @@ impl Config {
         let data = self.data_dir();
         // Checked when the configuration was read.
         let budget = self.limits.disk.bytes(&data).unwrap_or(u64::MAX);
-        let part = (self.without_outboxes(budget) / 100 * PLATFORM).max(LEAST / 4);
+        let share = if self.cluster.is_on() { PLATFORM_OF_CLUSTER } else { PLATFORM };
+        let part = (self.without_outboxes(budget) / 100 * share).max(LEAST / 4);
         let mut database = part - part / 4;
         if self.limits.disk.is_auto() {
             // What a platform has that is older than this limit does not keep it from storing more.

@@ -12,6 +12,8 @@ use super::memory::Parts;
 /// Shares of the store in percent, beside a platform that has its database in the same folder, and without.
 const STORE_BESIDE_PLATFORM: u64 = 50;
 const STORE_ALONE: u64 = 80;
+/// The same in a cluster with a platform, whose rows are in the store besides.
+const STORE_OF_CLUSTER: u64 = 40;
 
 /// Shares of the store in percent that sessions and messages may have, as counted in memory.
 const SESSIONS: u64 = 15;
@@ -66,12 +68,28 @@ impl Config {
         if !self.storage.enabled {
             return None;
         }
-        if self.storage.max_bytes > 0 {
-            return Some(StorePart::set(self.storage.max_bytes));
+        let mut part = if self.storage.max_bytes > 0 {
+            StorePart::set(self.storage.max_bytes)
+        } else {
+            // Checked when the configuration was read.
+            let budget = self.limits.disk.bytes(&self.data_dir()).unwrap_or(u64::MAX);
+            StorePart::of(self.store_bytes_of(budget))
+        };
+        part.database = part.database.saturating_add(self.shared_platform_bytes());
+        Some(part)
+    }
+
+    /// Bytes of the platform's rows in the store: in a cluster it has them for the other nodes.
+    fn shared_platform_bytes(&self) -> u64 {
+        #[cfg(feature = "platform")]
+        if self.has_shared_platform() {
+            return self.platform_part().database;
         }
-        // Checked when the configuration was read.
-        let budget = self.limits.disk.bytes(&self.data_dir()).unwrap_or(u64::MAX);
-        Some(StorePart::of(self.store_bytes_of(budget)))
+        0
+    }
+
+    fn has_shared_platform(&self) -> bool {
+        self.cluster.is_on() && self.has_platform() && self.platform.database.0.is_empty()
     }
 
     /// Bytes that the store's file may have; `None` without a store.
@@ -97,7 +115,11 @@ impl Config {
 
     fn store_bytes_of(&self, budget: u64) -> u64 {
         let platform = !self.listeners.https.is_empty() && self.platform.database.0.is_empty();
-        let share = if platform { STORE_BESIDE_PLATFORM } else { STORE_ALONE };
+        let share = match platform {
+            _ if self.has_shared_platform() => STORE_OF_CLUSTER,
+            true => STORE_BESIDE_PLATFORM,
+            false => STORE_ALONE,
+        };
         (self.without_outboxes(budget) / 100 * share).max(LEAST / 2)
     }
 }
@@ -119,6 +141,12 @@ mod tests {
         assert_eq!(database(alone), 720_000_000);
         let branch = "[limits]\ndisk = \"1GB\"\n[listeners]\nhttps = []\n[upstream]\nurl = \"quic://h\"\n[upstream.outbox]\nmax_bytes = 500000000\n[[upstream.up]]\nfilter = \"#\"\n";
         assert_eq!(database(branch), 360_000_000);
+        #[cfg(all(feature = "cluster", feature = "platform"))]
+        {
+            let cluster = "[limits]\ndisk = \"1GB\"\n[cluster]\nservers = [\"nats://h\"]\nnode = \"a\"\n[platform]\nenabled = true\n";
+            let platform = Config::from_toml(cluster).unwrap().platform_part().database;
+            assert_eq!((database(cluster), platform), (360_000_000 + platform, 187_500_000));
+        }
         let set = "[limits]\ndisk = \"1GB\"\n[storage]\nmax_bytes = 100000000\n";
         assert_eq!(database(set), 100_000_000);
         assert_eq!(part("[limits]\ndisk = \"1GB\"\n[storage]\nenabled = false\n"), None);

@@ -22,6 +22,8 @@ mod http_publish;
 mod identities;
 mod internal_sessions;
 mod landing_page;
+#[cfg(feature = "platform")]
+mod lease_gate;
 mod listeners;
 mod local_client;
 mod memory;

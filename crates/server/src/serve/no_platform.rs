@@ -7,9 +7,11 @@ use std::sync::Arc;
 use fulmar_broker::Broker;
 use fulmar_broker::auth::ExternalUsers;
 use fulmar_http::Knows;
+use fulmar_store::SqliteStorage;
 use fulmar_transport::Handoff;
 
 use super::internal_sessions::InternalSessions;
+use super::shared_rows::SharedRows;
 use crate::config::Config;
 
 /// Never exists.
@@ -51,7 +53,11 @@ impl Platform {
 pub(super) struct Running;
 
 impl Running {
-    pub(super) fn open(_: &Config, _: &Path) -> anyhow::Result<Running> {
+    pub(super) fn open(
+        _: &Config,
+        _: &Path,
+        _: Option<&mut SharedRows>,
+    ) -> anyhow::Result<Running> {
         Ok(Running)
     }
 
@@ -75,7 +81,7 @@ impl Running {
 
     pub(super) fn watch(&self, _: &Arc<Broker>) {}
 
-    pub(super) fn router(&self) -> axum::Router {
+    pub(super) fn router(&self, _: Option<&Arc<SqliteStorage>>) -> axum::Router {
         axum::Router::new()
     }
 }

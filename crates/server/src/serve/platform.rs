@@ -7,15 +7,19 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use fulmar_broker::Broker;
 use fulmar_broker::auth::ExternalUsers;
+use fulmar_broker::storage::Storage as _;
 use fulmar_http::Knows;
-use fulmar_platform::Announcement;
+use fulmar_platform::{Announcement, SharedPlatform};
 pub(super) use fulmar_platform::{Platform, PlatformCounts};
+use fulmar_store::SqliteStorage;
 use fulmar_transport::Handoff;
 use http::header;
 use tokio::sync::mpsc;
 
 use super::internal_sessions::InternalSessions;
+use super::lease_gate::closed_unless;
 use super::platform_client::{self, PlatformClient};
+use super::shared_rows::{Database, SharedRows};
 use super::users::Users;
 use crate::config::Config;
 
@@ -25,22 +29,37 @@ pub(super) struct Running {
     /// Changes that are still to be published.
     announcements: Option<mpsc::Receiver<Announcement>>,
     client: Option<PlatformClient>,
+    /// Whether it is a cluster's.
+    is_shared: bool,
 }
 
 impl Running {
-    /// Opens the platform.
+    /// Opens the platform, which is the cluster's with `shared`.
     ///
     /// # Errors
     /// Its database or secret cannot be opened, or nobody could log in at a listener.
-    pub(super) fn open(config: &Config, data: &Path) -> anyhow::Result<Running> {
+    pub(super) fn open(
+        config: &Config,
+        data: &Path,
+        shared: Option<&mut SharedRows>,
+    ) -> anyhow::Result<Running> {
         if !config.has_platform() {
-            return Ok(Running { platform: None, announcements: None, client: None });
+            let (platform, announcements, client) = (None, None, None);
+            return Ok(Running { platform, announcements, client, is_shared: false });
         }
+        let is_shared = shared.is_some();
         let settings = fulmar_platform::Settings {
             disk: config.platform_part(),
             ..config.platform.settings()?
         };
-        let opened = Platform::open(data, settings);
+        let opened = match shared {
+            None => Platform::open(data, settings),
+            Some(shared) => {
+                let rows = Some(shared.follow(Database::Platform));
+                let shared = SharedPlatform { rows, files: shared.take(Database::Files) };
+                Platform::open_shared(data, settings, shared)
+            }
+        };
         let (platform, announcements) = opened.context("platform")?;
         if platform.has_no_users() {
             config.check_ways_in()?;
@@ -50,7 +69,8 @@ impl Running {
                 data.display()
             );
         }
-        Ok(Running { platform: Some(platform), announcements: Some(announcements), client: None })
+        let (platform, announcements) = (Some(platform), Some(announcements));
+        Ok(Running { platform, announcements, client: None, is_shared })
     }
 
     /// The platform's users, for the broker's access control.
@@ -108,8 +128,12 @@ impl Running {
     }
 
     /// The routes of its API.
-    pub(super) fn router(&self) -> axum::Router {
-        self.platform.as_ref().map(Platform::router).unwrap_or_default()
+    pub(super) fn router(&self, store: Option<&Arc<SqliteStorage>>) -> axum::Router {
+        let router = self.platform.as_ref().map(Platform::router).unwrap_or_default();
+        let Some(store) = store.filter(|_| self.is_shared) else { return router };
+        let store = Arc::downgrade(store);
+        let may = move || store.upgrade().is_some_and(|store| store.may_acknowledge());
+        closed_unless(may, router)
     }
 }
 

@@ -236,7 +236,7 @@ impl Opened {
         let identities = shared.as_mut().map(|shared| shared.take(Database::Identities));
         let identities = identities::Running::open(&data, identities)?;
         identities.add_to(&mut access_control, (&config.auth, &data))?;
-        let platform = platform::Running::open(config, &data)?;
+        let platform = platform::Running::open(config, &data, shared.as_mut())?;
         let internal_sessions = stored.add_internal_sessions(gateway.as_ref(), &platform);
         Ok(Opened {
             data,
@@ -353,7 +353,7 @@ impl Parts {
                 crl_next_update: revocation.next_update(),
             },
         )?;
-        let apis = platform.router().merge(admin.router());
+        let apis = platform.router(store.as_ref()).merge(admin.router());
         let web = listeners::start_web(config, tls, &running, (&platform, apis), &bodies, &shown)?;
         let wiring = coap::Wiring {
             broker: &broker,

@@ -2,7 +2,8 @@
 //! effect, and a node that takes over begins with all rows.
 //!
 //! The rows are part of the broker's own database behind the log, and so of its snapshots; each part of the server has
-//! them in a file of its own besides, which is made anew when this node takes over.
+//! them in a file of its own besides, which is made anew when this node takes over. The platform's is too large for that:
+//! it follows the rows while its node stands by.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use fulmar_mirror::{NotShared, RowChange, Rows, Share, Shared};
-use fulmar_store::SqliteStorage;
+use fulmar_store::{FOLLOWED, SqliteStorage};
 use parking_lot::Mutex;
 
 /// Why a node serves no more, if it knows.
@@ -24,11 +25,17 @@ pub(super) enum Database {
     Administration = 1,
     /// All outboxes; keys begin with the upstream broker's label and a zero.
     Outbox = 2,
+    /// Small files of the data folder, by name.
+    Files = 3,
+    /// The platform's, in SQLite. Each node has a copy that follows it.
+    #[cfg_attr(not(feature = "platform"), allow(dead_code, reason = "the number is taken"))]
+    Platform = FOLLOWED,
 }
 
 impl Database {
-    pub(super) const ALL: [Database; 3] =
-        [Database::Identities, Database::Administration, Database::Outbox];
+    /// Those that a node which takes over reads.
+    pub(super) const SMALL: [Database; 4] =
+        [Database::Identities, Database::Administration, Database::Outbox, Database::Files];
 }
 
 /// What this node shares, for the parts of the server that have it.
@@ -64,6 +71,12 @@ impl SharedRows {
     pub(super) fn take(&mut self, database: Database) -> Shared {
         let rows = self.rows.remove(&database).unwrap_or_default();
         self.shared(database, Vec::new(), rows)
+    }
+
+    /// What shares changes of a database that follows the rows.
+    #[cfg(feature = "platform")]
+    pub(super) fn follow(&self, database: Database) -> Arc<dyn Share> {
+        self.shared(database, Vec::new(), Rows::new()).with
     }
 
     /// The rows of the outbox with this label.
@@ -107,7 +120,7 @@ impl fmt::Debug for Sharer {
 }
 
 impl Share for Sharer {
-    fn share(&self, changes: Vec<RowChange>) -> Result<(), NotShared> {
+    fn share(&self, changes: Vec<RowChange>) -> Result<u64, NotShared> {
         let with_prefix = |(key, value): RowChange| ([&self.prefix, &*key].concat().into(), value);
         let changes = changes.into_iter().map(with_prefix).collect();
         let store = self.link.store.get().and_then(Weak::upgrade);
@@ -118,6 +131,12 @@ impl Share for Sharer {
                 lost.unwrap_or_else(|| "`fulmar cluster status` shows which node does".to_owned());
             NotShared(format!("{error} ({who})"))
         })
+    }
+
+    fn stored(&self, number: u64) {
+        if let Some(store) = self.link.store.get().and_then(Weak::upgrade) {
+            store.stored(self.database as u8, number);
+        }
     }
 
     fn lags_behind(&self, why: &str) {

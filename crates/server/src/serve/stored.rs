@@ -128,7 +128,7 @@ fn take_over(
 ) -> anyhow::Result<(SqliteStorage, Restored, Option<SharedRows>)> {
     let TakenOver { mut follower, incarnation, journal, refused, lost } = taken_over;
     let mut rows = std::collections::HashMap::new();
-    for database in super::shared_rows::Database::ALL {
+    for database in super::shared_rows::Database::SMALL {
         rows.insert(database, follower.rows(database as u8)?);
     }
     let (store, restored) = follower.take_over(incarnation, journal, committed)?;

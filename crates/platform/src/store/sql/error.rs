@@ -26,6 +26,9 @@ pub enum DatabaseError {
          ([platform] database)"
     )]
     Taken,
+    /// This node of a cluster has not shared a change with the others.
+    #[error(transparent)]
+    NotShared(#[from] fulmar_mirror::NotShared),
     /// Something about it has to be set otherwise.
     #[error("{0}")]
     Setting(String),
@@ -41,6 +44,15 @@ pub enum DatabaseError {
     /// Something could not be put into the form in which it is stored.
     #[error("{0}")]
     Form(#[from] serde_json::Error),
+}
+
+impl From<fulmar_mirror::CommitError> for DatabaseError {
+    fn from(error: fulmar_mirror::CommitError) -> DatabaseError {
+        match error {
+            fulmar_mirror::CommitError::NotShared(error) => error.into(),
+            fulmar_mirror::CommitError::Sqlite(error) => error.into(),
+        }
+    }
 }
 
 /// What a use of the database gives.

@@ -13,6 +13,8 @@ pub(crate) mod sqlite;
 mod transaction_kind;
 mod value;
 
+use fulmar_mirror::Mirror;
+
 pub use error::DatabaseError;
 pub(crate) use error::{OptionalExtension, Result};
 pub(crate) use postgres::Purpose;
@@ -80,11 +82,12 @@ impl Db {
         self.batch(&format!("ROLLBACK TO {SAVEPOINT}; RELEASE {SAVEPOINT}"))
     }
 
-    /// Commits the transaction; its changes are durable when this returns.
-    pub(super) fn commit(&self) -> Result<()> {
-        match self {
-            Db::Sqlite(connection) => batch(connection, "COMMIT"),
-            Db::Postgres(connection) => connection.commit(),
+    /// Commits the transaction; its changes are durable when this returns, and `mirror` has shared them.
+    pub(super) fn commit(&self, mirror: Option<&Mirror>) -> Result<()> {
+        match (self, mirror) {
+            (Db::Sqlite(connection), None) => batch(connection, "COMMIT"),
+            (Db::Sqlite(connection), Some(mirror)) => Ok(mirror.commit_open(connection)?),
+            (Db::Postgres(connection), _) => connection.commit(),
         }
     }
 

@@ -41,7 +41,7 @@ const STATISTICS: &str = "
         ('reading', 'reading_sent', '100 100 2 1');
     ANALYZE sqlite_schema;";
 
-pub(super) fn open(path: &Path) -> Result<Connection> {
+pub(crate) fn open(path: &Path) -> Result<Connection> {
     // Meters' keys are in it. SQLite gives its log and shared memory the database's mode.
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
     check_length(path)?;

@@ -10,6 +10,7 @@ use fulmar_identity::{FILE as IDENTITIES, Store};
 use fulmar_store::Follower;
 
 use super::membership;
+use super::platform_copy;
 use super::replica::DATABASE;
 use crate::config::{Cluster, Config};
 use crate::exit::Usage;
@@ -49,7 +50,9 @@ pub(super) fn local(data: &Path) -> anyhow::Result<()> {
 /// # Errors
 /// Nobody can.
 pub(super) fn users(config: &Config, follower: &mut Follower) -> anyhow::Result<()> {
-    if !follower.rows(Database::Identities as u8)?.is_empty() {
+    if !follower.rows(Database::Identities as u8)?.is_empty()
+        || platform_copy::may_have_users(config, follower)?
+    {
         return Ok(());
     }
     if config.needs_user() {

@@ -12,7 +12,7 @@ use fulmar_store::Follower;
 use super::lease::{self, Watch};
 use super::membership::{self, NodeRecord, Shared, replicas, say, scratch};
 use super::replica::{self, DATABASE, Read};
-use super::{check, random, shared_files};
+use super::{check, platform_copy, random, shared_files};
 use crate::config::Config;
 use crate::exit::Usage;
 
@@ -120,8 +120,11 @@ fn init(config: &Config, data: &Path, connection: &Connection) -> anyhow::Result
     } else {
         Follower::adopt(&path, &options(config))?
     };
-    if !membership::is_member(data) {
+    let joins = !membership::is_member(data);
+    if joins {
         shared_files::bring(config, data, &mut follower)?;
+    } else {
+        platform_copy::start_over(data)?;
     }
     check::users(config, &mut follower)?;
     let position = follower.position();
@@ -140,6 +143,9 @@ fn init(config: &Config, data: &Path, connection: &Connection) -> anyhow::Result
     membership::join(data, &cluster)?;
     let creation = Creation { cluster: cluster.clone(), first: position.number + 1, replicas };
     LogStream::create(connection, &creation)?;
+    if joins {
+        platform_copy::begin(config, data, position.number)?;
+    }
     say(&format!(
         "created cluster {cluster} with {} bytes of state; start each node with `fulmar serve`",
         stored.bytes

@@ -14,6 +14,8 @@ mod commands;
 mod journal;
 mod lease;
 mod membership;
+#[cfg_attr(not(feature = "platform"), path = "no_platform_copy.rs")]
+mod platform_copy;
 mod redirect;
 mod replica;
 mod shared_files;
@@ -34,6 +36,7 @@ use signal_hook::iterator::Signals;
 use self::journal::StreamJournal;
 use self::lease::{Keeper, Lease};
 use self::membership::{Beat, Shared};
+use self::platform_copy::PlatformCopy;
 use self::standby::{StandBy, Stood};
 use super::command::announce;
 use super::memory::Memory;
@@ -190,11 +193,17 @@ impl Node {
     ///
     /// # Errors
     /// NATS does not answer, or the log cannot be used.
-    fn claim(&self, mut follower: Follower, keeper: &Keeper) -> anyhow::Result<TakenOver> {
+    fn claim(
+        &self,
+        mut follower: Follower,
+        platform: &mut PlatformCopy,
+        keeper: &Keeper,
+    ) -> anyhow::Result<TakenOver> {
         // Another one for each claim: the log may have an earlier claim of this process.
         let incarnation = random()?;
         let claimant = Claimant { node: &self.config.cluster.node, incarnation };
         let position = replica::claim(&mut follower, &self.shared.log, claimant)?;
+        platform.follow(&mut follower)?;
         tracing::info!(%position, "claimed the log");
         let (journal, refused) = StreamJournal::new(self.shared.log.clone(), keeper.lasts());
         let journal = Box::new(journal);

@@ -10,6 +10,7 @@ use fulmar_store::journal::{Claimant, LogPosition, RecordError};
 use fulmar_store::{Applied, FollowError, Follower, Options};
 
 use super::membership::scratch;
+use super::platform_copy;
 
 /// The database of a broker, in the data folder.
 pub(super) const DATABASE: &str = "broker.db";
@@ -109,6 +110,7 @@ fn fetch(data: &Path, path: &Path, snapshots: &Snapshots) -> anyhow::Result<()> 
     let folder = scratch(data)?;
     let file = folder.join(DATABASE);
     snapshots.get(&newest, &file)?;
+    platform_copy::start_over(data)?;
     remove(data)?;
     std::fs::rename(&file, path).with_context(|| path.display().to_string())?;
     std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;

@@ -8,6 +8,7 @@ use fulmar_gateway::outbox::Outbox;
 use fulmar_identity::{FILE as IDENTITIES, Store};
 use fulmar_store::Follower;
 
+use super::platform_copy;
 use crate::config::Config;
 use crate::serve::shared_rows::{Database, outbox_prefix, without_prefix};
 
@@ -35,7 +36,8 @@ pub(super) fn bring(config: &Config, data: &Path, follower: &mut Follower) -> an
                 .extend(rows.into_iter().map(|(key, value)| ([&*prefix, &key].concat(), value)));
         }
     }
-    Ok(follower.replace_rows(Database::Outbox as u8, &outboxes)?)
+    follower.replace_rows(Database::Outbox as u8, &outboxes)?;
+    platform_copy::bring(config, data, follower)
 }
 
 /// Writes what the cluster has into the files of a data folder.
@@ -61,5 +63,5 @@ pub(super) fn take_back(
         let name = upstream.outbox_file();
         Outbox::replace(&data.join(&name), &without_prefix(&outboxes, &outbox_prefix(&name)))?;
     }
-    Ok(())
+    platform_copy::take_back(config, data, follower)
 }

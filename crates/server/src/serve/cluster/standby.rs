@@ -14,6 +14,7 @@ use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
 
 use super::lease::{self, Keeper, Watch};
+use super::platform_copy::PlatformCopy;
 use super::redirect::{Redirecting, Target};
 use super::replica::{self, Read};
 use super::{Node, membership};
@@ -91,6 +92,7 @@ impl StandBy {
     ) -> anyhow::Result<Stood> {
         membership::say(&self.line())?;
         crate::serve::notify::ready();
+        let mut platform = PlatformCopy::open(&node.config, &node.data)?;
         let mut watch = Watch::new(node.incarnation);
         let (mut look_at, mut flush_at) = (Instant::now(), Instant::now() + FLUSH);
         let mut length_at = Instant::now() + replica::length_pause();
@@ -107,6 +109,7 @@ impl StandBy {
             follower = kept;
             if Instant::now() >= flush_at {
                 follower.flush()?;
+                platform.follow(&mut follower)?;
                 flush_at = Instant::now() + FLUSH;
                 node.beat.go_on("standing by", follower.position().number);
             }
@@ -116,7 +119,7 @@ impl StandBy {
             }
             if Instant::now() >= look_at {
                 if let Some(keeper) = self.try_lease(node, &mut watch) {
-                    match node.claim(follower, &keeper) {
+                    match node.claim(follower, &mut platform, &keeper) {
                         Ok(taken) => return Ok(Stood::TakeOver(Box::new((taken, keeper)))),
                         Err(error) => {
                             tracing::warn!("not taken over: {error:#}");
