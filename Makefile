@@ -153,9 +153,9 @@ built: needs
 built-tiny: needs
 	cd firmware && CARGO_TARGET_DIR=$(abspath $(TARGET)) cargo build --workspace --examples --locked
 
-test-interop: interop-needs built built-tiny $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) $(TINY_QUIC_GO) $(PEBBLE)/pebble $(COLLECTOR) ## Run the tests with third-party clients
+test-interop: interop-needs built built-tiny $(VENV)/ready $(NODE)/node_modules/ready $(QUIC_GO) $(SOAK_GO) $(TINY_QUIC_GO) $(PEBBLE)/pebble $(COLLECTOR) ## Run the tests with third-party clients
 	cd tests/interop && FULMAR_BIN=$(FULMAR) \
-		FULMAR_QUIC_GO=$(abspath $(QUIC_GO)) FULMAR_PEBBLE=$(abspath $(PEBBLE)) \
+		FULMAR_QUIC_GO=$(abspath $(QUIC_GO)) FULMAR_SOAK_GO=$(abspath $(SOAK_GO)) FULMAR_PEBBLE=$(abspath $(PEBBLE)) \
 		FULMAR_COLLECTOR=$(abspath $(COLLECTOR)) \
 		FULMAR_TINY=$(abspath $(TINY)) FULMAR_TINY_QUIC_GO=$(abspath $(TINY_QUIC_GO)) \
 		$(abspath $(VENV))/bin/python run.py $(TESTS)
@@ -259,11 +259,11 @@ bridge-kill-test: interop-needs $(VENV)/ready ## Kill Fulmar's gateway, mosquitt
 		$(abspath $(VENV))/bin/python -u bridge_kill.py
 
 .PHONY: cluster-kill-test
-cluster-kill-test: interop-needs $(VENV)/ready ## Kill and pause nodes of a cluster and NATS servers at length, under load
+cluster-kill-test: interop-needs $(VENV)/ready $(SOAK_GO) ## Kill and pause nodes of a cluster and NATS servers, cut their networks and more, at length and under load
 	$(if $(FULMAR_BIN),,cargo build --release --locked --package fulmar)
 	cd tests/interop && FULMAR_BIN=$(or $(FULMAR_BIN),$(abspath $(TARGET))/release/fulmar) \
-		FULMAR_CLUSTER_MESSAGES=100000 FULMAR_CLUSTER_TROUBLES=24 $(abspath $(VENV))/bin/python -u -m unittest -v \
-		test_cluster.Kill.test_nothing_acknowledged_is_lost_when_nodes_and_servers_die
+		FULMAR_SOAK_GO=$(abspath $(SOAK_GO)) FULMAR_CLUSTER_MESSAGES=50000 FULMAR_CLUSTER_ROUNDS=4 \
+		FULMAR_CLUSTER_DRAINS=20 $(abspath $(VENV))/bin/python -u -m unittest -v test_cluster_kill
 
 gateway-memory-test: gateway $(VENV)/ready ## Check that a gateway with 10,000 queued readings has less than 20 MiB resident
 	cd tests/interop && FULMAR_BIN=$(abspath $(TARGET))/gateway/release/fulmar FULMAR_GATEWAY_RESIDENT_MIB=20 \

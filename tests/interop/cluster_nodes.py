@@ -13,34 +13,36 @@ from broker import PATIENCE_S, binary, eventually
 
 
 class Node:
-    """A node with a data folder of its own; `kill` and `start` again keep it. `program`: another than the tested one."""
+    """A node with a data folder of its own; `kill` and `start` again keep it. `program`: another than the tested one;
+    `machine`: it listens there, instead of on loopback."""
 
-    def __init__(self, servers, name, extra="", development=False, monitoring=True, prefix=()):
+    def __init__(self, servers, name, extra="", development=False, monitoring=True, prefix=(), machine=None, quic=False):
         self.folder = tempfile.TemporaryDirectory(prefix="fulmar-node-")
         self.data = pathlib.Path(self.folder.name)
         self.name, self.prefix, self.program = name, prefix, None
-        self.mqtt, self.http = ports.take(2)
+        self.host, self.machine = machine.front if machine else "127.0.0.1", machine
+        self.mqtt, self.http, self.quic = ports.take(3)
         self.config = self.data / "fulmar.toml"
         self.config.write_text(f"""
 [server]
 data_dir = "{self.data / 'data'}"
 drain_timeout_s = 1
 [listeners]
-mqtt = ["127.0.0.1:{self.mqtt}"]
+mqtt = ["{self.host}:{self.mqtt}"]
 mqtts = []
 ws = []
-quic = []
+quic = {[f"{self.host}:{self.quic}"] if quic else []}
 https = []
-http = ["127.0.0.1:{self.http}"]
+http = ["{self.host}:{self.http}"]
 coap = []
 coaps = []
 [auth]
 allow_anonymous = "always"
 [cluster]
-servers = {servers.addresses()}
+servers = {servers.addresses(machine) if machine else servers.addresses()}
 monitoring = {servers.monitoring() if monitoring else []}
 node = "{name}"
-address = "127.0.0.1:{self.mqtt}"
+address = "{self.host}:{self.mqtt}"
 development = {str(development).lower()}
 {extra}
 """.replace("'", '"'))
@@ -49,7 +51,7 @@ development = {str(development).lower()}
 
     def command(self, *arguments, check=True):
         """`fulmar cluster` with this node's configuration."""
-        done = subprocess.run([self.program or binary(), "cluster", *arguments, "--config", self.config],
+        done = subprocess.run([*self.prefix, self.program or binary(), "cluster", *arguments, "--config", self.config],
                               capture_output=True, text=True, timeout=120)
         if check and done.returncode:
             raise AssertionError(f"fulmar cluster {arguments}: {done.stderr}")
@@ -64,7 +66,7 @@ development = {str(development).lower()}
     def ready(self):
         """The answer of /health/ready as code and text; 0 if there is none."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.http}/health/ready", timeout=1) as answer:
+            with urllib.request.urlopen(f"http://{self.host}:{self.http}/health/ready", timeout=1) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()

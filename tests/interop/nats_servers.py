@@ -32,10 +32,11 @@ def program() -> str:
 
 class Servers:
     """`kill`, `pause`, `go_on` and `run` take a server's index; a server keeps its ports and its data. `extra` is more
-    of each configuration."""
+    of each configuration; `machines`: each runs on one of these, instead of all on loopback."""
 
-    def __init__(self, count=3, sync="always", extra="", jetstream=True):
+    def __init__(self, count=3, sync="always", extra="", jetstream=True, machines=None):
         self.count, self.sync, self.extra, self.jetstream = count, sync, extra, jetstream
+        self.machines = machines
         self.folder = tempfile.TemporaryDirectory(prefix="fulmar-nats-")
         self.path = pathlib.Path(self.folder.name)
         taken = ports.take(3 * count)
@@ -49,28 +50,43 @@ class Servers:
             self.close()
             raise
 
-    def addresses(self):
-        return [f"nats://127.0.0.1:{port}" for port in self.ports]
+    def host(self, index):
+        """A server's address for clients of this test."""
+        return self.machines[index].middle_of_server if self.machines else "127.0.0.1"
+
+    def addresses(self, near=None):
+        """For clients; for those on the machine `near`, its own server has the address that a cut leaves."""
+        hosts = [self.host(index) if near is None or index != near.index else near.bus_of_server
+                 for index in range(self.count)]
+        return [f"nats://{host}:{port}" for host, port in zip(hosts, self.ports)]
 
     def monitoring(self):
-        return [f"http://127.0.0.1:{port}" for port in self.monitors]
+        return [f"http://{self.host(index)}:{port}" for index, port in enumerate(self.monitors)]
+
+    def folder_of(self, index):
+        """Where a server keeps its streams."""
+        return self.path / str(index)
 
     def run(self, index):
+        listen = "0.0.0.0" if self.machines else "127.0.0.1"
         lines = [
-            f"server_name: n{index}", f'listen: "127.0.0.1:{self.ports[index]}"',
-            f'http: "127.0.0.1:{self.monitors[index]}"',
+            f"server_name: n{index}", f'listen: "{listen}:{self.ports[index]}"',
+            f'http: "{listen}:{self.monitors[index]}"',
             self.extra,
         ]
         if self.jetstream:
-            folder = self.path / str(index)
+            folder = self.folder_of(index)
             lines.append(f'jetstream {{ store_dir: "{folder}", sync_interval: {self.sync}, max_file_store: 1GB }}')
         if self.count > 1:
-            routes = ", ".join(f"nats://127.0.0.1:{port}" for port in self.routes)
-            lines.append(f'cluster {{ name: test, listen: "127.0.0.1:{self.routes[index]}", routes: [{routes}] }}')
+            hosts = [machine.back for machine in self.machines or ()] or ["127.0.0.1"] * self.count
+            routes = ", ".join(f"nats://{host}:{port}" for host, port in zip(hosts, self.routes))
+            lines.append(f'cluster {{ name: test, listen: "{hosts[index]}:{self.routes[index]}", routes: [{routes}], '
+                         "no_advertise: true }")
         config = self.path / f"{index}.conf"
         config.write_text("\n".join(lines) + "\n")
+        prefix = self.machines.inside(self.machines[index].server) if self.machines else []
         with open(self.path / f"{index}.log", "ab") as log:
-            self.processes[index] = subprocess.Popen([program(), "-c", config], stdout=log, stderr=log)
+            self.processes[index] = subprocess.Popen([*prefix, program(), "-c", config], stdout=log, stderr=log)
 
     def varz(self, index, page="varz"):
         with urllib.request.urlopen(f"{self.monitoring()[index]}/{page}", timeout=2) as answer:
@@ -95,7 +111,7 @@ class Servers:
         """A request to JetStream's API of the first server; returns the answer, which must be no error. A body of bytes
         goes as it is."""
         body = body if isinstance(body, bytes) else json.dumps(body).encode()
-        with socket.create_connection(("127.0.0.1", self.ports[0]), 10) as connection:
+        with socket.create_connection((self.host(0), self.ports[0]), 10) as connection:
             lines = f"CONNECT {{}}\r\nSUB answer 1\r\nPUB {subject} answer {len(body)}\r\n"
             connection.sendall(lines.encode() + body + b"\r\n")
             lines = connection.makefile("rb")

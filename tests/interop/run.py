@@ -18,7 +18,7 @@ import unittest
 FOLDER = pathlib.Path(__file__).parent
 SLOWEST = 8
 # What takes longest begins first.
-FIRST = ["test_cluster", "test_cluster_refused", "test_page_commands", "test_coap", "test_firmware", "test_schema", "test_gateway",
+FIRST = ["test_cluster_kill", "test_cluster", "test_cluster_refused", "test_page_commands", "test_coap", "test_firmware", "test_schema", "test_gateway",
          "test_migration"]
 # No module takes this long unless it hangs: its tests have bounds of their own.
 LIMIT_S = 1800

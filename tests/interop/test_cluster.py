@@ -1,142 +1,27 @@
-"""A cluster of nodes on real NATS servers: what is refused at the start, and what is left when nodes and servers are
-killed while Paho publishes and receives. Nothing that was acknowledged is lost, and at QoS 2 nothing comes twice.
+"""A cluster of nodes on real NATS servers: the walk of docs/cluster.md, a node that hands over, and what is refused at the
+start. test_cluster_kill.py has what is left when nodes and servers die."""
 
-FULMAR_CLUSTER_MESSAGES and FULMAR_CLUSTER_TROUBLES make it long (`make cluster-kill-test`)."""
-
-import collections
-import os
 import pathlib
-import random
 import re
 import socket
 import subprocess
 import tempfile
 import textwrap
 import threading
-import time
 import unittest
 
 import paho.mqtt.client as paho
 import pages
 import ports
 from broker import binary, eventually
-from cluster_nodes import Node, logs, serving, wait_serving
+from cluster_nodes import Node, serving, wait_serving
 from nats_servers import Servers, program
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
-from paho_client import Client
-
-MESSAGES = int(os.environ.get("FULMAR_CLUSTER_MESSAGES", "1500"))
-TROUBLES = int(os.environ.get("FULMAR_CLUSTER_TROUBLES", "3"))
-PATIENCE_S = 120
 
 
 def setUpModule():
     done = subprocess.run([binary(), "cluster", "--help"], capture_output=True, text=True, timeout=60)
     if "built without" in done.stderr:
         raise unittest.SkipTest("the program was built without the feature `cluster`")
-
-
-class AddressList(Client):
-    """A client with a list of addresses: it tries them in turn, beginning behind the last one. The kernel accepts
-    connections for a paused node, too."""
-
-    ports, at = (), 0
-
-    def reconnect(self):
-        for _ in self.ports:
-            self.at = (self.at + 1) % len(self.ports)
-            port = self.ports[self.at]
-            try:
-                socket.create_connection(("127.0.0.1", port), 0.2).close()
-            except OSError:
-                continue
-            self._port = port
-            break
-        return super().reconnect()
-
-
-def client(name, nodes):
-    """A client whose session outlives its connections, at whichever node serves."""
-    made = AddressList(paho.CallbackAPIVersion.VERSION2, client_id=name, protocol=paho.MQTTv5)
-    made.ports = [node.mqtt for node in nodes]
-    made.reconnect_delay_set(1, 1)
-    made.max_queued_messages_set(0)
-    made.max_inflight_messages_set(100)
-    properties = Properties(PacketTypes.CONNECT)
-    properties.SessionExpiryInterval = 3600
-    made.connect("127.0.0.1", serving(nodes).mqtt, keepalive=5, clean_start=False, properties=properties)
-    return made
-
-
-class Traffic:
-    """A publisher and a subscriber at one QoS, and what each has seen.
-
-    Paho 2.2 repeats everything at once when it is connected again, more than the broker's Receive Maximum if there is
-    more, and publishes new messages in between. So there is never much, and after a connection has ended nothing new
-    until all of it is acknowledged.
-    """
-
-    OPEN = 50
-
-    def __init__(self, nodes, qos, messages):
-        self.qos, self.messages = qos, messages
-        self.got, self.order, self.acknowledged = collections.Counter(), [], []
-        subscribed, self.settled, self.ending = threading.Event(), True, False
-        self.sub = client(f"sub{qos}", nodes)
-        self.sub.on_message = self.on_message
-        self.sub.on_subscribe = lambda *rest: subscribed.set()
-        self.sub.subscribe(f"kill/{qos}", qos)
-        self.sub.loop_start()
-        if not subscribed.wait(30):
-            raise AssertionError("no SUBACK")
-        self.pub = client(f"pub{qos}", nodes)
-        self.pub.on_publish = lambda client, data, mid, *rest: self.acknowledged.append(time.monotonic())
-        self.connected = []
-        self.pub.on_connect = lambda *rest: self.connected.append(time.monotonic())
-        self.pub.on_disconnect = self.on_disconnect
-        self.pub.loop_start()
-        self.sent = self.wanted = 0
-        self.thread = threading.Thread(target=self.pump)
-        self.thread.start()
-
-    def on_message(self, client, data, message):
-        number = int(message.payload)
-        self.got[number] += 1
-        if self.got[number] == 1:
-            self.order.append(number)
-
-    def on_disconnect(self, *rest):
-        self.settled = False
-
-    def pump(self):
-        while not self.ending:
-            waiting = self.sent - len(self.acknowledged)
-            self.settled = self.settled or waiting == 0
-            if self.sent < self.wanted and self.settled and waiting < self.OPEN and self.pub.is_connected():
-                self.pub.publish(f"kill/{self.qos}", str(self.sent), self.qos)
-                self.sent += 1
-            else:
-                time.sleep(0.002)
-
-    def publish(self, count):
-        self.wanted = min(self.wanted + count, self.messages)
-
-    def end(self):
-        self.ending = True
-        self.thread.join()
-        for made in (self.pub, self.sub):
-            made.loop_stop()
-            made.disconnect()
-
-    def check(self, test):
-        name = f"QoS {self.qos}"
-        eventually(f"acknowledgements at {name}", lambda: len(self.acknowledged) == self.messages, PATIENCE_S)
-        eventually(f"messages at {name}", lambda: len(self.got) == self.messages, PATIENCE_S)
-        test.assertEqual(self.order, sorted(self.order), f"order at {name}")
-        if self.qos == 2:
-            twice = {number: count for number, count in self.got.items() if count > 1}
-            test.assertEqual(twice, {}, "delivered more than once")
 
 
 class Base(unittest.TestCase):
@@ -160,60 +45,7 @@ class Base(unittest.TestCase):
         return nodes
 
 
-class Kill(Base):
-    def trouble(self, kind, nodes, servers, traffic):
-        """One, and what ends it. Returns the seconds until a node serves, and until the clients are connected."""
-        node = serving(nodes)
-        leader = servers.leader()
-        began, took = time.monotonic(), (0, 0)
-        if "node" in kind:
-            node.pause() if "paused" in kind else node.kill()
-        if "server" in kind:
-            servers.pause(leader) if "paused" in kind else servers.kill(leader)
-        if "node" in kind:
-            _, seconds = wait_serving(nodes, but=node)
-            connected = [one.connected for one in traffic]
-            eventually("clients at another node", lambda: all(times[-1] > began for times in connected), PATIENCE_S)
-            took = seconds, max(times[-1] for times in connected) - began
-            node.go_on() if "paused" in kind else node.start()
-        elif "paused" in kind:
-            # Longer than an election takes.
-            time.sleep(10)
-        if "server" in kind:
-            servers.go_on(leader) if "paused" in kind else servers.run(leader)
-        servers.wait_ready()
-        wait_serving(nodes)
-        return took
-
-    def test_nothing_acknowledged_is_lost_when_nodes_and_servers_die(self):
-        servers = self.servers()
-        nodes = self.cluster(servers)
-        traffic = [Traffic(nodes, qos, MESSAGES) for qos in (1, 2)]
-        for one in traffic:
-            self.addCleanup(one.end)
-        seed = random.randrange(1 << 32)
-        chance = random.Random(seed)
-        kinds = ["node", "node and server", "node, paused", "server", "server, paused"]
-        plan = [kinds[index] if index < len(kinds) else chance.choice(kinds) for index in range(TROUBLES)]
-        print(f"seed {seed}: {plan}", flush=True)
-        took = collections.defaultdict(list)
-        try:
-            for kind in plan:
-                for one in traffic:
-                    one.publish(MESSAGES // (TROUBLES + 1))
-                at = [len(one.acknowledged) for one in traffic]
-                eventually("progress", lambda: all(len(one.acknowledged) > a for one, a in zip(traffic, at)), 30)
-                took[kind].append(self.trouble(kind, nodes, servers, traffic))
-            for one in traffic:
-                one.publish(MESSAGES)
-            for one in traffic:
-                one.check(self)
-        except AssertionError as error:
-            raise AssertionError(f"{error}\nseed {seed}\n{logs(nodes)}") from None
-        for kind, seconds in took.items():
-            shown = ", ".join(f"{node:.1f} ({client:.1f})" for node, client in sorted(seconds))
-            print(f"{kind}: seconds until a node serves (until clients are connected): {shown}", flush=True)
-
+class Drain(Base):
     def test_a_drained_node_hands_over(self):
         servers = self.servers(1)
         nodes = self.cluster(servers, 2, development=True)

@@ -3,6 +3,7 @@ credentials, certificates, streams and snapshots that are wrong. On real servers
 
 test_cluster.py has the rest: servers without fsync, a name or a log that is another's, damaged records."""
 
+import base64
 import json
 import os
 import pathlib
@@ -260,6 +261,34 @@ class Log(Base):
         self.assertEqual((third.stop(), other.stop()), (0, 0))
         wait_serving([away])
         self.retained(away, ["before", *topics])
+
+    def record(self, servers, number):
+        answer = servers.request("$JS.API.STREAM.MSG.GET.FULMAR_LOG", {"seq": number})
+        return base64.b64decode(answer["message"]["data"])
+
+    def state(self, servers):
+        return servers.request("$JS.API.STREAM.INFO.FULMAR_LOG", {})["state"]
+
+    def test_a_record_that_does_not_continue_the_one_before(self):
+        servers = self.servers()
+        node, other = self.cluster(servers, "a", "b")
+        self.publish_all(node, ["kept/1"])
+        node.kill()
+        last = self.state(servers)["last_seq"]
+        # The last record again, with the next number: its own checksum is right, and that of the record before is not.
+        head = self.record(servers, last)[:-4]
+        record = head[:9] + (last + 1).to_bytes(8, "little") + head[17:]
+        servers.request("fulmar.log", record + zlib.crc32(record).to_bytes(4, "little"))
+        self.refused(other, f"record {last + 1} of the cluster's log cannot be used", "missing or mixed up",
+                     "fulmar cluster restore")
+
+    def test_a_record_that_is_missing_in_the_middle(self):
+        servers = self.servers()
+        node, other = self.cluster(servers, "a", "b")
+        for topic in ("kept/1", "kept/2", "kept/3"):
+            self.publish_all(node, [topic])
+        servers.request("$JS.API.STREAM.MSG.DELETE.FULMAR_LOG", {"seq": 3})
+        self.refused(other, "record 3 is missing", "fulmar cluster restore")
 
     def test_a_record_of_a_newer_version_is_no_damage(self):
         servers = self.servers()

@@ -1,12 +1,15 @@
 //! The connection to the servers, on a thread of its own.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_nats::jetstream::{self, Context};
-use async_nats::{Client, ConnectError, ConnectErrorKind, ConnectOptions, ServerAddr};
+use async_nats::{
+    Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, ReconnectToServer, Server,
+    ServerAddr,
+};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -16,13 +19,18 @@ use crate::log::MAX_MESSAGE_BYTES;
 use crate::settings::{MIN_SERVER, Settings, is_new_enough};
 
 /// To one server, with its handshakes.
-const CONNECT: Duration = Duration::from_secs(3);
+const CONNECT: Duration = Duration::from_secs(2);
 /// A server that answers no ping for two of these has failed.
 const PING: Duration = Duration::from_secs(1);
 /// Longest pause before the next server is tried.
 const PAUSE: Duration = Duration::from_millis(500);
+/// After so long without an accepted change, another server is tried: this one may be cut off from the others.
+const UNANSWERED: Duration = Duration::from_secs(3);
 /// For what is asked of JetStream once, such as a stream's state: an election may take some seconds.
 pub(crate) const REQUEST: Duration = Duration::from_secs(5);
+
+/// Since when changes have had no answer at this server.
+type Unanswered = Arc<Mutex<Option<Instant>>>;
 
 /// A connection to one of the servers, which changes to another when that one fails. Cheap to clone; ends with its
 /// last clone.
@@ -33,6 +41,7 @@ struct Inner {
     client: Client,
     jetstream: Context,
     handle: Handle,
+    unanswered_since: Unanswered,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -51,7 +60,8 @@ impl Connection {
     /// [`Error::TooOld`], [`Error::SmallMessages`].
     pub fn open(settings: &Settings) -> Result<Connection, Error> {
         let addresses = addresses(&settings.servers)?;
-        let options = options(settings)?;
+        let unanswered_since = Unanswered::default();
+        let options = options(settings, Arc::clone(&unanswered_since))?;
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Error::File("NATS client".into(), error))?;
         let handle = runtime.handle().clone();
@@ -78,7 +88,8 @@ impl Connection {
         let jetstream = jetstream::ContextBuilder::new().timeout(REQUEST).build(client.clone());
         let (stop, thread) = (Some(stop), Some(thread));
         let handle = handle.clone();
-        let connection = Connection(Arc::new(Inner { client, jetstream, handle, stop, thread }));
+        let inner = Inner { client, jetstream, handle, unanswered_since, stop, thread };
+        let connection = Connection(Arc::new(inner));
         drop(_runtime);
         connection.check_server()?;
         Ok(connection)
@@ -113,6 +124,19 @@ impl Connection {
     ) -> Result<T, Error> {
         let limited = async { timeout(limit, future).await };
         self.0.handle.block_on(limited).map_err(|_| Error::TimedOut { what, limit })?
+    }
+
+    /// A change was accepted or refused, or has no answer. A server without the others answers nothing, and its clients
+    /// cannot see why.
+    pub(crate) fn note_change(&self, answered: bool) {
+        let mut since = self.0.unanswered_since.lock().unwrap_or_else(PoisonError::into_inner);
+        if answered {
+            *since = None;
+        } else if since.get_or_insert_with(Instant::now).elapsed() >= UNANSWERED {
+            *since = None;
+            // It fails only if the client has ended.
+            drop(self.0.handle.block_on(self.0.client.force_reconnect()));
+        }
     }
 
     fn check_server(&self) -> Result<(), Error> {
@@ -160,7 +184,7 @@ fn addresses(servers: &[String]) -> Result<Vec<ServerAddr>, Error> {
     servers.iter().map(|server| server.parse().map_err(|_| wrong(server))).collect()
 }
 
-fn options(settings: &Settings) -> Result<ConnectOptions, Error> {
+fn options(settings: &Settings, unanswered: Unanswered) -> Result<ConnectOptions, Error> {
     let mut options = ConnectOptions::new();
     if let Some(path) = &settings.credentials {
         let shown = path.display().to_string();
@@ -177,13 +201,54 @@ fn options(settings: &Settings) -> Result<ConnectOptions, Error> {
     }
     Ok(options
         .name(&settings.name)
+        .event_callback(move |event| {
+            let unanswered = Arc::clone(&unanswered);
+            async move {
+                tracing::debug!(%event, "NATS");
+                if matches!(event, Event::Connected) {
+                    *unanswered.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                }
+            }
+        })
+        .reconnect_to_server_callback({
+            let turn = Arc::new(Turn::default());
+            move |servers, _| {
+                let turn = Arc::clone(&turn);
+                async move { turn.next(&servers) }
+            }
+        })
         .connection_timeout(CONNECT)
         .request_timeout(Some(REQUEST))
         .ping_interval(PING)
-        .reconnect_delay_callback(|attempts| {
-            let attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
-            PAUSE.min(Duration::from_millis(20).saturating_mul(attempts))
-        }))
+        .reconnect_delay_callback(pause))
+}
+
+/// Which server is tried next: of those with the fewest failures, the one behind the last in the list.
+#[derive(Default)]
+struct Turn(Mutex<Option<usize>>);
+
+impl Turn {
+    /// `None` lets the client try all in some order; so at the first connection, for which it makes one attempt.
+    fn next(&self, servers: &[Server]) -> Option<ReconnectToServer> {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = servers.len();
+        if !servers.iter().any(|server| server.did_connect) {
+            return None;
+        }
+        let from = last.unwrap_or_default();
+        let order = (1..=count).map(|step| (from + step) % count);
+        let next = order.filter(|at| count == 1 || Some(*at) != *last);
+        let next = next.min_by_key(|at| servers[*at].failed_attempts)?;
+        *last = Some(next);
+        let failed = servers.iter().map(|server| server.failed_attempts).sum();
+        let delay = Some(pause(failed));
+        Some(ReconnectToServer { addr: servers[next].addr.clone(), delay })
+    }
+}
+
+fn pause(attempts: usize) -> Duration {
+    let attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
+    PAUSE.min(Duration::from_millis(20).saturating_mul(attempts))
 }
 
 /// Why there is no connection. What the operator must change is told apart from what may pass.
@@ -224,5 +289,41 @@ fn with_source(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn servers(failed: [usize; 3]) -> Vec<Server> {
+        let server = |(at, failed_attempts): (usize, usize)| Server {
+            addr: format!("nats://10.0.0.{at}:4222").parse().unwrap(),
+            failed_attempts,
+            did_connect: at == 0,
+            is_discovered: false,
+            last_error: None,
+        };
+        failed.into_iter().enumerate().map(server).collect()
+    }
+
+    #[test]
+    fn each_connection_is_to_another_server_than_the_last_one() {
+        let turn = Turn::default();
+        let next = |failed| turn.next(&servers(failed)).unwrap().addr.host().to_owned();
+        assert_eq!(
+            [next([0; 3]), next([0; 3]), next([0; 3])],
+            ["10.0.0.1", "10.0.0.2", "10.0.0.0"]
+        );
+        assert_eq!(next([0, 3, 0]), "10.0.0.2", "one that fails is last");
+        assert_eq!(next([2, 3, 0]), "10.0.0.0", "not the same twice");
+    }
+
+    #[test]
+    fn the_first_connection_tries_all() {
+        let mut servers = servers([0; 3]);
+        servers[0].did_connect = false;
+        assert!(Turn::default().next(&servers).is_none());
     }
 }

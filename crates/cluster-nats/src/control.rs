@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use async_nats::jetstream::kv::{Config, Operation, Store, UpdateErrorKind};
-use async_nats::jetstream::stream::StorageType;
+use async_nats::jetstream::kv::{Config, Store, UpdateErrorKind};
+use async_nats::jetstream::message::StreamMessage;
+use async_nats::jetstream::stream::{LastRawMessageErrorKind, StorageType};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 
@@ -11,10 +12,15 @@ use crate::connection::{Connection, REQUEST};
 use crate::error::{AppendError, Error};
 
 const BUCKET: &str = "FULMAR_CONTROL";
+/// The bucket as a stream, and what a record's subject begins with.
+const STREAM: &str = "KV_FULMAR_CONTROL";
+const SUBJECT: &str = "$KV.FULMAR_CONTROL.";
 /// Largest value in bytes.
 const MAX_VALUE: i32 = 64 << 10;
 /// One attempt of a change. A lease is renewed more often than it runs out.
 const ATTEMPT: Duration = Duration::from_millis(900);
+/// One attempt to read a record.
+const READ: Duration = Duration::from_millis(500);
 
 /// A record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,16 +70,23 @@ impl Control {
         Ok(Control { connection: connection.clone(), store })
     }
 
-    /// A record; `None` if there is none. A replica that is behind may answer with an older one.
+    /// A record as the leader has it; `None` if there is none.
+    ///
+    /// Any replica could answer; but NATS goes on asking one that is paused or cut off, whose answer does not come.
     ///
     /// # Errors
     /// JetStream's.
     pub fn get(&self, key: &str) -> Result<Option<Entry>, Error> {
         let what = "a control record of the cluster";
-        self.connection.wait(what, ATTEMPT, async {
-            let entry = self.store.entry(key).await.map_err(|error| Error::of(what, &error))?;
-            let entry = entry.filter(|entry| entry.operation == Operation::Put);
-            Ok(entry.map(|entry| Entry { revision: entry.revision, value: entry.value }))
+        self.connection.wait(what, READ, async {
+            let stream = self.connection.jetstream().get_stream_no_info(STREAM).await;
+            let stream = stream.map_err(|error| Error::of(what, &error))?;
+            let subject = format!("{SUBJECT}{key}");
+            match stream.get_last_raw_message_by_subject(&subject).await {
+                Ok(message) => Ok(entry(message)),
+                Err(error) if error.kind() == LastRawMessageErrorKind::NoMessageFound => Ok(None),
+                Err(error) => Err(Error::of(what, &error)),
+            }
         })
     }
 
@@ -86,9 +99,14 @@ impl Control {
         let answer = self.connection.wait("a control record", ATTEMPT, async {
             Ok(self.store.update(key, value, revision).await)
         });
+        let refused = |kind| kind == UpdateErrorKind::WrongLastRevision;
+        let answered = answer.as_ref().is_ok_and(|answer| {
+            answer.as_ref().map_or_else(|error| refused(error.kind()), |_| true)
+        });
+        self.connection.note_change(answered);
         match answer {
             Ok(Ok(revision)) => Ok(revision),
-            Ok(Err(error)) if error.kind() == UpdateErrorKind::WrongLastRevision => {
+            Ok(Err(error)) if refused(error.kind()) => {
                 Err(AppendError::Refused(format!("another node has changed {key}")))
             }
             Ok(Err(error)) => Err(AppendError::Unknown(error.to_string())),
@@ -139,4 +157,10 @@ impl Control {
             Ok(found)
         })
     }
+}
+
+/// A record that was not removed.
+fn entry(message: StreamMessage) -> Option<Entry> {
+    let removed = message.headers.get("KV-Operation").is_some();
+    (!removed).then_some(Entry { revision: message.sequence, value: message.payload })
 }

@@ -15,6 +15,7 @@ use async_nats::jetstream::stream::{
 };
 use bytes::Bytes;
 use futures_util::StreamExt as _;
+use tokio::time::timeout;
 
 use crate::REPLICAS;
 use crate::connection::{Connection, REQUEST};
@@ -36,14 +37,17 @@ const FORMAT_NOW: &str = "1";
 
 /// One attempt of an append; the caller repeats it.
 const ATTEMPT: Duration = Duration::from_secs(2);
-/// For one read.
+/// For one read, and for the first answer to it. NATS asks any replica, also one that is paused or cut off.
 const READ: Duration = Duration::from_secs(2);
+const FIRST_ANSWER: Duration = Duration::from_millis(500);
 /// What one read gets at most.
 const READ_RECORDS: usize = 256;
 const READ_BYTES: usize = 4 << 20;
 /// JetStream remembers an append's name for so long. An older one is recognised by its contents.
 const DUPLICATES: Duration = Duration::from_secs(120);
-/// Time between two looks whether everything was removed.
+/// For a look whether everything was removed.
+const LOOK: Duration = Duration::from_millis(500);
+/// Time between two such looks.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 const PURGE: Duration = Duration::from_secs(10);
 
@@ -193,8 +197,12 @@ impl LogStream {
     /// # Errors
     /// JetStream's.
     pub fn state(&self) -> Result<LogState, Error> {
+        self.state_within(REQUEST)
+    }
+
+    fn state_within(&self, limit: Duration) -> Result<LogState, Error> {
         let what = "the state of the cluster's log";
-        let info = self.connection.wait(what, REQUEST, async {
+        let info = self.connection.wait(what, limit, async {
             let stream = self.connection.jetstream().get_stream(STREAM).await;
             Ok(stream.map_err(|error| Error::of(what, &error))?.cached_info().clone())
         })?;
@@ -230,6 +238,7 @@ impl LogStream {
                 Err(error) => Err(error),
             })
         });
+        self.connection.note_change(matches!(&answer, Ok(Ok(_))));
         match answer.map_err(|error| unknown(&error))? {
             Ok(ack) if ack.sequence == number => Ok(()),
             Ok(ack) => Err(AppendError::Refused(format!(
@@ -292,11 +301,13 @@ impl LogStream {
                 Error::Missing { wanted, found }
             });
         }
-        if records.is_empty() && self.must_look() {
-            let state = self.state()?;
-            if number < state.first {
-                return Err(Error::Removed { wanted: number, first: state.first });
-            }
+        // Without a leader there is no state, and the next look is soon enough.
+        if records.is_empty()
+            && self.must_look()
+            && let Ok(state) = self.state_within(LOOK)
+            && number < state.first
+        {
+            return Err(Error::Removed { wanted: number, first: state.first });
         }
         Ok(records)
     }
@@ -324,7 +335,9 @@ impl LogStream {
         let sent = client.publish_with_reply(DIRECT_GET, inbox, request).await;
         sent.map_err(|error| failed(&error))?;
         let mut records = Vec::new();
-        while let Some(answer) = answers.next().await {
+        let first = timeout(FIRST_ANSWER, answers.next()).await;
+        let mut next = first.map_err(|_| Error::TimedOut { what, limit: FIRST_ANSWER })?;
+        while let Some(answer) = next {
             match answer.status.map(|status| status.as_u16()) {
                 // The end of the batch, and no such message.
                 Some(204 | 404) => return Ok(records),
@@ -338,6 +351,7 @@ impl LogStream {
             let number = answer.headers.as_ref().and_then(sequence);
             let number = number.ok_or_else(|| failed(&"a record without its number"))?;
             records.push(Record { number, bytes: answer.payload });
+            next = answers.next().await;
         }
         Err(failed(&"the connection has ended"))
     }

@@ -8,8 +8,11 @@ pub const RENEW: Duration = Duration::from_secs(1);
 pub const LEASE: Duration = Duration::from_secs(3);
 /// Others consider a lease free that they have seen unchanged for this long.
 pub const EXPIRY: Duration = Duration::from_secs(4);
-/// Longest time between two looks of a node that waits. A node that was paused does not know what has happened
-/// meanwhile.
+/// After an attempt to take it without an answer. A node that still has the lease renews it first, once there are
+/// answers again.
+pub const UNANSWERED: Duration = Duration::from_secs(1);
+/// Longest time between two looks of a node that waits, answered or not. A node that was paused does not know what has
+/// happened meanwhile.
 const LONGEST_GAP: Duration = Duration::from_secs(2);
 
 /// The lease of the node that has it.
@@ -67,26 +70,52 @@ impl Holder {
 pub struct Watch {
     revision: Option<u64>,
     unchanged_since: Option<Instant>,
-    looked_at: Option<Instant>,
+    asked_at: Option<Instant>,
+    answered_at: Option<Instant>,
+    /// Until when it is the holder's turn, after a time without answers.
+    not_before: Option<Instant>,
 }
 
 impl Watch {
+    /// The control record is asked for now. That there is no answer changes nothing: a lease that could be renewed
+    /// meanwhile has another revision, and is not taken.
+    pub fn ask(&mut self, now: Instant) {
+        let since_last = self.asked_at.map(|at| now.saturating_duration_since(at));
+        if since_last.is_none_or(|gap| gap > LONGEST_GAP) {
+            self.unchanged_since = None;
+        }
+        self.asked_at = Some(now);
+    }
+
     /// The control record has this revision at `now`, when its answer arrived; `released`: its holder has given it back,
     /// or nobody has had it. Returns whether the lease may be taken, by replacing this revision.
     pub fn look(&mut self, revision: u64, released: bool, now: Instant) -> bool {
-        let since_last = self.looked_at.map(|at| now.saturating_duration_since(at));
-        let paused = since_last.is_none_or(|gap| gap > LONGEST_GAP);
-        self.looked_at = Some(now);
-        if paused || self.revision != Some(revision) {
-            self.unchanged_since = Some(now);
+        if self.revision != Some(revision) {
+            self.unchanged_since = None;
         }
         self.revision = Some(revision);
-        let unchanged =
-            self.unchanged_since.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
-        released || unchanged >= EXPIRY
+        let since = *self.unchanged_since.get_or_insert(now);
+        let answered = self.answered_at.replace(now);
+        if answered.is_some_and(|at| now.saturating_duration_since(at) > LONGEST_GAP) {
+            self.not_before = Some(now + UNANSWERED);
+        }
+        let unchanged = now.saturating_duration_since(since) >= EXPIRY;
+        released || (unchanged && self.not_before.is_none_or(|at| now >= at))
     }
 
-    /// An attempt to take the lease has failed, or has no answer: the wait begins again.
+    /// How long the control record has had the revision that was seen last; `None` if that is not known.
+    #[must_use]
+    pub fn unchanged(&self, now: Instant) -> Option<Duration> {
+        self.unchanged_since.map(|since| now.saturating_duration_since(since))
+    }
+
+    /// An attempt to take the lease has no answer.
+    pub fn unanswered(&mut self, now: Instant) {
+        self.asked_at = Some(now);
+        self.unchanged_since = now.checked_sub(EXPIRY - UNANSWERED);
+    }
+
+    /// Another node was faster: the wait begins again.
     pub fn again(&mut self) {
         *self = Watch::default();
     }
@@ -120,9 +149,15 @@ mod tests {
         assert_eq!(holder.renewed(), start + LEASE, "an answer that comes too late");
     }
 
+    /// Looks, with an answer at once.
+    fn look(watch: &mut Watch, revision: u64, now: Instant) -> bool {
+        watch.ask(now);
+        watch.look(revision, false, now)
+    }
+
     /// Seconds of looking once a second until the lease may be taken.
     fn free_after(watch: &mut Watch, start: Instant, revision: u64) -> Option<u32> {
-        (0..60).find(|second| watch.look(revision, false, start + *second * SECOND))
+        (0..60).find(|second| look(watch, revision, start + *second * SECOND))
     }
 
     #[test]
@@ -134,9 +169,20 @@ mod tests {
     }
 
     #[test]
+    fn looks_without_an_answer_do_not_prolong_the_wait() {
+        let (mut watch, start) = (Watch::default(), Instant::now());
+        assert!(!look(&mut watch, 7, start));
+        (1..9).for_each(|second| watch.ask(start + second * SECOND));
+        assert!(!look(&mut watch, 7, start + 9 * SECOND), "first its holder may renew it");
+        assert!(look(&mut watch, 7, start + 10 * SECOND));
+        watch.unanswered(start + 10 * SECOND);
+        assert_eq!(free_after(&mut watch, start + 10 * SECOND, 7), Some(1));
+    }
+
+    #[test]
     fn a_node_that_was_paused_or_has_just_tried_waits_again() {
         let (mut watch, start) = (Watch::default(), Instant::now());
-        assert!(!watch.look(7, false, start));
+        assert!(!look(&mut watch, 7, start));
         assert_eq!(free_after(&mut watch, start + 100 * SECOND, 7), Some(4));
         watch.again();
         assert_eq!(free_after(&mut watch, start + 105 * SECOND, 7), Some(4));

@@ -31,5 +31,5 @@
 mod lease;
 mod retention;
 
-pub use lease::{EXPIRY, Holder, LEASE, RENEW, Watch};
+pub use lease::{EXPIRY, Holder, LEASE, RENEW, UNANSWERED, Watch};
 pub use retention::{KEPT_SNAPSHOTS, purge_up_to};

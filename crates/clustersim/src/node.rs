@@ -48,7 +48,7 @@ struct Keeper {
 
 enum Role {
     StandBy { watch: Watch, asked: Option<Asked>, look_at: Instant },
-    Taking { revision: u64, asked: Option<Asked> },
+    Taking { watch: Watch, revision: u64, asked: Option<Asked> },
     Claiming { keeper: Keeper, asked: Option<Asked>, at_end: bool },
     Serving(Box<Serving>),
 }
@@ -220,25 +220,28 @@ impl Node {
         let (asked, own) = (self.ask(now), self.own(false));
         let log = || Request::ReadLog(self.reader.at.number + 1);
         match &mut self.role {
-            Role::StandBy { asked: waits, look_at, .. } => {
+            Role::StandBy { watch, asked: waits, look_at } => {
                 if waits.is_some_and(|waits| !waits.is_lost(now)) {
                     return;
                 }
                 *waits = Some(asked);
                 if now >= *look_at {
                     *look_at = now + LOOK;
+                    watch.ask(now);
                     out.push((asked.id, Request::ReadControl));
                 } else {
                     out.push((asked.id, log()));
                 }
             }
-            Role::Taking { asked: Some(waits), .. } => {
+            Role::Taking { watch, asked: Some(waits), .. } => {
                 // Perhaps it has the lease now, and does not know: it waits as for another node's.
                 if waits.is_lost(now) {
-                    self.role = stand_by(now);
+                    let mut watch = std::mem::take(watch);
+                    watch.unanswered(now);
+                    self.role = Role::StandBy { watch, asked: None, look_at: now };
                 }
             }
-            Role::Taking { revision, asked: waits } => {
+            Role::Taking { revision, asked: waits, .. } => {
                 *waits = Some(asked);
                 out.push((asked.id, Request::Swap(*revision, own)));
             }
@@ -307,7 +310,8 @@ impl Node {
                     if watch.look(revision, released, now) && !held_off {
                         // Each attempt has its own: the log may have an earlier claim of this process.
                         self.incarnation += 16;
-                        self.role = Role::Taking { revision, asked: None };
+                        let watch = std::mem::take(watch);
+                        self.role = Role::Taking { watch, revision, asked: None };
                     }
                     return Ok(());
                 }

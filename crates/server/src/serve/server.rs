@@ -151,9 +151,17 @@ impl Server {
     ///
     /// # Errors
     /// Storage could not write everything that it had accepted.
-    pub fn stop(mut self) -> anyhow::Result<()> {
+    pub fn stop(self) -> anyhow::Result<()> {
+        self.stop_within(Duration::MAX)
+    }
+
+    /// The same, with at most this much time for the clients.
+    ///
+    /// # Errors
+    /// See [`Server::stop`].
+    pub(super) fn stop_within(mut self, limit: Duration) -> anyhow::Result<()> {
         let drain = Duration::from_secs(u64::from(self.started.server.drain_timeout_s));
-        self.parts.take().map_or(Ok(()), |parts| parts.end(drain))
+        self.parts.take().map_or(Ok(()), |parts| parts.end(drain.min(limit)))
     }
 
     /// Tries again at once to get a certificate, if the last order has failed.

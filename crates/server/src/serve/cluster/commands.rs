@@ -19,6 +19,8 @@ use crate::exit::Usage;
 /// How long a lease is watched to see whether its node renews it.
 const WATCH: Duration = Duration::from_secs(6);
 const LOOK: Duration = Duration::from_millis(250);
+/// For NATS to answer; an election of its servers takes 4 to 9 s.
+const ELECTION: Duration = Duration::from_secs(15);
 /// For another node to take over after a drain.
 const DRAIN: Duration = Duration::from_secs(60);
 /// Age of a node's record from which it counts as gone.
@@ -87,15 +89,27 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     check::sync_always(&config.cluster)?;
     let connection = membership::connect(&config.cluster, "cluster")?;
     let data = config.data_dir();
+    let shared = || until_answered(|| Ok(Shared::open(&connection, &config.cluster)?));
     match &args.action {
         Action::Init => init(&config, &data, &connection),
-        Action::Status => status(&Shared::open(&connection, &config.cluster)?),
-        Action::Drain { node } => drain(&Shared::open(&connection, &config.cluster)?, node),
-        Action::Snapshot => snapshot(&config, &data, &Shared::open(&connection, &config.cluster)?),
-        Action::Restore { discard } => {
-            restore(&config, &data, Shared::open(&connection, &config.cluster)?, *discard)
+        Action::Status => status(&shared()?),
+        Action::Drain { node } => drain(&shared()?, node),
+        Action::Snapshot => snapshot(&config, &data, &shared()?),
+        Action::Restore { discard } => restore(&config, &data, shared()?, *discard),
+        Action::Leave => leave(&config, &data, &shared()?),
+    }
+}
+
+/// Repeats what NATS has not answered, for as long as an election may take.
+fn until_answered<T>(ask: impl Fn() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let end = Instant::now() + ELECTION;
+    loop {
+        match ask() {
+            Err(error) if replica::is_passing(&error) && Instant::now() < end => {
+                std::thread::sleep(LOOK);
+            }
+            answer => return answer,
         }
-        Action::Leave => leave(&config, &data, &Shared::open(&connection, &config.cluster)?),
     }
 }
 
@@ -189,18 +203,20 @@ pub(super) fn drain_key(node: &str) -> String {
 }
 
 fn drain(shared: &Shared, node: &str) -> anyhow::Result<()> {
-    let serving = lease::current(&shared.control)?.filter(|lease| !lease.released);
-    let serving = serving.map(|lease| lease.node);
+    let current = || {
+        let lease = until_answered(|| Ok(lease::current(&shared.control)?))?;
+        anyhow::Ok(lease.filter(|lease| !lease.released))
+    };
+    let serving = current()?.map(|lease| lease.node);
     if serving.as_deref() != Some(node) {
         let serving = serving.as_deref().unwrap_or("no node");
         return say(&format!("{node} does not serve; {serving} does"));
     }
-    shared.control.put(&drain_key(node), b"1")?;
+    until_answered(|| Ok(shared.control.put(&drain_key(node), b"1")?))?;
     let end = Instant::now() + DRAIN;
     while Instant::now() < end {
         std::thread::sleep(LOOK);
-        let now = lease::current(&shared.control)?;
-        if let Some(lease) = now.filter(|lease| !lease.released && lease.node != node) {
+        if let Some(lease) = current()?.filter(|lease| lease.node != node) {
             return say(&format!("{} serves", lease.shown()));
         }
     }
@@ -245,8 +261,7 @@ fn renewed_by(shared: &Shared) -> anyhow::Result<Option<String>> {
     let mut watch = Watch::default();
     let end = Instant::now() + WATCH;
     loop {
-        let entry = lease::read(&shared.control)?;
-        if watch.look(entry.as_ref(), Instant::now()).is_some() {
+        if watch.look(&shared.control)?.is_some() {
             return Ok(None);
         }
         if Instant::now() > end {

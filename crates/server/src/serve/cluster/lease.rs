@@ -10,6 +10,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use fulmar_cluster::{LEASE, RENEW};
 use fulmar_cluster_nats::{AppendError, Control, Entry};
 use fulmar_store::Lease as MayAcknowledge;
 use parking_lot::Mutex;
@@ -17,18 +18,8 @@ use serde::{Deserialize, Serialize};
 
 /// The record.
 const KEY: &str = "lease";
-/// Time between two renewals.
-const RENEW: Duration = Duration::from_secs(1);
 /// After a renewal without an answer.
 const RENEW_AGAIN: Duration = Duration::from_millis(200);
-/// A node acknowledges for so long after it has sent the last renewal that succeeded.
-const LASTS: Duration = Duration::from_secs(3);
-/// A lease that has not changed for so long is free.
-const EXPIRY: Duration = Duration::from_secs(4);
-/// After an attempt to get it without an answer. A node that still has it renews it first, once NATS answers again.
-const UNANSWERED: Duration = Duration::from_secs(2);
-/// Longest time between two looks. A node that was paused does not know what has happened meanwhile.
-const LOOK: Duration = Duration::from_secs(2);
 
 /// What the record says.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
@@ -76,9 +67,8 @@ pub(super) fn current(control: &Control) -> Result<Option<Lease>, fulmar_cluster
 pub(super) struct Watch {
     /// This process, whose own attempt may have succeeded without an answer.
     own: u64,
-    seen: Option<(u64, Lease)>,
-    unchanged_since: Option<Instant>,
-    looked_at: Option<Instant>,
+    seen: Option<Lease>,
+    watch: fulmar_cluster::Watch,
 }
 
 impl Watch {
@@ -89,48 +79,48 @@ impl Watch {
 
     /// The node that serves, as far as is known.
     pub(super) fn holder(&self) -> Option<&Lease> {
-        self.seen.as_ref().map(|(_, lease)| lease).filter(|lease| !lease.released)
+        self.seen.as_ref().filter(|lease| !lease.released)
+    }
+
+    /// Whether this node had the lease last.
+    pub(super) fn was_last_of(&self, node: &str) -> bool {
+        self.seen.as_ref().is_some_and(|lease| lease.node == node)
     }
 
     /// The node that serves, if it has renewed the lease lately enough to acknowledge anything.
     pub(super) fn serves(&self, now: Instant) -> Option<&Lease> {
-        let since = self.unchanged_since?;
-        self.holder().filter(|_| now.duration_since(since) < LASTS)
+        let unchanged = self.watch.unchanged(now)?;
+        self.holder().filter(|_| unchanged < LEASE)
     }
 
-    /// Looks at the record at `now`. Returns the revision at which the lease may be taken, if it is free.
-    pub(super) fn look(&mut self, entry: Option<&Entry>, now: Instant) -> Option<u64> {
+    /// Reads the record, and returns the revision at which the lease may be taken, if it is free.
+    pub(super) fn look(
+        &mut self,
+        control: &Control,
+    ) -> Result<Option<u64>, fulmar_cluster_nats::Error> {
+        self.watch.ask(Instant::now());
+        let entry = control.get(KEY)?;
+        Ok(self.see(entry.as_ref(), Instant::now()))
+    }
+
+    fn see(&mut self, entry: Option<&Entry>, now: Instant) -> Option<u64> {
         let revision = entry.map_or(0, |entry| entry.revision);
         let lease = entry.map(Lease::parse).unwrap_or_default();
-        let paused = self.looked_at.is_none_or(|at| now.duration_since(at) > LOOK);
-        let same = self.seen.as_ref().is_some_and(|(seen, _)| *seen == revision);
-        self.looked_at = Some(now);
-        if !same || paused {
-            self.unchanged_since = Some(now);
-        }
         let own = self.own != 0 && lease.incarnation == self.own;
-        let free = entry.is_none() || lease.released || own;
-        self.seen = Some((revision, lease));
-        let since = self.unchanged_since?;
-        (free || now.duration_since(since) >= EXPIRY).then_some(revision)
+        let released = entry.is_none() || lease.released || own;
+        self.seen = Some(lease);
+        self.watch.look(revision, released, now).then_some(revision)
     }
 
     /// NATS has not answered an attempt to get the lease.
-    pub(super) fn unanswered(&mut self, now: Instant) {
-        self.looked_at = Some(now);
-        self.unchanged_since = now.checked_sub(EXPIRY - UNANSWERED);
+    pub(super) fn unanswered(&mut self) {
+        self.watch.unanswered(Instant::now());
     }
 
     /// Another node has got the lease, or may have: it gets as much time again.
     pub(super) fn again(&mut self) {
-        self.unchanged_since = None;
-        self.looked_at = None;
+        self.watch.again();
     }
-}
-
-/// Reads the record for [`Watch::look`].
-pub(super) fn read(control: &Control) -> Result<Option<Entry>, fulmar_cluster_nats::Error> {
-    control.get(KEY)
 }
 
 /// Why a node has the lease no more.
@@ -165,7 +155,7 @@ impl Keeper {
             Err(AppendError::Refused(_)) => return Ok(None),
             Err(AppendError::Unknown(error)) => anyhow::bail!(error),
         };
-        lasts.extend(sent + LASTS);
+        lasts.extend(sent + LEASE);
         let (stop, stopped) = channel();
         let state = Arc::new(Mutex::new((lease, revision)));
         let lost = Lost::default();
@@ -254,7 +244,7 @@ impl Renewal {
         match self.control.swap(KEY, &lease.bytes(), revision) {
             Ok(revision) => {
                 *self.state.lock() = (lease, revision);
-                self.lasts.extend(sent + LASTS);
+                self.lasts.extend(sent + LEASE);
                 self.renewed.store(true, Ordering::Relaxed);
                 return Some(RENEW);
             }
@@ -262,6 +252,7 @@ impl Renewal {
                 if self.renewed.swap(false, Ordering::Relaxed) {
                     tracing::warn!(error, "lease not renewed; trying again");
                 }
+                return Some(RENEW_AGAIN);
             }
             // Perhaps by this node: an earlier attempt whose answer was lost.
             Err(AppendError::Refused(_)) => {}
@@ -296,44 +287,27 @@ mod tests {
         Entry { revision, value: lease.bytes().into() }
     }
 
-    /// Looks every second from `start` until the lease may be taken, for a minute.
-    fn free_after(watch: &mut Watch, start: Instant, revision: u64) -> Option<u64> {
-        (0..60).find(|&second| {
-            let at = start + Duration::from_secs(second);
-            watch.look(Some(&entry(revision, false)), at).is_some()
-        })
-    }
-
-    #[test]
-    fn a_lease_is_free_when_it_has_not_changed_for_four_seconds() {
-        let (mut watch, start) = (Watch::default(), Instant::now());
-        assert_eq!(free_after(&mut watch, start, 7), Some(4));
-        assert_eq!(watch.holder().unwrap().node, "a");
-        let later = start + Duration::from_secs(5);
-        assert_eq!(free_after(&mut watch, later, 8), Some(4), "it was renewed");
-    }
-
     #[test]
     fn a_node_serves_until_it_has_not_renewed_the_lease_for_three_seconds() {
         let (mut watch, start) = (Watch::default(), Instant::now());
         assert_eq!(watch.serves(start), None);
         let at = |seconds| start + Duration::from_secs(seconds);
         for (second, serves) in [(0, true), (2, true), (3, false)] {
-            watch.look(Some(&entry(7, false)), at(second));
+            watch.see(Some(&entry(7, false)), at(second));
             assert_eq!(watch.serves(at(second)).is_some(), serves, "{second}");
         }
-        watch.look(Some(&entry(8, false)), at(4));
+        watch.see(Some(&entry(8, false)), at(4));
         assert!(watch.serves(at(4)).is_some(), "renewed");
         assert!(watch.serves(at(7)).is_none(), "nobody can be asked");
-        watch.look(Some(&entry(9, true)), at(7));
+        watch.see(Some(&entry(9, true)), at(7));
         assert_eq!(watch.serves(at(7)), None, "released");
     }
 
     #[test]
     fn a_missing_or_released_lease_is_free_at_once() {
         let (mut watch, now) = (Watch::default(), Instant::now());
-        assert_eq!(watch.look(None, now), Some(0));
-        assert_eq!(watch.look(Some(&entry(9, true)), now), Some(9));
+        assert_eq!(watch.see(None, now), Some(0));
+        assert_eq!(watch.see(Some(&entry(9, true)), now), Some(9));
         assert_eq!(watch.holder(), None);
     }
 
@@ -341,21 +315,16 @@ mod tests {
     fn a_lease_that_this_process_got_without_an_answer_is_free_at_once() {
         let lease = Lease { node: "a".into(), incarnation: 7, ..Lease::default() };
         let entry = Entry { revision: 3, value: lease.bytes().into() };
-        assert_eq!(Watch::new(7).look(Some(&entry), Instant::now()), Some(3));
-        assert_eq!(Watch::new(8).look(Some(&entry), Instant::now()), None);
+        assert_eq!(Watch::new(7).see(Some(&entry), Instant::now()), Some(3));
+        assert_eq!(Watch::new(8).see(Some(&entry), Instant::now()), None);
     }
 
     #[test]
-    fn a_node_that_was_paused_or_has_just_tried_waits_again() {
+    fn the_revision_at_which_it_may_be_taken_is_the_one_seen_last() {
         let (mut watch, start) = (Watch::default(), Instant::now());
-        assert_eq!(watch.look(Some(&entry(7, false)), start), None);
-        let resumed = start + Duration::from_secs(100);
-        assert_eq!(watch.look(Some(&entry(7, false)), resumed), None);
-        assert_eq!(free_after(&mut watch, resumed, 7), Some(4));
-        let later = resumed + Duration::from_secs(4);
-        watch.unanswered(later);
-        assert_eq!(free_after(&mut watch, later, 7), Some(2));
-        watch.again();
-        assert_eq!(free_after(&mut watch, resumed + Duration::from_secs(5), 7), Some(4));
+        assert_eq!(watch.see(Some(&entry(7, false)), start), None);
+        assert_eq!(watch.holder().unwrap().node, "a");
+        let later = start + fulmar_cluster::EXPIRY;
+        assert_eq!(watch.see(Some(&entry(7, false)), later), Some(7));
     }
 }

@@ -27,6 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fulmar_certs::files;
+use fulmar_cluster_nats::Error;
 use fulmar_store::Follower;
 use fulmar_store::journal::Claimant;
 use ring::rand::{SecureRandom as _, SystemRandom};
@@ -51,10 +52,21 @@ pub use commands::{Args as ClusterArgs, run as cluster_command};
 const TURN: Duration = Duration::from_millis(50);
 /// Without an answer to a renewal for so long, a node stops serving: NATS has no majority, or is out of reach.
 const SILENCE: Duration = Duration::from_secs(30);
-/// After it has given way on request, a node leaves the lease to others for this time.
+/// The same without a connection to any server: then it is this node that is cut off, and its clients could be served
+/// elsewhere.
+const CUT_OFF: Duration = Duration::from_secs(6);
+/// A change to another server takes no longer.
+const CHANGE: Duration = Duration::from_secs(3);
+/// After it has given way on request, a node leaves the lease that it has released to others for this time.
 const HOLD_OFF: Duration = Duration::from_secs(10);
+/// For clients to receive their last messages when another node is to serve, for which all of them wait; what does not
+/// arrive, the other node delivers.
+const HAND_OVER: Duration = Duration::from_millis(250);
 /// Time between two attempts to reach NATS at the start.
 const CONNECT_AGAIN: Duration = Duration::from_secs(2);
+
+/// How long a node looks for a server with JetStream, if it has several.
+const OTHER_SERVER: Duration = Duration::from_secs(20);
 
 /// Why a node stops serving.
 enum End {
@@ -73,7 +85,7 @@ struct Node {
     shared: Shared,
     incarnation: u64,
     beat: Beat,
-    /// Until when it does not take the lease, unless nobody has it.
+    /// Until when it does not take a lease that it has released.
     hold_off: Option<Instant>,
 }
 
@@ -132,39 +144,20 @@ impl Node {
         let data = config.data_dir();
         files::make_private_dir(&data)?;
         check::local(&data)?;
-        let connection = loop {
-            match membership::connect(&config.cluster, "node") {
-                Ok(connection) => break connection,
-                Err(error) if replica::is_passing(&error) => {
-                    tracing::warn!("{error:#}; trying again");
-                    if stops_within(signals, CONNECT_AGAIN) {
-                        return Ok(None);
-                    }
-                }
-                Err(error) => return Err(error),
-            }
-        };
+        let connect = || membership::connect(&config.cluster, "node");
+        let Some(connection) = until_answered(signals, &config, connect)? else { return Ok(None) };
         check::sync_always(&config.cluster)?;
-        let shared = loop {
-            match Shared::open(&connection, &config.cluster) {
-                Ok(shared) => break shared,
-                Err(error) => {
-                    let error = anyhow::Error::new(error);
-                    if !replica::is_passing(&error) {
-                        return Err(error);
-                    }
-                    tracing::warn!("{error:#}; trying again");
-                    if stops_within(signals, CONNECT_AGAIN) {
-                        return Ok(None);
-                    }
-                }
-            }
-        };
+        let open = || Ok(Shared::open(&connection, &config.cluster)?);
+        let Some(shared) = until_answered(signals, &config, open)? else { return Ok(None) };
         membership::check_folder(&data, shared.log.cluster())?;
         let incarnation = random()?;
-        let beat = Beat::begin(&shared.control, &config.cluster, incarnation)?;
+        let begin = || Beat::begin(&shared.control, &config.cluster, incarnation);
+        let Some(beat) = until_answered(signals, &config, begin)? else { return Ok(None) };
         let node = Node { config, data, shared, incarnation, beat, hold_off: None };
-        let mut follower = node.open_replica()?;
+        let open = || node.open_replica();
+        let Some(mut follower) = until_answered(signals, &node.config, open)? else {
+            return Ok(None);
+        };
         check::users(&node.config, &mut follower)?;
         membership::join(&node.data, node.shared.log.cluster())?;
         Ok(Some((node, follower)))
@@ -235,7 +228,7 @@ impl Node {
                 if matches!(end, End::Stop) {
                     notify::stopping();
                 }
-                server.stop()?;
+                server.stop_within(HAND_OVER)?;
                 Ok(end)
             }
         }
@@ -249,7 +242,7 @@ impl Node {
         signals: &mut Signals,
         reload: &dyn Fn(),
     ) -> End {
-        let mut answered_at = Instant::now();
+        let (mut answered_at, mut connected_at) = (Instant::now(), Instant::now());
         let drain = commands::drain_key(&self.config.cluster.node);
         let mut look_at = Instant::now();
         loop {
@@ -265,11 +258,16 @@ impl Node {
             if refused.load(Ordering::Acquire) {
                 return End::GiveWay("another node has claimed the log".to_owned());
             }
+            if self.shared.log.connection().is_connected() {
+                connected_at = Instant::now();
+            }
             if keeper.is_renewed() {
                 answered_at = Instant::now();
             } else if answered_at.elapsed() > SILENCE {
                 let seconds = SILENCE.as_secs();
                 return End::GiveWay(format!("no answer from NATS for {seconds} s"));
+            } else if answered_at.elapsed() > CUT_OFF && connected_at.elapsed() > CHANGE {
+                return End::GiveWay("no NATS server can be reached".to_owned());
             }
             if Instant::now() >= look_at && keeper.is_renewed() {
                 look_at = Instant::now() + Duration::from_secs(1);
@@ -281,6 +279,34 @@ impl Node {
                 }
             }
             std::thread::sleep(TURN);
+        }
+    }
+}
+
+/// Repeats what NATS has not answered. `None` if the process is to stop before.
+///
+/// # Errors
+/// What does not pass. Of several servers, one may have no JetStream for a while, such as one that has just started or
+/// whose disk is full.
+fn until_answered<T>(
+    signals: &mut Signals,
+    config: &Config,
+    ask: impl Fn() -> anyhow::Result<T>,
+) -> anyhow::Result<Option<T>> {
+    let begun = Instant::now();
+    loop {
+        let error = match ask() {
+            Ok(answer) => return Ok(Some(answer)),
+            Err(error) => error,
+        };
+        let lacks = matches!(error.downcast_ref(), Some(Error::NoJetStream(_)));
+        let others = lacks && config.cluster.servers.len() > 1 && begun.elapsed() < OTHER_SERVER;
+        if !others && !replica::is_passing(&error) {
+            return Err(error);
+        }
+        tracing::warn!("{error:#}; trying again");
+        if stops_within(signals, CONNECT_AGAIN) {
+            return Ok(None);
         }
     }
 }

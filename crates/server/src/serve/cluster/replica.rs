@@ -137,6 +137,22 @@ pub(super) fn follow(follower: &mut Follower, log: &LogStream) -> anyhow::Result
     Ok(read)
 }
 
+/// Applies everything that the log has. An election of its servers takes some seconds.
+fn follow_to_end(follower: &mut Follower, log: &LogStream) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    loop {
+        match follow(follower, log) {
+            Ok(Read::Nothing) => return Ok(()),
+            Ok(Read::Some) => {}
+            Err(error) if is_passing(&error) && begun.elapsed() < UNANSWERED => {
+                tracing::debug!("{error:#}");
+                std::thread::sleep(CLAIM_AGAIN);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 fn broken(number: u64) -> String {
     format!(
         "record {number} of the cluster's log cannot be used, and no node starts on it. To go on with everything \
@@ -170,7 +186,7 @@ pub(super) fn is_passing(error: &anyhow::Error) -> bool {
     )
 }
 
-/// Claims the log for this node: reads to its end, and appends a claim there.
+/// Claims the log for this node: appends a claim behind the last record it has, or, if others come first, behind those.
 ///
 /// # Errors
 /// NATS does not answer, or the log cannot be used.
@@ -179,8 +195,11 @@ pub(super) fn claim(
     log: &LogStream,
     claimant: Claimant<'_>,
 ) -> anyhow::Result<LogPosition> {
-    for _ in 0..CLAIMS {
-        while let Read::Some = follow(follower, log)? {}
+    for attempt in 0..CLAIMS {
+        // A node that stands by has all records, or nearly.
+        if attempt > 0 {
+            follow_to_end(follower, log)?;
+        }
         let (position, bytes) = follower.position().claim(claimant);
         let (begun, mut reported) = (Instant::now(), false);
         let appended = loop {

@@ -1,19 +1,22 @@
 //! A node that stands by: it follows the log, and takes the lease when that is free.
 
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::get;
+use fulmar_cluster_nats::Control;
 use fulmar_http::{BodyBudget, Plain};
 use fulmar_store::Follower;
 use parking_lot::Mutex;
 use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
 
-use super::lease::{self, Keeper, Watch};
+use super::lease::{Keeper, Lease, Watch};
 use super::platform_copy::PlatformCopy;
 use super::redirect::{Redirecting, Target};
 use super::replica::{self, Read};
@@ -24,7 +27,7 @@ use crate::serve::listeners::where_to_change;
 use crate::serve::stored::TakenOver;
 
 /// Time between two looks at the lease.
-const LOOK: Duration = Duration::from_millis(250);
+const LOOK: Duration = Duration::from_millis(100);
 /// Pause after the log had nothing new.
 const IDLE: Duration = Duration::from_millis(50);
 /// Time between two transactions of the copy.
@@ -93,8 +96,8 @@ impl StandBy {
         membership::say(&self.line())?;
         crate::serve::notify::ready();
         let mut platform = PlatformCopy::open(&node.config, &node.data)?;
-        let mut watch = Watch::new(node.incarnation);
-        let (mut look_at, mut flush_at) = (Instant::now(), Instant::now() + FLUSH);
+        let mut watcher = Watcher::start(node, &self.serving, &self.target)?;
+        let mut flush_at = Instant::now() + FLUSH;
         let mut length_at = Instant::now() + replica::length_pause();
         loop {
             for signal in signals.pending() {
@@ -117,22 +120,19 @@ impl StandBy {
                 length_at = Instant::now() + replica::length_pause();
                 self.shorten(node, &mut follower);
             }
-            if Instant::now() >= look_at {
-                if let Some(keeper) = self.try_lease(node, &mut watch) {
-                    match node.claim(follower, &mut platform, &keeper) {
-                        Ok(taken) => return Ok(Stood::TakeOver(Box::new((taken, keeper)))),
-                        Err(error) => {
-                            tracing::warn!("not taken over: {error:#}");
-                            keeper.release();
-                            if !replica::is_passing(&error) {
-                                return Err(error);
-                            }
-                            follower = node.open_replica()?;
-                            watch.again();
+            if let Some(keeper) = watcher.taken() {
+                match node.claim(follower, &mut platform, &keeper) {
+                    Ok(taken) => return Ok(Stood::TakeOver(Box::new((taken, keeper)))),
+                    Err(error) => {
+                        tracing::warn!("not taken over: {error:#}");
+                        keeper.release();
+                        if !replica::is_passing(&error) {
+                            return Err(error);
                         }
+                        follower = node.open_replica()?;
+                        watcher = Watcher::start(node, &self.serving, &self.target)?;
                     }
                 }
-                look_at = Instant::now() + LOOK;
             }
             if let Read::Nothing = read {
                 std::thread::sleep(IDLE);
@@ -148,46 +148,6 @@ impl StandBy {
         std::iter::once("standby".to_owned()).chain(words).collect()
     }
 
-    /// Takes the lease, if it is free.
-    fn try_lease(&self, node: &Node, watch: &mut Watch) -> Option<Keeper> {
-        let entry = match lease::read(&node.shared.control) {
-            Ok(entry) => entry,
-            Err(error) => {
-                tracing::debug!(%error, "lease not read");
-                self.name(watch);
-                return None;
-            }
-        };
-        let revision = watch.look(entry.as_ref(), Instant::now());
-        self.name(watch);
-        let shown = watch.holder().map_or_else(|| "no node".to_owned(), lease::Lease::shown);
-        *self.serving.lock() = shown;
-        let held_off = node.hold_off.is_some_and(|until| Instant::now() < until);
-        let revision = revision.filter(|_| !held_off)?;
-        match Keeper::take(&node.shared.control, node.lease(), revision) {
-            Ok(Some(keeper)) => {
-                self.target.set(&[]);
-                tracing::info!("took the lease");
-                Some(keeper)
-            }
-            Ok(None) => {
-                watch.again();
-                None
-            }
-            Err(error) => {
-                tracing::warn!("lease not taken: {error:#}");
-                watch.unanswered(Instant::now());
-                None
-            }
-        }
-    }
-
-    /// Names the node that serves to clients.
-    fn name(&self, watch: &Watch) {
-        let serves = watch.serves(Instant::now());
-        self.target.set(serves.map_or(&[][..], |lease| &lease.addresses[..]));
-    }
-
     /// Stores a snapshot when the log has become long.
     fn shorten(&self, node: &Node, follower: &mut Follower) {
         let (log, snapshots) = (&node.shared.log, &node.shared.snapshots);
@@ -199,6 +159,112 @@ impl StandBy {
         if let Err(error) = done {
             tracing::warn!("no snapshot: {error:#}");
         }
+    }
+}
+
+/// Watches the lease on a thread of its own, because the log may not answer while its servers elect a leader, and takes it.
+struct Watcher {
+    taken: Receiver<Keeper>,
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watcher {
+    fn start(
+        node: &Node,
+        serving: &Arc<Mutex<String>>,
+        target: &Arc<Target>,
+    ) -> anyhow::Result<Watcher> {
+        let ((found, taken), (stop, stopped)) = (channel(), channel());
+        let attempt = Attempt {
+            control: node.shared.control.clone(),
+            lease: node.lease(),
+            hold_off: node.hold_off,
+            serving: Arc::clone(serving),
+            target: Arc::clone(target),
+        };
+        let mut watch = Watch::new(node.incarnation);
+        let thread = thread::Builder::new().name("fulmar-watch".into()).spawn(move || {
+            while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+                if let Some(keeper) = attempt.try_lease(&mut watch) {
+                    // Nobody is there to take it only if the receiver has gone with the thread that joins this one.
+                    drop(found.send(keeper));
+                    return;
+                }
+            }
+        })?;
+        Ok(Watcher { taken, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// The lease, once this node has it.
+    fn taken(&self) -> Option<Keeper> {
+        self.taken.try_recv().ok()
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+        if let Some(keeper) = self.taken() {
+            keeper.release();
+        }
+    }
+}
+
+/// What it takes to take the lease.
+struct Attempt {
+    control: Control,
+    lease: Lease,
+    hold_off: Option<Instant>,
+    /// The node that serves, for those who ask.
+    serving: Arc<Mutex<String>>,
+    /// Where clients are redirected.
+    target: Arc<Target>,
+}
+
+impl Attempt {
+    /// Takes the lease, if it is free.
+    fn try_lease(&self, watch: &mut Watch) -> Option<Keeper> {
+        let revision = match watch.look(&self.control) {
+            Ok(revision) => revision,
+            Err(error) => {
+                tracing::debug!(%error, "lease not read");
+                self.name(watch);
+                return None;
+            }
+        };
+        self.name(watch);
+        let shown = watch.holder().map_or_else(|| "no node".to_owned(), Lease::shown);
+        *self.serving.lock() = shown;
+        // Of others that have released it or died, this node may be the only one left.
+        let drained = watch.was_last_of(&self.lease.node);
+        let held_off = drained && self.hold_off.is_some_and(|until| Instant::now() < until);
+        let revision = revision.filter(|_| !held_off)?;
+        match Keeper::take(&self.control, self.lease.clone(), revision) {
+            Ok(Some(keeper)) => {
+                self.target.set(&[]);
+                tracing::info!("took the lease");
+                Some(keeper)
+            }
+            Ok(None) => {
+                watch.again();
+                None
+            }
+            Err(error) => {
+                tracing::warn!("lease not taken: {error:#}");
+                watch.unanswered();
+                None
+            }
+        }
+    }
+
+    /// Names the node that serves to clients.
+    fn name(&self, watch: &Watch) {
+        let serves = watch.serves(Instant::now());
+        self.target.set(serves.map_or(&[][..], |lease| &lease.addresses[..]));
     }
 }
 
