@@ -89,6 +89,7 @@ cells! {
     quic_sent_bytes, "counter", "Bytes of datagrams sent by QUIC connections, without those of copies";
     quic_received_bytes, "counter", "Bytes of datagrams received by QUIC connections";
     quic_streams_opened, "counter", "Streams opened by QUIC clients, control streams included";
+    quic_other_node_packets, "counter", "QUIC packets of connections of another node of the cluster, which were dropped";
     quic_copies, "counter", "Copies of QUIC datagrams sent to clients whose paths lose packets";
     quic_copied_bytes, "counter", "Bytes of those copies";
 }

@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use fulmar_broker::ListenerPolicy;
 use fulmar_congestion::Congestion;
-use fulmar_transport::Origins;
-use fulmar_transport::QuicKeys;
 use fulmar_transport::proxy_protocol::Proxies;
 use fulmar_transport::tls::ServerTls;
+use fulmar_transport::{Origins, QuicKeys, ServerId};
 use http::HeaderMap;
 
 use crate::bodies::BodyBudget;
@@ -51,6 +50,8 @@ pub struct EndpointConfig {
     pub webtransport_tls: ServerTls,
     /// QUIC secrets that outlive the process.
     pub keys: QuicKeys,
+    /// The node of a cluster that QUIC's connection IDs name.
+    pub server_id: Option<ServerId>,
     /// Origins of pages that may open MQTT connections. The endpoint's own are added.
     pub origins: Arc<Origins>,
     /// Whether safe requests may come in a returning client's first packets (0-RTT).

@@ -9,7 +9,7 @@ use std::time::Duration;
 use fulmar_broker::ListenerPolicy;
 use fulmar_transport::proxy_protocol::Proxies;
 use fulmar_transport::tls::ServerTls;
-use fulmar_transport::{Clock, Handoff, QuicKeys};
+use fulmar_transport::{Clock, Handoff, QuicKeys, ServerId};
 use http::HeaderValue;
 use quinn::crypto::rustls::{NoInitialCipherSuite, QuicServerConfig};
 use ring::{hkdf, hmac};
@@ -205,7 +205,7 @@ fn endpoint_config(keys: &QuicKeys, ids: Ids) -> quinn::EndpointConfig {
     let key = hmac::sign(&root, CONTEXT);
     let mut config =
         quinn::EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, key.as_ref())));
-    config.cid_generator(move || ids.generator());
+    config.cid_generator(move || Box::new(ids.generator()));
     config
 }
 
@@ -221,8 +221,8 @@ fn bind_all(
     {
         let quic = quic(config, tls)?;
         let bind_error = |source| StartError::Bind { address: wanted.address, source };
-        let listener =
-            bind_one(runtime, wanted, has_pages, quic, &config.keys).map_err(bind_error)?;
+        let listener = bind_one(runtime, wanted, has_pages, quic, (&config.keys, config.server_id))
+            .map_err(bind_error)?;
         let list = if has_pages { &mut bound.https } else { &mut bound.webtransport };
         list.push(listener.address);
         bound_listeners.push(listener);
@@ -235,7 +235,7 @@ fn bind_one(
     wanted: &Address,
     has_pages: bool,
     quic: quinn::ServerConfig,
-    keys: &QuicKeys,
+    (keys, server_id): (&QuicKeys, Option<ServerId>),
 ) -> io::Result<BoundListener> {
     let (tcp, udp) = if has_pages {
         let (tcp, udp) = bind(wanted.address)?;
@@ -245,7 +245,7 @@ fn bind_one(
     };
     let _entered = runtime.enter();
     let address = udp.local_addr()?;
-    let ids = Ids::new(&hmac::Key::new(hmac::HMAC_SHA256, &keys.0[..32]));
+    let ids = Ids::new(&hmac::Key::new(hmac::HMAC_SHA256, &keys.0[..32]), server_id);
     let amplification_limit = AmplificationLimit::new(ids);
     let quic = quinn::Endpoint::new(
         endpoint_config(keys, ids),

@@ -101,6 +101,7 @@ fn start_with(address: SocketAddr, limits: Limits, bodies: BodyBudget) -> Site {
         tls,
         challenges: None,
         keys: QuicKeys([7; 64]),
+        server_id: None,
         origins: Arc::new(Origins::new(&["https://dashboard.example".to_owned()])),
         early_data: true,
         congestion: Congestion::default(),

@@ -47,5 +47,8 @@ pub use error::StartError;
 pub use handoff::{AllowedSilence, Framing, Handoff};
 pub use listen::{can_listen, receive_buffer};
 pub use origin::Origins;
-pub use quic::{Due, HandshakePressure, Losses, QuicKeys, QuicSettings, RetryPolicy, Silence};
+pub use quic::{
+    Due, HandshakePressure, Losses, NoServerId, QuicKeys, QuicSettings, RetryPolicy, ServerId,
+    Silence,
+};
 pub use server::Server;

@@ -62,8 +62,12 @@ pub(crate) fn bind_tcp(address: SocketAddr, count: usize) -> io::Result<Vec<TcpL
 /// `count` datagram sockets on `address`, non-blocking, in the order of the workers.
 ///
 /// The kernel steers each datagram to the worker its connection ID names; where it cannot, there is
-/// one socket and one worker.
-pub(crate) fn bind_udp(address: SocketAddr, count: usize) -> io::Result<Vec<UdpSocket>> {
+/// one socket and one worker. In a cluster, connection IDs also name the node.
+pub(crate) fn bind_udp(
+    address: SocketAddr,
+    count: usize,
+    in_cluster: bool,
+) -> io::Result<Vec<UdpSocket>> {
     let count = count.min(steering::MAX_WORKERS);
     let mut sockets = bind(address, count, Type::DGRAM)?;
     for socket in &sockets {
@@ -72,7 +76,7 @@ pub(crate) fn bind_udp(address: SocketAddr, count: usize) -> io::Result<Vec<UdpS
         let _ = socket.set_send_buffer_size(UDP_BUFFER_BYTES);
     }
     if count > 1
-        && let Err(error) = steering::attach(&sockets[0], count)
+        && let Err(error) = steering::attach(&sockets[0], count, in_cluster)
     {
         warn!(%error, "QUIC uses one worker: this kernel cannot steer packets by connection ID");
         sockets.truncate(1);
@@ -124,7 +128,11 @@ mod tests {
     fn workers_share_the_port_the_first_one_got() {
         for ports in [
             bind_tcp(ANY, 3).unwrap().iter().map(|s| s.local_addr().unwrap()).collect::<Vec<_>>(),
-            bind_udp(ANY, 3).unwrap().iter().map(|s| s.local_addr().unwrap()).collect::<Vec<_>>(),
+            bind_udp(ANY, 3, false)
+                .unwrap()
+                .iter()
+                .map(|s| s.local_addr().unwrap())
+                .collect::<Vec<_>>(),
         ] {
             assert_ne!(ports[0].port(), 0);
             assert!(ports.iter().all(|port| *port == ports[0]));
@@ -136,8 +144,8 @@ mod tests {
         let tcp = bind_tcp(ANY, 2).unwrap();
         let error = bind_tcp(tcp[0].local_addr().unwrap(), 2).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
-        let udp = bind_udp(ANY, 2).unwrap();
-        let error = bind_udp(udp[0].local_addr().unwrap(), 2).unwrap_err();
+        let udp = bind_udp(ANY, 2, false).unwrap();
+        let error = bind_udp(udp[0].local_addr().unwrap(), 2, false).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
     }
 

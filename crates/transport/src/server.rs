@@ -191,7 +191,8 @@ fn add_quic(
     clock: Clock,
 ) -> Result<SocketAddr, StartError> {
     let bind_error = |source| StartError::Bind { address: listener.address, source };
-    let shared = bind_udp(listener.address, workers.len()).map_err(bind_error)?;
+    let shared = bind_udp(listener.address, workers.len(), listener.settings.server_id.is_some())
+        .map_err(bind_error)?;
     let first = shared.first().map_or(Ok(listener.address), std::net::UdpSocket::local_addr);
     let address = first.map_err(bind_error)?;
     let count = shared.len();

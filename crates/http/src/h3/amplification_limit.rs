@@ -15,13 +15,15 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use fulmar_transport::ServerId;
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{
-    AsyncTimer, AsyncUdpSocket, ConnectionIdGenerator as _, Runtime, TokioRuntime, UdpPoller,
+    AsyncTimer, AsyncUdpSocket, ConnectionId, ConnectionIdGenerator, Runtime, TokioRuntime,
+    UdpPoller,
 };
-use quinn_proto::HashedConnectionIdGenerator;
+use quinn_proto::{HashedConnectionIdGenerator, InvalidCid};
 use ring::hmac;
 
 /// Bytes that may be sent per byte received (RFC 9000 section 8.1).
@@ -33,26 +35,32 @@ const CHALLENGE: usize = 1200;
 const MAX_VALIDATED: usize = 32_768;
 const MAX_UNVALIDATED: usize = 8192;
 
-/// Recognizes the server's connection IDs by a key.
+/// Makes the server's connection IDs, and recognizes them by a key. Those of a node of a cluster have its server ID in
+/// front.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ids(u64);
+pub(crate) struct Ids {
+    key: u64,
+    server_id: Option<ServerId>,
+}
 
 impl Ids {
     /// Derives the key from `root`.
-    pub(crate) fn new(root: &hmac::Key) -> Ids {
+    pub(crate) fn new(root: &hmac::Key, server_id: Option<ServerId>) -> Ids {
         let key = hmac::sign(root, b"connection IDs");
-        Ids(key.as_ref().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)))
+        let key = key.as_ref().first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        Ids { key, server_id }
     }
 
     /// The generator of the connection IDs.
-    pub(crate) fn generator(self) -> Box<dyn quinn::ConnectionIdGenerator> {
-        Box::new(HashedConnectionIdGenerator::from_key(self.0))
+    pub(crate) fn generator(self) -> NodeIds {
+        let hashed = HashedConnectionIdGenerator::from_key(self.key);
+        NodeIds { hashed, prefix: self.server_id.map(ServerId::prefix) }
     }
 
     /// Whether a datagram begins with a packet for one of these IDs. Initial and 0-RTT packets do not count, because
     /// the client may have chosen their ID.
     fn are_ours(self, datagram: &[u8]) -> bool {
-        let generator = HashedConnectionIdGenerator::from_key(self.0);
+        let generator = self.generator();
         let length = generator.cid_len();
         let id = match datagram {
             [flags, ..] if flags & 0x80 == 0 => datagram.get(1..1 + length),
@@ -61,7 +69,38 @@ impl Ids {
             }
             _ => None,
         };
-        id.is_some_and(|id| generator.validate(&quinn::ConnectionId::new(id)).is_ok())
+        id.is_some_and(|id| generator.validate(&ConnectionId::new(id)).is_ok())
+    }
+}
+
+/// quinn's connection IDs, in a cluster behind the node's server ID and a byte that names a worker of other listeners.
+pub(crate) struct NodeIds {
+    hashed: HashedConnectionIdGenerator,
+    prefix: Option<[u8; ServerId::PREFIX_BYTES]>,
+}
+
+impl ConnectionIdGenerator for NodeIds {
+    fn generate_cid(&mut self) -> ConnectionId {
+        let hashed = self.hashed.generate_cid();
+        match self.prefix {
+            None => hashed,
+            Some(prefix) => ConnectionId::new(&[&prefix[..], &[0], &hashed].concat()),
+        }
+    }
+
+    fn validate(&self, cid: &ConnectionId) -> Result<(), InvalidCid> {
+        let Some(prefix) = self.prefix else { return self.hashed.validate(cid) };
+        let hashed = cid.strip_prefix(&prefix[..]).and_then(|rest| rest.get(1..));
+        let hashed = hashed.filter(|hashed| hashed.len() == self.hashed.cid_len());
+        self.hashed.validate(&ConnectionId::new(hashed.ok_or(InvalidCid)?))
+    }
+
+    fn cid_len(&self) -> usize {
+        self.hashed.cid_len() + self.prefix.map_or(0, |prefix| prefix.len() + 1)
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
     }
 }
 
@@ -278,7 +317,7 @@ mod tests {
     use super::*;
 
     const INITIAL: [u8; CHALLENGE] = [0xC0; CHALLENGE];
-    const IDS: Ids = Ids(7);
+    const IDS: Ids = Ids { key: 7, server_id: None };
 
     /// A packet of an open connection.
     fn short(length: usize) -> Vec<u8> {
@@ -316,6 +355,22 @@ mod tests {
         forged[8] ^= 1;
         limits.received(address(2), &forged);
         assert_eq!(limits.may_send(address(2), 4800, 1200), 2400);
+    }
+
+    #[test]
+    fn connection_ids_of_a_node_name_it() {
+        let (here, other) = (ServerId::of_node("c", "a"), ServerId::of_node("c", "b"));
+        let [here_ids, other_ids] = [here, other].map(|id| Ids { key: 7, server_id: Some(id) });
+        let cid = here_ids.generator().generate_cid();
+        assert_eq!((cid.len(), ServerId::read(&cid)), (ServerId::CID_BYTES, Some(here)));
+        let packet = [&[0x40][..], &cid, &[0; 30]].concat();
+        assert!(here_ids.are_ours(&packet));
+        assert!(!other_ids.are_ours(&packet));
+        assert!(!here_ids.are_ours(&short(43)), "of a server without a cluster");
+        assert!(!here_ids.are_ours(&packet[..10]));
+        let mut forged = packet;
+        forged[15] ^= 1;
+        assert!(!here_ids.are_ours(&forged));
     }
 
     #[test]

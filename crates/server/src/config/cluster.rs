@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use fulmar_transport::ServerId;
 use serde::{Deserialize, Serialize};
 
 use super::document::Config;
@@ -45,6 +46,11 @@ pub(crate) struct Cluster {
     pub(crate) addresses: Vec<String>,
     /// What it does with clients while it stands by.
     pub(crate) standby: Standby,
+    /// The node's server ID in QUIC's connection IDs; empty for one made of the cluster's and the node's names.
+    pub(crate) quic_server_id: String,
+    /// The same, once the cluster is known.
+    #[serde(skip)]
+    pub(crate) server_id: Option<ServerId>,
     /// Addresses of the servers' monitoring ports.
     pub(crate) monitoring: Vec<String>,
     /// Whether one server without replicas is enough.
@@ -74,6 +80,13 @@ impl Cluster {
             }
         }
         urls
+    }
+
+    /// The node's server ID, in the cluster of this name.
+    pub(crate) fn server_id_in(&self, cluster: &str) -> ServerId {
+        // The check has refused what is none.
+        let set = self.quic_server_id.parse().ok();
+        set.unwrap_or_else(|| ServerId::of_node(cluster, &self.node))
     }
 
     /// The files that it names, with their keys.
@@ -165,6 +178,12 @@ pub(super) fn check(config: &Config) -> Result<(), Usage> {
         }
     }
     check_addresses(cluster)?;
+    let id = &cluster.quic_server_id;
+    if !id.is_empty()
+        && let Err(error) = id.parse::<ServerId>()
+    {
+        return wrong(format!("[cluster] quic_server_id = {id:?}: {error}"));
+    }
     if set(&cluster.cert).is_some() != set(&cluster.key).is_some() {
         return wrong("[cluster] cert and key go together: set both, or neither".to_owned());
     }
@@ -223,6 +242,7 @@ mod tests {
             ("[storage]\nenabled = false\n", "[storage]"),
             ("[platform]\nenabled = true\ndatabase = \"postgres://h/f\"\n", "[platform] database"),
             ("cert = \"a.pem\"\n", "go together"),
+            ("quic_server_id = \"0x12\"\n", "16 hexadecimal digits"),
             ("monitoring = [\"127.0.0.1:8222\"]\n", "http://HOST:8222"),
         ] {
             let error = read(more).unwrap_err();

@@ -10,7 +10,7 @@ use anyhow::Context;
 use fulmar_broker::access::{AccessRules, Action, Rule, Who};
 use fulmar_broker::auth::{AccessControl, JwtVerifier, PasswordFile};
 use fulmar_broker::{Limits, ListenerPolicy};
-use fulmar_transport::{QuicKeys, QuicSettings, RetryPolicy, TransportLimits, tls};
+use fulmar_transport::{QuicKeys, QuicSettings, RetryPolicy, ServerId, TransportLimits, tls};
 
 use super::document::Config;
 use super::memory::Parts;
@@ -175,7 +175,12 @@ impl Quic {
     }
 
     /// Settings of the QUIC listeners.
-    pub(crate) fn settings(&self, keys: QuicKeys, limits: &LimitsConfig) -> QuicSettings {
+    fn settings(
+        &self,
+        keys: QuicKeys,
+        limits: &LimitsConfig,
+        server_id: Option<ServerId>,
+    ) -> QuicSettings {
         let QuicSettings { retry_above, max_handshakes, losses, keys, .. } =
             QuicSettings::new(keys);
         QuicSettings {
@@ -199,6 +204,7 @@ impl Quic {
             max_handshakes,
             losses,
             keys,
+            server_id,
         }
     }
 }
@@ -291,6 +297,11 @@ impl Platform {
 }
 
 impl Config {
+    /// Settings of the QUIC listeners.
+    pub(crate) fn quic_settings(&self, keys: QuicKeys) -> QuicSettings {
+        self.quic.settings(keys, &self.limits, self.cluster.server_id)
+    }
+
     /// Whether there is a platform. A gateway has none by default: its messages are viewed upstream, and it should be
     /// small.
     #[cfg_attr(not(feature = "platform"), allow(dead_code, reason = "nobody asks"))]

@@ -139,6 +139,7 @@ pub(super) fn start_web(
         webtransport: addresses("webtransport", config.listeners.webtransport()),
         webtransport_tls: certificates.tls.showing(&certificates.webtransport_certificate.identity),
         keys,
+        server_id: config.cluster.server_id,
         origins: Arc::clone(&running.origins),
         early_data: config.quic.early_data,
         congestion: config.quic.congestion(),

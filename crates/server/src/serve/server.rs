@@ -333,7 +333,7 @@ impl Parts {
         if let Some(spans) = &spans {
             broker.set_tracer(Arc::clone(spans) as Arc<dyn Tracer>);
         }
-        let quic = config.quic.settings(keys.clone(), &config.limits);
+        let quic = config.quic_settings(keys.clone());
         let running = listeners::start(&broker, workers, config, &certificates, &quic, clock)?;
         identities.go_live(&broker);
         platform.watch(&broker);

@@ -17,7 +17,7 @@ use quinn_proto::ConnectionId;
 
 use super::peek::{self, First};
 use super::socket::Datagram;
-use super::steering::CID_BYTES;
+use super::steering::may_be_ours;
 
 /// The most datagrams in each queue; for a further one, the oldest is dropped, as in a network.
 const MAX_WAITING: usize = 1024;
@@ -185,7 +185,7 @@ impl Admission {
     }
 
     fn is_of_handshake(&self, datagram: &[u8]) -> bool {
-        let cid = peek::destination(datagram).filter(|cid| cid.len() == CID_BYTES);
+        let cid = peek::destination(datagram).filter(|cid| may_be_ours(cid));
         cid.is_some_and(|cid| self.handshake_cids.contains(&ConnectionId::new(cid)))
     }
 

@@ -13,6 +13,7 @@ use quinn_proto::{
 use ring::{hkdf, hmac};
 
 use super::losses::Losses;
+use super::server_id::ServerId;
 use super::steering::{FirstCid, WorkerCids};
 use crate::tls::{ServerTls, TlsError};
 
@@ -100,6 +101,8 @@ pub struct QuicSettings {
     pub qlog_dir: Option<PathBuf>,
     /// Secrets.
     pub keys: QuicKeys,
+    /// The node of a cluster that connection IDs name.
+    pub server_id: Option<ServerId>,
 }
 
 impl QuicSettings {
@@ -123,14 +126,18 @@ impl QuicSettings {
             mtu_discovery: false,
             qlog_dir: None,
             keys,
+            server_id: None,
         }
     }
 
     pub(super) fn endpoint(&self, index: usize, workers: usize, first: FirstCid) -> EndpointConfig {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &self.keys.0[..32]);
         let mut config = EndpointConfig::new(Arc::new(key));
+        let server_id = self.server_id;
         config
-            .cid_generator(move || Box::new(WorkerCids::new(index, workers, first.clone())))
+            .cid_generator(move || {
+                Box::new(WorkerCids::new(index, workers, server_id, first.clone()))
+            })
             .min_reset_interval(RESET_INTERVAL);
         config
     }

@@ -12,16 +12,17 @@ mod copies;
 mod initial_rtt;
 mod losses;
 mod peek;
+mod server_id;
 mod silence;
 mod socket;
 pub(crate) mod steering;
 mod timers;
 
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fulmar_broker::{BrokerEvent, ListenerPolicy, Token};
+use fulmar_broker::{BrokerEvent, ListenerPolicy, LogLimiter, Token};
 use quinn_proto::{
     Connection, ConnectionHandle, DatagramEvent, Endpoint, Incoming, ServerConfig, Transmit,
 };
@@ -29,6 +30,7 @@ use quinn_proto::{
 pub use admission::HandshakePressure;
 pub use config::{QuicKeys, QuicSettings, RetryPolicy};
 pub use losses::Losses;
+pub use server_id::{NoServerId, ServerId};
 pub use silence::{Due, Silence};
 
 use crate::clock::Clock;
@@ -114,6 +116,8 @@ pub(crate) struct QuicShard {
     /// Datagrams that are sent again.
     copies: Waiting,
     qlogs_left: usize,
+    /// Packets of another node's connections.
+    misrouted: LogLimiter,
     closing: bool,
 }
 
@@ -160,6 +164,7 @@ impl QuicShard {
             scratch: Vec::new(),
             copies: Waiting::new(),
             qlogs_left: MAX_QLOGS,
+            misrouted: LogLimiter::default(),
             closing: false,
         })
     }
@@ -237,6 +242,9 @@ impl QuicShard {
         let Datagram { remote, local_ip, ecn, bytes } = datagram;
         let length = bytes.len();
         let first = peek::first(&bytes);
+        if first == First::Short && self.is_misrouted(io, remote, &bytes) {
+            return;
+        }
         // Only datagrams too small to be answered by a path challenge may have to be handled once more.
         let again =
             (first == First::Short && length < conn::MIN_DIRECT_BYTES).then(|| bytes.clone());
@@ -265,6 +273,21 @@ impl QuicShard {
             Some(DatagramEvent::Response(transmit)) => self.send_scratch(&transmit),
             None => {}
         }
+    }
+
+    /// Whether a packet is one of another node's connections. It gets no answer: clients accept a reset of that node only.
+    fn is_misrouted(&mut self, io: &mut Io, peer: SocketAddr, datagram: &[u8]) -> bool {
+        let Some(own) = self.settings.server_id else { return false };
+        let Some(other) = ServerId::of_short_packet(datagram).filter(|id| *id != own) else {
+            return false;
+        };
+        io.shard.metrics().quic_other_node_packets.add(1);
+        if let Some(times) = self.misrouted.occurred(io.shard.now()) {
+            tracing::warn!(%peer, %other, %own, times,
+                "QUIC packet of a connection of another node, which `fulmar cluster status` names by its server ID: \
+                 that node has ended, or a load balancer does not read server IDs");
+        }
+        true
     }
 
     fn on_incoming(&mut self, io: &mut Io, incoming: Incoming, length: usize, now: Instant) {

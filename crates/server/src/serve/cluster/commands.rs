@@ -184,7 +184,11 @@ fn status(shared: &Shared) -> anyhow::Result<()> {
             (false, role) => format!("{role}, has record {}", record.position),
         };
         let address = if record.address.is_empty() { "-" } else { &record.address };
-        say(&format!("node      {name}  {address}  version {}  {role}", record.version))?;
+        let id = if record.server_id.is_empty() { "-" } else { &record.server_id };
+        say(&format!(
+            "node      {name}  {address}  QUIC {id}  version {}  {role}",
+            record.version
+        ))?;
     }
     let leader = state.leader.as_deref().unwrap_or("none");
     say(&format!(

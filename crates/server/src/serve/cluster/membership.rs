@@ -154,6 +154,9 @@ pub(super) struct NodeRecord {
     pub(super) incarnation: u64,
     /// Where clients reach it.
     pub(super) address: String,
+    /// Its server ID in QUIC's connection IDs; empty from older versions.
+    #[serde(default)]
+    pub(super) server_id: String,
     /// The version of the program.
     pub(super) version: String,
     /// `serving` or `standing by`.
@@ -192,6 +195,7 @@ impl Beat {
         let record = NodeRecord {
             incarnation,
             address: cluster.address.clone(),
+            server_id: cluster.server_id.map_or_else(String::new, |id| id.to_string()),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             ..NodeRecord::default()
         };

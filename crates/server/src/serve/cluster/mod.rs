@@ -139,7 +139,7 @@ pub(super) fn run(
 
 impl Node {
     /// Connects and checks everything. `None` if the process is to stop before NATS answers.
-    fn open(config: Config, signals: &mut Signals) -> anyhow::Result<Option<(Node, Follower)>> {
+    fn open(mut config: Config, signals: &mut Signals) -> anyhow::Result<Option<(Node, Follower)>> {
         config.check_files()?;
         let data = config.data_dir();
         files::make_private_dir(&data)?;
@@ -150,6 +150,7 @@ impl Node {
         let open = || Ok(Shared::open(&connection, &config.cluster)?);
         let Some(shared) = until_answered(signals, &config, open)? else { return Ok(None) };
         membership::check_folder(&data, shared.log.cluster())?;
+        config.cluster.server_id = Some(config.cluster.server_id_in(shared.log.cluster()));
         let incarnation = random()?;
         let begin = || Beat::begin(&shared.control, &config.cluster, incarnation);
         let Some(beat) = until_answered(signals, &config, begin)? else { return Ok(None) };

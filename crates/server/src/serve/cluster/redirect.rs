@@ -82,7 +82,7 @@ impl Redirecting {
             Broker::new(broker_config, Arc::new(NoStorage), Restored::default(), clock.now());
         broker.set_redirect(target);
         let certificates = Certificates::open(config, data)?;
-        let quic = config.quic.settings(secrets::quic_keys(data)?, &config.limits);
+        let quic = config.quic_settings(secrets::quic_keys(data)?);
         let running = listeners::start(&broker, WORKERS, config, &certificates, &quic, clock)?;
         keep_ports(&mut config.listeners, &running.mqtt());
         Ok(Redirecting { running, certificates })
