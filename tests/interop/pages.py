@@ -68,6 +68,7 @@ TYPED = [
     ("tests/interop/test_cluster.py", "docs/cluster.md", ["fulmar cluster init", "fulmar cluster status",
                                                           "fulmar cluster drain", "fulmar cluster snapshot", "fulmar serve",
                                                           "fulmar sub mqtt://"]),
+    ("tests/interop/test_demo_cluster.py", "docs/cluster.md", ["fulmar demo cluster"]),
     ("tests/interop/test_outbox.py", "docs/outbox.md", ["## See that it works"]),
     ("tests/interop/test_page_commands.py", "docs/firmware.md",
      ["python3 firmware/tools/device.py", "fulmar sub mqtt://localhost -t 'sensors"]),

@@ -1,11 +1,13 @@
 //! `fulmar demo`: a whole installation on one machine, with a bad link in it.
 //!
 //! `meters` makes a town (`town`), fills a data folder with it (`seed`), runs `fulmar serve` on that folder and a
-//! van that drives through the town (`van`). `homes` does the same with homes, and puts a gateway in between. The
+//! van that drives through the town (`van`). `homes` does the same with homes, and puts a gateway in between. `cluster`
+//! has three nodes, of which one dies. The
 //! parts are the program's ordinary commands, run as processes of their own; what is special here is only what they
 //! are given.
 
 mod api;
+mod cluster;
 mod data_folder;
 mod homes;
 mod login;
@@ -37,10 +39,11 @@ Examples:
   fulmar demo meters                        a town of 2000 meters, and a van that drives through it
   fulmar demo meters --data ~/town          the same, kept in a folder to be continued another day
   fulmar demo homes                         twenty homes with sensors behind a gateway on a bad link
+  fulmar demo cluster                       three nodes of a cluster, of which the one that serves is killed
   fulmar demo meters --link 2g-64k --loss 5%
       the van's receiver has 64 kbit/s and loses one packet in twenty
 
-It prints users, their passwords and the address to open, and runs until Ctrl-C.";
+It prints what to do, such as users, their passwords and the address to open, and runs until Ctrl-C.";
 
 /// Run a demonstration: a whole installation on this machine
 #[derive(clap::Args, Debug)]
@@ -56,6 +59,8 @@ enum Which {
     Meters(Meters),
     /// Homes with sensors: platform, web app, and a gateway behind a bad link that is down for a while
     Homes(homes::Args),
+    /// A cluster: three NATS servers, three nodes, and the death of the one that serves
+    Cluster(cluster::Args),
 }
 
 /// What the demonstration is made with.
@@ -92,6 +97,7 @@ pub fn run(args: &Args, has_web_app: bool) -> anyhow::Result<()> {
     match &args.which {
         Which::Meters(args) => meters(args, has_web_app, signals),
         Which::Homes(args) => homes::run(args, has_web_app, signals),
+        Which::Cluster(args) => cluster::run(args, signals),
     }
 }
 
