@@ -343,6 +343,12 @@ bench-cluster: needs $(VENV)/ready ## Compare a broker alone with a cluster: rat
 	@if command -v valgrind >/dev/null; then $(VENV)/bin/python benches/cluster.py --fulmar $(TARGET)/release/fulmar --instructions; \
 		else echo "instructions: NOT COUNTED: valgrind is missing"; fi
 
+.PHONY: bench-page
+bench-page: interop-needs web $(BROWSER)/node_modules/ready ## CPU-seconds of a broker with its page open in Chromium and 10,000 clients, beside those without it
+	$(if $(FULMAR_BIN),,cargo build --release --locked --package fulmar)
+	ulimit -Sn $$(ulimit -Hn) && cd $(BROWSER) && \
+		FULMAR_BIN=$(or $(FULMAR_BIN),$(abspath $(TARGET))/release/fulmar) node page_cost.mjs
+
 bench-parts: needs ## Time parts of the broker alone: packets, routes, commits
 	cargo bench --locked -p fulmar-mqtt -p fulmar-broker -p fulmar-store \
 		--bench codec --bench routes --bench commit

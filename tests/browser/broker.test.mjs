@@ -228,7 +228,9 @@ for (const [place, viewport] of Object.entries({ desk: DESK, phone: PHONE })) {
       await sound(page, "rules");
       await section(page, "Server");
       await page.getByTestId("certificates").waitFor();
-      assert.equal(await page.getByRole("meter").count(), 5);
+      const budgets = page.getByTestId("budgets");
+      assert.equal(await budgets.getByRole("meter").count(), 6, "five of memory, one of disk");
+      assert.ok(await budgets.getByRole("meter", { name: "Sessions and messages" }).isVisible());
       await sound(page, "server");
       assert.deepEqual(page.problems, []);
     });

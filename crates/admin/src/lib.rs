@@ -52,7 +52,9 @@ pub use app::Settings;
 pub use archive::{Manifest, RestoreError, restore};
 pub use local::{LocalCaller, SOCKET_FILE, SocketPath};
 pub use openapi::PREFIX;
-pub use server::{Certificate, Later, Listener, Server, ServerState, Tapped, Upstream};
+pub use server::{
+    Certificate, DiskAccount, Later, Listener, Server, ServerState, Tapped, Upstream,
+};
 pub use store::{
     AuditEntry, AuditQuery, DATABASE_FILE, StoreError, read_audit, replace_rows, shared_rows,
 };

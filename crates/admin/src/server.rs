@@ -79,6 +79,18 @@ pub struct Listener {
     pub address: String,
 }
 
+/// A part of what the data folder takes, and of `[limits] disk`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct DiskAccount {
+    /// `store`, `outboxes`, `platform`, `other`, or `photos`, which are in the platform's database.
+    pub account: &'static str,
+    /// Bytes used.
+    pub used_bytes: u64,
+    /// Its size in bytes, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit_bytes: Option<u64>,
+}
+
 /// What operators see of the rest of the server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
 pub struct ServerState {
@@ -88,6 +100,8 @@ pub struct ServerState {
     pub upstreams: Vec<Upstream>,
     /// Certificates, and lists of revoked ones.
     pub certificates: Vec<Certificate>,
+    /// What the data folder takes, by account.
+    pub disk: Vec<DiskAccount>,
     /// Bytes free in the data folder's file system, if the system reports them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_free_bytes: Option<u64>,

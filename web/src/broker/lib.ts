@@ -1,7 +1,7 @@
 // Units and rates of the broker's page. No state.
 
 import { decimal } from '../lib/format';
-import type { Certificate, History, Overview, Upstream } from './types';
+import type { Account, Certificate, History, Overview, Upstream } from './types';
 
 const KEEP_MS = 3_600_000;
 /** The history has one every five seconds; more would only be slower to draw. */
@@ -155,10 +155,15 @@ export function troubles(overview: Overview): { tone: 'warn' | 'bad'; text: stri
       found.push({ tone: 'warn', text });
     }
   }
-  for (const { account, used_bytes, limit_bytes } of overview.memory) {
-    if (limit_bytes > 0 && used_bytes > 0.9 * limit_bytes) {
-      const text = `The budget for ${account} is ${share(used_bytes / limit_bytes)} full; above it, the broker refuses. Raise [limits] memory.`;
-      found.push({ tone: 'warn', text });
+  const budgets: [string, Account[]][] = [
+    ['memory', overview.memory],
+    ['disk', overview.server.disk],
+  ];
+  for (const [budget, accounts] of budgets) {
+    for (const { account, used_bytes, limit_bytes } of accounts) {
+      if (!limit_bytes || used_bytes <= 0.9 * limit_bytes) continue;
+      const full = `The ${budget} budget for ${account} is ${share(used_bytes / limit_bytes)} full`;
+      found.push({ tone: 'warn', text: `${full}; above it, the broker refuses. Raise [limits] ${budget}.` });
     }
   }
   return found;

@@ -5,7 +5,7 @@ import { Empty, Note, Table, Tag } from '../ui/parts';
 import { bytes, certificateUrgency, duration, milliseconds, share, transportName, upstreamName } from './lib';
 import { BrokerScreen, Facts } from './parts';
 import { overview } from './state';
-import type { Overview, Upstream } from './types';
+import type { Account, Overview, Upstream } from './types';
 
 export function ServerPage() {
   const now = overview.value;
@@ -30,7 +30,7 @@ export function ServerPage() {
   );
 }
 
-const ACCOUNTS: Record<string, string> = {
+const MEMORY: Record<string, string> = {
   sessions: 'Sessions and subscriptions',
   messages: 'Queued and retained messages',
   output: 'Output to slow clients',
@@ -38,38 +38,67 @@ const ACCOUNTS: Record<string, string> = {
   input: 'Received and not yet processed',
 };
 
+const DISK: Record<string, string> = {
+  store: 'Sessions and messages',
+  outboxes: 'Outboxes of the gateway',
+  platform: 'Platform',
+  photos: 'Photos, a part of it',
+  other: 'Users, log of changes, tickets and the rest',
+};
+
 function Budgets({ now }: { now: Overview }) {
   return (
-    <section class="card" aria-labelledby="budgets-head" data-testid="budgets">
-      <h2 id="budgets-head">Budgets of memory</h2>
+    <section class="card stack" aria-labelledby="budgets-head" data-testid="budgets">
+      <h2 id="budgets-head">Budgets</h2>
+      <h3>Memory</h3>
       <ul class="meters">
-        {now.memory.map(({ account, used_bytes, limit_bytes }) => {
-          const part = limit_bytes > 0 ? Math.min(1, used_bytes / limit_bytes) : 0;
-          const name = ACCOUNTS[account] ?? account;
-          return (
-            <li key={account}>
-              <span class="row">
-                <span class="grow">{name}</span>
-                <small class="muted">
-                  {bytes(used_bytes)} of {bytes(limit_bytes)}
-                </small>
-              </span>
-              <div
-                class={part > 0.9 ? 'gauge bad' : part > 0.7 ? 'gauge warn' : 'gauge'}
-                role="meter"
-                aria-label={name}
-                aria-valuenow={Math.round(part * 100)}
-                aria-valuemin={0}
-                aria-valuemax={100}
-              >
-                <span style={{ width: `${part * 100}%` }} />
-              </div>
-            </li>
-          );
-        })}
+        {now.memory.map((one) => (
+          <Gauge key={one.account} name={MEMORY[one.account] ?? one.account} account={one} />
+        ))}
       </ul>
       <p class="muted small-text">Parts of [limits] memory. Above half of one, each user has a fair share.</p>
+      <h3>Disk</h3>
+      <ul class="meters">
+        {now.server.disk
+          .filter(({ used_bytes, limit_bytes }) => used_bytes > 0 || limit_bytes !== undefined)
+          .map((one) => (
+            <Gauge key={one.account} name={DISK[one.account] ?? one.account} account={one} />
+          ))}
+      </ul>
+      <p class="muted small-text">Parts of [limits] disk, and what has no part of it.</p>
     </section>
+  );
+}
+
+function Gauge({ name, account: { used_bytes, limit_bytes } }: { name: string; account: Account }) {
+  if (limit_bytes === undefined) {
+    return (
+      <li class="row">
+        <span class="grow">{name}</span>
+        <small class="muted">{bytes(used_bytes)}</small>
+      </li>
+    );
+  }
+  const part = limit_bytes > 0 ? Math.min(1, used_bytes / limit_bytes) : 0;
+  return (
+    <li>
+      <span class="row">
+        <span class="grow">{name}</span>
+        <small class="muted">
+          {bytes(used_bytes)} of {bytes(limit_bytes)}
+        </small>
+      </span>
+      <div
+        class={part > 0.9 ? 'gauge bad' : part > 0.7 ? 'gauge warn' : 'gauge'}
+        role="meter"
+        aria-label={name}
+        aria-valuenow={Math.round(part * 100)}
+        aria-valuemin={0}
+        aria-valuemax={100}
+      >
+        <span style={{ width: `${part * 100}%` }} />
+      </div>
+    </li>
   );
 }
 

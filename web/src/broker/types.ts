@@ -88,6 +88,13 @@ export interface Certificate {
   is_renewed: boolean;
 }
 
+/** A part of a budget; some of the disk's have no limit. */
+export interface Account {
+  account: string;
+  used_bytes: number;
+  limit_bytes?: number;
+}
+
 export interface Overview {
   now_ms: number;
   version: string;
@@ -100,7 +107,7 @@ export interface Overview {
   retained_bytes: number;
   storage_backlog: number;
   storage_problem?: string;
-  memory: { account: string; used_bytes: number; limit_bytes: number }[];
+  memory: Account[];
   quality: {
     ended_ms?: number;
     transports: Transport[];
@@ -111,6 +118,7 @@ export interface Overview {
     listeners: { name: string; address: string }[];
     upstreams: Upstream[];
     certificates: Certificate[];
+    disk: Account[];
     disk_free_bytes?: number;
     resident_bytes?: number;
     processor_s: number;

@@ -346,6 +346,7 @@ impl Parts {
         let bodies = BodyBudget::new(config.buffered_bodies());
         let tls = (&certificates, challenges, keys);
         let shown = landing_page::Listeners::default();
+        let disk = http::DiskUse::new(config, &data, platform.get());
         let admin = admin::Running::start(
             &broker,
             (&data, identities.get(), opened.administration),
@@ -355,6 +356,7 @@ impl Parts {
                 listeners: Arc::clone(&shown),
                 gateway: gateway.as_ref().map(Gateway::status),
                 machine: certificates.machine(&data),
+                disk: disk.clone(),
                 has_acme: orders.is_some(),
                 webtransport: (!config.listeners.webtransport().is_empty())
                     .then(|| Arc::clone(&certificates.webtransport_certificate.identity)),
@@ -391,7 +393,7 @@ impl Parts {
             ),
             platform: platform.get().cloned(),
             machine: certificates.machine(&data),
-            disk: http::DiskUse::new(config, &data),
+            disk,
             otlp: telemetry.as_ref().map(Telemetry::counts),
         };
         if let Some(telemetry) = &mut telemetry {

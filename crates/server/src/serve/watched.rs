@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicI64;
 use fulmar_transport::tls::Identity;
 
 use super::gateway::GatewayStatus;
-use super::http::Machine;
+use super::http::{DiskUse, Machine};
 use super::landing_page::Listeners;
 
 /// Parts of a running server.
@@ -17,6 +17,7 @@ pub(super) struct Watched {
     /// `None` where there is no `[upstream]`.
     pub(super) gateway: Option<GatewayStatus>,
     pub(super) machine: Machine,
+    pub(super) disk: DiskUse,
     /// Whether certificates are ordered with ACME.
     pub(super) has_acme: bool,
     /// That of the `webtransport` listeners; `None` if there are none.
@@ -30,7 +31,7 @@ mod shown {
     use std::sync::atomic::Ordering;
     use std::time::SystemTime;
 
-    use fulmar_admin::{Certificate, Listener, ServerState};
+    use fulmar_admin::{Certificate, DiskAccount, Listener, ServerState};
 
     use super::{GatewayStatus, Watched};
 
@@ -47,11 +48,17 @@ mod shown {
                 let address = address.to_string();
                 Listener { name, address }
             });
+            let disk = self.disk.accounts().map(|one| DiskAccount {
+                account: one.account,
+                used_bytes: one.used,
+                limit_bytes: one.limit,
+            });
             let (processor, resident_bytes, disk_free_bytes) = self.machine.usage();
             ServerState {
                 listeners: listeners.collect(),
                 upstreams: self.gateway.as_ref().map(GatewayStatus::upstreams).unwrap_or_default(),
                 certificates: self.certificates(),
+                disk: disk.collect(),
                 disk_free_bytes,
                 resident_bytes,
                 processor_s: processor.as_secs_f64(),

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::config::Config;
+use crate::serve::platform::Platform;
 
 /// The accounts that are files, by how their names begin; what is left is the last one's.
 const FILES: [(&str, &str); 4] =
@@ -14,24 +15,26 @@ pub(crate) struct DiskUse {
     data: PathBuf,
     /// In the order of [`FILES`].
     limits: [Option<u64>; FILES.len()],
+    /// Whose photos are an account.
+    platform: Option<Platform>,
 }
 
 /// What one account uses, and how much it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct AccountUse {
-    pub(super) account: &'static str,
-    pub(super) used: u64,
-    pub(super) limit: Option<u64>,
+pub(in crate::serve) struct AccountUse {
+    pub(in crate::serve) account: &'static str,
+    pub(in crate::serve) used: u64,
+    pub(in crate::serve) limit: Option<u64>,
 }
 
 impl DiskUse {
-    pub(crate) fn new(config: &Config, data: &Path) -> DiskUse {
-        let limits = [config.store_file_limit(), config.outboxes_limit(), platform(config), None];
-        DiskUse { data: data.to_owned(), limits }
+    pub(crate) fn new(config: &Config, data: &Path, platform: Option<&Platform>) -> DiskUse {
+        let limits = [config.store_file_limit(), config.outboxes_limit(), part(config), None];
+        DiskUse { data: data.to_owned(), limits, platform: platform.cloned() }
     }
 
-    /// The accounts, as the folder is now.
-    pub(super) fn accounts(&self) -> impl Iterator<Item = AccountUse> {
+    /// The accounts, as the folder is now. Photos are in the platform's database, and count there, too.
+    pub(in crate::serve) fn accounts(&self) -> impl Iterator<Item = AccountUse> {
         let mut used = [0; FILES.len()];
         // Files come and go meanwhile.
         for file in std::fs::read_dir(&self.data).into_iter().flatten().flatten() {
@@ -42,18 +45,23 @@ impl DiskUse {
             }
         }
         let all = FILES.iter().zip(used).zip(self.limits);
-        all.map(|((file, used), limit)| AccountUse { account: file.0, used, limit })
+        let all = all.map(|((file, used), limit)| AccountUse { account: file.0, used, limit });
+        all.chain(self.platform.as_ref().map(|platform| {
+            let counts = platform.counts();
+            let limit = (counts.photo_limit_bytes < u64::MAX).then_some(counts.photo_limit_bytes);
+            AccountUse { account: "photos", used: counts.photo_bytes, limit }
+        }))
     }
 }
 
 #[cfg(feature = "platform")]
-fn platform(config: &Config) -> Option<u64> {
+fn part(config: &Config) -> Option<u64> {
     let limit = config.has_platform().then(|| config.platform_part().database)?;
     (limit < u64::MAX).then_some(limit)
 }
 
 #[cfg(not(feature = "platform"))]
-fn platform(_: &Config) -> Option<u64> {
+fn part(_: &Config) -> Option<u64> {
     None
 }
 
@@ -75,7 +83,8 @@ mod tests {
             std::fs::write(folder.path().join(name), vec![0; bytes]).unwrap();
         }
         let config = Config::from_toml("[limits]\ndisk = \"1GB\"\n").unwrap();
-        let accounts: Vec<AccountUse> = DiskUse::new(&config, folder.path()).accounts().collect();
+        let accounts: Vec<AccountUse> =
+            DiskUse::new(&config, folder.path(), None).accounts().collect();
         assert_eq!(accounts.iter().map(|account| account.used).collect::<Vec<_>>(), [15, 3, 2, 1]);
         assert!(accounts[0].limit.unwrap() < 1_000_000_000);
         assert_eq!((accounts[1].limit, accounts[3].limit), (None, None));

@@ -144,13 +144,7 @@ impl Page {
     }
 
     fn disk(&mut self, state: &Operated) {
-        let mut accounts: Vec<AccountUse> = state.disk.accounts().collect();
-        let platform = state.platform.as_ref().map(Platform::counts);
-        if let Some(counts) = &platform {
-            let limit = (counts.photo_limit_bytes < u64::MAX).then_some(counts.photo_limit_bytes);
-            let (account, used) = ("photos", counts.photo_bytes);
-            accounts.push(AccountUse { account, used, limit });
-        }
+        let accounts: Vec<AccountUse> = state.disk.accounts().collect();
         self.head(
             "disk_used_bytes",
             "gauge",
@@ -165,7 +159,8 @@ impl Page {
             self.sample("disk_limit_bytes", &format!("{{account=\"{account}\"}}"), limit);
         }
         let help = "Photos refused because the space for them is used up";
-        let refused = platform.map_or(0, |counts| counts.photos_refused);
+        let refused =
+            state.platform.as_ref().map_or(0, |platform| platform.counts().photos_refused);
         self.head("disk_refused_total", "counter", help);
         self.sample("disk_refused_total", "{account=\"photos\"}", refused);
     }
