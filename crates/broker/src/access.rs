@@ -72,6 +72,18 @@ pub struct AccessRules {
     denials: Vec<Box<str>>,
 }
 
+impl AccessRules {
+    /// What they take in memory.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let rules: usize =
+            self.rules.iter().map(|rule| size_of::<Rule>() + rule.filter.len()).sum();
+        let denials: usize =
+            self.denials.iter().map(|filter| size_of::<Box<str>>() + filter.len()).sum();
+        size_of::<AccessRules>() + rules + denials
+    }
+}
+
 impl Default for AccessRules {
     /// Everything is allowed but what `AccessRules::may_publish` keeps from everybody.
     fn default() -> Self {

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
+use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -17,7 +18,7 @@ use crate::deferred_ops::HandedOver;
 use crate::event::{BrokerEvent, CloseOrder};
 use crate::limits::Limits;
 use crate::mailbox::Mailboxes;
-use crate::memory::{Account, Memory};
+use crate::memory::{Account, Memory, MemoryShare};
 use crate::message::MessageId;
 use crate::metrics::Metrics;
 use crate::publish_hook::PublishHook;
@@ -209,6 +210,21 @@ impl Broker {
     #[must_use]
     pub fn memory_totals(&self, account: Account) -> (usize, usize) {
         self.memory.totals(account)
+    }
+
+    /// Counts what another part of the program keeps for a user's sessions, until what this returns is dropped. `None`
+    /// if the user has no room for them.
+    #[must_use]
+    pub fn count_for_user(&self, user: &str, bytes: usize) -> Option<MemoryShare> {
+        // A user is the same owner at any address.
+        let owner = self.memory.owner(Some(user), Ipv4Addr::UNSPECIFIED.into());
+        MemoryShare::take(owner, Account::Sessions, bytes)
+    }
+
+    /// Whether there is a session of this client, connected or not.
+    #[must_use]
+    pub fn knows_client(&self, client_id: &str) -> bool {
+        self.registry.find(client_id).is_some()
     }
 
     /// When the broker was started.

@@ -85,13 +85,14 @@ pub use event::{BrokerEvent, CloseOrder};
 pub use explain::Explanation;
 pub use limits::{DropPolicy, Limits, RatePolicy};
 pub use log_limiter::LogLimiter;
-pub use memory::{Account, MemoryLimits};
+pub use memory::{Account, MemoryLimits, MemoryShare};
 pub use obstacles::Obstacle;
 pub use owner::SessionOwner;
 pub use peer::{
     ListenerPolicy, Peer, PeerIdentity, StreamKey, Token, TransportKind, TransportStats,
 };
 pub use publish_hook::{Arrival, PublishHook};
+pub use rate_limiter::site as network_of;
 pub use read::{Denied, Readable, Reader};
 pub use redirect::Redirect;
 pub use shard::Shard;

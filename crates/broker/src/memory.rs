@@ -4,7 +4,7 @@
 //! therefore counts in an [`Account`], and for an owner: a user, or all clients without a user at one address. While an
 //! account is less than half full, owners get what they ask for. Above that, an owner may have as much as is still
 //! free: one greedy owner gets half of the account, n greedy owners get 1/(n+1) each, and room remains for the others
-//! ("dynamic thresholds", Choudhury and Hahne, 1998). An owner that has next to nothing always gets [`FLOOR`].
+//! ("dynamic thresholds", Choudhury and Hahne, 1998). A user that has next to nothing always gets [`FLOOR`].
 //!
 //! A message's content is counted once, however many receivers it waits for, so that the account shows what is really
 //! in use; for owners, each receiver's copy counts in full.
@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 
 use crate::quota::Payer;
 
-/// What every owner may have in an account, even if it is full.
+/// What every owner may have in some accounts, even if they are full ([`Account::floor`]).
 const FLOOR: usize = 16 * 1024;
 
 /// Encoded packets of one flow that are not counted; below this, counting would cost more than it is worth.
@@ -37,12 +37,23 @@ pub enum Account {
     Aliases,
     /// What clients may send over QUIC before it is processed, beyond what every connection may.
     Input,
+    /// Long CONNECTs, and exchanges of SCRAM, whose sender is not known yet.
+    Logins,
+    /// Connections themselves, from when they are accepted.
+    Connections,
 }
 
 impl Account {
     /// All of them.
-    pub const ALL: [Account; 5] =
-        [Account::Sessions, Account::Messages, Account::Output, Account::Aliases, Account::Input];
+    pub const ALL: [Account; 7] = [
+        Account::Sessions,
+        Account::Messages,
+        Account::Output,
+        Account::Aliases,
+        Account::Input,
+        Account::Logins,
+        Account::Connections,
+    ];
 
     /// Its name in metrics and log lines.
     #[must_use]
@@ -53,6 +64,17 @@ impl Account {
             Account::Output => "output",
             Account::Aliases => "aliases",
             Account::Input => "input",
+            Account::Logins => "logins",
+            Account::Connections => "connections",
+        }
+    }
+
+    /// What every owner may have, even if the account is full. Nothing of what strangers use, who may have any number of
+    /// addresses.
+    fn floor(self) -> usize {
+        match self {
+            Account::Sessions | Account::Messages | Account::Output | Account::Aliases => FLOOR,
+            Account::Input | Account::Logins | Account::Connections => 0,
         }
     }
 }
@@ -71,6 +93,10 @@ pub struct MemoryLimits {
     pub aliases: usize,
     /// Of [`Account::Input`]; above it clients' windows over QUIC are small.
     pub input: usize,
+    /// Of [`Account::Logins`]; above it, logins that take more than others get 0x97.
+    pub logins: usize,
+    /// Of [`Account::Connections`]; further ones are closed before any MQTT byte.
+    pub connections: usize,
 }
 
 impl MemoryLimits {
@@ -81,6 +107,8 @@ impl MemoryLimits {
         output: usize::MAX,
         aliases: usize::MAX,
         input: usize::MAX,
+        logins: usize::MAX,
+        connections: usize::MAX,
     };
 
     /// The size of one account.
@@ -92,6 +120,8 @@ impl MemoryLimits {
             Account::Output => self.output,
             Account::Aliases => self.aliases,
             Account::Input => self.input,
+            Account::Logins => self.logins,
+            Account::Connections => self.connections,
         }
     }
 }
@@ -167,7 +197,7 @@ impl MemoryOwner {
             return true;
         }
         let own = self.used[account as usize].load(Ordering::Relaxed);
-        own.saturating_add(more) <= limit.saturating_sub(used).max(FLOOR)
+        own.saturating_add(more) <= limit.saturating_sub(used).max(account.floor())
     }
 
     fn add(&self, account: Account, bytes: usize, overall: usize) {
@@ -260,6 +290,25 @@ impl Charge {
 impl Drop for Charge {
     fn drop(&mut self) {
         self.owner.remove(self.account, self.bytes, self.bytes);
+    }
+}
+
+/// What a part of the program outside the broker keeps because of a client, until this is dropped.
+#[derive(Debug)]
+pub struct MemoryShare(#[allow(dead_code, reason = "counts until it is dropped")] Charge);
+
+impl MemoryShare {
+    /// `None` if the owner has no room for these bytes.
+    pub(crate) fn take(
+        owner: Arc<MemoryOwner>,
+        account: Account,
+        bytes: usize,
+    ) -> Option<MemoryShare> {
+        let mut charge = Charge::new(owner, account);
+        charge.has_room(bytes).then(|| {
+            charge.set(bytes);
+            MemoryShare(charge)
+        })
     }
 }
 
@@ -362,6 +411,24 @@ mod tests {
         assert_eq!(fill(&mut honest), FLOOR);
         let program = crate::access::EXTERNAL_USER_PREFIX;
         assert!(charge(&memory, Some(program), HERE).has_room(MAX));
+    }
+
+    #[test]
+    fn strangers_with_many_addresses_do_not_exceed_the_account() {
+        let memory = Memory::new(MemoryLimits { connections: MAX, ..MemoryLimits::NONE });
+        let take = |address: u32, bytes| {
+            let owner = memory.owner(None, IpAddr::V4(address.into()));
+            MemoryShare::take(owner, Account::Connections, bytes)
+        };
+        let shares: Vec<_> = (0..100_000).filter_map(|address| take(address, 4096)).collect();
+        let used = memory.totals(Account::Connections).0;
+        assert!(used <= MAX && used > MAX - 3 * 4096, "{used}");
+        drop(shares);
+        assert_eq!(memory.totals(Account::Connections).0, 0);
+        // One address has half of it.
+        let shares: Vec<_> = (0..100_000).map_while(|_| take(1, 4096)).collect();
+        assert_eq!(shares.len() * 4096, MAX / 2);
+        assert!(take(2, 4096).is_some());
     }
 
     #[test]

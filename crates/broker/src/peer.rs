@@ -68,6 +68,20 @@ impl TransportKind {
         self as usize
     }
 
+    /// What an idle connection takes in memory, in bytes, as measured (`fulmar bench connections`), and rounded up.
+    pub(crate) fn memory_bytes(self) -> usize {
+        match self {
+            TransportKind::Tcp => 2 << 10,
+            TransportKind::Ws
+            | TransportKind::WebTransport
+            | TransportKind::Coap
+            | TransportKind::Coaps
+            | TransportKind::MqttSn => 3 << 10,
+            TransportKind::Tls | TransportKind::Wss => 8 << 10,
+            TransportKind::Quic => 24 << 10,
+        }
+    }
+
     /// Its name in logs, metrics and `$SYS`.
     #[must_use]
     pub fn name(self) -> &'static str {

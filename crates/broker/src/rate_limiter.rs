@@ -38,7 +38,7 @@ const FAILING_USERS: usize = 16;
 
 /// The reputation of a user at an address by failed logins; the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Reputation {
+pub enum Reputation {
     /// No login has failed lately, or so few that a person may have mistyped.
     Clean,
     /// Logins of other users have failed.
@@ -172,7 +172,7 @@ fn state_of(
 }
 
 /// The address itself, or the /64 prefix of an IPv6 address.
-pub(crate) fn site(address: IpAddr) -> IpAddr {
+pub fn site(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() >> 64 << 64).into()),
         v4 => v4,

@@ -32,10 +32,7 @@ pub(crate) fn of_subscription(filter: &str) -> usize {
 
 /// What a new session takes.
 pub(crate) fn of_session(client_id: &str, will: Option<&Will>) -> usize {
-    let will = will.map_or(0, |will| {
-        size_of::<Will>() + will.topic.len() + will.properties.len() + will.payload.len()
-    });
-    SESSION_BYTES + 2 * client_id.len() + will
+    SESSION_BYTES + 2 * client_id.len() + will.map_or(0, Will::bytes)
 }
 
 impl SessionState {

@@ -9,12 +9,16 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::access;
 use crate::auth::OpenTopics;
 use crate::broker::Broker;
 use crate::fan_out::{FEW_VISITS, WILLS};
 use crate::log_limiter::LogLimiter;
+use crate::memory::{Account, MemoryShare};
 use crate::metrics::ShardMetrics;
+use crate::peer::{PeerIdentity, TransportKind};
 use crate::publication::Parcel;
+use crate::rate_limiter;
 use crate::route::RouteCache;
 use crate::session::Session;
 use crate::test_hook::TestHook;
@@ -78,6 +82,29 @@ impl Shard {
         if let Some(times) = self.connections_full.occurred(self.turn.now) {
             tracing::warn!(peer = %address, times, "max_connections reached, connection refused");
         }
+    }
+
+    /// Counts a connection that has come in, until what this returns is dropped. `None` if its network (the user, if it is
+    /// a part of the program) has no room for it: the connection is to be closed.
+    pub fn count_connection(
+        &mut self,
+        address: SocketAddr,
+        transport: TransportKind,
+        identity: Option<&PeerIdentity>,
+    ) -> Option<Box<MemoryShare>> {
+        let program = identity.map(|name| &**name).filter(|name| access::is_program(Some(name)));
+        let owner = self.turn.broker.memory().owner(program, rate_limiter::site(address.ip()));
+        let share = MemoryShare::take(owner, Account::Connections, transport.memory_bytes());
+        if share.is_none() {
+            self.turn.metrics().connections_refused.add(1);
+            self.turn.metrics().memory_refused.add(1);
+            if let Some(times) = self.connections_full.occurred(self.turn.now) {
+                tracing::warn!(peer = %address, transport = %transport, times,
+                    "connection refused: connections from its network have their share of [limits] memory");
+            }
+        }
+        // A pointer, as a connection is small.
+        share.map(Box::new)
     }
 
     /// Sets the time; called once per turn.

@@ -25,3 +25,10 @@ pub struct Will {
     /// Seconds after its publication for which it can be delivered; `None` for ever.
     pub message_expiry_s: Option<u32>,
 }
+
+impl Will {
+    /// What it takes in memory.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<Will>() + self.topic.len() + self.properties.len() + self.payload.len()
+    }
+}

@@ -9,8 +9,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use common::{Conn, Seen, Setup, World};
 use fulmar_broker::auth::{AccessControl, JwtVerifier};
-use fulmar_mqtt::packet::{Auth, Connect};
-use fulmar_mqtt::{Packet, Property, PropertyBuf, QoS, ReasonCode, Version};
+use fulmar_broker::{Account, Limits, MemoryLimits};
+use fulmar_mqtt::packet::{Auth, Connect, LastWill};
+use fulmar_mqtt::{Packet, Properties, Property, PropertyBuf, QoS, ReasonCode, Version};
 use ring::hmac;
 
 const SECRET: &[u8] = b"a secret of the issuer's";
@@ -24,9 +25,14 @@ fn token(user: &str, exp: u64) -> Vec<u8> {
 }
 
 fn world() -> World {
+    limited(MemoryLimits::NONE)
+}
+
+fn limited(memory: MemoryLimits) -> World {
     let jwt = Some(JwtVerifier::new("HS256", SECRET).unwrap());
     World::with(Setup {
         access_control: AccessControl { jwt, ..AccessControl::default() },
+        limits: Limits { memory, ..Limits::default() },
         ..Setup::default()
     })
 }
@@ -169,4 +175,45 @@ fn auth_without_a_method_at_connect_or_out_of_order_is_a_protocol_error() {
     world.seen(conn);
     auth(&mut world, conn, ReasonCode::ContinueAuthentication, Some(&token("ann", 2000)));
     assert_eq!(world.seen(conn), [Seen::Disconnect(ReasonCode::ProtocolError)]);
+}
+
+#[test]
+fn unfinished_logins_of_an_address_share_what_long_ones_may_take() {
+    let mut world = limited(MemoryLimits { logins: 1_000_000, ..MemoryLimits::NONE });
+    let properties = exchange(Some("JWT"), None);
+    let mut begin = |address: [u8; 4], payload: &[u8]| {
+        let conn = world.open_from(0, address);
+        let connect = Connect {
+            version: Version::V5,
+            bridge: false,
+            clean_start: true,
+            keep_alive_s: 0,
+            client_id: "c",
+            properties: properties.as_properties(),
+            will: Some(LastWill {
+                topic: "gone",
+                payload,
+                qos: QoS::AtMostOnce,
+                retain: false,
+                properties: Properties::NONE,
+            }),
+            username: None,
+            password: None,
+        };
+        world.send(conn, &Packet::Connect(connect));
+        let seen = world.seen(conn);
+        (conn, seen == [Seen::Auth(ReasonCode::ContinueAuthentication)], seen)
+    };
+    let (eve, ann) = ([192, 0, 2, 1], [192, 0, 2, 2]);
+    let began: Vec<_> =
+        (0..30).map(|_| begin(eve, &[0; 50_000])).take_while(|(_, began, _)| *began).collect();
+    assert_eq!(began.len(), 10, "half of it");
+    assert_eq!(begin(eve, &[0; 50_000]).2, [connack(ReasonCode::QuotaExceeded)]);
+    // Short ones do not count, and another address has its share.
+    assert!(begin(eve, b"short").1 && begin(ann, &[0; 50_000]).1);
+    for (conn, ..) in began {
+        world.cut(conn);
+    }
+    let used = world.broker.memory_totals(Account::Logins).0;
+    assert!((50_000..60_000).contains(&used), "ann's: {used}");
 }

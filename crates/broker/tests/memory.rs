@@ -24,8 +24,15 @@ fn world() -> World {
 }
 
 fn limits() -> Limits {
-    let memory =
-        MemoryLimits { sessions: MIB, messages: MIB, output: MIB, aliases: MIB, input: MIB };
+    let memory = MemoryLimits {
+        sessions: MIB,
+        messages: MIB,
+        output: MIB,
+        aliases: MIB,
+        input: MIB,
+        logins: MIB,
+        connections: MIB,
+    };
     Limits { memory, ..Limits::default() }
 }
 

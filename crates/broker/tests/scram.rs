@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use common::{Conn, Setup, World};
 use fulmar_broker::auth::{AccessControl, Identity, IdentityChanges, IdentityTable};
+use fulmar_broker::{Account, Limits, MemoryLimits};
 use fulmar_mqtt::codec::{decode, peek_frame};
 use fulmar_mqtt::packet::{Auth, Connect};
 use fulmar_mqtt::{Packet, Properties, Property, PropertyBuf, ReasonCode, Version};
@@ -46,7 +47,9 @@ impl Broker {
             scram: Some(DecoyKey::new([7; 32], ITERATIONS)),
             ..AccessControl::default()
         };
-        let world = World::with(Setup { access_control, ..Setup::default() });
+        let memory = MemoryLimits { logins: 100_000, ..MemoryLimits::NONE };
+        let limits = Limits { memory, ..Limits::default() };
+        let world = World::with(Setup { access_control, limits, ..Setup::default() });
         Broker { world, table }
     }
 
@@ -317,4 +320,21 @@ fn a_password_that_changes_during_the_exchange_ends_the_connection() {
     assert!(broker.world.is_closed(conn));
     assert_eq!(broker.sign_in("ann", "secret").1, refused(WRONG));
     assert!(matches!(broker.sign_in("ann", "changed").1, Said::Connack(ReasonCode::Success, _)));
+}
+
+#[test]
+fn half_exchanges_of_an_address_share_what_they_may_take() {
+    let mut broker = Broker::start();
+    let first = format!("n,,n={},r=x", "a".repeat(3_000));
+    let conns: Vec<_> = (0..50).map(|_| broker.connect(Some(&first), |_| ())).collect();
+    let said: Vec<_> = conns.iter().map(|conn| broker.said(*conn)).collect();
+    let asked = said.iter().take_while(|said| matches!(said, Said::Auth(..))).count();
+    assert!((5..10).contains(&asked), "{asked}");
+    assert_eq!(said[asked], refused(ReasonCode::QuotaExceeded));
+    for conn in conns {
+        broker.world.cut(conn);
+    }
+    assert_eq!(broker.world.broker.memory_totals(Account::Logins).0, 0);
+    assert!(matches!(broker.sign_in("ann", "secret").1, Said::Connack(ReasonCode::Success, _)));
+    assert_eq!(broker.world.broker.memory_totals(Account::Logins).0, 0);
 }

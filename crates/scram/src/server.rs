@@ -118,6 +118,13 @@ impl ServerExchange {
         &self.username
     }
 
+    /// What it takes in memory: the client has chosen most of it.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let texts = self.username.len() + self.nonce.len() + self.gs2_header.len();
+        size_of::<ServerExchange>() + texts + self.transcript.capacity()
+    }
+
     /// Whether there is a verifier of this user; for the log only.
     #[must_use]
     pub fn is_known(&self) -> bool {

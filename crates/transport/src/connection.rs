@@ -10,8 +10,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use fulmar_broker::{
-    BrokerEvent, Connection, LostCause, Peer, PeerIdentity, ReadState, Shard, StreamKey, Timestamp,
-    Token,
+    BrokerEvent, Connection, LostCause, MemoryShare, Peer, PeerIdentity, ReadState, Shard,
+    StreamKey, Timestamp, Token,
 };
 use tracing::debug;
 
@@ -107,6 +107,8 @@ pub(crate) struct StreamConn {
     written: u32,
     layers: Option<Box<Layers>>,
     mqtt: Option<Connection>,
+    /// What it counts for.
+    memory: Option<Box<MemoryShare>>,
     /// Where to store how long the client may be silent.
     silence: Option<Arc<AllowedSilence>>,
 }
@@ -132,6 +134,7 @@ impl StreamConn {
             written: 0,
             layers: None,
             mqtt: None,
+            memory: None,
             silence: None,
         }
     }
@@ -148,6 +151,11 @@ impl StreamConn {
             return None;
         }
         let mut conn = StreamConn::new(socket, token, index);
+        // One through a proxy counts for its client, who is not known yet.
+        if listener.proxies.is_none() {
+            let kind = listener.carrier.kind();
+            conn.memory = Some(io.shard.count_connection(address, kind, None)?);
+        }
         match Layers::new(listener, &io.origins, address) {
             Ok(None) => {
                 let peer = peer(address, listener, None);
@@ -175,6 +183,9 @@ impl StreamConn {
     ) -> Option<StreamConn> {
         let Handed { socket, peer, framing, silence } = handed;
         let mut conn = StreamConn::new(Socket::Local(socket), token, listener);
+        let counted =
+            io.shard.count_connection(peer.address, peer.transport, peer.identity.as_ref());
+        conn.memory = Some(counted?);
         conn.silence = silence;
         conn.layers = match framing {
             Framing::Bytes => None,
@@ -186,6 +197,12 @@ impl StreamConn {
     /// Begins MQTT; false when the core refuses the connection.
     fn open(&mut self, io: &mut Io, peer: Peer) -> bool {
         let address = peer.address;
+        if self.memory.is_none() {
+            self.memory = io.shard.count_connection(address, peer.transport, None);
+            if self.memory.is_none() {
+                return false;
+            }
+        }
         let Ok(mqtt) = Connection::new(&mut io.shard, self.token, peer) else {
             debug!(%address, "refused: too many connections");
             return false;

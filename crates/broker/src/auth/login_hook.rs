@@ -7,7 +7,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use super::admitted::AuthReply;
-use super::reply_to::ReplyTo;
+use super::password::Applicant;
 use crate::access::Action;
 
 /// A login about which the service is asked.
@@ -20,8 +20,8 @@ pub struct HookLogin<'a> {
     pub client_id: &'a str,
     /// Address of the client.
     pub address: IpAddr,
-    /// Where the answer is sent.
-    pub reply_to: ReplyTo,
+    /// Its place among logins that wait, and where the answer is sent.
+    pub applicant: Applicant,
 }
 
 impl fmt::Debug for HookLogin<'_> {

@@ -38,8 +38,9 @@ pub use jws::KeyError;
 pub use jwt::{JwtError, JwtVerifier};
 pub use login_hook::{HookLogin, LoginHook};
 pub(crate) use open_topics::OpenTopics;
-pub(crate) use password::{Applicant, Decision, WaitingLogin};
-pub use password::{HashReplacements, PasswordError, PasswordFile, hash_password};
+pub use password::{Applicant, HashReplacements, PasswordError, PasswordFile, hash_password};
+pub(crate) use password::{Decision, WaitingLogin};
+pub use queue::{FairQueue, QueueId};
 pub use reply_to::ReplyTo;
 pub(crate) use scram::ScramLogin;
 pub use stored_hash::{HashError, MAX_PBKDF2_ITERATIONS, check_hash, verify_password};
@@ -48,6 +49,7 @@ use crate::access::{AccessRules, Action, Subject, is_own_bridge_state};
 pub use crate::access::{EXTERNAL_TOPICS, EXTERNAL_USER_PREFIX};
 use crate::owner::SessionOwner;
 use crate::peer::PeerIdentity;
+pub use crate::rate_limiter::Reputation;
 use crate::time::Timestamp;
 
 /// Authentication and access rules of a broker.
@@ -124,9 +126,8 @@ impl AccessControl {
             && !self.passwords.as_ref().is_some_and(|passwords| passwords.knows(username))
         {
             let Credentials { client_id, address, .. } = *credentials;
-            let reply_to = applicant().reply_to;
-            let password = Some(password);
-            let login = HookLogin { username, password, client_id, address, reply_to };
+            let (password, applicant) = (Some(password), applicant());
+            let login = HookLogin { username, password, client_id, address, applicant };
             return hook.log_in(login).map_or(Decision::Later(None), Decision::Now);
         }
         let passwords = self.passwords.as_ref().filter(|passwords| passwords.has_users());
@@ -161,8 +162,8 @@ impl AccessControl {
             return Decision::Now(Ok(Admitted::for_good(Some(username))));
         };
         let Credentials { client_id, address, .. } = *credentials;
-        let reply_to = applicant().reply_to;
-        let login = HookLogin { username, password: None, client_id, address, reply_to };
+        let applicant = applicant();
+        let login = HookLogin { username, password: None, client_id, address, applicant };
         hook.log_in(login).map_or(Decision::Later(None), Decision::Now)
     }
 

@@ -107,11 +107,13 @@ pub(crate) enum Decision {
 }
 
 /// Where a login that has to wait comes from.
-pub(crate) struct Applicant {
-    /// Its address, as [`crate::rate_limiter::site`] has it.
-    pub(crate) site: IpAddr,
-    pub(crate) reputation: Reputation,
-    pub(crate) reply_to: ReplyTo,
+pub struct Applicant {
+    /// Its network: an IPv4 address, or the first half of an IPv6 address.
+    pub site: IpAddr,
+    /// Whether logins from there have failed.
+    pub reputation: Reputation,
+    /// Where the answer is sent.
+    pub reply_to: ReplyTo,
 }
 
 /// Where the argon2 hashes are kept that replace hashes of mosquitto.

@@ -20,11 +20,11 @@ const FAILING_FIRST_EVERY: u32 = 4;
 
 /// Identifies a login in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct QueueId(u64);
+pub struct QueueId(u64);
 
-/// The queue; see the module.
+/// Logins that wait to be checked, in an order that is fair by address, up to 512.
 #[derive(Debug)]
-pub(super) struct FairQueue<T> {
+pub struct FairQueue<T> {
     /// By reputation, best first.
     by_reputation: [RoundRobin<T>; 3],
     /// Where each login waits.
@@ -65,7 +65,7 @@ impl<T> FairQueue<T> {
     ///
     /// # Errors
     /// There is no room; returns the rejected login.
-    pub(super) fn push(
+    pub fn push(
         &mut self,
         address: IpAddr,
         reputation: Reputation,
@@ -114,7 +114,7 @@ impl<T> FairQueue<T> {
     }
 
     /// Takes the next login; with `include_failing`, also those of users whose logins have failed.
-    pub(super) fn pop(&mut self, include_failing: bool) -> Option<T> {
+    pub fn pop(&mut self, include_failing: bool) -> Option<T> {
         self.popped = self.popped.wrapping_add(1);
         let failing_first = self.popped.is_multiple_of(FAILING_FIRST_EVERY);
         let order: &[usize] = match (include_failing, failing_first) {

@@ -3,12 +3,15 @@
 //! It costs a few hashes and never waits, so it happens on the workers. A user who is unknown or has no verifier gets
 //! the same answers as one with a wrong password, with a salt that stays the same.
 
+use std::sync::Arc;
+
 use fulmar_mqtt::ReasonCode;
 use fulmar_scram::{ClientFirst, ScramError, ServerExchange};
 
 use super::AccessControl;
 use super::admitted::Admitted;
 use super::identities::credential;
+use crate::memory::{Account, MemoryOwner, MemoryShare};
 use crate::time::Timestamp;
 
 /// An exchange that waits for the client's last message.
@@ -19,11 +22,19 @@ pub(crate) struct ScramLogin {
     revision: Option<u64>,
     /// When the last message must have come.
     pub(crate) until: Timestamp,
+    /// What it takes.
+    pub(crate) memory: Option<MemoryShare>,
 }
 
 impl ScramLogin {
     pub(crate) fn username(&self) -> &str {
         self.exchange.username()
+    }
+
+    /// Counts what it takes for this owner until it ends. False if the owner has no room for that.
+    pub(crate) fn count_for(&mut self, owner: Arc<MemoryOwner>) -> bool {
+        self.memory = MemoryShare::take(owner, Account::Logins, self.exchange.bytes());
+        self.memory.is_some()
     }
 
     /// Checks the client's last message; returns the server's last one.
@@ -56,7 +67,7 @@ impl AccessControl {
         let (verifier, revision) = stored.unzip();
         let begun = ServerExchange::begin(&first, verifier.as_deref(), &decoy);
         let (exchange, answer) = begun.map_err(|error| refused(error, username, true))?;
-        Ok((ScramLogin { exchange, revision, until }, answer))
+        Ok((ScramLogin { exchange, revision, until, memory: None }, answer))
     }
 }
 

@@ -138,7 +138,10 @@ impl Connection {
                 // Until CONNACK, the connection has a deadline of its own.
                 let until = self.opened + shard.broker().limits().connect_timeout;
                 match access_control.begin_scram(data, pending.username(), until) {
-                    Ok((login, answer)) => {
+                    Ok((mut login, answer)) => {
+                        if !login.count_for(shard.broker().memory().owner(None, self.site())) {
+                            return self.refuse_unknown(shard, pending.client_id());
+                        }
                         if auth_bytes(method, &answer) > pending.max_packet_bytes as usize {
                             let most = pending.max_packet_bytes;
                             return self.refuse_within(shard, ReasonCode::PacketTooLarge, most);
@@ -212,9 +215,9 @@ impl Connection {
         method: Method,
         data: &[u8],
     ) -> Again {
-        let (username, most) = {
+        let (username, owner, most) = {
             let state = session.lock();
-            (state.username.clone(), state.max_packet_bytes as usize)
+            (state.username.clone(), state.memory_owner(), state.max_packet_bytes as usize)
         };
         let Some(username) = username.as_deref() else { return Again::Refused };
         if method == Method::Jwt {
@@ -229,8 +232,9 @@ impl Connection {
         }
         let until = now + shard.broker().limits().connect_timeout;
         let begun = shard.broker().access_control().begin_scram(data, Some(username), until);
-        let Ok((login, answer)) = begun else { return Again::Refused };
-        if auth_bytes(method, &answer) > most {
+        let Ok((mut login, answer)) = begun else { return Again::Refused };
+        let fits = auth_bytes(method, &answer) <= most;
+        if !fits || !owner.is_none_or(|owner| login.count_for(owner)) {
             return Again::Refused;
         }
         let rare = self.rare();

@@ -1,5 +1,6 @@
 //! CONNECT: authenticates the client, opens its session, and agrees on the terms (sections 3.1 and 3.2).
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use fulmar_mqtt::codec::Frame;
@@ -18,6 +19,7 @@ use crate::bans::BannedSubject;
 use crate::event::BrokerEvent;
 use crate::lifecycle::{self, NotOpened, OpenRequest};
 use crate::limits::Limits;
+use crate::memory::{Account, MemoryShare};
 use crate::peer::TransportKind;
 use crate::rate_limiter;
 use crate::shard::Shard;
@@ -28,6 +30,9 @@ use crate::will::Will;
 /// success, and an acknowledgement no larger than this. For a connected client, only answers with many codes, and AUTH
 /// with data, can therefore be too large.
 const REFUSAL_BYTES: u32 = 5;
+
+/// Bytes of a CONNECT that are not counted while its credentials are checked: most have no more.
+const FREE_CONNECT: usize = 1024;
 
 /// Bytes of the property Authentication Data with the last message of SCRAM: identifier, length, `v=`, 32 bytes in base64.
 const SERVER_FINAL_BYTES: usize = 1 + 2 + 2 + 44;
@@ -75,6 +80,8 @@ pub(super) struct PendingConnect {
     login: Option<WaitingLogin>,
     /// The login has failed; when to send the refusal.
     pub(super) late_refusal: Option<(Timestamp, ReasonCode)>,
+    /// What it takes until it is known whose it is.
+    memory: Option<MemoryShare>,
 }
 
 impl PendingConnect {
@@ -84,6 +91,12 @@ impl PendingConnect {
 
     pub(super) fn client_id(&self) -> &str {
         &self.client_id
+    }
+
+    /// What it takes in memory, without itself.
+    fn bytes(&self) -> usize {
+        let username = self.username.as_ref().map_or(0, |name| name.len());
+        self.client_id.len() + username + self.will.as_deref().map_or(0, Will::bytes)
     }
 }
 
@@ -151,6 +164,9 @@ impl Connection {
                 "connection refused: its certificate is revoked");
             return self.refuse_within(shard, ReasonCode::NotAuthorized, pending.max_packet_bytes);
         }
+        if !self.has_memory_for(shard, &mut pending) {
+            return self.refuse_unknown(shard, &pending.client_id);
+        }
         let exchange = Exchange::read(connect.properties);
         if exchange.method.is_some() {
             return self.begin_exchange(shard, pending, exchange);
@@ -203,6 +219,9 @@ impl Connection {
         let admitted = match reply {
             Ok(admitted) => admitted,
             Err(ReasonCode::ServerBusy) => return self.refuse_for_now(shard),
+            Err(ReasonCode::QuotaExceeded) => {
+                return self.refuse_memory(shard, pending.client_id(), pending.username());
+            }
             // Nothing is known about the credentials, so this is no failed login.
             Err(reason @ ReasonCode::ServerUnavailable) => return self.refuse(shard, reason),
             Err(reason) => return self.login_failed(shard, pending, reason),
@@ -243,6 +262,8 @@ impl Connection {
         if delay.is_zero() {
             return self.refuse(shard, reason);
         }
+        // All that is needed from now on.
+        (pending.will, pending.scram, pending.memory) = (None, None, None);
         pending.late_refusal = Some((now + delay, reason));
         self.state = State::Authenticating(pending);
     }
@@ -324,7 +345,7 @@ impl Connection {
             clean_start: pending.clean_start,
             version: self.version,
             username,
-            site: rate_limiter::site(self.peer.address.ip()),
+            site: self.site(),
             mqtt_sn: self.peer.transport == TransportKind::MqttSn,
             expiry_interval_s: pending.expiry_interval_s.min(limits.max_session_expiry_s),
             max_packet_bytes: pending.max_packet_bytes,
@@ -415,6 +436,30 @@ impl Connection {
         if let Some(times) = shard.turn.memory_full.occurred(shard.turn.now) {
             tracing::warn!(peer = %self.peer.address, client = client_id, user, times,
                 "connection refused: the user's sessions have their share of [limits] memory");
+        }
+        self.refuse(shard, ReasonCode::QuotaExceeded);
+    }
+
+    /// Counts what a CONNECT takes while it is not known whose it is. False if its address has no room for that.
+    fn has_memory_for(&self, shard: &Shard, pending: &mut PendingConnect) -> bool {
+        let bytes = pending.bytes();
+        if bytes > FREE_CONNECT {
+            let owner = shard.broker().memory().owner(None, self.site());
+            pending.memory = MemoryShare::take(owner, Account::Logins, bytes);
+        }
+        bytes <= FREE_CONNECT || pending.memory.is_some()
+    }
+
+    pub(super) fn site(&self) -> IpAddr {
+        rate_limiter::site(self.peer.address.ip())
+    }
+
+    /// Refuses a long CONNECT whose address has no memory left for it.
+    pub(super) fn refuse_unknown(&mut self, shard: &mut Shard, client_id: &str) {
+        shard.metrics().memory_refused.add(1);
+        if let Some(times) = shard.turn.memory_full.occurred(shard.turn.now) {
+            tracing::warn!(peer = %self.peer.address, client = client_id, times,
+                "connection refused: unfinished logins from its network have their share of [limits] memory");
         }
         self.refuse(shard, ReasonCode::QuotaExceeded);
     }
@@ -520,6 +565,7 @@ fn pending(
         gives_way: None,
         login: None,
         late_refusal: None,
+        memory: None,
     };
     let (mut by_method, mut has_data) = (false, false);
     for property in connect.properties.iter() {

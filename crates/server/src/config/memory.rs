@@ -1,7 +1,7 @@
 //! `[limits] memory`: one budget for the process, divided among everything that clients can make it keep.
 //!
 //! The parts are limits that apply together with the configured ones: whichever is lower. What is left over is for the
-//! program itself: connections and their handshakes, password hashing, databases, and the allocator's waste.
+//! program itself: HTTP connections, password hashing, databases, and the allocator's waste.
 
 use std::path::Path;
 
@@ -82,14 +82,16 @@ impl Parts {
                 sessions: percent(15),
                 messages: percent(30),
                 // As much again may be in the transports' hands.
-                output: percent(8),
-                aliases: percent(3),
-                input: percent(10),
+                output: percent(5),
+                aliases: percent(2),
+                input: percent(6),
+                logins: percent(3),
+                connections: percent(12),
             },
             retained: percent(10),
-            incomplete: percent(6),
-            bodies: percent(6),
-            coap: percent(3),
+            incomplete: percent(5),
+            bodies: percent(4),
+            coap: percent(2),
             http_connections: usize::try_from(bytes / BYTES_PER_HTTP_CONNECTION)
                 .unwrap_or(usize::MAX),
         }
@@ -142,8 +144,9 @@ mod tests {
     #[test]
     fn the_parts_leave_room_for_the_program() {
         let parts = Parts::of(512_000_000);
-        let MemoryLimits { sessions, messages, output, aliases, input } = parts.broker;
-        let all = sessions + messages + 2 * output + aliases + input;
+        let MemoryLimits { sessions, messages, output, aliases, input, logins, connections } =
+            parts.broker;
+        let all = sessions + messages + 2 * output + aliases + input + logins + connections;
         let all = all + parts.incomplete + parts.bodies + parts.coap;
         assert!(all < 512_000_000 * 9 / 10, "{all}");
         assert!(parts.retained < messages / 2);

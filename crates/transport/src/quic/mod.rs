@@ -22,7 +22,9 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fulmar_broker::{BrokerEvent, ListenerPolicy, LogLimiter, Token};
+use fulmar_broker::{
+    BrokerEvent, ListenerPolicy, LogLimiter, MemoryShare, Token, TransportKind,
+};
 use quinn_proto::{
     Connection, ConnectionHandle, DatagramEvent, Endpoint, Incoming, ServerConfig, Transmit,
 };
@@ -324,6 +326,11 @@ impl QuicShard {
             }
             return;
         }
+        // Not before a proof was asked for: an address that may be forged would take another network's share.
+        let Some(memory) = io.shard.count_connection(peer, TransportKind::Quic, None) else {
+            self.endpoint.ignore(incoming);
+            return;
+        };
         let config = self.config_for_next().or_else(|| {
             // An address that is not validated may be forged.
             let losses = is_proven.then_some(&self.settings.losses)?;
@@ -334,7 +341,7 @@ impl QuicShard {
         match self.endpoint.accept(incoming, now, &mut self.scratch, config) {
             Ok((handle, inner)) => {
                 let proof = if is_proven { Proof::Shown } else { Proof::Owed(length) };
-                self.begin(io, handle, inner, proof, now);
+                self.begin(io, handle, inner, (proof, memory), now);
             }
             Err(error) => {
                 self.admission.failed(peer, is_proven, now);
@@ -376,7 +383,7 @@ impl QuicShard {
         io: &mut Io,
         handle: ConnectionHandle,
         inner: quinn_proto::Connection,
-        proof: Proof,
+        (proof, memory): (Proof, Box<MemoryShare>),
         now: Instant,
     ) {
         let at = handle.0;
@@ -390,7 +397,8 @@ impl QuicShard {
         let must_know_first = self.client_auth == ClientAuth::Required;
         let policy = Arc::clone(&self.policy);
         let settings = &self.settings;
-        let conn = QuicConn::new(inner, token, policy, must_know_first, proof, settings, now);
+        let terms = (must_know_first, proof, memory);
+        let conn = QuicConn::new(inner, token, policy, terms, settings, now);
         if let Some(cid) = self.first_cid.take() {
             self.admission.begun(at, cid);
         }

@@ -15,7 +15,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use fulmar_broker::{Connection as Core, ListenerPolicy, LostCause, PeerIdentity, Shard, Token};
+use fulmar_broker::{
+    Connection as Core, ListenerPolicy, LostCause, MemoryShare, PeerIdentity, Shard, Token,
+};
 use quinn_proto::{Connection, ConnectionHandle, Endpoint, Event, StreamEvent, VarInt};
 use rustls_pki_types::CertificateDer;
 use smallvec::SmallVec;
@@ -78,6 +80,8 @@ pub(crate) struct QuicConn {
     pub(in crate::quic) copies: Option<Box<ConnCopies>>,
     pub(in crate::quic) looked_ms: u32,
     lost: Option<LostCause>,
+    /// What it counts for.
+    _memory: Box<MemoryShare>,
 }
 
 impl QuicConn {
@@ -85,8 +89,7 @@ impl QuicConn {
         inner: Connection,
         token: Token,
         policy: Arc<ListenerPolicy>,
-        must_know_first: bool,
-        proof: Proof,
+        (must_know_first, proof, memory): (bool, Proof, Box<MemoryShare>),
         settings: &QuicSettings,
         now: Instant,
     ) -> QuicConn {
@@ -131,6 +134,7 @@ impl QuicConn {
                 .flatten(),
             looked_ms: 0,
             lost: None,
+            _memory: memory,
         }
     }
 
