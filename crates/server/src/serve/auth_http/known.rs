@@ -5,12 +5,14 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 
+use fulmar_broker::MemoryShare;
 use fulmar_broker::access::{AccessRules, Action};
 use fulmar_broker::auth::Admitted;
 use parking_lot::{Mutex, RwLock};
 
-/// Clients with rules in memory.
-const MAX_CLIENTS_WITH_RULES: usize = 1_000_000;
+/// Time between two looks for rules of clients that have no session any more, in milliseconds. Rules that came within it
+/// stay: their client may not have its session yet.
+const FORGET_EVERY_MS: u64 = 60_000;
 
 /// Name, password (none with a certificate) and client identifier of a login.
 pub(super) type Digest = [u64; 2];
@@ -28,8 +30,17 @@ pub(super) struct Known {
 /// By user and client identifier.
 #[derive(Debug, Default)]
 struct Rules {
-    users: HashMap<Box<str>, HashMap<Box<str>, AccessRules>>,
-    clients: usize,
+    users: HashMap<Box<str>, HashMap<Box<str>, OfClient>>,
+    /// When those of clients without a session were last forgotten.
+    forgotten_ms: u64,
+}
+
+#[derive(Debug)]
+struct OfClient {
+    rules: AccessRules,
+    since_ms: u64,
+    /// What they count for, in the account of sessions.
+    _memory: MemoryShare,
 }
 
 impl Known {
@@ -58,17 +69,18 @@ impl Known {
         None
     }
 
-    /// Remembers an allowed login, and the client's rules from now on. Returns whether it had or gets rules, or `None` if
-    /// there is no room for them.
+    /// Remembers an allowed login, and the client's rules from now on. Returns whether it had or gets rules.
     pub(super) fn put(
         &self,
         digest: Digest,
         admitted: Admitted,
         (username, client_id): (Box<str>, Box<str>),
-        rules: Option<AccessRules>,
+        rules: Option<(AccessRules, MemoryShare)>,
         now_ms: u64,
-    ) -> Option<bool> {
-        let changed = self.rules.write().set(username, client_id, rules)?;
+    ) -> bool {
+        let rules =
+            rules.map(|(rules, memory)| OfClient { rules, since_ms: now_ms, _memory: memory });
+        let changed = self.rules.write().set(username, client_id, rules);
         let mut logins = self.logins.lock();
         if logins.len() >= self.most {
             logins.retain(|_, (until_ms, _)| now_ms < *until_ms);
@@ -79,7 +91,23 @@ impl Known {
         if self.keep_ms > 0 && self.most > 0 {
             logins.insert(digest, (now_ms.saturating_add(self.keep_ms), admitted));
         }
-        Some(changed)
+        changed
+    }
+
+    /// Forgets the rules of clients without a session, at most once a minute. They stay as long as a login that came with
+    /// them is remembered: with it, the client may come back.
+    pub(super) fn forget(&self, now_ms: u64, has_session: impl Fn(&str) -> bool) {
+        if now_ms < self.rules.read().forgotten_ms.saturating_add(FORGET_EVERY_MS) {
+            return;
+        }
+        let stay_ms = self.keep_ms.saturating_add(FORGET_EVERY_MS);
+        let is_old = |since_ms: u64| now_ms >= since_ms.saturating_add(stay_ms);
+        let mut all = self.rules.write();
+        all.forgotten_ms = now_ms;
+        all.users.retain(|_, clients| {
+            clients.retain(|client_id, of| !is_old(of.since_ms) || has_session(client_id));
+            !clients.is_empty()
+        });
     }
 
     pub(super) fn decides(
@@ -90,35 +118,24 @@ impl Known {
         topic: &str,
     ) -> Option<bool> {
         let all = self.rules.read();
-        let rules = all.users.get(username)?.get(client_id)?;
-        rules.decide(username, client_id, action, topic)
+        let of = all.users.get(username)?.get(client_id)?;
+        of.rules.decide(username, client_id, action, topic)
     }
 }
 
 impl Rules {
-    /// Whether the client had or gets rules; `None` if there is no room for them.
-    fn set(
-        &mut self,
-        username: Box<str>,
-        client_id: Box<str>,
-        rules: Option<AccessRules>,
-    ) -> Option<bool> {
+    /// Whether the client had or gets rules.
+    fn set(&mut self, username: Box<str>, client_id: Box<str>, rules: Option<OfClient>) -> bool {
         let Some(rules) = rules else {
-            let Some(clients) = self.users.get_mut(&username) else { return Some(false) };
+            let Some(clients) = self.users.get_mut(&username) else { return false };
             let had = clients.remove(&client_id).is_some();
-            self.clients -= usize::from(had);
             if clients.is_empty() {
                 self.users.remove(&username);
             }
-            return Some(had);
+            return had;
         };
-        let known = self.users.get(&username).is_some_and(|user| user.contains_key(&client_id));
-        if !known && self.clients >= MAX_CLIENTS_WITH_RULES {
-            return None;
-        }
         self.users.entry(username).or_default().insert(client_id, rules);
-        self.clients += usize::from(!known);
-        Some(true)
+        true
     }
 }
 
@@ -126,14 +143,30 @@ impl Rules {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use fulmar_broker::Timestamp;
+    use std::sync::Arc;
+
     use fulmar_broker::access::{Rule, Who};
+    use fulmar_broker::auth::AccessControl;
+    use fulmar_broker::storage::{NoStorage, Restored};
+    use fulmar_broker::{Broker, BrokerConfig, ClientStatistics, Limits, Timestamp};
 
     fn admitted(until: Timestamp) -> Admitted {
         Admitted { username: Some("ann".into()), until, credential: None }
     }
 
-    fn rules() -> Option<AccessRules> {
+    fn broker() -> Arc<Broker> {
+        let config = BrokerConfig {
+            workers: 1,
+            limits: Limits::default(),
+            access_control: AccessControl::default(),
+            sys_interval_s: 0,
+            client_statistics: ClientStatistics::Rules,
+            internal_sessions: Vec::new(),
+        };
+        Broker::new(config, Arc::new(NoStorage), Restored::default(), Timestamp(0))
+    }
+
+    fn rules() -> Option<(AccessRules, MemoryShare)> {
         let rule = Rule {
             allow: true,
             who: Who::Anyone,
@@ -141,7 +174,8 @@ mod tests {
             filter: "%u/#".into(),
             exact: false,
         };
-        Some(AccessRules::new(vec![rule], false).unwrap())
+        let memory = broker().count_for_user("ann", 1).unwrap();
+        Some((AccessRules::new(vec![rule], false).unwrap(), memory))
     }
 
     #[test]
@@ -149,7 +183,7 @@ mod tests {
         let known = Known::new(60, 10);
         let who = || ("ann".into(), "phone".into());
         let digest = known.digest("ann", Some("right"), "phone");
-        known.put(digest, admitted(Timestamp::NEVER), who(), None, 1000).unwrap();
+        known.put(digest, admitted(Timestamp::NEVER), who(), None, 1000);
         assert!(known.admitted(digest, 60_999).is_some());
         for other in [
             ("ann", Some("wrong"), "phone"),
@@ -161,11 +195,11 @@ mod tests {
             assert!(known.admitted(known.digest(other.0, other.1, other.2), 1000).is_none());
         }
         assert!(known.admitted(digest, 61_000).is_none());
-        known.put(digest, admitted(Timestamp(2000)), who(), None, 1000).unwrap();
+        known.put(digest, admitted(Timestamp(2000)), who(), None, 1000);
         assert!(known.admitted(digest, 1999).is_some() && known.admitted(digest, 2000).is_none());
         for n in 0..50 {
             let digest = known.digest("ann", Some("right"), &n.to_string());
-            known.put(digest, admitted(Timestamp::NEVER), who(), None, 1000).unwrap();
+            known.put(digest, admitted(Timestamp::NEVER), who(), None, 1000);
             assert!(known.logins.lock().len() <= 10);
         }
     }
@@ -176,14 +210,33 @@ mod tests {
         let put = |user: &str, client: &str, rules| {
             known.put([0; 2], admitted(Timestamp::NEVER), (user.into(), client.into()), rules, 0)
         };
-        assert_eq!(put("ann", "phone", rules()), Some(true));
+        assert!(put("ann", "phone", rules()));
         let decides = |user, client| known.decides(user, client, Action::Publish, "ann/x");
         assert_eq!(decides("ann", "phone"), Some(true));
         assert_eq!([decides("ann", "desk"), decides("bob", "phone")], [None; 2]);
         // Another user with the same identifier takes nothing away.
-        assert_eq!(put("bob", "phone", None), Some(false));
+        assert!(!put("bob", "phone", None));
         assert_eq!(decides("ann", "phone"), Some(true));
-        assert_eq!(put("ann", "phone", None), Some(true));
-        assert_eq!((decides("ann", "phone"), known.rules.read().clients), (None, 0));
+        assert!(put("ann", "phone", None));
+        assert_eq!((decides("ann", "phone"), known.rules.read().users.len()), (None, 0));
+        // They go with the session, but not before the client can have one.
+        put("ann", "phone", rules());
+        put("ann", "desk", rules());
+        known.forget(FORGET_EVERY_MS - 1, |_| false);
+        assert_eq!(decides("ann", "phone"), Some(true));
+        known.forget(FORGET_EVERY_MS, |client_id| client_id == "phone");
+        assert_eq!([decides("ann", "phone"), decides("ann", "desk")], [Some(true), None]);
+        known.forget(2 * FORGET_EVERY_MS, |_| false);
+        assert_eq!(known.rules.read().users.len(), 0);
+        // Nor while an equal login would be admitted without asking.
+        let known = Known::new(100, 10);
+        let who = ("ann".into(), "phone".into());
+        known.put([0; 2], admitted(Timestamp::NEVER), who, rules(), 0);
+        for now in [FORGET_EVERY_MS, 2 * FORGET_EVERY_MS] {
+            known.forget(now, |_| false);
+            assert!(known.decides("ann", "phone", Action::Publish, "ann/x").is_some());
+        }
+        known.forget(100_000 + 2 * FORGET_EVERY_MS, |_| false);
+        assert!(known.rules.read().users.is_empty());
     }
 }

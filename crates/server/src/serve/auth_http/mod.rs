@@ -2,21 +2,24 @@
 //! is to.
 //!
 //! It fails closed: a service that is slow, down or wrong keeps new clients out, and nobody else. Workers never wait for
-//! it. One thread sends the requests, a limited number at the same time; what waits is limited too. After several
+//! it. One thread sends the requests, a limited number at the same time; what waits is limited too, and networks whose
+//! logins have failed come last. After several
 //! failures in a row it pauses, so that clients get their refusal at once. Successful logins are remembered for a while,
 //! and so are the access rules that came with them.
 
 mod answer;
 mod known;
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use bytes::Bytes;
 use fulmar_broker::access::Action;
-use fulmar_broker::auth::{Admitted, AuthReply, HookLogin, LoginHook, ReplyTo};
+use fulmar_broker::auth::{
+    Admitted, Applicant, AuthReply, FairQueue, HookLogin, LoginHook, ReplyTo,
+};
 use fulmar_broker::{Broker, Timestamp};
 use fulmar_certs::files;
 use fulmar_mqtt::ReasonCode;
@@ -29,14 +32,15 @@ use hyper_util::rt::TokioExecutor;
 use parking_lot::Mutex;
 use rustls::crypto::ring::default_provider;
 use rustls::{ClientConfig, RootCertStore};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore};
 
 use self::answer::Allowed;
 use self::known::{Digest, Known};
 use crate::config::{AuthHttp, set};
 
-/// Logins that wait for one of the requests to end; further ones are refused because the server is busy.
-const WAITING: usize = 1024;
+/// Longest question, in bytes: name, password and client identifier as JSON. Longer ones are refused, so that those that
+/// wait have a bound.
+const MAX_QUESTION_BYTES: usize = 16 * 1024;
 /// Longest answer, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
 /// Failures in a row after which the service is left alone for a while.
@@ -57,7 +61,16 @@ pub(super) struct AuthHook {
     breaker: Arc<Breaker>,
     broker: Arc<OnceLock<Weak<Broker>>>,
     /// The thread ends when this is dropped.
-    logins: mpsc::Sender<Waiting>,
+    logins: Arc<Logins>,
+}
+
+/// Logins that wait for one of the requests to end; further ones are refused because the server is busy.
+#[derive(Debug, Default)]
+struct Logins {
+    waiting: Mutex<FairQueue<Waiting>>,
+    /// Notified when one is added, and at the end.
+    changed: Notify,
+    ended: AtomicBool,
 }
 
 /// Answers of the service since the start.
@@ -70,6 +83,7 @@ pub(super) struct Counts {
     pub(super) remembered: AtomicU64,
 }
 
+#[derive(Debug)]
 struct Waiting {
     body: Vec<u8>,
     username: String,
@@ -136,14 +150,14 @@ impl AuthHook {
             breaker: Arc::clone(&breaker),
             broker: Arc::clone(&broker),
         };
-        let (logins, waiting) = mpsc::channel(WAITING);
+        let logins = Arc::<Logins>::default();
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         // They resolve names.
         let runtime = runtime.enable_all().max_blocking_threads(8).build()?;
-        let limit = settings.max_in_flight;
+        let (limit, waiting) = (settings.max_in_flight, Arc::clone(&logins));
         let thread = std::thread::Builder::new().name("fulmar-auth-http".into());
         let run = move || {
-            runtime.block_on(serve(service, limit, waiting));
+            runtime.block_on(serve(service, limit, &waiting));
             // A lookup of a name cannot be cancelled.
             runtime.shutdown_background();
         };
@@ -168,7 +182,7 @@ impl LoginHook for AuthHook {
     }
 
     fn log_in(&self, login: HookLogin<'_>) -> Option<AuthReply> {
-        let HookLogin { username, password, client_id, address, reply_to } = login;
+        let HookLogin { username, password, client_id, address, applicant } = login;
         let Ok(password) = password.map(std::str::from_utf8).transpose() else {
             return Some(Err(ReasonCode::BadUserNameOrPassword));
         };
@@ -184,11 +198,24 @@ impl LoginHook for AuthHook {
         let question = Question { username, password, certificate, client_id, address };
         // Text only: it cannot fail.
         let body = serde_json::to_vec(&question).unwrap_or_default();
+        if body.len() > MAX_QUESTION_BYTES {
+            tracing::info!(%address, most = MAX_QUESTION_BYTES,
+                "login refused: name, password and client identifier are too long for the service");
+            return Some(Err(ReasonCode::BadUserNameOrPassword));
+        }
         let (username, client_id) = (username.to_owned(), client_id.to_owned());
-        match self.logins.try_send(Waiting { body, username, client_id, digest, reply_to }) {
-            Ok(()) => None,
-            Err(mpsc::error::TrySendError::Full(_)) => Some(Err(ReasonCode::ServerBusy)),
-            Err(mpsc::error::TrySendError::Closed(_)) => Some(Err(ReasonCode::ServerUnavailable)),
+        let Applicant { site, reputation, reply_to } = applicant;
+        let login = Waiting { body, username, client_id, digest, reply_to };
+        let added = self.logins.waiting.lock().push(site, reputation, login);
+        match added {
+            Ok((_, displaced)) => {
+                if let Some(displaced) = displaced {
+                    displaced.reply_to.send(Err(ReasonCode::ServerBusy));
+                }
+                self.logins.changed.notify_one();
+                None
+            }
+            Err(_) => Some(Err(ReasonCode::ServerBusy)),
         }
     }
 
@@ -200,6 +227,29 @@ impl LoginHook for AuthHook {
         topic: &str,
     ) -> Option<bool> {
         self.known.decides(username?, client_id, action, topic)
+    }
+}
+
+impl Drop for AuthHook {
+    fn drop(&mut self) {
+        self.logins.ended.store(true, Relaxed);
+        self.logins.changed.notify_one();
+    }
+}
+
+impl Logins {
+    /// The next one, when there is one; `None` at the end.
+    async fn next(&self) -> Option<Waiting> {
+        loop {
+            if self.ended.load(Relaxed) {
+                return None;
+            }
+            let next = self.waiting.lock().pop(true);
+            if next.is_some() {
+                return next;
+            }
+            self.changed.notified().await;
+        }
     }
 }
 
@@ -240,12 +290,13 @@ fn authorization(settings: &AuthHttp) -> anyhow::Result<Option<HeaderValue>> {
     Ok(Some(value))
 }
 
-/// Sends requests until the sender is dropped.
-async fn serve(service: Service, limit: u32, mut waiting: mpsc::Receiver<Waiting>) {
+/// Sends requests until the end.
+async fn serve(service: Service, limit: u32, logins: &Logins) {
     let service = Arc::new(service);
     let permits = Arc::new(Semaphore::new(limit as usize));
-    while let Some(login) = waiting.recv().await {
-        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
+    // What waits does so where the order is fair.
+    while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
+        let Some(login) = logins.next().await else { return };
         let service = Arc::clone(&service);
         tokio::spawn(async move {
             let _permit = permit;
@@ -291,21 +342,23 @@ impl Service {
             until: if until == u64::MAX { Timestamp::NEVER } else { Timestamp(until) },
             credential: None,
         };
-        let Some(changed) = self.known.put(
-            digest,
-            admitted.clone(),
-            (username, client_id.into()),
-            allowed.rules,
-            now,
-        ) else {
-            return Err(self.failed(&anyhow::anyhow!(
-                "the rules of too many clients are in memory; let the service answer with fewer rules, or allow by [[acl.rules]]"
-            )));
+        self.breaker.succeeded();
+        let Some(broker) = self.broker.get().and_then(Weak::upgrade) else {
+            return Err(ReasonCode::ServerUnavailable);
         };
-        if changed && let Some(broker) = self.broker.get().and_then(Weak::upgrade) {
+        self.known.forget(now, |client_id| broker.knows_client(client_id));
+        let rules = match allowed.rules {
+            None => None,
+            Some(rules) => {
+                let bytes = rules.memory_bytes() + 2 * client_id.len();
+                let memory = broker.count_for_user(&username, bytes);
+                Some((rules, memory.ok_or(ReasonCode::QuotaExceeded)?))
+            }
+        };
+        let who = (username, client_id.into());
+        if self.known.put(digest, admitted.clone(), who, rules, now) {
             broker.rights_changed();
         }
-        self.breaker.succeeded();
         self.counts.allowed.fetch_add(1, Relaxed);
         Ok(admitted)
     }
