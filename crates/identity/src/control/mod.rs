@@ -20,6 +20,10 @@ use json::{Fields, Outcome, apply};
 /// Commands of one request.
 const MAX_COMMANDS: usize = 1_000;
 
+/// Size of an answer, in bytes, beyond which the rest of a request's commands is not carried out. A list may have twice as
+/// much.
+const MAX_ANSWER_BYTES: usize = 4 << 20;
+
 /// Who asks, for the log.
 #[derive(Clone, Debug)]
 pub struct Asker {
@@ -40,7 +44,18 @@ pub fn respond(desk: &mut Desk, asker: &Asker, request: &[u8]) -> String {
                 vec![refusal("Unknown command", &error)]
             }
             Some(Value::Array(commands)) => {
-                commands.into_iter().map(|command| response(desk, asker, command)).collect()
+                let mut bytes = 0;
+                let mut answer = |command| {
+                    if bytes > MAX_ANSWER_BYTES {
+                        let error =
+                            "the answers so far are too long: send this command in another request";
+                        return refusal("Unknown command", error);
+                    }
+                    let answer = response(desk, asker, command);
+                    bytes += answer.to_string().len();
+                    answer
+                };
+                commands.into_iter().map(&mut answer).collect()
             }
             _ => vec![refusal("Unknown command", "Invalid/missing commands")],
         },
@@ -149,4 +164,30 @@ fn set_default_access(desk: &mut Desk, fields: Fields<'_>) -> Outcome {
         Some((AccessKind::from_name(acl.text("acltype")?)?, acl.bool("allow")?))
     });
     apply(desk, Command::SetDefaultAccess(known.collect()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_bounded_and_says_which_commands_were_left() {
+        let mut desk = Desk::in_memory().unwrap();
+        let asker = Asker { client_id: "c".into(), username: None };
+        let description = "d".repeat(2_000);
+        let role = |n: u32| json!({ "command": "createRole", "rolename": format!("r{n}"), "textdescription": description });
+        let create = json!({ "commands": (0..900).map(role).collect::<Vec<_>>() });
+        respond(&mut desk, &asker, create.to_string().as_bytes());
+        let list = json!({ "command": "listRoles", "verbose": true });
+        let request = json!({ "commands": vec![list; 1_000] });
+        let answer = respond(&mut desk, &asker, request.to_string().as_bytes());
+        assert!(answer.len() < 2 * MAX_ANSWER_BYTES, "{}", answer.len());
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        let responses = answer["responses"].as_array().unwrap();
+        assert_eq!(responses.len(), 1_000);
+        assert!(responses[1]["data"]["roles"].is_array());
+        let error = responses[999]["error"].as_str().unwrap();
+        assert!(error.contains("another request"), "{error}");
+    }
 }

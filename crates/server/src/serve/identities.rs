@@ -1,14 +1,16 @@
 //! The identity store of a running server: it fills the broker's table, makes changes effective for connected clients,
 //! and answers requests to `$CONTROL/dynamic-security/v1`.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::SystemTime;
 
 use anyhow::Context as _;
-use fulmar_broker::Broker;
 use fulmar_broker::auth::{AccessControl, HashReplacements, IdentityTable, PasswordFile};
 use fulmar_broker::control::{Control, ControlRequest};
+use fulmar_broker::{Broker, LogLimiter, Timestamp};
 use fulmar_identity::{
     Affected, Asker, Change, Command, Compiler, Desk, FILE, Identities, PasswordHash, State,
     control,
@@ -89,7 +91,7 @@ impl Running {
     /// Begins to answer requests, and to make changes effective.
     pub(super) fn go_live(&self, broker: &Arc<Broker>) {
         drop(self.broker.set(Arc::downgrade(broker)));
-        broker.set_control(Arc::new(Requests(Arc::clone(&self.identities))));
+        broker.set_control(Arc::new(Requests::new(Arc::clone(&self.identities))));
     }
 }
 
@@ -129,13 +131,88 @@ impl HashReplacements for Replacements {
     }
 }
 
+/// Requests of one user that wait or are being carried out, and bytes of all: further ones are answered with an error.
+/// `mosquitto_ctrl` has one at a time. The store's thread has other work, too.
+const MAX_REQUESTS_PER_USER: usize = 8;
+const MAX_REQUEST_BYTES: usize = 8 << 20;
+
 /// Passes requests to the store's thread.
 #[derive(Debug)]
-struct Requests(Arc<Identities>);
+struct Requests {
+    identities: Arc<Identities>,
+    waiting: Arc<Mutex<Waiting>>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    by_user: HashMap<Box<str>, usize>,
+    bytes: usize,
+    log: LogLimiter,
+}
+
+/// One of the requests that wait, until this is dropped.
+struct Place {
+    waiting: Arc<Mutex<Waiting>>,
+    user: Box<str>,
+    bytes: usize,
+}
+
+impl Requests {
+    fn new(identities: Arc<Identities>) -> Requests {
+        Requests { identities, waiting: Arc::default() }
+    }
+
+    /// `None` if there is no room.
+    fn place(&self, user: &str, bytes: usize) -> Option<Place> {
+        let mut waiting = self.waiting.lock();
+        let own = waiting.by_user.get(user).copied().unwrap_or(0);
+        // One of any size, or a client with a long one would never have its turn.
+        let fits = waiting.bytes == 0 || waiting.bytes + bytes <= MAX_REQUEST_BYTES;
+        if own >= MAX_REQUESTS_PER_USER || !fits {
+            return None;
+        }
+        waiting.by_user.insert(user.into(), own + 1);
+        waiting.bytes += bytes;
+        Some(Place { waiting: Arc::clone(&self.waiting), user: user.into(), bytes })
+    }
+
+    fn log_refused(&self, client_id: &str) {
+        if let Some(times) = self.waiting.lock().log.occurred(now()) {
+            tracing::warn!(
+                client = client_id,
+                times,
+                "a request to change identities was refused: too many wait"
+            );
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut waiting = self.waiting.lock();
+        waiting.bytes -= self.bytes;
+        if let Some(own) = waiting.by_user.get_mut(&self.user) {
+            *own -= 1;
+            if *own == 0 {
+                waiting.by_user.remove(&self.user);
+            }
+        }
+    }
+}
+
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
 
 impl Control for Requests {
     fn request(&self, request: ControlRequest<'_>) {
         let ControlRequest { payload, client_id, username, reply_to } = request;
+        let place = self.place(username.unwrap_or(client_id), payload.len());
+        let Some(place) = place else {
+            self.log_refused(client_id);
+            return reply_to.send(control::busy().into_bytes().into());
+        };
         let asker = Asker { client_id: client_id.into(), username: username.map(Into::into) };
         let payload: Box<[u8]> = payload.into();
         let reply_to = Arc::new(Mutex::new(Some(reply_to)));
@@ -146,13 +223,38 @@ impl Control for Requests {
             }
         };
         let refused = answer.clone();
-        let job = move |desk: &mut _| answer(control::respond(desk, &asker, &payload));
-        if self.0.submit(Box::new(job)).is_err() {
-            tracing::warn!(
-                client = client_id,
-                "a request to change identities was refused: too many wait"
-            );
+        let job = move |desk: &mut _| {
+            let text = control::respond(desk, &asker, &payload);
+            drop(place);
+            answer(text);
+        };
+        if self.identities.submit(Box::new(job)).is_err() {
+            self.log_refused(client_id);
             refused(control::busy());
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_that_wait_are_bounded_per_user_and_by_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let identities = Identities::open(&folder.path().join(FILE), Box::new(|_, _, _| ()));
+        let requests = Requests::new(Arc::new(identities.unwrap()));
+        let mut of_ann: Vec<_> = (0..100).map_while(|_| requests.place("ann", 10)).collect();
+        assert_eq!(of_ann.len(), MAX_REQUESTS_PER_USER);
+        let of_bob = requests.place("bob", MAX_REQUEST_BYTES - 80);
+        assert!(of_bob.is_some() && requests.place("eve", 1).is_none(), "bytes of all users");
+        drop(of_bob);
+        of_ann.pop();
+        assert!(requests.place("ann", 10).is_some());
+        drop(of_ann);
+        assert!(requests.waiting.lock().by_user.is_empty());
+        // One of any size, alone.
+        assert!(requests.place("ann", 2 * MAX_REQUEST_BYTES).is_some());
     }
 }
