@@ -71,14 +71,15 @@ pub(crate) fn address(parts: &Parts) -> IpAddr {
 impl App {
     /// Checks credentials, within the limits of failed logins.
     pub(crate) async fn log_in(&self, shown: &Shown, from: IpAddr) -> Result<Login, Problem> {
-        self.failures.check(&from, Instant::now()).map_err(|seconds| {
+        let network = fulmar_broker::network_of(from);
+        self.failures.check(&network, Instant::now()).map_err(|seconds| {
             Problem::too_often("too many failed logins from this address: wait", seconds)
         })?;
         match self.administrators.log_in(shown.credentials(), from).await {
             Ok(login) => Ok(login),
             Err(Refused::TooOften) => Err(Problem::too_often("too many logins: wait", 10)),
             Err(refused) => {
-                let _ = self.failures.take(from, Instant::now());
+                let _ = self.failures.take(network, Instant::now());
                 self.login_failed(shown.user(), from, refused);
                 Err(match refused {
                     Refused::NoRole => Problem::forbidden(

@@ -2,28 +2,58 @@
 
 use std::path::Path;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use fulmar_mqtt::QoS;
 use serde::Serialize;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use utoipa::ToSchema;
 
 /// A result that comes later; the error is a sentence.
 pub type Later<'a, T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send + 'a>>;
 
 /// A message that a tap sees.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Tapped {
     /// The topic.
     pub topic: String,
-    /// The payload.
+    /// The payload, of which a tap shows the beginning.
     pub payload: Vec<u8>,
+    /// Bytes that the whole payload had.
+    pub payload_bytes: usize,
     /// The publisher's QoS.
     pub qos: QoS,
     /// Whether it was retained before the tap began.
     pub retain: bool,
     /// Messages dropped since the one before, because the tap was too slow.
     pub dropped: u64,
+    /// Its part of what may wait for the tap ([`TapRoom`]).
+    pub room: OwnedSemaphorePermit,
+}
+
+impl Tapped {
+    /// Bytes of a payload that are shown.
+    pub const MAX_PAYLOAD_BYTES: usize = 64 << 10;
+}
+
+/// Bytes that may wait for a tap's reader.
+#[derive(Debug)]
+pub struct TapRoom(Arc<Semaphore>);
+
+impl Default for TapRoom {
+    fn default() -> TapRoom {
+        TapRoom(Arc::new(Semaphore::new(TapRoom::BYTES)))
+    }
+}
+
+impl TapRoom {
+    const BYTES: usize = 4 << 20;
+
+    /// Room for so many bytes, until this is dropped; `None` if there is none.
+    #[must_use]
+    pub fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.0).try_acquire_many_owned(u32::try_from(bytes).ok()?).ok()
+    }
 }
 
 /// An upstream broker of the gateway, and its outbox.
@@ -146,4 +176,19 @@ pub trait Server: Send + Sync {
 
     /// Where the rule of this number is, counted from 0, in words.
     fn place_of_rule(&self, number: usize) -> String;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_for_a_tap_is_bounded_by_bytes() {
+        let room = TapRoom::default();
+        let taken: Vec<_> =
+            (0..1_000).map_while(|_| room.take(Tapped::MAX_PAYLOAD_BYTES)).collect();
+        assert_eq!(taken.len() * Tapped::MAX_PAYLOAD_BYTES, TapRoom::BYTES);
+        drop(taken);
+        assert!(room.take(1).is_some());
+    }
 }

@@ -21,8 +21,11 @@ pub const DATABASE_FILE: &str = "admin.db";
 const MAX_ENTRIES: u64 = 100_000;
 /// How long entries are kept, in milliseconds.
 const MAX_AGE_MS: u64 = 400 * 86_400_000;
-/// Bytes of an entry's detail at most.
+/// Bytes of an entry's detail at most, and of its other texts: anybody can send a long name with a wrong password.
 const MAX_DETAIL_BYTES: usize = 4096;
+const MAX_TEXT_BYTES: usize = 512;
+/// Bytes of all entries at most; beyond that, the oldest are removed.
+const MAX_BYTES: u64 = 32 << 20;
 /// Entries between two removals of old ones.
 const PRUNE_EVERY: i64 = 100;
 
@@ -54,6 +57,13 @@ CREATE TABLE audit (
 ) STRICT;
 CREATE INDEX audit_at ON audit (at_ms);
 ";
+
+/// Removes the entries that come before the newest with so many bytes; each counts 100 for itself.
+const BEYOND_BYTES: &str = "
+DELETE FROM audit WHERE id <= (SELECT max(id) FROM (
+    SELECT id, sum(100 + octet_length(who) + octet_length(origin) + octet_length(action) + octet_length(object)
+        + octet_length(detail) + ifnull(octet_length(result), 0)) OVER (ORDER BY id DESC) AS bytes FROM audit
+) WHERE bytes > ?1)";
 
 /// Bytes of the smallest page that SQLite has. It takes a file of one byte for an empty database and would write over it.
 const SMALLEST_PAGE: u64 = 512;
@@ -244,15 +254,12 @@ impl Store {
 
     /// Adds an entry whose result is not known yet; returns its number.
     pub(crate) fn begin(&self, entry: &NewEntry, now_ms: i64) -> Result<i64, StoreError> {
-        let mut detail = entry.detail.clone();
-        if detail.len() > MAX_DETAIL_BYTES {
-            detail.truncate(detail.floor_char_boundary(MAX_DETAIL_BYTES));
-            detail.push('…');
-        }
+        let detail = cut(&entry.detail, MAX_DETAIL_BYTES);
+        let [who, object] = [&entry.who, &entry.object].map(|text| cut(text, MAX_TEXT_BYTES));
         self.change(|connection| {
             connection.execute(
                 "INSERT INTO audit (at_ms, who, origin, action, object, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-                params![now_ms, entry.who, entry.from, entry.action, entry.object, detail],
+                params![now_ms, who, entry.from, entry.action, object, detail],
             )?;
             let id = connection.last_insert_rowid();
             if id % PRUNE_EVERY == 0 {
@@ -260,6 +267,7 @@ impl Store {
                 let last = id - MAX_ENTRIES.cast_signed();
                 let old = "DELETE FROM audit WHERE id <= ?1 OR at_ms < ?2";
                 connection.execute(old, [last, oldest])?;
+                connection.execute(BEYOND_BYTES, [MAX_BYTES.cast_signed()])?;
             }
             Ok(id)
         })
@@ -268,12 +276,21 @@ impl Store {
     /// Adds the result of an entry.
     pub(crate) fn end(&self, id: i64, result: &str) -> Result<(), StoreError> {
         let sql = "UPDATE audit SET result = ?2 WHERE id = ?1";
+        let result = cut(result, MAX_DETAIL_BYTES);
         self.change(|connection| connection.execute(sql, params![id, result]).map(drop))
     }
 
     pub(crate) fn entries(&self, query: AuditQuery) -> Result<Vec<AuditEntry>, StoreError> {
         Ok(entries(&self.0.lock().connection, query)?)
     }
+}
+
+/// The text, or its beginning.
+fn cut(text: &str, most: usize) -> String {
+    if text.len() <= most {
+        return text.to_owned();
+    }
+    format!("{}…", &text[..text.floor_char_boundary(most)])
 }
 
 /// Refuses another program's database and a newer version's, before anything is changed.
@@ -395,6 +412,28 @@ mod tests {
     fn entry() -> NewEntry {
         let (who, from) = ("ann".to_owned(), "local".to_owned());
         NewEntry { who, from, action: "test", object: "x".to_owned(), detail: String::new() }
+    }
+
+    #[test]
+    fn the_log_is_bounded_by_bytes_and_names_are_cut() {
+        let store = Store::in_memory();
+        let long = NewEntry {
+            who: "é".repeat(10_000),
+            object: "x".repeat(10_000),
+            detail: "y".repeat(MAX_DETAIL_BYTES),
+            ..entry()
+        };
+        let number = MAX_BYTES / MAX_DETAIL_BYTES as u64 + 200;
+        let last = (0..number).map(|_| store.begin(&long, 5).unwrap()).last().unwrap();
+        while store.begin(&entry(), 5).unwrap() % PRUNE_EVERY != 0 {}
+        let left = store.entries(ALL).unwrap();
+        assert!(left.iter().any(|entry| entry.id == last), "the newest stay");
+        assert!(left.iter().all(|entry| entry.who.len() < 520 && entry.object.len() < 520));
+        let bytes: usize = left
+            .iter()
+            .map(|entry| entry.who.len() + entry.object.len() + entry.detail.len())
+            .sum();
+        assert!(bytes as u64 <= MAX_BYTES && bytes as u64 > MAX_BYTES / 2, "{bytes}");
     }
 
     #[test]

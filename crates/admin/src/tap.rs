@@ -25,10 +25,10 @@ use crate::problem::Problem;
 use crate::retained::text_or_base64;
 use crate::server::Tapped;
 
+const MAX_PAYLOAD_BYTES: usize = Tapped::MAX_PAYLOAD_BYTES;
+
 /// Messages that wait for a reader.
 const BUFFER: usize = 1000;
-/// Bytes of a payload that are shown.
-const MAX_PAYLOAD_BYTES: usize = 64 << 10;
 /// Longest time, in seconds.
 const MAX_FOR_S: u64 = 3600;
 
@@ -76,9 +76,12 @@ fn is_zero(number: &u64) -> bool {
 impl Line {
     fn of(message: &Tapped, at_ms: i64) -> Line {
         let mut end = message.payload.len().min(MAX_PAYLOAD_BYTES);
-        let cut = end < message.payload.len();
+        let cut = end < message.payload_bytes;
         // Text stays text: not within a character.
-        while cut && end > MAX_PAYLOAD_BYTES - 4 && message.payload[end] & 0xC0 == 0x80 {
+        while cut
+            && end > MAX_PAYLOAD_BYTES - 4
+            && message.payload.get(end).is_some_and(|byte| byte & 0xC0 == 0x80)
+        {
             end -= 1;
         }
         let (payload, payload_base64) = text_or_base64(&message.payload[..end]);
@@ -87,7 +90,7 @@ impl Line {
             topic: message.topic.clone(),
             qos: message.qos as u8,
             retain: message.retain,
-            payload_bytes: message.payload.len(),
+            payload_bytes: message.payload_bytes,
             payload,
             payload_base64,
             dropped: message.dropped,

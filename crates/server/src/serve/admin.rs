@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use fulmar_admin::{
     Admin, Administrators, Answer, Later, LocalCaller, Login, Principal, Refused, Role,
-    ServerState, Settings, SocketPath, Tapped,
+    ServerState, Settings, SocketPath, TapRoom, Tapped,
 };
 use fulmar_broker::Broker;
 use fulmar_identity::{API_TOKEN_PREFIX, AdministrationRole, Identities};
@@ -34,6 +34,8 @@ use crate::config::Config;
 const LISTENER: &str = "admin";
 /// Passwords that are checked at once.
 const MAX_HASHING: usize = 2;
+/// How long a login waits for its turn.
+const HASHING_WAIT: Duration = Duration::from_secs(5);
 /// The longest wait for the broker.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -266,7 +268,7 @@ impl fulmar_admin::Server for Server {
 
 /// Passes messages on until nobody reads them any longer; those for which there is no room are counted.
 async fn pass_on(sender: LocalSender, mut receiver: LocalReceiver, to: mpsc::Sender<Tapped>) {
-    let mut dropped = 0;
+    let (room, mut dropped) = (TapRoom::default(), 0);
     loop {
         let more = tokio::select! {
             filled = receiver.fill() => filled.unwrap_or(false),
@@ -277,17 +279,21 @@ async fn pass_on(sender: LocalSender, mut receiver: LocalReceiver, to: mpsc::Sen
         }
         while let Ok(Some(packet)) = receiver.next() {
             let Packet::Publish(publish) = packet else { continue };
-            let message = Tapped {
-                topic: publish.topic.to_owned(),
-                payload: publish.payload.to_vec(),
-                qos: publish.qos,
-                retain: publish.retain,
-                dropped,
-            };
-            match to.try_send(message) {
-                Ok(()) => dropped = 0,
-                Err(_) => dropped += 1,
-            }
+            // One more, for the tap to see where text ends.
+            let shown = publish.payload.len().min(Tapped::MAX_PAYLOAD_BYTES + 1);
+            let sent = room.take(publish.topic.len() + shown).is_some_and(|room| {
+                let message = Tapped {
+                    topic: publish.topic.to_owned(),
+                    payload: publish.payload[..shown].to_vec(),
+                    payload_bytes: publish.payload.len(),
+                    qos: publish.qos,
+                    retain: publish.retain,
+                    dropped,
+                    room,
+                };
+                to.try_send(message).is_ok()
+            });
+            dropped = if sent { 0 } else { dropped + 1 };
         }
     }
     sender.disconnect(ReasonCode::Success, Properties::NONE);
@@ -307,7 +313,9 @@ impl Users {
         if known.is_none() && self.platform.is_some() {
             return None;
         }
-        let Ok(_turn) = self.hashing.try_acquire() else { return Some(Err(Refused::TooOften)) };
+        // In the order in which they came. Networks whose logins have failed come here seldom: the API has refused them.
+        let turn = tokio::time::timeout(HASHING_WAIT, self.hashing.acquire()).await;
+        let Ok(Ok(_turn)) = turn else { return Some(Err(Refused::TooOften)) };
         let identities = Arc::clone(&self.identities);
         let (name, password) = (user.to_owned(), password.to_owned());
         let verify = move || identities.verify_password(&name, &password);

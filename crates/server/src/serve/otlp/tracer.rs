@@ -23,6 +23,8 @@ use super::span::{Attribute, Kind, Span, new_id, now_ns};
 
 /// Publications whose deliveries are reported; the oldest makes room for a new one.
 const MAX_OPEN: usize = 4096;
+/// Bytes of a topic, client or message identifier that a span shows: those that wait have a bound.
+const MAX_TEXT_BYTES: usize = 512;
 /// Deliveries of one publication that are reported.
 const MAX_DELIVERIES: usize = 16;
 
@@ -73,7 +75,8 @@ impl SpanMaker {
             let properties = Properties::from_forwardable(&message.properties);
             let Some(parent) = Context::read(properties) else { continue };
             let mut attributes = attributes("forward", "send", &message.topic, gateway);
-            attributes.push(("messaging.message.id", Attribute::Text(message.id.clone())));
+            attributes
+                .push(("messaging.message.id", Attribute::Text(shown(&message.id).to_owned())));
             attributes.push(("messaging.message.body.size", number(message.payload.len())));
             attributes.push(("server.address", Attribute::Text(host(url).to_owned())));
             self.report(Span {
@@ -96,8 +99,8 @@ impl Tracer for SpanMaker {
             parent,
             span_id: new_id(),
             began_ns: now_ns(),
-            topic: arrival.topic.into(),
-            client_id: arrival.client_id.into(),
+            topic: shown(arrival.topic).into(),
+            client_id: shown(arrival.client_id).into(),
             bytes: arrival.payload.len(),
             receivers: 0,
             message: None,
@@ -191,7 +194,7 @@ fn attributes(
     topic: &str,
     client_id: &str,
 ) -> Vec<(&'static str, Attribute)> {
-    let text = |text: &str| Attribute::Text(text.to_owned());
+    let text = |text: &str| Attribute::Text(shown(text).to_owned());
     vec![
         ("messaging.system", text("mqtt")),
         ("messaging.operation.name", text(operation)),
@@ -199,6 +202,11 @@ fn attributes(
         ("messaging.destination.name", text(topic)),
         ("messaging.client.id", text(client_id)),
     ]
+}
+
+/// As much of a text as a span shows.
+fn shown(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MAX_TEXT_BYTES)]
 }
 
 fn number(number: usize) -> Attribute {
@@ -284,6 +292,32 @@ mod tests {
         numbers.into_iter().take(3).for_each(|number| maker.durable(number));
         assert!(spans.try_recv().is_ok());
         assert_eq!(counts.totals().spans_dropped, 2);
+    }
+
+    #[test]
+    fn long_names_are_cut() {
+        let (sender, mut spans) = mpsc::channel(1);
+        let maker = SpanMaker::new(sender, Arc::default());
+        let mut properties = PropertyBuf::new();
+        properties.push(Property::UserProperty("traceparent", TRACE));
+        let topic = "é".repeat(30_000);
+        let number = maker.received(&Arrival {
+            topic: &topic,
+            payload: b"",
+            properties: properties.as_properties().raw(),
+            client_id: &topic,
+            external_user: None,
+            packet_id: None,
+            dup: false,
+        });
+        maker.durable(number.unwrap());
+        let span = spans.try_recv().unwrap();
+        let longest = span.attributes.iter().filter_map(|(_, value)| match value {
+            Attribute::Text(text) => Some(text.len()),
+            Attribute::Number(_) => None,
+        });
+        assert_eq!(longest.max(), Some(MAX_TEXT_BYTES));
+        assert!(maker.table.lock().open.values().all(|open| open.topic.len() <= MAX_TEXT_BYTES));
     }
 
     #[test]
