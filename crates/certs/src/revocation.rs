@@ -60,6 +60,17 @@ pub struct RevocationList {
 pub fn read_revocation_lists(path: &Path) -> Result<Vec<RevocationList>, CertError> {
     let bytes =
         fs::read(path).map_err(|source| CertError::File { path: path.to_owned(), source })?;
+    parse_revocation_lists(path, bytes)
+}
+
+/// The lists in the contents of a file; errors name its path.
+///
+/// # Errors
+/// They are anything but complete lists.
+pub fn parse_revocation_lists(
+    path: &Path,
+    bytes: Vec<u8>,
+) -> Result<Vec<RevocationList>, CertError> {
     // A sequence in DER; PEM is text.
     let lists = if bytes.first() == Some(&0x30) {
         vec![CertificateRevocationListDer::from(bytes)]
