@@ -2,8 +2,8 @@
 
     attacks.py NAME SECONDS SITE
 
-SITE is JSON: where the listeners are. The last line of the output is the number of what was tried. Where nobody
-listens, an attack keeps trying at its rate: that is the control run.
+SITE is JSON: where the listeners are. The last line of the output is the number of what was tried, and perhaps a word
+about it. Where nobody listens, an attack keeps trying at its rate: that is the control run.
 """
 
 import json
@@ -12,6 +12,7 @@ import sys
 import time
 
 import half_open
+import over_accounts
 import over_http
 import over_mqtt
 import over_quic
@@ -23,6 +24,7 @@ ATTACKS = {
     **over_quic.ATTACKS,
     **over_udp.ATTACKS,
     **over_mqtt.ATTACKS,
+    **over_accounts.ATTACKS,
 }
 
 if __name__ == "__main__":

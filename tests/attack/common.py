@@ -185,8 +185,9 @@ class Held:
 
 
 def hold(seconds, rate, at_once, open_one, first=b"", drip=b"", lasting_s=None):
-    """At most so many connections at once, opened at a rate; see `Held`. How many were opened."""
-    held, pace, opened = Held(open_one, first, drip, lasting_s), Pace(seconds, rate), 0
+    """At most so many connections at once, opened at a rate; see `Held`. How many were opened: beyond `at_once`, only as
+    many as the server closes."""
+    held, pace, opened, most = Held(open_one, first, drip, lasting_s), Pace(seconds, rate), 0, 0
     while (due := pace.due()) is not None:
         for _ in range(min(due, 64)):
             pace.done += 1
@@ -194,11 +195,12 @@ def hold(seconds, rate, at_once, open_one, first=b"", drip=b"", lasting_s=None):
                 opened += 1
                 with contextlib.suppress(OSError):
                     held.open(opened)
+        most = max(most, len(held.left))
         if held.left:
             held.work()
         else:
             time.sleep(0.002)
-    return opened
+    return {"number": opened, "detail": f"{most} open at once"}
 
 
 class Vector(ctypes.Structure):

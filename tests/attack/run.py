@@ -10,7 +10,7 @@ than it uses. Attackers have a lower priority than the broker, so that on a smal
 they send and not by running.
 
 Honest clients are there before the attack: a publisher and a subscriber with a message every 100 ms, and new logins
-over MQTT, QUIC and HTTPS. In a control run before each attack the same generator aims at closed ports: how long the
+over MQTT (by password and by SCRAM), QUIC and HTTPS (the platform's and the administration's). In a control run before each attack the same generator aims at closed ports: how long the
 honest clients wait then is what the generator itself costs them. It fails if the broker ends or has more memory, a
 message is lost, a connection broken or the session of a client that is away gone, a login takes more than 3 s, or a message waits 500 ms longer than in the
 control run; and with ATTACK_BUDGET, such as 512MB ([limits] memory), if resident memory exceeds it by a tenth or the
@@ -46,7 +46,7 @@ BUDGET = os.environ.get("ATTACK_BUDGET", "auto")
 # [limits] disk, which is to keep the data folder below MAX_FOLDER_MB.
 DISK = "auto" if BUDGET == "auto" else "1GB"
 SHORT = os.environ.get("ATTACK_SHORT") == "1"
-SHORT_ATTACKS = ("half a PUBLISH", "rapid resets, HTTP/2", "fragments, QUIC", "unfinished uploads, CoAP", "wills of 64 KB")
+SHORT_ATTACKS = ("half a PUBLISH", "rapid resets, HTTP/2", "fragments, QUIC", "unfinished uploads, CoAP", "wills of 64 KB", "half exchanges, SCRAM", "$CONTROL")
 MAX_LOGIN_S = 3.0
 # Longer than in the control run.
 MAX_WAIT_S = 0.5
@@ -61,7 +61,20 @@ MEASURED_AFTER_S = min(AFTER_S, 10.0)
 PATIENCE_S = 60
 PASSWORD = "correct horse battery staple"
 TOKEN_KEY = "sixty-four characters that only the issuer and the broker know.."
-KINDS = ("mqtt", "mqtts", "ws", "quic", "https", "http", "coap", "coaps", "mqtt_sn")
+# Roles of the store (docs/access.md), and its users with theirs and with roles of administration.
+STORE = (
+    "roles add anything",
+    "roles allow anything publish #",
+    "roles add control",
+    "roles allow control publish $CONTROL/#",
+    "roles allow control subscribe $CONTROL/#",
+    "roles allow control receive $CONTROL/#",
+    "users add store --topic-roles anything",
+    "users add keeper --role operator",
+    "users add viewer --role viewer",
+    "users add chief --role administrator --topic-roles control",
+)
+KINDS = ("mqtt", "mqtts", "ws", "wss", "quic", "https", "http", "coap", "coaps", "mqtt_sn")
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -114,6 +127,8 @@ class Broker:
         line = self.process.stdout.readline()
         if not line.startswith("ready "):
             raise SystemExit(f"the broker did not start: {line!r}\n{self.log()}")
+        for command in STORE:
+            self.command("ctl", "--data", str(self.data), *command.split())
         self.watcher = threading.Thread(target=self.watch, daemon=True)
         self.watcher.start()
 
@@ -137,7 +152,7 @@ class Broker:
         token_key.chmod(0o600)
         lines = [f'{kind} = ["127.0.0.1:{port}"]' for kind, port in self.ports.items()]
         self.config.write_text(
-            "[listeners]\n" + "\n".join(lines) + f'\n[limits]\nmemory = "{BUDGET}"\ndisk = "{DISK}"\n[auth]\npassword_file = "{passwords}"\njwt_algorithm = "HS256"\njwt_key_file = "{token_key}"\n[coap]\npsk_file = "{keys}"\n'
+            "[listeners]\n" + "\n".join(lines) + f'\n[limits]\nmemory = "{BUDGET}"\ndisk = "{DISK}"\n[auth]\npassword_file = "{passwords}"\njwt_algorithm = "HS256"\njwt_key_file = "{token_key}"\nscram = true\nscram_iterations = 4096\n[proxy_protocol]\nlisteners = ["wss"]\nfrom = ["127.0.0.0/8"]\n[coap]\npsk_file = "{keys}"\n'
         )
         for user in ("honest", "mallory"):
             self.command("passwd", user, "--file", str(passwords))
@@ -150,7 +165,7 @@ class Broker:
 
     def site(self, ports=None):
         ca = str(self.data / "ca" / "ca.pem")
-        return json.dumps({**(ports or self.ports), "ca": ca, "user": "honest", "attacker": "mallory", "account": "clerk", "password": PASSWORD, "token_key": TOKEN_KEY})
+        return json.dumps({**(ports or self.ports), "ca": ca, "user": "honest", "attacker": "mallory", "account": "clerk", "keeper": "keeper", "password": PASSWORD, "token_key": TOKEN_KEY})
 
     def resident_mib(self):
         try:

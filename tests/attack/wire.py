@@ -1,5 +1,6 @@
 """The few packets of MQTT, MQTT-SN, CoAP, HTTP/2, QUIC and DTLS that the attacks need, made by hand."""
 
+import base64
 import hashlib
 import hmac
 import os
@@ -11,14 +12,19 @@ def text(value) -> bytes:
     return struct.pack(">H", len(data)) + data
 
 
+def length(number: int) -> bytes:
+    """A variable byte integer of MQTT."""
+    coded = bytearray()
+    while True:
+        number, low = number >> 7, number & 0x7F
+        coded.append(low | 0x80 if number else low)
+        if not number:
+            return bytes(coded)
+
+
 def packet(kind: int, body: bytes) -> bytes:
     """An MQTT packet; the remaining length takes at most four bytes."""
-    head, rest = bytearray([kind]), len(body)
-    while True:
-        rest, low = rest >> 7, rest & 0x7F
-        head.append(low | 0x80 if rest else low)
-        if not rest:
-            return bytes(head) + body
+    return bytes([kind]) + length(len(body)) + body
 
 
 def connect(client_id, user, password, keep_alive_s=60) -> bytes:
@@ -33,6 +39,71 @@ def connect5(client_id, user, password, expiry_s, will=None) -> bytes:
     if will is not None:
         head += b"\x05\x18" + struct.pack(">I", expiry_s) + text("will") + text(will)
     return packet(0x10, head + text(user) + text(password))
+
+
+SCRAM = b"\x15" + text("SCRAM-SHA-256")
+
+
+def connect_scram(client_id, first, expiry_s=0, will=None) -> bytes:
+    """Of MQTT 5, with the client's first message of SCRAM; a will is published when the connection ends."""
+    properties = b"\x11" + struct.pack(">I", expiry_s) + SCRAM + b"\x16" + text(first)
+    flags = 0x00 if will is None else 0x04
+    head = text("MQTT") + struct.pack(">BBH", 5, flags, 0) + length(len(properties)) + properties + text(client_id)
+    if will is not None:
+        head += b"\x00" + text("will") + text(will)
+    return packet(0x10, head)
+
+
+def auth_scram(data) -> bytes:
+    """AUTH that continues an exchange."""
+    properties = SCRAM + b"\x16" + text(data)
+    return packet(0xF0, b"\x18" + length(len(properties)) + properties)
+
+
+def scram_first(user) -> bytes:
+    return b"n,," + scram_bare(user)
+
+
+def scram_bare(user) -> bytes:
+    return b"n=" + user.encode() + b",r=" + base64.b64encode(os.urandom(18))
+
+
+def scram_challenge(packet) -> bytes:
+    """The server's message in its AUTH."""
+    body = packet[1]
+    return body[body.index(b"r=") :]
+
+
+def scram_wrong(packet) -> bytes:
+    """A last message with a proof of nothing."""
+    nonce = scram_challenge(packet).split(b",")[0]
+    return b"c=biws," + nonce + b",p=" + base64.b64encode(bytes(32))
+
+
+class Scram:
+    """Exchanges of one user, whose password is stretched once."""
+
+    def __init__(self, user, password):
+        self.user, self.password, self.stretched, self.bare = user, password.encode(), {}, b""
+
+    def first(self) -> bytes:
+        self.bare = scram_bare(self.user)
+        return b"n,," + self.bare
+
+    def final(self, packet) -> bytes:
+        if packet[0] != 0xF0:
+            raise ConnectionError("refused")
+        challenge = scram_challenge(packet)
+        nonce, salt, rounds = challenge.split(b",")[:3]
+        key = (salt, rounds)
+        if key not in self.stretched:
+            self.stretched[key] = hashlib.pbkdf2_hmac("sha256", self.password, base64.b64decode(salt[2:]), int(rounds[2:]))
+        client = hmac.digest(self.stretched[key], b"Client Key", "sha256")
+        unsigned = b"c=biws," + nonce
+        signed = b",".join([self.bare, challenge, unsigned])
+        signature = hmac.digest(hashlib.sha256(client).digest(), signed, "sha256")
+        proof = bytes(a ^ b for a, b in zip(client, signature))
+        return unsigned + b",p=" + base64.b64encode(proof)
 
 
 def subscribe(topic) -> bytes:

@@ -1,6 +1,7 @@
 //! Floods and shortages over real sockets: who is too fast waits or is told, others notice nothing.
 #![allow(clippy::unwrap_used)]
 
+use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -138,4 +139,23 @@ fn without_file_descriptors_it_waits_says_so_once_and_goes_on() {
     Wire::connect(address, "late").ping();
     drop(waiting);
     assert_eq!(broker.log().matches("cannot accept connections").count(), 1, "{}", broker.log());
+}
+
+#[test]
+fn connections_from_one_address_have_half_of_their_part_of_the_memory() {
+    let broker = TestBroker::builder().config("[limits]\nmemory = \"64MB\"\n").start();
+    let address = broker.address("mqtts");
+    // 12 % of the budget, of which a connection with TLS counts 8 KiB.
+    let half = 64_000_000 / 100 * 12 / 2 / 8192;
+    let open: Vec<_> = (0..half + 40).map(|_| TcpStream::connect(address).unwrap()).collect();
+    eventually("refusals", || broker.metric("connections_refused_total") >= 30.0);
+    let refused = broker.metric("connections_refused_total");
+    assert!((30.0..=50.0).contains(&refused), "{refused}");
+    broker.wait_for_log("have their share of [limits] memory");
+    drop(open);
+    eventually("room", || {
+        let before = broker.metric("connections_refused_total");
+        drop(TcpStream::connect(address).unwrap());
+        broker.metric("connections_refused_total") == before
+    });
 }

@@ -3,7 +3,7 @@
 use crate::{check, source, sources, table};
 
 /// File, or folder where only one file has it, constant, what it limits, and what happens beyond it.
-const FIXED: [[&str; 4]; 25] = [
+const FIXED: [[&str; 4]; 32] = [
     [
         "crates/broker/src/limits.rs",
         "MAX_CONNECT_BYTES",
@@ -34,9 +34,46 @@ const FIXED: [[&str; 4]; 25] = [
     [
         "crates/broker/src/auth/queue.rs",
         "MAX_WAITING",
-        "Logins waiting for their password check",
+        "Logins waiting for their password check, or for the service of `[auth.http]`",
         "0x89",
     ],
+    [
+        "crates/server/src/serve/auth_http/mod.rs",
+        "MAX_QUESTION_BYTES",
+        "Bytes of a question to the service of `[auth.http]`",
+        "0x86",
+    ],
+    [
+        "crates/scram/src/lib.rs",
+        "MAX_MESSAGE_BYTES",
+        "Bytes of a client's message of SCRAM",
+        "0x82",
+    ],
+    [
+        "crates/server/src/serve/identities.rs",
+        "MAX_REQUESTS_PER_USER",
+        "Requests of one user to `$CONTROL/dynamic-security/v1` that wait",
+        "the answer has an error",
+    ],
+    [
+        "crates/server/src/serve/identities.rs",
+        "MAX_REQUEST_BYTES",
+        "Bytes of all requests to `$CONTROL/dynamic-security/v1` that wait",
+        "the answer has an error",
+    ],
+    [
+        "crates/identity/src/control/mod.rs",
+        "MAX_ANSWER_BYTES",
+        "Bytes of an answer to `$CONTROL/dynamic-security/v1`",
+        "the rest of the request's commands is refused",
+    ],
+    [
+        "crates/admin/src/store.rs",
+        "MAX_BYTES",
+        "Bytes of the log of changes",
+        "the oldest entries are removed",
+    ],
+    ["crates/admin/src/app.rs", "MAX_TAPS", "Taps at once", "429"],
     [
         "crates/broker/src/client_list.rs",
         "MAX_PUBLISHED",

@@ -1,0 +1,124 @@
+"""What strangers and users can do to the ways in that have accounts of their own: SCRAM, the administration API and its
+page, and requests to change users (`$CONTROL`)."""
+
+import json
+
+import wire
+from common import Line, Pace, answer, dial, dial_tls, hold, logged_in, spread, tls
+
+# Users of the store, which the broker gets beside those of its password file: "store" may do nothing, "chief" everything.
+STORE_USER = "store"
+CHIEF = "chief"
+CONTROL = "$CONTROL/dynamic-security/v1"
+
+
+def half_exchanges(site, seconds):
+    """2,000 CONNECTs with a will of 60 kB whose exchange of SCRAM stops after the server's first message."""
+
+    first = wire.connect_scram("half", wire.scram_first("stranger"), will=bytes(60_000))
+    return hold(seconds, 500, 2_000, lambda number: dial(site["mqtt"], number), first)
+
+
+def failing_exchanges(site, seconds):
+    """500 exchanges of SCRAM a second with a wrong proof, every fourth under an honest client's name."""
+
+    def one(number):
+        user = site["keeper"] if number % 4 == 0 else f"stranger{number}"
+        with dial(site["mqtt"], number) as sock:
+            heard = wire.Packets()
+            sock.sendall(wire.connect_scram(f"failing-{number}", wire.scram_first(user)))
+            if asked := answer(sock, heard):
+                sock.sendall(wire.auth_scram(wire.scram_wrong(asked)))
+
+    return spread(Pace(seconds, 500), one)
+
+
+def scram_takeovers(site, seconds):
+    """200 takeovers a second of a session of the attacker's own, each after a whole exchange of SCRAM."""
+    exchange = wire.Scram(STORE_USER, site["password"])
+
+    def one(number):
+        with dial(site["mqtt"], number) as sock:
+            heard = wire.Packets()
+            sock.sendall(wire.connect_scram("taken-scram", exchange.first(), will=b"gone"))
+            if asked := answer(sock, heard):
+                sock.sendall(wire.auth_scram(exchange.final(asked)))
+
+    return spread(Pace(seconds, 200), one)
+
+
+def posts(site, path, bodies):
+    """Requests one after the other on connections from many addresses, whose answers are read."""
+    context = tls(site)
+    lines = [Line(lambda number, at=at: dial_tls(site, context, at)) for at in range(64)]
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: ".encode()
+
+    def one(number):
+        line, body = lines[number % len(lines)], bodies(number)
+        line.send(head + b"%d\r\n\r\n" % len(body) + body)
+        line.read()
+
+    return one
+
+
+def api_logins(site, seconds):
+    """500 logins a second to the administration API from 64 addresses, with wrong passwords."""
+
+    def body(number):
+        return json.dumps({"user": CHIEF if number % 4 == 0 else f"stranger{number}", "password": "not it"}).encode()
+
+    return spread(Pace(seconds, 500), posts(site, "/api/admin/v1/session", body))
+
+
+def page_sessions(site, seconds):
+    """50 logins a second of a viewer to the broker's page, each of which is a session."""
+    body = json.dumps({"user": "viewer", "password": site["password"]}).encode()
+    return spread(Pace(seconds, 50), posts(site, "/api/admin/v1/session", lambda _: body))
+
+
+def control_denied(site, seconds):
+    """500 requests of 100 kB a second to change users, by a user who may not."""
+    line = Line(lambda number: logged_in(site, f"denied-{number}", durable=False))
+    request = wire.publish5(CONTROL, control([{"command": "listClients"}] * 2_000), 1)
+
+    def one(_):
+        line.send(request)
+        line.read()
+
+    return spread(Pace(seconds, 500), one)
+
+
+def control(commands):
+    return json.dumps({"commands": commands}).encode()
+
+
+def control_requests(site, seconds):
+    """200 requests a second by a user who may change users: 500 lists of all of them with their roles, and every tenth 100
+    new passwords."""
+
+    def dialled(number):
+        sock = logged_in(site, f"chief-{number}", durable=False, user=CHIEF)
+        sock.sendall(wire.subscribe5([CONTROL + "/#"], qos=0))
+        return sock
+
+    line = Line(dialled)
+    lists = wire.publish5(CONTROL, control([{"command": "listClients", "verbose": True}] * 500), 1)
+    password = [{"command": "setClientPassword", "username": STORE_USER, "password": site["password"]}] * 100
+    passwords = wire.publish5(CONTROL, control(password), 1)
+
+    def one(number):
+        line.send(passwords if number % 10 == 9 else lists)
+        line.read()
+
+    return spread(Pace(seconds, 200), one)
+
+
+ATTACKS = {
+    "half exchanges, SCRAM": half_exchanges,
+    "failing exchanges, SCRAM": failing_exchanges,
+    "takeovers, SCRAM": scram_takeovers,
+    "logins, administration": api_logins,
+    "sessions of the page": page_sessions,
+    "$CONTROL without the right": control_denied,
+    "$CONTROL": control_requests,
+}
