@@ -35,7 +35,7 @@ pub(crate) struct Me {
 /// A part of `[limits] memory`, and what clients make the broker keep in it.
 #[derive(Serialize, ToSchema)]
 struct Budget {
-    /// `sessions`, `messages`, `output`, `aliases` or `input`.
+    /// `sessions`, `messages`, `output`, `aliases`, `input`, `logins` or `connections`.
     account: &'static str,
     /// Bytes used.
     used_bytes: usize,

@@ -36,6 +36,8 @@ const MEMORY: Record<string, string> = {
   output: 'Output to slow clients',
   aliases: 'Topic aliases',
   input: 'Received and not yet processed',
+  logins: 'Logins that are not decided',
+  connections: 'Connections',
 };
 
 const DISK: Record<string, string> = {
