@@ -22,9 +22,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fulmar_broker::{
-    BrokerEvent, ListenerPolicy, LogLimiter, MemoryShare, Token, TransportKind,
-};
+use fulmar_broker::{BrokerEvent, ListenerPolicy, LogLimiter, MemoryShare, Token, TransportKind};
 use quinn_proto::{
     Connection, ConnectionHandle, DatagramEvent, Endpoint, Incoming, ServerConfig, Transmit,
 };
