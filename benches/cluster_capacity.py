@@ -88,9 +88,9 @@ def take_over_s(inputs, best, queued_millions, with_server):
     """Until another node serves, without the clients' own time to return."""
     waits = inputs.cost("take_over.lease_s", best)
     if with_server:
-        # At best the elections run while the lease ends; at worst they come first, as nobody sees the lease meanwhile.
+        # The elections run while the lease ends; at worst its holder then has the first turn.
         election = inputs.cost("take_over.election_s", best)
-        waits = max(waits, election) if best else waits + election
+        waits = max(waits, election + (0 if best else inputs.cost("take_over.turn_s", best)))
     claim = inputs.cost("append.ms", best) / 1000
     return waits + claim + queued_millions * inputs.cost("take_over.restore_s_per_million", best)
 

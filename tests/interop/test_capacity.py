@@ -17,7 +17,7 @@ ROUND = {
     "busy": {"serving_us": [1, 3], "standing_by_us": [0, 1], "server_us": [1, 1], "log_bytes": [100, 200]},
     "sparse": {"serving_us": [100, 200], "standing_by_us": [0, 20], "server_us": [100, 200], "log_bytes": [100, 200]},
     "sessions": {"kib": [1, 4], "connects_per_s": [10_000, 20_000]},
-    "take_over": {"lease_s": [3, 4], "election_s": [4, 9], "restore_s_per_million": [1, 2]},
+    "take_over": {"lease_s": [3, 4], "election_s": [4, 9], "turn_s": [1, 1], "restore_s_per_million": [1, 2]},
     "control": {"renewals_per_node_s": [1, 1], "change_us": [100, 1000], "changes_per_s": [400, 5000]},
     "next": {"cells": [2, 10], "link_us": [2, 4], "link_batch": [1, 10], "splice_us": [0, 3], "route_bytes": [100, 200],
              "routes": [1000, 100_000], "idle_stream_cores": [0, 0.1]},
@@ -62,7 +62,7 @@ class Capacity(unittest.TestCase):
 
     def test_a_take_over_waits_for_lease_and_election(self):
         self.assertAlmostEqual(take_over_s(inputs(), False, 0, False), 4.002)
-        self.assertAlmostEqual(take_over_s(inputs(), False, 0, True), 13.002)
+        self.assertAlmostEqual(take_over_s(inputs(), False, 0, True), 10.002)
         self.assertAlmostEqual(take_over_s(inputs(), True, 0, True), 4.001)
         self.assertAlmostEqual(take_over_s(inputs(), True, 2, False), 5.001)
 

@@ -327,7 +327,7 @@ max_queued_bytes = 1073741824
                 if claim.node != one.node.name:
                     until = following.at if following else float("inf")
                     past = [at for at in one.acknowledged if claim.at < at < until]
-                    self.assertEqual(past, [], f"{one.node.name} acknowledged past {claim}")
+                    self.assertEqual(len(past), 0, f"{one.node.name} acknowledged past {claim}")
         self.assertGreater(sum(len(one.acknowledged) for one in pinned), 0)
 
     def report(self):
