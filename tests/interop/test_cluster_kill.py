@@ -240,6 +240,9 @@ max_queued_bytes = 1073741824
         for other in self.nodes:
             self.assertIsNone(other.process.poll(), f"{other.name} has ended after {kind!r}")
         gaps = [one.longest_gap(began, time.monotonic()) for one in self.traffic]
+        # The next one finds three nodes.
+        ready = lambda: all(other.ready()[0] in (200, 503) for other in self.nodes)
+        eventually(f"three nodes after {kind!r}", ready, PATIENCE_S)
         shown = ", ".join(f"{type(one).__name__} {one.qos}: {gap:.1f}" for one, gap in zip(self.traffic, gaps))
         leads = " (its server leads)" if leader == node.machine.index else ""
         print(f"  another serves after {served:.1f}{leads}; without an acknowledgement for s: {shown}", flush=True)

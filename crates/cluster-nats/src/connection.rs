@@ -26,6 +26,8 @@ const PING: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(500);
 /// After so long without an accepted change, another server is tried: this one may be cut off from the others.
 const UNANSWERED: Duration = Duration::from_secs(3);
+/// For the state of the account, which tells whether there is JetStream.
+const ACCOUNT: Duration = Duration::from_secs(2);
 /// For what is asked of JetStream once, such as a stream's state: an election may take some seconds.
 pub(crate) const REQUEST: Duration = Duration::from_secs(5);
 
@@ -151,12 +153,10 @@ impl Connection {
         }
         let account =
             async { self.0.jetstream.query_account().await.map_err(|error| error.kind()) };
-        match self.0.handle.block_on(account) {
-            Ok(_) => Ok(()),
-            Err(jetstream::context::AccountErrorKind::TimedOut) => {
-                Err(Error::TimedOut { what: "JetStream account", limit: REQUEST })
-            }
-            Err(_) => Err(Error::NoJetStream(server)),
+        match self.0.handle.block_on(async { timeout(ACCOUNT, account).await }) {
+            // The leader of the metadata answers, and there may be none; what is asked for next does not need it.
+            Ok(Ok(_) | Err(jetstream::context::AccountErrorKind::TimedOut)) | Err(_) => Ok(()),
+            Ok(Err(_)) => Err(Error::NoJetStream(server)),
         }
     }
 }

@@ -401,7 +401,8 @@ fn explain(error: &async_nats::jetstream::context::PublishError) -> String {
     }
     if text.contains("resource") || text.contains("insufficient storage") {
         return format!(
-            "JetStream has no room left ({text}): free disk space on the NATS servers, or raise `max_file_store`"
+            "JetStream has no room left ({text}): free disk space on the NATS servers and restart those that have switched \
+             JetStream off, or raise `max_file_store`"
         );
     }
     text
