@@ -93,13 +93,14 @@ class Servers:
             return json.load(answer)
 
     def wait_ready(self):
-        """Until each has JetStream, and all know the leader of its metadata."""
+        """Until each has JetStream and accepts clients, and all know the leader of its metadata."""
         end = time.monotonic() + PATIENCE_S
         for index in range(self.count):
             while True:
                 try:
                     jsz = self.varz(index, "jsz")
                     if self.count == 1 or not self.jetstream or jsz["meta_cluster"].get("leader"):
+                        socket.create_connection((self.host(index), self.ports[index]), 2).close()
                         break
                 except (OSError, KeyError, ValueError):
                     pass

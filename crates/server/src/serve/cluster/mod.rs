@@ -61,7 +61,7 @@ const CHANGE: Duration = Duration::from_secs(3);
 const HOLD_OFF: Duration = Duration::from_secs(10);
 /// For clients to receive their last messages when another node is to serve, for which all of them wait; what does not
 /// arrive, the other node delivers.
-const HAND_OVER: Duration = Duration::from_millis(250);
+const HAND_OVER: Duration = Duration::from_millis(100);
 /// Time between two attempts to reach NATS at the start.
 const CONNECT_AGAIN: Duration = Duration::from_secs(2);
 
