@@ -53,10 +53,15 @@ class Quic(unittest.TestCase):
         self.addCleanup(self.node.close)
         self.node.command("init")
         wait_serving([self.node.start()])
-        log = self.node.log.read_text()
-        self.port = int(re.search(r"^ready .*quic=127\.0\.0\.1:(\d+)", log, re.MULTILINE)[1])
-        status = self.node.command("status").stdout
-        self.server_id = bytes.fromhex(re.search(r"node +n1 .*QUIC 0x([0-9a-f]{16})", status)[1])
+        self.port = int(self.wait_for(r"^ready .*quic=127\.0\.0\.1:(\d+)", self.node.log.read_text))
+        status = lambda: self.node.command("status").stdout
+        self.server_id = bytes.fromhex(self.wait_for(r"node +n1 .*QUIC 0x([0-9a-f]{16})", status))
+
+    def wait_for(self, pattern, text):
+        """The group of a pattern in a text that is read again until it is there."""
+        found = []
+        eventually(pattern, lambda: found.extend(re.findall(pattern, text(), re.MULTILINE)) or found)
+        return found[0]
 
     async def clients(self, stack):
         """Several, of as many workers as chance has it."""

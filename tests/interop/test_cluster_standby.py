@@ -70,6 +70,7 @@ class Redirect(unittest.TestCase):
         self.serves, _ = wait_serving(self.nodes)
         [self.stands_by] = [node for node in self.nodes if node is not self.serves]
         eventually("the other one stands by", lambda: f"{self.serves.name} at" in self.stands_by.ready()[1])
+        eventually("the ready line", lambda: self.serves.bound("ready"))
 
     def subscriber(self, url, *options):
         process = subprocess.Popen([binary(), "sub", url, *options, "-t", "a/b", "--count", "1"],
@@ -113,6 +114,7 @@ class Redirect(unittest.TestCase):
         standby = self.stands_by.bound("standby")
         self.serves.kill()
         wait_serving(self.nodes)
+        eventually("the ready line", lambda: self.stands_by.bound("ready"))
         self.assertEqual(self.stands_by.bound("ready"), standby)
         self.assertEqual(answer(standby["mqtts"], "mqtts"), (0, None))
         self.serves.start()

@@ -53,7 +53,8 @@ pub use archive::{Manifest, RestoreError, restore};
 pub use local::{LocalCaller, SOCKET_FILE, SocketPath};
 pub use openapi::PREFIX;
 pub use server::{
-    Certificate, DiskAccount, Later, Listener, Server, ServerState, TapRoom, Tapped, Upstream,
+    Certificate, Cluster, ClusterNode, DiskAccount, Later, Listener, Server, ServerState, TapRoom,
+    Tapped, Upstream,
 };
 pub use store::{
     AuditEntry, AuditQuery, DATABASE_FILE, StoreError, read_audit, replace_rows, shared_rows,

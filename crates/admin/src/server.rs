@@ -100,6 +100,46 @@ pub struct Certificate {
     pub is_renewed: bool,
 }
 
+/// A node of a cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct ClusterNode {
+    /// Its name.
+    pub name: String,
+    /// Where clients reach it; empty if that is not configured.
+    pub address: String,
+    /// `serving`, `standing by` or `gone`.
+    pub role: String,
+    /// The last record of the log that it has; absent for the node that serves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub position: Option<u64>,
+    /// Its program's version.
+    pub version: String,
+}
+
+/// The cluster, as the node that serves sees it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, ToSchema)]
+pub struct Cluster {
+    /// The node that answers, which serves.
+    pub node: String,
+    /// All nodes, as of a few seconds ago.
+    pub nodes: Vec<ClusterNode>,
+    /// Whether NATS answers.
+    pub is_connected: bool,
+    /// How long this node may acknowledge without another renewal of its lease, in milliseconds.
+    pub lease_ms: u64,
+    /// The last record of the log.
+    pub position: u64,
+    /// Length of the log.
+    pub log_bytes: u64,
+    /// NATS servers that have all of it.
+    pub log_replicas: usize,
+    /// How long the last record took until NATS had it, in microseconds.
+    pub append_us: u64,
+    /// When the newest snapshot was stored, in milliseconds since the Unix epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snapshot_ms: Option<u64>,
+}
+
 /// A bound listener.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Listener {
@@ -128,6 +168,9 @@ pub struct ServerState {
     pub listeners: Vec<Listener>,
     /// Upstream brokers; empty without a gateway.
     pub upstreams: Vec<Upstream>,
+    /// The cluster of which this server is a node; absent without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<Cluster>,
     /// Certificates, and lists of revoked ones.
     pub certificates: Vec<Certificate>,
     /// What the data folder takes, by account.

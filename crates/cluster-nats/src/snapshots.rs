@@ -7,9 +7,11 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context as Task, Poll};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use async_nats::jetstream::object_store::{Config, GetErrorKind, ObjectMetadata, ObjectStore};
+use async_nats::jetstream::object_store::{
+    Config, GetErrorKind, ObjectInfo, ObjectMetadata, ObjectStore,
+};
 use async_nats::jetstream::stream::StorageType;
 use futures_util::StreamExt as _;
 use ring::digest::{Context, SHA256};
@@ -34,6 +36,8 @@ pub struct Snapshot {
     pub bytes: u64,
     /// SHA-256 of its contents, in hexadecimal digits.
     pub sha256: String,
+    /// When it was stored, by the clock of the program that did so.
+    pub stored_at: Option<SystemTime>,
     /// What was stored with it.
     pub notes: HashMap<String, String>,
 }
@@ -106,7 +110,7 @@ impl Snapshots {
             let mut from = Contents(File::open(file).map_err(failed)?);
             let info = self.store.put(metadata, &mut from).await;
             let info = info.map_err(|error| Error::of(what, &error))?;
-            Ok(snapshot(number, info.size, info.metadata))
+            Ok(snapshot(number, info))
         })
     }
 
@@ -122,7 +126,7 @@ impl Snapshots {
             while let Some(object) = objects.next().await {
                 let object = object.map_err(|error| Error::of(what, &error))?;
                 let number = object.name.strip_prefix(PREFIX).and_then(|n| n.parse().ok());
-                found.extend(number.map(|n| snapshot(n, object.size, object.metadata)));
+                found.extend(number.map(|number| snapshot(number, object)));
             }
             found.sort_by_key(|snapshot| std::cmp::Reverse(snapshot.number));
             Ok(found)
@@ -178,9 +182,10 @@ impl Snapshots {
     }
 }
 
-fn snapshot(number: u64, bytes: usize, notes: HashMap<String, String>) -> Snapshot {
-    let sha256 = notes.get(SHA).cloned().unwrap_or_default();
-    Snapshot { number, bytes: bytes as u64, sha256, notes }
+fn snapshot(number: u64, info: ObjectInfo) -> Snapshot {
+    let sha256 = info.metadata.get(SHA).cloned().unwrap_or_default();
+    let stored_at = info.modified.map(SystemTime::from);
+    Snapshot { number, bytes: info.size as u64, sha256, stored_at, notes: info.metadata }
 }
 
 fn digest(file: &mut File) -> io::Result<String> {

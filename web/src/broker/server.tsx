@@ -5,7 +5,7 @@ import { Empty, Note, Table, Tag } from '../ui/parts';
 import { bytes, certificateUrgency, duration, milliseconds, share, transportName, upstreamName } from './lib';
 import { BrokerScreen, Facts } from './parts';
 import { overview } from './state';
-import type { Account, Overview, Upstream } from './types';
+import type { Account, Cluster, ClusterNode, Overview, Upstream } from './types';
 
 export function ServerPage() {
   const now = overview.value;
@@ -17,6 +17,7 @@ export function ServerPage() {
             <Budgets now={now} />
             <Process now={now} />
           </div>
+          {now.server.cluster && <ClusterCard cluster={now.server.cluster} nowMs={now.now_ms} />}
           <Certificates now={now} />
           <Gateway now={now} />
           <Listeners now={now} />
@@ -135,6 +136,49 @@ function Process({ now }: { now: Overview }) {
       />
     </section>
   );
+}
+
+function ClusterCard({ cluster, nowMs }: { cluster: Cluster; nowMs: number }) {
+  const { nodes, is_connected, lease_ms, log_bytes, log_replicas, append_us, snapshot_ms } = cluster;
+  const spare = nodes.filter((node) => node.role === 'standing by').length;
+  return (
+    <section class="stack" aria-labelledby="cluster-head" data-testid="cluster">
+      <h2 id="cluster-head">Cluster</h2>
+      {!is_connected && <Note tone="bad">NATS does not answer this node.</Note>}
+      {spare === 0 && <Note tone="warn">No other node stands by: if this one dies, nothing serves.</Note>}
+      <Facts
+        facts={[
+          ['This node', `${cluster.node}, serves`],
+          ['Lease', `${milliseconds(lease_ms * 1000)} left`],
+          ['Log', `up to record ${amount(cluster.position)}, ${bytes(log_bytes)}, on ${plural(log_replicas, 'server')}`],
+          ['Last record', `took ${milliseconds(append_us)}`],
+          ['Snapshot', snapshot_ms === undefined ? null : ago(snapshot_ms, nowMs)],
+        ]}
+      />
+      <Table
+        caption="Nodes of the cluster, as of a few seconds ago"
+        rows={nodes}
+        rowKey={(node) => node.name}
+        testid="nodes"
+        columns={[
+          { name: 'Node', cell: (node) => node.name },
+          { name: 'State', cell: (node) => <NodeState node={node} /> },
+          { name: 'Behind', cell: (node) => behind(node, cluster.position) },
+          { name: 'Address', cell: (node) => node.address },
+          { name: 'Version', cell: (node) => node.version },
+        ]}
+      />
+    </section>
+  );
+}
+
+function NodeState({ node }: { node: ClusterNode }) {
+  return <Tag tone={node.role === 'gone' ? 'bad' : 'good'}>{node.role}</Tag>;
+}
+
+/** The nodes' records are a few seconds old. */
+function behind(node: ClusterNode, position: number): string {
+  return node.position === undefined ? '' : plural(Math.max(0, position - node.position), 'record');
 }
 
 function Certificates({ now }: { now: Overview }) {

@@ -117,12 +117,35 @@ export interface Overview {
   server: {
     listeners: { name: string; address: string }[];
     upstreams: Upstream[];
+    /** Only at a node of a cluster. */
+    cluster?: Cluster;
     certificates: Certificate[];
     disk: Account[];
     disk_free_bytes?: number;
     resident_bytes?: number;
     processor_s: number;
   };
+}
+
+export interface ClusterNode {
+  name: string;
+  address: string;
+  role: 'serving' | 'standing by' | 'gone';
+  /** Absent for the node that serves. */
+  position?: number;
+  version: string;
+}
+
+export interface Cluster {
+  node: string;
+  nodes: ClusterNode[];
+  is_connected: boolean;
+  lease_ms: number;
+  position: number;
+  log_bytes: number;
+  log_replicas: number;
+  append_us: number;
+  snapshot_ms?: number;
 }
 
 /** Columns, the oldest first; counters are since the broker started. */

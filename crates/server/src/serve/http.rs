@@ -20,6 +20,7 @@ use fulmar_transport::tickets::Tickets;
 use parking_lot::Mutex;
 
 use super::auth_http;
+use super::cluster_status::ClusterStatus;
 use super::coap;
 use super::gateway::GatewayStatus;
 use super::http_publish::HttpPublisher;
@@ -75,6 +76,14 @@ pub(super) struct Operated {
     pub(super) disk: DiskUse,
     /// `None` where there is no `[otlp] endpoint`.
     pub(super) otlp: Option<Arc<otlp::Counts>>,
+    /// `None` where there is no `[cluster]`.
+    pub(super) cluster: Option<Arc<ClusterStatus>>,
+}
+
+/// `/metrics` of a node that stands by.
+#[cfg(feature = "cluster")]
+pub(super) fn standby_metrics(cluster: &ClusterStatus) -> impl IntoResponse + use<> {
+    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics::render_standby(cluster))
 }
 
 impl Operated {

@@ -12,6 +12,11 @@ mod certificates;
 pub(crate) mod check;
 #[cfg(feature = "cluster")]
 mod cluster;
+#[cfg_attr(
+    not(all(feature = "cluster", feature = "admin")),
+    allow(dead_code, reason = "nothing shows it")
+)]
+mod cluster_status;
 mod coap;
 mod command;
 pub mod doctor;

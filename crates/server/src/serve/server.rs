@@ -24,6 +24,7 @@ use fulmar_transport::{Clock, QuicKeys};
 
 use super::auth_http::AuthHook;
 use super::certificates::Certificates;
+use super::cluster_status::ClusterStatus;
 use super::coap::{self, Coap};
 use super::gateway::Gateway;
 use super::identities;
@@ -33,7 +34,7 @@ use super::otlp::Telemetry;
 use super::publish_hook::IncomingHook;
 use super::revocation::{FileStates, Revocation};
 use super::shared_rows::Database;
-use super::stored::{Stored, TakenOver};
+use super::stored::{Stored, TakenOver, cluster_status};
 use super::watched::Watched;
 use super::{
     acme, admin, first_administrator, http, http_publish, listeners, platform, replaced_hashes,
@@ -209,6 +210,7 @@ struct Opened {
     administration: Option<Shared>,
     access_control: AccessControl,
     auth_hook: Option<Arc<AuthHook>>,
+    cluster: Option<Arc<ClusterStatus>>,
     first_administrator: Option<PathBuf>,
     internal_sessions: Vec<Box<str>>,
 }
@@ -230,6 +232,7 @@ impl Opened {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             workers => workers,
         };
+        let cluster = cluster_status(taken_over.as_ref());
         let mut stored = Stored::open(config, &data, taken_over)?;
         let mut shared = stored.take_shared();
         let gateway = Gateway::open(config, &data, (stored.restored(), shared.as_ref()));
@@ -259,6 +262,7 @@ impl Opened {
             administration: shared.map(|mut shared| shared.take(Database::Administration)),
             access_control,
             auth_hook,
+            cluster,
             first_administrator,
             internal_sessions,
         })
@@ -355,6 +359,7 @@ impl Parts {
             Watched {
                 listeners: Arc::clone(&shown),
                 gateway: gateway.as_ref().map(Gateway::status),
+                cluster: opened.cluster.clone(),
                 machine: certificates.machine(&data),
                 disk: disk.clone(),
                 has_acme: orders.is_some(),
@@ -395,6 +400,7 @@ impl Parts {
             machine: certificates.machine(&data),
             disk,
             otlp: telemetry.as_ref().map(Telemetry::counts),
+            cluster: opened.cluster,
         };
         if let Some(telemetry) = &mut telemetry {
             telemetry.go_live(state.render())?;

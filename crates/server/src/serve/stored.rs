@@ -8,6 +8,7 @@ use fulmar_broker::storage::{NoStorage, Restored, Storage};
 use fulmar_broker::{Broker, BrokerConfig, Timestamp};
 use fulmar_store::SqliteStorage;
 
+use super::cluster_status::ClusterStatus;
 use super::gateway::Gateway;
 use super::internal_sessions::InternalSessions;
 use super::platform;
@@ -25,6 +26,18 @@ pub(super) struct TakenOver {
     pub(super) refused: Arc<std::sync::atomic::AtomicBool>,
     /// Which node serves instead.
     pub(super) lost: super::shared_rows::Lost,
+    pub(super) status: Arc<ClusterStatus>,
+}
+
+/// What the node knows about its cluster.
+#[cfg(feature = "cluster")]
+pub(super) fn cluster_status(taken_over: Option<&TakenOver>) -> Option<Arc<ClusterStatus>> {
+    taken_over.map(|taken_over| Arc::clone(&taken_over.status))
+}
+
+#[cfg(not(feature = "cluster"))]
+pub(super) fn cluster_status(_: Option<&TakenOver>) -> Option<Arc<ClusterStatus>> {
+    None
 }
 
 /// Never exists.
@@ -126,7 +139,7 @@ fn take_over(
     taken_over: TakenOver,
     committed: Box<dyn Fn() + Send>,
 ) -> anyhow::Result<(SqliteStorage, Restored, Option<SharedRows>)> {
-    let TakenOver { mut follower, incarnation, journal, refused, lost } = taken_over;
+    let TakenOver { mut follower, incarnation, journal, refused, lost, .. } = taken_over;
     let mut rows = std::collections::HashMap::new();
     for database in super::shared_rows::Database::SMALL {
         rows.insert(database, follower.rows(database as u8)?);

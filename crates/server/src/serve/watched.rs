@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicI64;
 
 use fulmar_transport::tls::Identity;
 
+use super::cluster_status::ClusterStatus;
 use super::gateway::GatewayStatus;
 use super::http::{DiskUse, Machine};
 use super::landing_page::Listeners;
@@ -16,6 +17,8 @@ pub(super) struct Watched {
     pub(super) listeners: Listeners,
     /// `None` where there is no `[upstream]`.
     pub(super) gateway: Option<GatewayStatus>,
+    /// `None` where there is no `[cluster]`.
+    pub(super) cluster: Option<Arc<ClusterStatus>>,
     pub(super) machine: Machine,
     pub(super) disk: DiskUse,
     /// Whether certificates are ordered with ACME.
@@ -57,6 +60,7 @@ mod shown {
             ServerState {
                 listeners: listeners.collect(),
                 upstreams: self.gateway.as_ref().map(GatewayStatus::upstreams).unwrap_or_default(),
+                cluster: self.cluster.as_ref().map(|cluster| cluster.shown()),
                 certificates: self.certificates(),
                 disk: disk.collect(),
                 disk_free_bytes,

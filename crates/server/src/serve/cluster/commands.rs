@@ -15,6 +15,7 @@ use super::replica::{self, DATABASE, Read};
 use super::{check, platform_copy, random, shared_files};
 use crate::config::Config;
 use crate::exit::Usage;
+use crate::serve::cluster_status::GONE_S;
 
 /// How long a lease is watched to see whether its node renews it.
 const WATCH: Duration = Duration::from_secs(6);
@@ -23,8 +24,6 @@ const LOOK: Duration = Duration::from_millis(250);
 const ELECTION: Duration = Duration::from_secs(15);
 /// For another node to take over after a drain.
 const DRAIN: Duration = Duration::from_secs(60);
-/// Age of a node's record from which it counts as gone.
-const GONE_S: u64 = 10;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -180,7 +179,7 @@ fn status(shared: &Shared) -> anyhow::Result<()> {
         let age = now.saturating_sub(record.at);
         let role = match (age > GONE_S, record.role.as_str()) {
             (true, _) => format!("gone for {age} s"),
-            (false, "serving") => "serving".to_owned(),
+            (false, membership::SERVING) => membership::SERVING.to_owned(),
             (false, role) => format!("{role}, has record {}", record.position),
         };
         let address = if record.address.is_empty() { "-" } else { &record.address };

@@ -16,6 +16,8 @@ use fulmar_store::Lease as MayAcknowledge;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use crate::serve::cluster_status::ClusterStatus;
+
 /// The record.
 const KEY: &str = "lease";
 /// After a renewal without an answer.
@@ -146,6 +148,7 @@ impl Keeper {
         control: &Control,
         mut lease: Lease,
         revision: u64,
+        status: &Arc<ClusterStatus>,
     ) -> anyhow::Result<Option<Keeper>> {
         lease.renewal = 0;
         lease.released = false;
@@ -156,6 +159,7 @@ impl Keeper {
             Err(AppendError::Unknown(error)) => anyhow::bail!(error),
         };
         lasts.extend(sent + LEASE);
+        status.renewed(sent + LEASE);
         let (stop, stopped) = channel();
         let state = Arc::new(Mutex::new((lease, revision)));
         let lost = Lost::default();
@@ -166,6 +170,7 @@ impl Keeper {
             lost: Arc::clone(&lost),
             renewed: Arc::clone(&renewed),
             lasts: Arc::clone(&lasts),
+            status: Arc::clone(status),
         };
         let thread = thread::Builder::new().name("fulmar-lease".into()).spawn(move || {
             let mut pause = RENEW;
@@ -233,6 +238,7 @@ struct Renewal {
     lost: Lost,
     renewed: Arc<AtomicBool>,
     lasts: Arc<MayAcknowledge>,
+    status: Arc<ClusterStatus>,
 }
 
 impl Renewal {
@@ -245,10 +251,12 @@ impl Renewal {
             Ok(revision) => {
                 *self.state.lock() = (lease, revision);
                 self.lasts.extend(sent + LEASE);
+                self.status.renewed(sent + LEASE);
                 self.renewed.store(true, Ordering::Relaxed);
                 return Some(RENEW);
             }
             Err(AppendError::Unknown(error)) => {
+                self.status.not_renewed();
                 if self.renewed.swap(false, Ordering::Relaxed) {
                     tracing::warn!(error, "lease not renewed; trying again");
                 }

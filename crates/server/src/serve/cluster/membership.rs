@@ -16,6 +16,9 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Cluster, set};
 use crate::exit::Usage;
 
+/// Roles in a node's record.
+pub(super) const SERVING: &str = "serving";
+pub(super) const STANDING_BY: &str = "standing by";
 /// Names the cluster, in the data folder.
 const FILE: &str = "cluster.json";
 /// Time between two changes of a node's own record.

@@ -11,6 +11,7 @@
 
 mod check;
 mod commands;
+mod gather;
 mod journal;
 mod lease;
 mod membership;
@@ -34,11 +35,13 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
 
+use self::gather::Gatherer;
 use self::journal::StreamJournal;
 use self::lease::{Keeper, Lease};
 use self::membership::{Beat, Shared};
 use self::platform_copy::PlatformCopy;
 use self::standby::{StandBy, Stood};
+use super::cluster_status::ClusterStatus;
 use super::command::announce;
 use super::memory::Memory;
 use super::server::Server;
@@ -85,6 +88,7 @@ struct Node {
     shared: Shared,
     incarnation: u64,
     beat: Beat,
+    status: Arc<ClusterStatus>,
     /// Until when it does not take a lease that it has released.
     hold_off: Option<Instant>,
 }
@@ -99,8 +103,9 @@ pub(super) fn run(
     reload: &dyn Fn(&Server),
 ) -> anyhow::Result<()> {
     let Some((mut node, mut follower)) = Node::open(config, signals)? else { return Ok(()) };
+    let _gatherer = Gatherer::start(&node.shared, &node.status)?;
     loop {
-        let stand_by = StandBy::start(&mut node.config)?;
+        let stand_by = StandBy::start(&mut node.config, &node.status)?;
         let stood = stand_by.wait(&mut node, follower, signals);
         drop(stand_by);
         let (taken, keeper) = match stood? {
@@ -154,7 +159,8 @@ impl Node {
         let incarnation = random()?;
         let begin = || Beat::begin(&shared.control, &config.cluster, incarnation);
         let Some(beat) = until_answered(signals, &config, begin)? else { return Ok(None) };
-        let node = Node { config, data, shared, incarnation, beat, hold_off: None };
+        let status = Arc::new(ClusterStatus::new(&config.cluster.node));
+        let node = Node { config, data, shared, incarnation, beat, status, hold_off: None };
         let open = || node.open_replica();
         let Some(mut follower) = until_answered(signals, &node.config, open)? else {
             return Ok(None);
@@ -199,9 +205,11 @@ impl Node {
         let position = replica::claim(&mut follower, &self.shared.log, claimant)?;
         platform.follow(&mut follower)?;
         tracing::info!(%position, "claimed the log");
-        let (journal, refused) = StreamJournal::new(self.shared.log.clone(), keeper.lasts());
-        let journal = Box::new(journal);
-        Ok(TakenOver { follower, incarnation, journal, refused, lost: keeper.reason() })
+        let (journal, refused) =
+            StreamJournal::new(self.shared.log.clone(), keeper.lasts(), Arc::clone(&self.status));
+        self.status.set_position(position.number);
+        let (journal, status) = (Box::new(journal), Arc::clone(&self.status));
+        Ok(TakenOver { follower, incarnation, journal, refused, lost: keeper.reason(), status })
     }
 
     /// Runs a server until it is to end, and ends it.
@@ -215,9 +223,11 @@ impl Node {
         let refused = Arc::clone(&taken.refused);
         let server = Server::start_in_cluster(self.config.clone(), taken)?;
         let memory = Memory::start(server.broker()?)?;
+        self.status.set_serves(true);
         announce(&listeners::ready_line(server.bound()))?;
         notify::ready();
         let end = self.watch(keeper, &refused, signals, &|| reload(&server));
+        self.status.set_serves(false);
         drop(memory);
         match end {
             End::GiveWay(why) => {
@@ -272,7 +282,7 @@ impl Node {
             }
             if Instant::now() >= look_at && keeper.is_renewed() {
                 look_at = Instant::now() + Duration::from_secs(1);
-                self.beat.go_on("serving", 0);
+                self.beat.go_on(membership::SERVING, 0);
                 if let Ok(Some(_)) = self.shared.control.get(&drain)
                     && self.shared.control.remove(&drain).is_ok()
                 {

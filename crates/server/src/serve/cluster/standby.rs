@@ -23,6 +23,7 @@ use super::replica::{self, Read};
 use super::{Node, membership};
 use crate::config::{Config, Standby};
 use crate::serve::admin::StandBySocket;
+use crate::serve::cluster_status::ClusterStatus;
 use crate::serve::listeners::where_to_change;
 use crate::serve::stored::TakenOver;
 
@@ -59,9 +60,15 @@ impl StandBy {
     ///
     /// # Errors
     /// An address cannot be bound.
-    pub(super) fn start(config: &mut Config) -> anyhow::Result<StandBy> {
+    pub(super) fn start(
+        config: &mut Config,
+        status: &Arc<ClusterStatus>,
+    ) -> anyhow::Result<StandBy> {
         let serving = Arc::new(Mutex::new("no node".to_owned()));
+        let status = Arc::clone(status);
+        let metrics = move || std::future::ready(crate::serve::http::standby_metrics(&status));
         let router = axum::Router::new()
+            .route("/metrics", get(metrics))
             .route("/health/live", get(|| async { "ok\n" }))
             .route("/health/ready", get(ready))
             .fallback(ready)
@@ -114,7 +121,8 @@ impl StandBy {
                 follower.flush()?;
                 platform.follow(&mut follower)?;
                 flush_at = Instant::now() + FLUSH;
-                node.beat.go_on("standing by", follower.position().number);
+                node.beat.go_on(membership::STANDING_BY, follower.position().number);
+                node.status.set_position(follower.position().number);
             }
             if Instant::now() >= length_at {
                 length_at = Instant::now() + replica::length_pause();
@@ -182,6 +190,7 @@ impl Watcher {
             hold_off: node.hold_off,
             serving: Arc::clone(serving),
             target: Arc::clone(target),
+            status: Arc::clone(&node.status),
         };
         let mut watch = Watch::new(node.incarnation);
         let thread = thread::Builder::new().name("fulmar-watch".into()).spawn(move || {
@@ -223,6 +232,7 @@ struct Attempt {
     serving: Arc<Mutex<String>>,
     /// Where clients are redirected.
     target: Arc<Target>,
+    status: Arc<ClusterStatus>,
 }
 
 impl Attempt {
@@ -243,7 +253,7 @@ impl Attempt {
         let drained = watch.was_last_of(&self.lease.node);
         let held_off = drained && self.hold_off.is_some_and(|until| Instant::now() < until);
         let revision = revision.filter(|_| !held_off)?;
-        match Keeper::take(&self.control, self.lease.clone(), revision) {
+        match Keeper::take(&self.control, self.lease.clone(), revision, &self.status) {
             Ok(Some(keeper)) => {
                 self.target.set(&[]);
                 tracing::info!("took the lease");
@@ -261,9 +271,10 @@ impl Attempt {
         }
     }
 
-    /// Names the node that serves to clients.
+    /// Names the node that serves, to clients and in the metrics.
     fn name(&self, watch: &Watch) {
         let serves = watch.serves(Instant::now());
+        self.status.set_serving(serves.map_or("", |lease| &lease.node));
         self.target.set(serves.map_or(&[][..], |lease| &lease.addresses[..]));
     }
 }

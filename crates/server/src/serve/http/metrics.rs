@@ -18,19 +18,19 @@ use super::Operated;
 use super::disk::AccountUse;
 use super::machine::{Machine, Metric};
 use crate::serve::auth_http;
+use crate::serve::cluster_status::{ClusterStatus, Family};
 use crate::serve::coap;
 use crate::serve::gateway::GatewayStatus;
 use crate::serve::mqttsn;
 use crate::serve::otlp;
-use crate::serve::platform::{Platform, PlatformCounts};
+use crate::serve::platform::PlatformCounts;
 
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 pub(super) fn render(state: &Operated) -> String {
     let broker = &*state.broker;
     let mut page = Page::default();
-    page.head("build_info", "gauge", "Version of the running program; always 1");
-    page.sample("build_info", &format!("{{version=\"{}\"}}", env!("CARGO_PKG_VERSION")), 1);
+    page.build_info();
     let (retained, retained_bytes) = broker.retained_totals();
     page.one("sessions", "gauge", "Sessions, connected or not", broker.sessions());
     page.one("subscriptions", "gauge", "Subscriptions of all sessions", broker.subscriptions());
@@ -101,7 +101,19 @@ pub(super) fn render(state: &Operated) -> String {
     if let Some(counts) = &state.otlp {
         page.otlp(counts.totals());
     }
+    if let Some(cluster) = &state.cluster {
+        page.cluster(cluster);
+    }
     page.machine(&state.machine);
+    page.text
+}
+
+/// What a node that stands by has to show.
+#[cfg(feature = "cluster")]
+pub(super) fn render_standby(cluster: &ClusterStatus) -> String {
+    let mut page = Page::default();
+    page.build_info();
+    page.cluster(cluster);
     page.text
 }
 
@@ -123,6 +135,19 @@ impl Page {
     fn one(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
         self.head(name, kind, help);
         self.sample(name, "", value);
+    }
+
+    fn build_info(&mut self) {
+        self.head("build_info", "gauge", "Version of the running program; always 1");
+        self.sample("build_info", &format!("{{version=\"{}\"}}", env!("CARGO_PKG_VERSION")), 1);
+    }
+
+    fn cluster(&mut self, cluster: &ClusterStatus) {
+        for Family { name, kind, help, labels, value } in cluster.families() {
+            let name = format!("cluster_{name}");
+            self.head(&name, kind, help);
+            self.sample(&name, &labels, value);
+        }
     }
 
     fn otlp(&mut self, totals: otlp::Totals) {

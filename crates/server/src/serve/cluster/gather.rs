@@ -1,0 +1,81 @@
+//! Asks NATS now and then for what a node's metrics need, and what the node does not learn otherwise.
+
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fulmar_cluster_nats::Error;
+
+use super::membership::{self, NodeRecord};
+use crate::serve::cluster_status::{self, ClusterStatus, GONE_S, Role};
+
+/// Time between two rounds.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// Runs until it is dropped.
+pub(super) struct Gatherer {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Gatherer {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// There can be no thread.
+    pub(super) fn start(
+        shared: &membership::Shared,
+        status: &Arc<ClusterStatus>,
+    ) -> std::io::Result<Gatherer> {
+        let (shared, status) = (shared.clone(), Arc::clone(status));
+        let (stop, stopped) = channel();
+        let thread =
+            std::thread::Builder::new().name("fulmar-cluster".into()).spawn(move || {
+                loop {
+                    let found =
+                        look(&shared).inspect_err(|error| tracing::debug!(%error, "cluster"));
+                    status.set_shared(shared.log.connection().is_connected(), found.ok());
+                    if stopped.recv_timeout(PAUSE) != Err(RecvTimeoutError::Timeout) {
+                        return;
+                    }
+                }
+            })?;
+        Ok(Gatherer { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Gatherer {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+fn look(shared: &membership::Shared) -> Result<cluster_status::Shared, Error> {
+    let state = shared.log.state()?;
+    let newest = shared.snapshots.list()?.into_iter().next();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let (prefix, mut nodes) = (membership::key(""), Vec::new());
+    for key in shared.control.keys(&prefix)? {
+        let Some(entry) = shared.control.get(&key)? else { continue };
+        let record: NodeRecord = serde_json::from_slice(&entry.value).unwrap_or_default();
+        let role = match record.role.as_str() {
+            _ if now.saturating_sub(record.at) > GONE_S => Role::Gone,
+            membership::SERVING => Role::Serves,
+            _ => Role::StandsBy,
+        };
+        let NodeRecord { address, position, version, .. } = record;
+        let name = key.trim_start_matches(&prefix).to_owned();
+        nodes.push(cluster_status::Node { name, address, role, position, version });
+    }
+    Ok(cluster_status::Shared {
+        last: state.last,
+        log_bytes: state.bytes,
+        log_replicas: state.current,
+        snapshot_at: newest.and_then(|snapshot| snapshot.stored_at),
+        nodes,
+    })
+}

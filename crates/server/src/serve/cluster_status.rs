@@ -1,0 +1,308 @@
+//! What a node of a cluster knows about itself and the others, for metrics. It is noted where it happens; what only NATS
+//! knows is asked for now and then (`cluster/gather.rs`).
+
+use std::time::{Duration, Instant, SystemTime};
+
+use parking_lot::Mutex;
+
+/// A node that has not written its record for so long is gone.
+pub(super) const GONE_S: u64 = 10;
+
+/// What NATS has of the cluster.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Shared {
+    /// The last record of the log.
+    pub(super) last: u64,
+    /// Bytes of the log.
+    pub(super) log_bytes: u64,
+    /// Servers that have all of it, the leader included.
+    pub(super) log_replicas: usize,
+    /// When the newest snapshot was stored.
+    pub(super) snapshot_at: Option<SystemTime>,
+    pub(super) nodes: Vec<Node>,
+}
+
+/// Another node, or this one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Node {
+    pub(super) name: String,
+    pub(super) address: String,
+    pub(super) role: Role,
+    /// The last record that it has.
+    pub(super) position: u64,
+    pub(super) version: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Role {
+    Serves,
+    StandsBy,
+    #[default]
+    Gone,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    serves: bool,
+    /// The node that serves; empty if none does.
+    serving: String,
+    /// The last record that this node has.
+    position: u64,
+    connected: bool,
+    /// As NATS answered last.
+    shared: Option<Shared>,
+    lease_until: Option<Instant>,
+    renewals: u64,
+    renewals_failed: u64,
+    appends: u64,
+    append_time: Duration,
+    last_append: Duration,
+    take_overs: u64,
+}
+
+/// Of one node, for as long as its process runs.
+#[derive(Debug, Default)]
+pub(crate) struct ClusterStatus {
+    node: String,
+    state: Mutex<State>,
+}
+
+/// A family of samples; names lack `fulmar_cluster_`.
+pub(super) struct Family {
+    pub(super) name: &'static str,
+    pub(super) kind: &'static str,
+    pub(super) help: &'static str,
+    pub(super) labels: String,
+    pub(super) value: f64,
+}
+
+#[cfg(feature = "cluster")]
+impl ClusterStatus {
+    pub(super) fn new(node: &str) -> ClusterStatus {
+        ClusterStatus { node: node.to_owned(), ..ClusterStatus::default() }
+    }
+
+    /// This node serves, or does no more.
+    pub(super) fn set_serves(&self, serves: bool) {
+        let mut state = self.state.lock();
+        state.take_overs += u64::from(serves && !state.serves);
+        state.serves = serves;
+        if serves {
+            state.serving.clone_from(&self.node);
+        } else {
+            state.lease_until = None;
+        }
+    }
+
+    /// The node that serves, as this one sees it while it stands by; empty for none.
+    pub(super) fn set_serving(&self, node: &str) {
+        let mut state = self.state.lock();
+        if state.serving != node {
+            node.clone_into(&mut state.serving);
+        }
+    }
+
+    /// This node has the log up to here.
+    pub(super) fn set_position(&self, number: u64) {
+        self.state.lock().position = number;
+    }
+
+    /// The lease was renewed, and lasts until then.
+    pub(super) fn renewed(&self, until: Instant) {
+        let mut state = self.state.lock();
+        state.renewals += 1;
+        state.lease_until = Some(until);
+    }
+
+    /// An attempt to renew it was not answered.
+    pub(super) fn not_renewed(&self) {
+        self.state.lock().renewals_failed += 1;
+    }
+
+    /// A record was appended to the log.
+    pub(super) fn appended(&self, number: u64, took: Duration) {
+        let mut state = self.state.lock();
+        state.position = number;
+        state.appends += 1;
+        state.append_time += took;
+        state.last_append = took;
+    }
+
+    /// What NATS has; `None` if it has not answered.
+    pub(super) fn set_shared(&self, connected: bool, shared: Option<Shared>) {
+        let mut state = self.state.lock();
+        state.connected = connected && shared.is_some();
+        state.shared = shared.or_else(|| state.shared.take());
+    }
+}
+
+impl ClusterStatus {
+    /// All metrics.
+    pub(super) fn families(&self) -> Vec<Family> {
+        let state = self.state.lock();
+        let gauge = |name, help, value| one(name, "gauge", help, value);
+        let counter = |name, help, value| one(name, "counter", help, value);
+        let flag = |is: bool| f64::from(u8::from(is));
+        let number = |number: u64| number as f64;
+        let remaining = state
+            .lease_until
+            .map_or(0.0, |until| until.saturating_duration_since(Instant::now()).as_secs_f64());
+        let mut all = vec![
+            gauge("serves", "1 while this node serves, 0 while it stands by", flag(state.serves)),
+            Family {
+                labels: format!("{{node=\"{}\"}}", state.serving),
+                ..gauge(
+                    "serving_node",
+                    "1, with the name of the node that serves as this one sees it; empty while none does",
+                    1.0,
+                )
+            },
+            counter("take_overs_total", "Times this node began to serve", number(state.take_overs)),
+            gauge("nats_connected", "1 while NATS answers this node", flag(state.connected)),
+            gauge(
+                "position_records",
+                "The last record of the log that this node has",
+                number(state.position),
+            ),
+            gauge(
+                "lease_remaining_seconds",
+                "How long this node may acknowledge without another renewal of its lease; 0 while it stands by",
+                remaining,
+            ),
+            counter("lease_renewals_total", "Renewals of the lease", number(state.renewals)),
+            counter(
+                "lease_renewals_failed_total",
+                "Attempts to renew the lease without an answer from NATS",
+                number(state.renewals_failed),
+            ),
+            counter(
+                "appends_total",
+                "Records appended to the log by this node",
+                number(state.appends),
+            ),
+            counter(
+                "append_seconds_total",
+                "Time that these took until NATS had them on the disks of a majority",
+                state.append_time.as_secs_f64(),
+            ),
+            gauge("last_append_seconds", "The last one's time", state.last_append.as_secs_f64()),
+        ];
+        let Some(shared) = &state.shared else { return all };
+        let behind = shared.last.saturating_sub(state.position);
+        all.extend([
+            gauge(
+                "log_last_records",
+                "The last record of the log, a few seconds ago",
+                number(shared.last),
+            ),
+            gauge(
+                "behind_records",
+                "Records of the log that this node does not have yet, about",
+                if state.serves { 0.0 } else { number(behind) },
+            ),
+            gauge("log_bytes", "Length of the log", number(shared.log_bytes)),
+            gauge(
+                "log_replicas",
+                "NATS servers that have all of the log",
+                number(shared.log_replicas as u64),
+            ),
+            gauge("standby_nodes", "Nodes that stand by", number(shared.standing_by())),
+        ]);
+        let age = shared.snapshot_at.and_then(|at| SystemTime::now().duration_since(at).ok());
+        all.extend(age.map(|age| {
+            gauge("snapshot_age_seconds", "Age of the newest snapshot", age.as_secs_f64())
+        }));
+        all
+    }
+}
+
+impl Shared {
+    fn standing_by(&self) -> u64 {
+        self.nodes.iter().filter(|node| node.role == Role::StandsBy).count() as u64
+    }
+}
+
+#[cfg(feature = "admin")]
+impl ClusterStatus {
+    /// For the broker's page.
+    pub(super) fn shown(&self) -> fulmar_admin::Cluster {
+        let state = self.state.lock();
+        let shared = state.shared.clone().unwrap_or_default();
+        let now = Instant::now();
+        let lease = state.lease_until.map(|until| until.saturating_duration_since(now));
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let since_1970 = |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).ok();
+        fulmar_admin::Cluster {
+            node: self.node.clone(),
+            nodes: shared.nodes.into_iter().map(Node::shown).collect(),
+            is_connected: state.connected,
+            lease_ms: lease.map_or(0, ms),
+            position: state.position,
+            log_bytes: shared.log_bytes,
+            log_replicas: shared.log_replicas,
+            append_us: u64::try_from(state.last_append.as_micros()).unwrap_or(u64::MAX),
+            snapshot_ms: shared.snapshot_at.and_then(since_1970).map(ms),
+        }
+    }
+}
+
+#[cfg(feature = "admin")]
+impl Node {
+    fn shown(self) -> fulmar_admin::ClusterNode {
+        let Node { name, address, role, position, version } = self;
+        let (role, position) = match role {
+            Role::Serves => ("serving", None),
+            Role::StandsBy => ("standing by", Some(position)),
+            Role::Gone => ("gone", Some(position)),
+        };
+        fulmar_admin::ClusterNode { name, address, role: role.to_owned(), position, version }
+    }
+}
+
+fn one(name: &'static str, kind: &'static str, help: &'static str, value: f64) -> Family {
+    Family { name, kind, help, labels: String::new(), value }
+}
+
+#[cfg(all(test, feature = "cluster"))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn value(status: &ClusterStatus, name: &str) -> Option<f64> {
+        status.families().iter().find(|family| family.name == name).map(|family| family.value)
+    }
+
+    #[test]
+    fn a_node_shows_what_it_does_and_how_far_it_is() {
+        let status = ClusterStatus::new("a");
+        status.set_serving("b");
+        status.set_position(7);
+        assert_eq!(value(&status, "behind_records"), None, "not known yet");
+        let day = Duration::from_secs(86_400);
+        let shared = Shared {
+            last: 10,
+            snapshot_at: Some(SystemTime::now() - day),
+            nodes: vec![Node { role: Role::StandsBy, ..Node::default() }, Node::default()],
+            ..Shared::default()
+        };
+        status.set_shared(true, Some(shared));
+        assert_eq!(value(&status, "behind_records"), Some(3.0));
+        assert_eq!(value(&status, "serves"), Some(0.0));
+        assert!(value(&status, "snapshot_age_seconds").unwrap() >= day.as_secs_f64());
+        let labels = status.families().into_iter().find(|family| family.name == "serving_node");
+        assert_eq!(labels.unwrap().labels, "{node=\"b\"}");
+        status.set_serves(true);
+        status.renewed(Instant::now() + day);
+        status.appended(11, Duration::from_millis(4));
+        assert_eq!(value(&status, "behind_records"), Some(0.0));
+        assert_eq!(value(&status, "position_records"), Some(11.0));
+        assert_eq!(value(&status, "last_append_seconds"), Some(0.004));
+        assert!(value(&status, "lease_remaining_seconds").unwrap() > 80_000.0);
+        // An answer that does not come leaves what is known.
+        status.set_shared(true, None);
+        assert_eq!(value(&status, "nats_connected"), Some(0.0));
+        assert_eq!(value(&status, "standby_nodes"), Some(1.0));
+        status.set_serves(false);
+        assert_eq!(value(&status, "lease_remaining_seconds"), Some(0.0));
+    }
+}
