@@ -17,6 +17,7 @@ import uuid
 
 import paho.mqtt.client as paho
 import ports
+import postgres
 from broker import eventually
 from cluster_nodes import wait_serving
 from paho.mqtt.packettypes import PacketTypes
@@ -121,6 +122,18 @@ class Platform(Base):
         admin, reader = self.log_in(first, "ann"), self.log_in(first, "rita")
         new = {"name": "otto", "password": "another horse", "role": "office"}
         self.call(first, "POST", "/hamburg/user", new, admin)
+        # From the command line, the node that serves does it.
+        config = ["--config", first.config]
+        fulmar(first, "user", "add", "paul", "--twin", "hamburg", "--role", "viewer", *config, text="third horse\n")
+        fulmar(first, "user", "passwd", "paul", *config, text="fourth horse\n")
+        fulmar(first, "user", "role", "paul", "--twin", "rural", "--role", "viewer", *config)
+        fulmar(first, "twin", "add", "bremen", *config)
+        self.assertIn("bremen\tbremen", fulmar(first, "twin", "list", *config).stdout)
+        other_gateway = fulmar(first, "user", "token", "gw-2", "--twin", "rural", "--role", "device", *config).stdout.strip()
+        refused = fulmar(second, "user", "list", "--config", second.config, check=False)
+        self.assertIn(f"{first.name} at 127.0.0.1:{first.mqtt} serves", refused.stderr)
+        refused = fulmar(first, "user", "add", "paul", "--admin", *config, text=PASSWORD + "\n", check=False)
+        self.assertIn("a user with this name exists", refused.stderr)
         for meter in ("m1", "m2", "m3"):
             self.call(first, "POST", "/hamburg/meter", {"id": meter, "street": f"{meter} Street", "medium": "water"}, admin)
         key = {"key": "000102030405060708090A0B0C0D0E0F"}
@@ -171,6 +184,10 @@ class Platform(Base):
                 self.call(node, "GET", "/session", token=gone)
             self.assertEqual(refused.exception.code, 401)
             self.log_in(node, "otto", "another horse")
+            self.log_in(node, "paul", "fourth horse")
+            self.assertEqual(self.call(node, "GET", "/session", token=other_gateway)["user"]["name"], "gw-2")
+            listed = fulmar(node, "user", "list", "--config", node.config).stdout
+            self.assertIn("paul\tpaul\tviewer@hamburg viewer@rural", listed)
             # The gateway's token, and the same message again: it is stored once.
             self.sensor(node, gateway, measured[:1])
 
@@ -286,6 +303,51 @@ class Platform(Base):
             node = other
         print(f"{len(readings)} readings in {sent} answers, {len(photos)} photos, {len(measurements)} measurements: all there",
               flush=True)
+
+    def test_with_postgresql_a_node_takes_the_database_from_one_that_is_paused(self):
+        database = postgres.Server()
+        self.addCleanup(database.close)
+        database.sql("CREATE DATABASE platform")
+        extra = PLATFORM + f"""
+database = "postgres://{postgres.USER}@127.0.0.1:{database.port}/platform"
+database_password_file = "{database.path / 'password'}"
+"""
+        _, first, second, gateway = self.cluster_with_users(extra)
+        admin, reader = self.log_in(first, "ann"), self.log_in(first, "rita")
+        self.call(first, "POST", "/hamburg/meter", {"id": "m1", "medium": "water"}, admin)
+        answered = set()
+
+        def read(node):
+            item = {"id": str(uuid.uuid4()), "meter": "m1", "at": moment(time.time() * 1000), "value": time.time(),
+                    "method": "manual"}
+            result = self.call(node, "POST", "/hamburg/reading", {"items": [item]}, reader)
+            self.assertEqual(result["results"][0]["status"], "stored")
+            answered.add(item["id"])
+
+        def stored(node):
+            return {item["id"] for item in self.all(node, "/hamburg/reading", reader)}
+
+        for _ in range(5):
+            read(first)
+        first.pause()
+        wait_serving([second])
+        self.assertEqual(stored(second), answered)
+        read(second)
+        self.sensor(second, gateway, [(time.time() * 1000 - 1000, 20, "gw-1")])
+        # The first one has the same users and may be asked until it knows; it answers nothing of its own.
+        first.go_on()
+        until = time.monotonic() + 20
+        while first.ready()[0] != 503 and time.monotonic() < until:
+            with self.assertRaises(OSError):
+                read(first)
+        self.assertEqual(first.ready()[0], 503)
+        read(second)
+        self.assertFalse((first.data / "data" / "platform.db").exists())
+        second.kill()
+        wait_serving([first])
+        self.assertEqual(stored(first) & answered, answered)
+        read(first)
+        self.assertEqual(self.call(first, "GET", "/session", token=gateway)["user"]["name"], "gw-1")
 
 
 if __name__ == "__main__":

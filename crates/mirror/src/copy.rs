@@ -6,7 +6,7 @@
 
 use rusqlite::{Connection, OptionalExtension as _, Result, Transaction};
 
-use crate::rows::{self, Table};
+use crate::rows::{self, SeeRow, Table};
 
 const POSITION: &str = "CREATE TABLE IF NOT EXISTS shared_position (
     only INTEGER PRIMARY KEY CHECK (only = 1),
@@ -68,7 +68,7 @@ impl Copy {
     ///
     /// # Errors
     /// SQLite's, and those of `see`.
-    pub fn each(&self, see: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
+    pub fn each(&self, see: SeeRow<'_>) -> Result<()> {
         rows::each(&self.connection, self.names, see)
     }
 

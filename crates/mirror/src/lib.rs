@@ -19,7 +19,7 @@ mod rows;
 
 pub use copy::{Changes, Copy};
 pub use mirror::{CommitError, Mirror};
-pub use rows::{all, each, key_prefix, replace};
+pub use rows::{SeeRow, all, each, key_prefix, replace};
 
 use std::fmt;
 use std::sync::Arc;
@@ -43,6 +43,10 @@ pub trait Share: Send + Sync + fmt::Debug {
     /// # Errors
     /// They are not shared, or that is not known because this node ends; then it shares nothing any more.
     fn share(&self, changes: Vec<RowChange>) -> Result<u64, NotShared>;
+
+    /// Whether this node serves: nothing that others could contradict is answered, and nothing elsewhere changed, without
+    /// that.
+    fn serves(&self) -> bool;
 
     /// A [`Copy`] has everything up to this record, durably.
     fn stored(&self, number: u64);

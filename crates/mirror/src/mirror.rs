@@ -249,6 +249,10 @@ mod tests {
             Ok(store.log.len() as u64)
         }
 
+        fn serves(&self) -> bool {
+            !self.0.lock().refuses
+        }
+
         fn stored(&self, number: u64) {
             self.0.lock().stored = number;
         }

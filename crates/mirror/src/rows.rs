@@ -8,6 +8,9 @@ use crate::codec::{Columns, Key, Value, decode, encode};
 /// SQLite's table with the highest number that each table has given out.
 pub(crate) const SEQUENCE: &str = "sqlite_sequence";
 
+/// Sees keys and contents of rows.
+pub type SeeRow<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<()>;
+
 /// A table, and its primary key.
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -73,11 +76,7 @@ pub fn all(connection: &Connection, tables: &[&'static str]) -> Result<Rows> {
 ///
 /// # Errors
 /// SQLite's, and those of `see`.
-pub fn each(
-    connection: &Connection,
-    tables: &[&'static str],
-    see: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
-) -> Result<()> {
+pub fn each(connection: &Connection, tables: &[&'static str], see: SeeRow<'_>) -> Result<()> {
     for name in tables {
         let table = Table::of(connection, name)?;
         let mut statement = connection.prepare(&format!("SELECT * FROM \"{name}\""))?;

@@ -1,10 +1,15 @@
 //! Accounts and twins from the command line, on the data folder: with the server running or not.
 //!
-//! A running server detects the changes within half a second.
+//! A running server detects the changes within half a second. At a node of a cluster, the server itself makes them
+//! ([`AdminCommand`]).
 
+use std::fmt;
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
 use crate::accounts::{credentials, password};
+use crate::app::App;
 use crate::error::Error;
 use crate::problem::Problem;
 use crate::role::Role;
@@ -18,11 +23,20 @@ use crate::twins::types::{TwinKind, check_name};
 /// The platform's accounts and twins, for any process that may open the data folder.
 #[derive(Debug)]
 pub struct Admin {
-    store: Store,
+    database: Place,
+}
+
+/// Where the accounts are.
+#[derive(Debug)]
+enum Place {
+    /// In a database that this process has opened for it.
+    Beside(Store),
+    /// In the platform of this process.
+    Within(App),
 }
 
 /// An account, as the command line shows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserSummary {
     /// What it logs in with.
     pub name: String,
@@ -35,7 +49,7 @@ pub struct UserSummary {
 }
 
 /// A token that lasts, as the command line shows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CredentialSummary {
     /// By which it is revoked; it is in the token, too.
     pub id: String,
@@ -43,6 +57,110 @@ pub struct CredentialSummary {
     pub created_at: String,
     /// When it ends; `None` for one that lasts until it is revoked.
     pub expires_at: Option<String>,
+}
+
+/// What a command line says, to be sent to the process that does it.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AdminCommand {
+    /// [`Admin::add_user`]; without a password, [`Admin::add_device`].
+    AddUser {
+        /// What it logs in with.
+        name: String,
+        /// What people see.
+        display_name: Option<String>,
+        /// Whether it is an admin of the server.
+        server_admin: bool,
+        /// A twin and the role there.
+        role: Option<(String, Role)>,
+        /// Its password.
+        password: Option<String>,
+    },
+    /// [`Admin::set_role`].
+    SetRole {
+        /// The account.
+        user: String,
+        /// The twin.
+        twin: String,
+        /// The role there.
+        role: Role,
+    },
+    /// [`Admin::set_password`].
+    SetPassword {
+        /// The account.
+        user: String,
+        /// The new one.
+        password: String,
+    },
+    /// [`Admin::remove_user`].
+    RemoveUser {
+        /// The account.
+        user: String,
+    },
+    /// [`Admin::users`].
+    Users,
+    /// [`Admin::add_token`].
+    AddToken {
+        /// The account.
+        user: String,
+        /// When its others expire.
+        others_end_in_ms: Option<u64>,
+    },
+    /// [`Admin::tokens`].
+    Tokens {
+        /// The account.
+        user: String,
+    },
+    /// [`Admin::revoke_tokens`].
+    RevokeTokens {
+        /// The account.
+        user: String,
+        /// Which; all, if there is none.
+        id: Option<String>,
+    },
+    /// [`Admin::add_twin`].
+    AddTwin {
+        /// What addresses have.
+        id: String,
+        /// What people see.
+        name: Option<String>,
+        /// Whether it is one of homes.
+        homes: bool,
+    },
+    /// [`Admin::twins`].
+    Twins,
+}
+
+impl fmt::Debug for AdminCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Some have a password.
+        f.write_str("AdminCommand")
+    }
+}
+
+/// What comes of it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AdminAnswer {
+    /// It is done.
+    Done,
+    /// All accounts.
+    Users(Vec<UserSummary>),
+    /// A new token.
+    Token(String),
+    /// An account's tokens.
+    Tokens(Vec<CredentialSummary>),
+    /// How many tokens were revoked.
+    Revoked(usize),
+    /// Identifiers and names of all twins.
+    Twins(Vec<(String, String)>),
+}
+
+impl fmt::Debug for AdminAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // One has a token.
+        f.write_str("AdminAnswer")
+    }
 }
 
 /// An account to be made.
@@ -64,14 +182,60 @@ impl Admin {
     /// # Errors
     /// The database cannot be opened.
     pub fn open(data: &Path, database: &Database) -> Result<Admin, Error> {
-        Ok(Admin { store: Store::open(data, database, Purpose::Command)? })
+        Ok(Admin { database: Place::Beside(Store::open(data, database, Purpose::Command)?) })
+    }
+
+    /// Those of a platform that runs in this process.
+    pub(crate) fn within(app: App) -> Admin {
+        Admin { database: Place::Within(app) }
+    }
+
+    /// Does what a command line says. Waits for the disk, and hashes passwords.
+    ///
+    /// # Errors
+    /// As the function for it.
+    pub fn run(&self, command: &AdminCommand) -> Result<AdminAnswer, Error> {
+        let done = |()| AdminAnswer::Done;
+        match command {
+            AdminCommand::AddUser { name, display_name, server_admin, role, password } => {
+                let role = role.as_ref().map(|(twin, role)| (&**twin, *role));
+                let (display_name, server_admin) = (display_name.as_deref(), *server_admin);
+                let user = UserToAdd { name, display_name, server_admin, role };
+                match password {
+                    Some(password) => self.add_user(&user, password).map(done),
+                    None => self.add_device(&user).map(done),
+                }
+            }
+            AdminCommand::SetRole { user, twin, role } => {
+                self.set_role(user, twin, *role).map(done)
+            }
+            AdminCommand::SetPassword { user, password } => {
+                self.set_password(user, password).map(done)
+            }
+            AdminCommand::RemoveUser { user } => self.remove_user(user).map(done),
+            AdminCommand::Users => self.users().map(AdminAnswer::Users),
+            AdminCommand::AddToken { user, others_end_in_ms } => {
+                self.add_token(user, *others_end_in_ms).map(AdminAnswer::Token)
+            }
+            AdminCommand::Tokens { user } => self.tokens(user).map(AdminAnswer::Tokens),
+            AdminCommand::RevokeTokens { user, id } => {
+                self.revoke_tokens(user, id.as_deref()).map(AdminAnswer::Revoked)
+            }
+            AdminCommand::AddTwin { id, name, homes } => {
+                self.add_twin(id, name.as_deref(), *homes).map(done)
+            }
+            AdminCommand::Twins => self.twins().map(AdminAnswer::Twins),
+        }
     }
 
     fn change<T: Send + 'static>(
         &self,
         change: impl FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
     ) -> Result<T, Error> {
-        Ok(self.store.write_now(change)?)
+        Ok(match &self.database {
+            Place::Beside(store) => store.write_now(change)?,
+            Place::Within(app) => app.change_roster_now(change)?,
+        })
     }
 
     /// Makes an account.

@@ -20,7 +20,7 @@ use crate::photo_space::{OVERHEAD_BYTES, PhotoSpace};
 use crate::problem::Problem;
 use crate::settings::Settings;
 use crate::shared::SharedPlatform;
-use crate::store::sql::{Database, Purpose};
+use crate::store::sql::Purpose;
 use crate::store::{Db, Store};
 use crate::text::Name;
 
@@ -73,13 +73,15 @@ impl App {
         shared: Option<SharedPlatform>,
     ) -> Result<(App, mpsc::Receiver<Announcement>), Error> {
         let key = data.join(KEY_FILE);
-        let (rows, signer) = match shared {
-            None => (None, Signer::open(&key)?),
-            Some(shared) => (shared.rows, Signer::open_shared(&key, &shared.files)?),
-        };
-        let store = match rows {
-            Some(share) if settings.database == Database::File => Store::open_shared(data, share)?,
-            _ => Store::open(data, &settings.database, Purpose::Server)?,
+        let (store, signer) = match shared {
+            None => {
+                let store = Store::open(data, &settings.database, Purpose::Server)?;
+                (store, Signer::open(&key)?)
+            }
+            Some(shared) => {
+                let store = Store::open_shared(data, &settings.database, shared.rows)?;
+                (store, Signer::open_shared(&key, &shared.files)?)
+            }
         };
         let account_cache = Arc::new(AccountCache::default());
         let loading = Arc::clone(&account_cache);
@@ -135,6 +137,20 @@ impl App {
             Ok(outcome)
         });
         changed.await
+    }
+
+    /// The same for callers outside async tasks.
+    pub(crate) fn change_roster_now<T, F>(&self, change: F) -> Result<T, Problem>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
+    {
+        let account_cache = Arc::clone(&self.account_cache);
+        self.store.write_now(move |db| {
+            let outcome = change(db)?;
+            account_cache.load(db)?;
+            Ok(outcome)
+        })
     }
 
     /// Waits for a turn to hash.

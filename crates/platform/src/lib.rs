@@ -53,7 +53,7 @@ mod work_lists;
 pub use accounts::credentials::TOKEN_PREFIX;
 pub use accounts::sessions::LoginRefused;
 pub use accounts::token::KEY_FILE;
-pub use admin::{Admin, CredentialSummary, UserSummary, UserToAdd};
+pub use admin::{Admin, AdminAnswer, AdminCommand, CredentialSummary, UserSummary, UserToAdd};
 pub use alerts::delivery::Delivery;
 pub use alerts::webhook_allowlist::{InvalidAllowlistEntry, WebhookAllowlist};
 pub use announcements::Announcement;

@@ -6,6 +6,7 @@ use std::path::Path;
 use tokio::sync::mpsc;
 
 use crate::accounts::sessions::{self, LoginRefused};
+use crate::admin::{Admin, AdminAnswer, AdminCommand};
 use crate::announcements::Announcement;
 use crate::app::App;
 use crate::counts::PlatformCounts;
@@ -91,6 +92,14 @@ impl Platform {
     /// Everything under `/api/v1`, and the study's short addresses.
     pub fn router(&self) -> axum::Router {
         crate::routes::router(self.app.clone())
+    }
+
+    /// Does what `fulmar user` or `fulmar twin` says. Waits for the disk, and hashes passwords.
+    ///
+    /// # Errors
+    /// It cannot be done.
+    pub fn administer(&self, command: &AdminCommand) -> Result<AdminAnswer, Error> {
+        Admin::within(self.app.clone()).run(command)
     }
 
     /// Whose token this is; `None` if it is none or no longer good, or if a user name is given and is

@@ -7,8 +7,8 @@ use fulmar_mirror::{Share, Shared};
 /// What the platforms of a cluster's nodes share.
 #[derive(Debug)]
 pub struct SharedPlatform {
-    /// Shares changes of SQLite's tables ([`crate::copy`]); unused with PostgreSQL.
-    pub rows: Option<Arc<dyn Share>>,
+    /// Shares changes of SQLite's tables ([`crate::copy`]); with PostgreSQL, says whether this node serves.
+    pub rows: Arc<dyn Share>,
     /// Files of the data folder by name: [`crate::KEY_FILE`].
     pub files: Shared,
 }

@@ -10,11 +10,15 @@ use anyhow::Context as _;
 use clap::Subcommand;
 use fulmar_certs::files;
 use fulmar_command::password::ask_new;
-use fulmar_platform::{Admin, DATABASE_FILE, Database, Role, UserSummary, UserToAdd};
+use fulmar_platform::{
+    Admin, AdminAnswer, AdminCommand, DATABASE_FILE, Database, Role, UserSummary,
+};
 
 use crate::broker_users::{BrokerUsers, only_platform};
 use crate::config::Config;
 use crate::exit::Usage;
+#[cfg(feature = "admin")]
+use crate::node_users::NodeUsers;
 
 const USER_EXAMPLES: &str = "\
 Examples:
@@ -70,13 +74,13 @@ impl Folder {
         Ok(BrokerUsers::of(&config, &data, &data.join(DATABASE_FILE)))
     }
 
-    fn open(&self, missing: Missing) -> anyhow::Result<Admin> {
+    fn open(&self, missing: Missing) -> anyhow::Result<Accounts> {
         let config = Config::load(self.config.as_deref())?;
         let data = self.data.clone().unwrap_or_else(|| config.data_dir());
         let database = config.platform.database()?;
-        if data.join("cluster.json").is_file() && database == Database::File {
-            let text = "the platform of a cluster's node is changed at the node that serves: in the app, or with its API";
-            return Err(Usage(text.to_owned()).into());
+        #[cfg(feature = "admin")]
+        if let Some(node) = NodeUsers::of(&data) {
+            return Ok(Accounts::Node(node));
         }
         // With PostgreSQL nothing of the platform is in the folder.
         if database == Database::File {
@@ -85,8 +89,39 @@ impl Folder {
                 Missing::Refuse => check_is_there(&data)?,
             }
         }
-        Ok(Admin::open(&data, &database)?)
+        Ok(Accounts::Here(Admin::open(&data, &database)?))
     }
+}
+
+/// The process that does what the command line says.
+enum Accounts {
+    /// This process, on the database.
+    Here(Admin),
+    /// The node of a cluster in whose folder it is, if that serves.
+    #[cfg(feature = "admin")]
+    Node(NodeUsers),
+}
+
+impl Accounts {
+    fn run(&self, command: &AdminCommand) -> anyhow::Result<AdminAnswer> {
+        match self {
+            Accounts::Here(admin) => Ok(admin.run(command)?),
+            #[cfg(feature = "admin")]
+            Accounts::Node(node) => node.administer(command),
+        }
+    }
+
+    fn users(&self) -> anyhow::Result<Vec<UserSummary>> {
+        match self.run(&AdminCommand::Users)? {
+            AdminAnswer::Users(users) => Ok(users),
+            _ => Err(unexpected()),
+        }
+    }
+}
+
+/// What a node of another version may send.
+fn unexpected() -> anyhow::Error {
+    anyhow::anyhow!("the node's answer is not what was asked for")
 }
 
 /// # Errors
@@ -186,24 +221,34 @@ struct TokenArgs {
 }
 
 impl TokenArgs {
-    fn run(&self, admin: &Admin) -> anyhow::Result<()> {
+    fn run(&self, accounts: &Accounts) -> anyhow::Result<()> {
+        let user = self.name.clone();
         if self.list {
-            for token in admin.tokens(&self.name)? {
+            let AdminAnswer::Tokens(tokens) = accounts.run(&AdminCommand::Tokens { user })? else {
+                return Err(unexpected());
+            };
+            for token in tokens {
                 let end = token.expires_at.as_deref().unwrap_or("-");
                 println!("{}\t{}\t{end}", token.id, token.created_at);
             }
             return Ok(());
         }
         if let Some(id) = &self.revoke {
-            let count = admin.revoke_tokens(&self.name, (id != "all").then_some(id.as_str()))?;
+            let id = (id != "all").then(|| id.clone());
+            let AdminAnswer::Revoked(count) =
+                accounts.run(&AdminCommand::RevokeTokens { user, id })?
+            else {
+                return Err(unexpected());
+            };
             eprintln!("{count} revoked");
             return Ok(());
         }
         if let Some((twin, role)) = self.twin.as_deref().zip(self.role) {
-            self.join(admin, twin, role)?;
+            self.join(accounts, twin, role)?;
         }
-        let hours = self.rotate.map(|hours| u64::from(hours) * 3_600_000);
-        let token = admin.add_token(&self.name, hours)?;
+        let others_end_in_ms = self.rotate.map(|hours| u64::from(hours) * 3_600_000);
+        let command = AdminCommand::AddToken { user, others_end_in_ms };
+        let AdminAnswer::Token(token) = accounts.run(&command)? else { return Err(unexpected()) };
         match &self.file {
             Some(path) => Ok(files::write(path, format!("{token}\n").as_bytes(), true)?),
             None => {
@@ -214,14 +259,16 @@ impl TokenArgs {
     }
 
     /// Makes the user, or gives one that is there the role.
-    fn join(&self, admin: &Admin, twin: &str, role: Role) -> anyhow::Result<()> {
-        let name = self.name.as_str();
-        if admin.users()?.iter().any(|user| user.name == name) {
-            return Ok(admin.set_role(name, twin, role)?);
-        }
-        let role = Some((twin, role));
-        let user = UserToAdd { name, display_name: None, server_admin: false, role };
-        Ok(admin.add_device(&user)?)
+    fn join(&self, accounts: &Accounts, twin: &str, role: Role) -> anyhow::Result<()> {
+        let (name, twin) = (self.name.clone(), twin.to_owned());
+        let is_there = accounts.users()?.iter().any(|user| user.name == name);
+        let command = if is_there {
+            AdminCommand::SetRole { user: name, twin, role }
+        } else {
+            let (role, password) = (Some((twin, role)), None);
+            AdminCommand::AddUser { name, display_name: None, server_admin: false, role, password }
+        };
+        accounts.run(&command).map(drop)
     }
 }
 
@@ -263,25 +310,28 @@ pub fn user(args: &UserArgs) -> anyhow::Result<()> {
     if let Some(users) = args.folder.broker_users()? {
         return args.action.run_without_platform(&users);
     }
-    let admin = args.folder.open(args.action.with_none()?)?;
-    match &args.action {
+    let accounts = args.folder.open(args.action.with_none()?)?;
+    let command = match &args.action {
         UserAction::Add { name, display_name, admin: server_admin, twin, role } => {
-            let role = twin.as_deref().zip(*role);
-            let (display_name, server_admin) = (display_name.as_deref(), *server_admin);
-            let user = UserToAdd { name, display_name, server_admin, role };
-            Ok(admin.add_user(&user, &ask_new()?)?)
+            let role = twin.clone().zip(*role);
+            let (name, display_name) = (name.clone(), display_name.clone());
+            let (server_admin, password) = (*server_admin, Some(ask_new()?));
+            AdminCommand::AddUser { name, display_name, server_admin, role, password }
         }
-        UserAction::Role { name, twin, role } => Ok(admin.set_role(name, twin, *role)?),
-        UserAction::Passwd { name } => Ok(admin.set_password(name, &ask_new()?)?),
-        UserAction::Token(args) => args.run(&admin),
-        UserAction::Remove { name } => Ok(admin.remove_user(name)?),
+        UserAction::Role { name, twin, role } => {
+            AdminCommand::SetRole { user: name.clone(), twin: twin.clone(), role: *role }
+        }
+        UserAction::Passwd { name } => {
+            AdminCommand::SetPassword { user: name.clone(), password: ask_new()? }
+        }
+        UserAction::Token(args) => return args.run(&accounts),
+        UserAction::Remove { name } => AdminCommand::RemoveUser { user: name.clone() },
         UserAction::List => {
-            for user in admin.users()? {
-                println!("{}", line(&user));
-            }
-            Ok(())
+            accounts.users()?.iter().for_each(|user| println!("{}", line(user)));
+            return Ok(());
         }
-    }
+    };
+    accounts.run(&command).map(drop)
 }
 
 fn line(user: &UserSummary) -> String {
@@ -333,13 +383,18 @@ pub fn twin(args: &TwinArgs) -> anyhow::Result<()> {
         TwinAction::Add { .. } => Missing::Create,
         TwinAction::List => Missing::Refuse,
     };
-    let admin = args.folder.open(missing)?;
+    let accounts = args.folder.open(missing)?;
     match &args.action {
         TwinAction::Add { id, name, kind } => {
-            Ok(admin.add_twin(id, name.as_deref(), *kind == TwinKind::Homes)?)
+            let homes = *kind == TwinKind::Homes;
+            let command = AdminCommand::AddTwin { id: id.clone(), name: name.clone(), homes };
+            accounts.run(&command).map(drop)
         }
         TwinAction::List => {
-            for (id, name) in admin.twins()? {
+            let AdminAnswer::Twins(twins) = accounts.run(&AdminCommand::Twins)? else {
+                return Err(unexpected());
+            };
+            for (id, name) in twins {
                 println!("{id}\t{name}");
             }
             Ok(())

@@ -16,6 +16,9 @@ use crate::exit::Usage;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Largest answer in bytes.
 const MAX_ANSWER: u64 = 64 << 20;
+/// Where the administration socket takes `fulmar user` and `fulmar twin` for the platform.
+#[cfg(feature = "platform")]
+pub(crate) const PLATFORM: &str = "/platform";
 /// A role that allows everything.
 const ADMINISTRATOR: &str = "admin";
 
@@ -63,6 +66,16 @@ impl NodeUsers {
                 None => return Ok(lines),
             }
         }
+    }
+
+    /// Has the node do what `fulmar user` or `fulmar twin` says about its platform.
+    #[cfg(feature = "platform")]
+    pub(crate) fn administer(
+        &self,
+        command: &fulmar_platform::AdminCommand,
+    ) -> anyhow::Result<fulmar_platform::AdminAnswer> {
+        let answer = self.request("POST", PLATFORM, Some(&serde_json::to_value(command)?))?;
+        serde_json::from_value(answer).context("the node's answer is not what was asked for")
     }
 
     fn add_administrators_role(&self) -> anyhow::Result<()> {

@@ -69,17 +69,27 @@ impl Store {
         let source = match database {
             Database::File => Source::File(data.join(DATABASE_FILE)),
             Database::Postgres(address) => {
-                Source::Server(Arc::new(Address::clone(address)), purpose)
+                Source::Server(Arc::new(Address::clone(address)), purpose, None)
             }
         };
         let writer = Writer::start(source.open()?, None);
         Ok(Store { writer, readers: Arc::new(Readers::new(source)) })
     }
 
-    /// Opens the data folder's database, which is a copy of what the nodes of a cluster share. Changes are shared with
-    /// `share` before they are committed.
-    pub(crate) fn open_shared(data: &Path, share: Arc<dyn Share>) -> sql::Result<Store> {
-        let source = Source::File(data.join(DATABASE_FILE));
+    /// Opens the database of a node of a cluster. In the data folder it is a copy of what the nodes share, and changes are
+    /// shared with `share` before they are committed; a server's is used while this node serves.
+    pub(crate) fn open_shared(
+        data: &Path,
+        database: &Database,
+        share: Arc<dyn Share>,
+    ) -> sql::Result<Store> {
+        let source = match database {
+            Database::File => Source::File(data.join(DATABASE_FILE)),
+            Database::Postgres(address) => {
+                let address = Arc::new(Address::clone(address));
+                Source::Server(address, Purpose::Server, Some(Arc::clone(&share)))
+            }
+        };
         let db = source.open()?;
         let mirror = match &db {
             Db::Sqlite(connection) => Some(Mirror::follow(connection, schema::TABLES, share)?),

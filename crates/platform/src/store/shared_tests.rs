@@ -44,6 +44,10 @@ impl Share for Log {
         Ok(log.records.len() as u64)
     }
 
+    fn serves(&self) -> bool {
+        !self.0.lock().refuses
+    }
+
     fn stored(&self, _: u64) {}
 
     fn lags_behind(&self, why: &str) {
@@ -94,7 +98,7 @@ fn all(copy: &Copy) -> Rows {
 
 fn open(folder: &tempfile::TempDir, log: &Arc<Log>) -> Store {
     drop(copy(folder.path()).unwrap());
-    Store::open_shared(folder.path(), Arc::clone(log) as _).unwrap()
+    Store::open_shared(folder.path(), &Database::File, Arc::clone(log) as _).unwrap()
 }
 
 #[test]
@@ -141,7 +145,7 @@ fn a_change_is_in_the_log_before_anybody_sees_it_and_another_node_has_it() {
     assert_eq!(names(other.path()), ["ann"]);
 
     // And goes on from there.
-    let store = Store::open_shared(other.path(), Arc::clone(&log) as _).unwrap();
+    let store = Store::open_shared(other.path(), &Database::File, Arc::clone(&log) as _).unwrap();
     store.write_now(add("carl")).unwrap();
     store.close();
     let number = log.0.lock().records.len() as u64;

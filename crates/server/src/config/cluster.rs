@@ -190,13 +190,6 @@ pub(super) fn check(config: &Config) -> Result<(), Usage> {
     if !config.storage.enabled {
         return wrong("[cluster] needs [storage] enabled = true".to_owned());
     }
-    if config.platform.enabled == Enabled::Set(true) && !config.platform.database.0.is_empty() {
-        return wrong(
-            "[cluster] and [platform] database = \"postgres://…\" exclude each other: without it, the platform's data are the \
-             cluster's"
-                .to_owned(),
-        );
-    }
     Ok(())
 }
 
@@ -240,7 +233,6 @@ mod tests {
         assert_eq!(read(platform).unwrap().platform.enabled, Enabled::Set(true));
         for (more, part) in [
             ("[storage]\nenabled = false\n", "[storage]"),
-            ("[platform]\nenabled = true\ndatabase = \"postgres://h/f\"\n", "[platform] database"),
             ("cert = \"a.pem\"\n", "go together"),
             ("quic_server_id = \"0x12\"\n", "16 hexadecimal digits"),
             ("monitoring = [\"127.0.0.1:8222\"]\n", "http://HOST:8222"),

@@ -90,7 +90,8 @@ impl Running {
             Ok(listener) => {
                 let history = admin.clone();
                 let history = async move { history.keep_history().await };
-                Some(Socket::start(listener, admin.router(), history)?)
+                let router = admin.router().merge(platform_commands(platform));
+                Some(Socket::start(listener, router, history)?)
             }
             Err(error) => {
                 tracing::warn!(
@@ -107,6 +108,36 @@ impl Running {
     pub(super) fn router(&self) -> axum::Router {
         self.admin.router()
     }
+}
+
+/// What `fulmar user` and `fulmar twin` ask the server of a cluster's node for. A process that may open the socket may do
+/// everything.
+#[cfg(feature = "platform")]
+fn platform_commands(platform: Option<&Platform>) -> axum::Router {
+    use axum::http::{StatusCode, header};
+    use axum::response::IntoResponse as _;
+    let Some(platform) = platform.cloned() else { return axum::Router::new() };
+    let run = move |command: axum::body::Bytes| async move {
+        let work = move || {
+            let answer = platform.administer(&serde_json::from_slice(&command)?)?;
+            anyhow::Ok(serde_json::to_string(&answer)?)
+        };
+        let problem = match tokio::task::spawn_blocking(work).await {
+            Ok(Ok(answer)) => return answer.into_response(),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "this failed in the server: see its log".to_owned(),
+        };
+        let kind = [(header::CONTENT_TYPE, "application/problem+json")];
+        let problem = serde_json::json!({ "detail": problem }).to_string();
+        (StatusCode::CONFLICT, kind, problem).into_response()
+    };
+    let path = format!("{}{}", fulmar_admin::PREFIX, crate::node_users::PLATFORM);
+    axum::Router::new().route(&path, axum::routing::post(run))
+}
+
+#[cfg(not(feature = "platform"))]
+fn platform_commands(_: Option<&Platform>) -> axum::Router {
+    axum::Router::new()
 }
 
 fn bind(data: &Path) -> io::Result<std::os::unix::net::UnixListener> {
@@ -179,7 +210,8 @@ impl StandBySocket {
         serving: &Arc<parking_lot::Mutex<String>>,
     ) -> Option<StandBySocket> {
         let serving = Arc::clone(serving);
-        let router = axum::Router::new().fallback(move || {
+        // The body is read first: a client that is still sending it would get an error instead of the answer.
+        let router = axum::Router::new().fallback(move |_: axum::body::Bytes| {
             let detail = format!(
                 "this node stands by, and {} serves: do this at the node that serves",
                 serving.lock()

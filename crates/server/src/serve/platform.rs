@@ -55,7 +55,7 @@ impl Running {
         let opened = match shared {
             None => Platform::open(data, settings),
             Some(shared) => {
-                let rows = Some(shared.follow(Database::Platform));
+                let rows = shared.follow(Database::Platform);
                 let shared = SharedPlatform { rows, files: shared.take(Database::Files) };
                 Platform::open_shared(data, settings, shared)
             }

@@ -10,6 +10,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
+use fulmar_broker::storage::Storage as _;
 use fulmar_mirror::{NotShared, RowChange, Rows, Share, Shared};
 use fulmar_store::{FOLLOWED, SqliteStorage};
 use parking_lot::Mutex;
@@ -131,6 +132,11 @@ impl Share for Sharer {
                 lost.unwrap_or_else(|| "`fulmar cluster status` shows which node does".to_owned());
             NotShared(format!("{error} ({who})"))
         })
+    }
+
+    fn serves(&self) -> bool {
+        let store = self.link.store.get().and_then(Weak::upgrade);
+        store.is_some_and(|store| store.may_acknowledge())
     }
 
     fn stored(&self, number: u64) {

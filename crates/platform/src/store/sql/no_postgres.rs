@@ -6,6 +6,8 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use fulmar_mirror::Share;
+
 use super::{Begin, Result, Value};
 use crate::error::Error;
 
@@ -65,7 +67,11 @@ pub(crate) struct Prepared<'a>(Infallible, std::marker::PhantomData<&'a ()>);
 pub(crate) struct Row(Infallible);
 
 impl ReconnectingConnection {
-    pub(super) fn open(address: &Arc<Address>, _: Purpose) -> Result<ReconnectingConnection> {
+    pub(super) fn open(
+        address: &Arc<Address>,
+        _: Purpose,
+        _: Option<Arc<dyn Share>>,
+    ) -> Result<ReconnectingConnection> {
         match address.0 {}
     }
 

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use fulmar_mirror::Share;
+
 use super::postgres::{Address, Purpose, ReconnectingConnection};
 use super::{DatabaseError, Db, Result, sqlite};
 
@@ -11,8 +13,9 @@ use super::{DatabaseError, Db, Result, sqlite};
 pub(crate) enum Source {
     /// In a file, made at first use.
     File(PathBuf),
-    /// In a server, used as the server of its tables or as a command beside it.
-    Server(Arc<Address>, Purpose),
+    /// In a server, used as the server of its tables or as a command beside it; by which node, if it is one of a
+    /// cluster's.
+    Server(Arc<Address>, Purpose, Option<Arc<dyn Share>>),
 }
 
 impl Source {
@@ -20,7 +23,7 @@ impl Source {
     pub(crate) fn open(&self) -> Result<Db> {
         match self {
             Source::File(path) => sqlite::open(path).map(Db::Sqlite),
-            Source::Server(address, purpose) => connect(address, *purpose),
+            Source::Server(address, purpose, node) => connect(address, *purpose, node.clone()),
         }
     }
 
@@ -28,17 +31,17 @@ impl Source {
     pub(crate) fn open_to_read(&self) -> Result<Db> {
         match self {
             Source::File(path) => sqlite::open_to_read(path).map(Db::Sqlite),
-            Source::Server(address, _) => connect(address, Purpose::Look),
+            Source::Server(address, ..) => connect(address, Purpose::Look, None),
         }
     }
 }
 
 /// Connects on a thread of its own, because the caller may be an async task, which must not block.
-fn connect(address: &Arc<Address>, purpose: Purpose) -> Result<Db> {
+fn connect(address: &Arc<Address>, purpose: Purpose, node: Option<Arc<dyn Share>>) -> Result<Db> {
     let connected = std::thread::scope(|scope| {
         scope
             .spawn(|| {
-                ReconnectingConnection::open(address, purpose)
+                ReconnectingConnection::open(address, purpose, node)
                     .map(|connection| Db::Postgres(Box::new(connection)))
             })
             .join()

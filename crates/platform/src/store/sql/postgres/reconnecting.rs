@@ -8,6 +8,8 @@ use std::cell::{Cell, Ref, RefCell};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fulmar_mirror::{NotShared, Share};
+
 use super::super::{Begin, DatabaseError, Result};
 use super::address::Address;
 use super::connection::{Connection, Prepared};
@@ -46,6 +48,8 @@ pub(crate) enum Purpose {
 pub(crate) struct ReconnectingConnection {
     address: Arc<Address>,
     purpose: Purpose,
+    /// The node of a cluster that uses the database while it serves.
+    node: Option<Arc<dyn Share>>,
     connection: RefCell<Option<Connection>>,
     /// When connecting failed last, if it has not succeeded since.
     failed: Cell<Option<Instant>>,
@@ -59,15 +63,17 @@ impl ReconnectingConnection {
     pub(in super::super) fn open(
         address: &Arc<Address>,
         purpose: Purpose,
+        node: Option<Arc<dyn Share>>,
     ) -> Result<ReconnectingConnection> {
         let connection = Connection::connect(address)?;
         if purpose != Purpose::Look {
             prepare(&connection, address)?;
-            lock(&connection, purpose, LET_GO)?;
+            lock(&connection, (purpose, node.as_deref()), LET_GO)?;
         }
         Ok(ReconnectingConnection {
             address: Arc::clone(address),
             purpose,
+            node,
             connection: RefCell::new(Some(connection)),
             failed: Cell::new(None),
             seen: Cell::new((1, 0)),
@@ -130,7 +136,8 @@ impl ReconnectingConnection {
             let connected = Connection::connect(&self.address);
             let connected = connected.and_then(|connection| {
                 // What was written meanwhile by a server that took this one's place is not overwritten.
-                lock(&connection, self.purpose, Duration::ZERO).map(|()| connection)
+                let who = (self.purpose, self.node.as_deref());
+                lock(&connection, who, Duration::ZERO).map(|()| connection)
             });
             if connected.is_ok() || Instant::now() >= until {
                 break connected;
@@ -227,17 +234,42 @@ fn prepare(connection: &Connection, address: &Address) -> Result<()> {
     connection.batch("COMMIT")
 }
 
-/// Sees to it that one server alone uses the database.
-fn lock(connection: &Connection, purpose: Purpose, patience: Duration) -> Result<()> {
+/// Sees to it that one server alone uses the database. In a cluster, that is the node that serves: it takes the lock from
+/// one that was paused or cut off, whose connection the database may still take for alive.
+fn lock(
+    connection: &Connection,
+    (purpose, node): (Purpose, Option<&dyn Share>),
+    patience: Duration,
+) -> Result<()> {
     if purpose != Purpose::Server {
         return Ok(());
     }
     let until = Instant::now() + patience;
-    while connection.number(&format!("SELECT pg_try_advisory_lock({LOCKS}, {SERVER})::int"))? == 0 {
+    loop {
+        if node.is_some_and(|node| !node.serves()) {
+            return Err(NotShared("this node does not serve any more".to_owned()).into());
+        }
+        if connection.number(&format!("SELECT pg_try_advisory_lock({LOCKS}, {SERVER})::int"))? == 1
+        {
+            return Ok(());
+        }
+        if node.is_some() {
+            let ended = connection.number(&end_other())?;
+            tracing::info!(ended, "platform storage: took the database from another node");
+        }
         if Instant::now() >= until {
             return Err(DatabaseError::Taken);
         }
         std::thread::sleep(PAUSE);
     }
-    Ok(())
+}
+
+/// Ends the connection that has the lock of the one server; counts them.
+fn end_other() -> String {
+    format!(
+        "SELECT count(*) FROM (SELECT pg_terminate_backend(pid) FROM pg_locks
+             WHERE locktype = 'advisory' AND granted AND pid <> pg_backend_pid()
+             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+             AND classid = {LOCKS} AND objid = {SERVER} AND objsubid = 2) ended"
+    )
 }
