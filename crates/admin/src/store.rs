@@ -424,7 +424,10 @@ mod tests {
             ..entry()
         };
         let number = MAX_BYTES / MAX_DETAIL_BYTES as u64 + 200;
-        let last = (0..number).map(|_| store.begin(&long, 5).unwrap()).last().unwrap();
+        let mut last = 0;
+        for _ in 0..number {
+            last = store.begin(&long, 5).unwrap();
+        }
         while store.begin(&entry(), 5).unwrap() % PRUNE_EVERY != 0 {}
         let left = store.entries(ALL).unwrap();
         assert!(left.iter().any(|entry| entry.id == last), "the newest stay");
