@@ -22,7 +22,7 @@ pub struct Copy {
     tables: Vec<Table>,
 }
 
-/// A transaction of a [`Copy`].
+/// A transaction of a [`struct@Copy`].
 #[derive(Debug)]
 pub struct Changes<'a> {
     transaction: Transaction<'a>,

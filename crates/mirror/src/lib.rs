@@ -5,7 +5,7 @@
 //! replaces what its own file has by all rows that are shared. So there is no moment at which a node shows a change that
 //! another one could lack.
 //!
-//! A large database is not replaced: while its node stands by, a [`Copy`] follows the rows that change, and knows up to
+//! A large database is not replaced: while its node stands by, a [`struct@Copy`] follows the rows that change, and knows up to
 //! which record of the log it has them.
 //!
 //! A row is shared whole, under the names of its columns: a version that adds a column with a default still reads rows
@@ -48,7 +48,7 @@ pub trait Share: Send + Sync + fmt::Debug {
     /// that.
     fn serves(&self) -> bool;
 
-    /// A [`Copy`] has everything up to this record, durably.
+    /// A [`struct@Copy`] has everything up to this record, durably.
     fn stored(&self, number: u64);
 
     /// Changes are shared that this node's own file does not have: it must stop serving.

@@ -34,7 +34,7 @@ fn sources(folder: &str) -> Vec<String> {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let text = std::fs::read_to_string(path).unwrap();
-                found.push(text.split("#[cfg(test)]\nmod tests {").next().unwrap().to_owned());
+                found.push(text.split("\nmod tests {").next().unwrap().to_owned());
             }
         }
     }

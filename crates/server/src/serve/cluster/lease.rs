@@ -330,7 +330,10 @@ mod tests {
     #[test]
     fn the_revision_at_which_it_may_be_taken_is_the_one_seen_last() {
         let (mut watch, start) = (Watch::default(), Instant::now());
-        assert_eq!(watch.see(Some(&entry(7, false)), start), None);
+        for second in 0..fulmar_cluster::EXPIRY.as_secs() {
+            let at = start + Duration::from_secs(second);
+            assert_eq!(watch.see(Some(&entry(7, false)), at), None, "{second}");
+        }
         assert_eq!(watch.holder().unwrap().node, "a");
         let later = start + fulmar_cluster::EXPIRY;
         assert_eq!(watch.see(Some(&entry(7, false)), later), Some(7));
