@@ -42,7 +42,7 @@ pub(super) struct Listeners {
     pub(super) anonymous: Anonymous,
     pub(super) max_connections: Option<u64>,
     /// Topic aliases, if a listener sets them.
-    pub(super) max_topic_alias: Option<String>,
+    pub(super) max_topic_alias: Option<u64>,
     /// The options for access of those that are not left out.
     pub(super) security: Options,
 }
@@ -124,7 +124,7 @@ pub(super) fn translate(
             report.differs(line.map_or(&listener.place, |line| &line.place), "protocol", text);
         }
         if let Some(line) = listener.options.get("max_topic_alias") {
-            all.max_topic_alias = Some(first_word(&line.value).to_owned());
+            all.max_topic_alias = first_word(&line.value).parse().ok();
         }
         kept.push(listener);
     }

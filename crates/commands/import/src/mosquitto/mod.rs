@@ -87,6 +87,13 @@ mod tests {
     }
 
     #[test]
+    fn a_number_with_leading_zeros_is_the_number() {
+        let translation = run(&[("m.conf", "max_topic_alias 0941\n")]);
+        let config: toml::Table = translation.files[0].contents.parse().unwrap();
+        assert_eq!(config["limits"]["topic_alias_maximum"].as_integer(), Some(941));
+    }
+
+    #[test]
     fn secrets_are_in_files_of_their_own() {
         let bridge = "connection b\naddress localhost\nremote_username u\nremote_password \"s#cret\ntopic #\n";
         let translation = run(&[("m.conf", &format!("listener 1 ::1\n{bridge}"))]);

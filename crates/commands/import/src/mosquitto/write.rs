@@ -108,7 +108,8 @@ impl Parts<'_> {
             limits.push(("max_connections", number.to_string(), "over all listeners".to_owned()));
         }
         if let Some(number) = &self.listeners.max_topic_alias {
-            limits.push(("topic_alias_maximum", number.clone(), "max_topic_alias".to_owned()));
+            let number = number.to_string();
+            limits.push(("topic_alias_maximum", number, "max_topic_alias".to_owned()));
         }
         limits
     }
