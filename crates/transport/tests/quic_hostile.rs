@@ -362,6 +362,35 @@ async fn strangers_are_held_little_for() {
 }
 
 #[tokio::test]
+async fn a_stranger_may_send_a_bounded_number_of_pieces() {
+    let site = Site::start(1, |_| {});
+    let connection = site.dial(&site.client_config()).await;
+    let mut control = Pipe::open(&connection).await;
+    control.send(&[0x10]).await;
+    let mut data = Pipe::open(&connection).await;
+    let closed = async {
+        // A piece each, as what was written before has been sent.
+        for _ in 0..5_000 {
+            if data.out.write_all(&[0x30]).await.is_err() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        connection.closed().await
+    };
+    let error = timeout(TIMEOUT, closed).await.unwrap();
+    assert!(error.to_string().contains("too many pieces"), "{error}");
+    // Who is let in may send any number.
+    let (_connection, mut control, _) = site.client(&hello("c")).await;
+    for _ in 0..3_000 {
+        control.send(&publish("t", b"", 0)).await;
+        tokio::task::yield_now().await;
+    }
+    control.send(&subscribe("t", QoS::AtMostOnce)).await;
+    assert_eq!(control.next().await, Seen::Suback);
+}
+
+#[tokio::test]
 async fn who_has_not_proven_its_address_is_sent_three_times_what_came_at_most() {
     let site = Site::start(1, |quic| quic.retry = RetryPolicy::Never);
     let first = first_datagram(site.client_config()).await;

@@ -36,6 +36,10 @@ pub(in crate::quic) use unvalidated::{Arrival, MIN_DIRECT_BYTES, Proof, Sending,
 /// the granularity of QUIC's timers (RFC 9002 section 6.1.2): no client repeats itself sooner.
 const HOLD: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(5)];
 
+/// Frames with data of streams that a client may send until it is let in. quinn keeps some 100 bytes for each piece that
+/// has a gap before it; a CONNECT of the largest size has a hundred pieces.
+const MAX_EARLY_FRAMES: u64 = 1024;
+
 /// A connection: quinn's state machine, the core's, and the state between them.
 pub(crate) struct QuicConn {
     pub(crate) inner: Connection,
@@ -228,7 +232,18 @@ impl QuicConn {
             let Some(event) = self.inner.poll() else { break };
             self.on_event(io, event, now);
         }
+        self.refuse_fragments(now);
         self.watch_path(io, now);
+    }
+
+    /// Closes a connection whose client sends very many pieces before it is let in.
+    fn refuse_fragments(&mut self, now: Instant) {
+        let is_unknown = self.full_window.is_some() && !self.inner.is_closed();
+        if is_unknown && self.inner.stats().frame_rx.stream > MAX_EARLY_FRAMES {
+            tracing::info!(peer = %self.inner.remote_address(), most = MAX_EARLY_FRAMES,
+                "QUIC connection closed: too many pieces of streams before CONNECT");
+            self.inner.close(now, VarInt::from_u32(0), Bytes::from_static(b"too many pieces"));
+        }
     }
 
     fn on_event(&mut self, io: &mut Io, event: Event, now: Instant) {
