@@ -1,6 +1,8 @@
 //! The administration API: its router for the `https` listener, and the socket in the data folder, through which
 //! `fulmar ctl` reaches a server of the same machine without a token.
 
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,12 +17,13 @@ use fulmar_admin::{
     ServerState, Settings, SocketPath, TapRoom, Tapped,
 };
 use fulmar_broker::Broker;
-use fulmar_identity::{API_TOKEN_PREFIX, AdministrationRole, Identities};
+use fulmar_identity::{API_TOKEN_PREFIX, AdministrationRole, Client, Identities, PasswordHash};
 use fulmar_mirror::Shared;
 use fulmar_mqtt::packet::SubscribeOptions;
 use fulmar_mqtt::{Packet, PacketId, Properties, QoS, ReasonCode};
 use fulmar_store::SqliteStorage;
 use fulmar_transport::Handoff;
+use parking_lot::Mutex;
 use tokio::net::UnixListener;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
@@ -73,6 +76,7 @@ impl Running {
             identities: Arc::clone(&identities),
             platform: platform.cloned(),
             hashing: Semaphore::new(MAX_HASHING),
+            remembered: Remembered::default(),
         };
         let settings = Settings {
             broker: Arc::clone(broker),
@@ -336,6 +340,33 @@ struct Users {
     identities: Arc<Identities>,
     platform: Option<Platform>,
     hashing: Semaphore,
+    remembered: Remembered,
+}
+
+/// The last right login of each user, as a keyed digest whose key never leaves the process: a login that is repeated needs
+/// no hashing. Only users of the store are remembered, so others cannot fill it.
+#[derive(Default)]
+struct Remembered {
+    keys: [RandomState; 2],
+    right: Mutex<HashMap<Box<str>, [u64; 2]>>,
+}
+
+impl Remembered {
+    /// Of name and password, and of what the store has for them: another password there makes it another digest.
+    fn digest(&self, client: &Client, password: &str) -> [u64; 2] {
+        let stored = client.password.as_ref().map(PasswordHash::as_str);
+        self.keys.each_ref().map(|key| key.hash_one((&client.username, stored, password)))
+    }
+
+    fn has(&self, client: &Client, password: &str) -> bool {
+        let digest = self.digest(client, password);
+        client.password.is_some() && self.right.lock().get(&client.username) == Some(&digest)
+    }
+
+    fn add(&self, client: &Client, password: &str) {
+        let digest = self.digest(client, password);
+        self.right.lock().insert(client.username.clone(), digest);
+    }
 }
 
 impl Users {
@@ -345,14 +376,28 @@ impl Users {
         if known.is_none() && self.platform.is_some() {
             return None;
         }
+        let remembered = known.as_ref().filter(|client| self.remembered.has(client, password));
+        if let Some(client) = remembered {
+            let (Some(found), false) = (client.administration, client.disabled) else {
+                return Some(Err(Refused::Wrong));
+            };
+            let name = client.username.clone();
+            let found = fulmar_identity::Principal { name, role: found, is_token: false };
+            return Some(Ok(self.login(found, Arc::clone(client))));
+        }
         // In the order in which they came. Networks whose logins have failed come here seldom: the API has refused them.
         let turn = tokio::time::timeout(HASHING_WAIT, self.hashing.acquire()).await;
         let Ok(Ok(_turn)) = turn else { return Some(Err(Refused::TooOften)) };
         let identities = Arc::clone(&self.identities);
-        let (name, password) = (user.to_owned(), password.to_owned());
-        let verify = move || identities.verify_password(&name, &password);
+        let (name, given) = (user.to_owned(), password.to_owned());
+        let verify = move || identities.verify_password(&name, &given);
         let found = tokio::task::spawn_blocking(verify).await.unwrap_or_default();
         let (Some(found), Some(known)) = (found, known) else { return Some(Err(Refused::Wrong)) };
+        self.remembered.add(&known, password);
+        Some(Ok(self.login(found, known)))
+    }
+
+    fn login(&self, found: fulmar_identity::Principal, known: Arc<Client>) -> Login {
         let identities = Arc::clone(&self.identities);
         // As long as the user has this password.
         let holds = move || {
@@ -362,7 +407,7 @@ impl Users {
                 now.administration.filter(|_| same).map(role)
             })
         };
-        Some(Ok(Login { principal: principal(found), holds: Box::new(holds) }))
+        Login { principal: principal(found), holds: Box::new(holds) }
     }
 
     fn api_token(&self, token: &str) -> Result<Login, Refused> {
