@@ -380,7 +380,7 @@ async fn a_stranger_may_send_a_bounded_number_of_pieces() {
     };
     let error = timeout(TIMEOUT, closed).await.unwrap();
     assert!(error.to_string().contains("too many pieces"), "{error}");
-    // Who is let in may send any number.
+    // Clients that are let in may send any number.
     let (_connection, mut control, _) = site.client(&hello("c")).await;
     for _ in 0..3_000 {
         control.send(&publish("t", b"", 0)).await;
