@@ -150,7 +150,10 @@ function ClusterCard({ cluster, nowMs }: { cluster: Cluster; nowMs: number }) {
         facts={[
           ['This node', `${cluster.node}, serves`],
           ['Lease', `${milliseconds(lease_ms * 1000)} left`],
-          ['Log', `up to record ${amount(cluster.position)}, ${bytes(log_bytes)}, on ${plural(log_replicas, 'server')}`],
+          [
+            'Log',
+            `up to record ${amount(cluster.position)}, ${bytes(log_bytes)}, on ${plural(log_replicas, 'server')}`,
+          ],
           ['Last record', `took ${milliseconds(append_us)}`],
           ['Snapshot', snapshot_ms === undefined ? null : ago(snapshot_ms, nowMs)],
         ]}
