@@ -12,6 +12,9 @@ use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 
 use crate::CertError;
 
+/// The first byte of a list in DER (X.690, section 8.9).
+const SEQUENCE: u8 = 0x30;
+
 /// A certificate by its issuer and serial number, which are unique: the first bytes of their SHA-256.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CertificateId(pub u64);
@@ -71,8 +74,8 @@ pub fn parse_revocation_lists(
     path: &Path,
     bytes: Vec<u8>,
 ) -> Result<Vec<RevocationList>, CertError> {
-    // A sequence in DER; PEM is text.
-    let lists = if bytes.first() == Some(&0x30) {
+    // PEM is text.
+    let lists = if bytes.first() == Some(&SEQUENCE) {
         vec![CertificateRevocationListDer::from(bytes)]
     } else {
         let found: Result<Vec<_>, pem::Error> =
@@ -90,6 +93,10 @@ pub fn parse_revocation_lists(
 }
 
 fn parse(der: CertificateRevocationListDer<'static>) -> Option<RevocationList> {
+    // The parser does not look at all bits of the tag.
+    if der.first() != Some(&SEQUENCE) {
+        return None;
+    }
     let (rest, list) = CertificateRevocationList::from_der(&der).ok()?;
     if !rest.is_empty() {
         return None;
