@@ -49,7 +49,7 @@ impl Default for TapRoom {
 impl TapRoom {
     const BYTES: usize = 4 << 20;
 
-    /// Room for so many bytes, until this is dropped; `None` if there is none.
+    /// Reserves this number of bytes until the result is dropped; `None` if they are not free.
     #[must_use]
     pub fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.0).try_acquire_many_owned(u32::try_from(bytes).ok()?).ok()

@@ -58,7 +58,7 @@ CREATE TABLE audit (
 CREATE INDEX audit_at ON audit (at_ms);
 ";
 
-/// Removes the entries that come before the newest with so many bytes; each counts 100 for itself.
+/// Removes entries older than the newest ones that fit into a number of bytes; each counts 100 for itself.
 const BEYOND_BYTES: &str = "
 DELETE FROM audit WHERE id <= (SELECT max(id) FROM (
     SELECT id, sum(100 + octet_length(who) + octet_length(origin) + octet_length(action) + octet_length(object)
