@@ -202,6 +202,18 @@ def fragments(site, seconds):
     return prepared(seconds, 10, lambda number: client(site, number), packets_of(frames))
 
 
+def fragments_in_sessions(site, seconds):
+    """The same after CONNECT, on streams that the client may have open then."""
+    frames = [(4 * at, place, b"x") for at in range(1, 33) for place in range(1, 2_000, 2)]
+    return prepared(seconds, 10, lambda number: logged_in(site, number), packets_of(frames))
+
+
+def fragments_http3(site, seconds):
+    """The same over HTTP/3, within its window: 16 streams of which every other byte comes, alone, and the first never."""
+    frames = [(4 * at, place, b"x") for at in range(16) for place in range(1, 2_000, 2)]
+    return prepared(seconds, 50, lambda number: client(site, number, "https", "h3"), packets_of(frames))
+
+
 def handshakes(site, seconds):
     """50 whole handshakes a second without CONNECT."""
 
@@ -292,6 +304,8 @@ ATTACKS = {
     "gaps before CONNECT, QUIC": gaps,
     "gaps in sessions, QUIC": gaps_in_sessions,
     "fragments, QUIC": fragments,
+    "fragments in sessions, QUIC": fragments_in_sessions,
+    "fragments, HTTP/3": fragments_http3,
     "migrations, QUIC": migrations,
     "flows, QUIC": flows,
     "aliases on streams, QUIC": stream_aliases,

@@ -25,6 +25,8 @@ SLOWLY_PER_S = 20
 # Paho looks again so long after it was refused.
 AGAIN_S = 0.25
 FOREVER = 0xFFFFFFFF
+# Packet identifier not found.
+NOT_FOUND = 0x92
 
 
 class AddressList(Client):
@@ -97,7 +99,7 @@ class Traffic:
         self.times.append(time.monotonic())
 
     def under_way(self):
-        return self.sent - len(self.acknowledged) - len(self.unknown)
+        return self.sent - len(self.acknowledged) - len(self.unknown) - len(self.refused)
 
     def pump(self):
         slowly_at = time.monotonic()
@@ -175,8 +177,8 @@ class Paho(Traffic):
         self.begin()
 
     def on_publish(self, client, data, mid, reason, *rest):
-        # At QoS 2, an identifier is not found if a PUBREL is repeated whose PUBCOMP was lost.
-        if reason.is_failure and self.qos == 1:
+        # An identifier is not found if a PUBREL is repeated whose PUBCOMP was lost.
+        if reason.is_failure and reason.value != NOT_FOUND:
             self.refused.append(str(reason))
             return
         # This client's identifiers go up by one, from 1 to 65535.

@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import textwrap
 import threading
+import time
 import unittest
 
 import paho.mqtt.client as paho
@@ -180,6 +181,41 @@ class Refused(Base):
         node.config.write_text(node.config.read_text().replace(servers.addresses()[0], others.addresses()[0])
                                .replace(servers.monitoring()[0], others.monitoring()[0]))
         self.refused(node, "this data folder belongs to cluster")
+
+    def test_clients_wait_for_nats_and_are_not_refused(self):
+        servers = self.servers(1)
+        # A node alone would refuse after a second.
+        node = self.node(servers, "a", development=True, extra="[storage]\nstall_timeout_s = 1")
+        node.command("init")
+        node.start()
+        wait_serving([node])
+        reasons = []
+        made = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+        made.on_publish = lambda client, data, mid, reason, properties: reasons.append(reason.value)
+        made.connect("127.0.0.1", node.mqtt)
+        made.loop_start()
+        servers.kill(0)
+        made.publish("kept", "1", 1, retain=True)
+        overdue = time.monotonic() + 1.5
+        eventually("storage that fails", lambda: node.ready()[0] == 503 and time.monotonic() > overdue)
+        servers.run(0)
+        eventually("an answer", lambda: reasons, 30)
+        made.disconnect()
+        made.loop_stop()
+        self.assertEqual(reasons, [0])
+
+    def test_a_server_id_of_another_node(self):
+        servers = self.servers(1)
+        extra = 'quic_server_id = "0x0102030405060708"'
+        node, other = (self.node(servers, name, development=True, extra=extra) for name in "ab")
+        node.command("init")
+        node.start()
+        wait_serving([node])
+        self.refused(other, 'the node "a"', "same server ID 0x0102030405060708", "[cluster] quic_server_id")
+        # Of a node that has ended it may be.
+        node.kill()
+        other.start()
+        wait_serving([other])
 
     def test_a_log_to_which_something_else_has_written(self):
         servers = self.servers(1)

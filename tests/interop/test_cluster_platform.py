@@ -227,6 +227,20 @@ class Platform(Base):
         self.assertEqual(self.call(first, "GET", "/session", token=reader)["user"]["name"], "rita")
         fulmar(first, "user", "add", "eve", "--admin", "--config", first.config, text=PASSWORD + "\n")
 
+    def test_a_damaged_log_is_restored_with_the_platform(self):
+        servers, first, second, _ = self.cluster_with_users()
+        admin = self.log_in(first, "ann")
+        self.call(first, "POST", "/hamburg/meter", {"id": "m1", "medium": "water"}, admin)
+        servers.request("fulmar.log", b"not a record")
+        eventually("the node that stands by ends", lambda: second.process.poll() is not None)
+        first.kill()
+        first.command("restore", "--discard")
+        first.start()
+        wait_serving([first])
+        [meter] = self.call(first, "GET", "/hamburg/meter", token=admin)["items"]
+        self.assertEqual(meter["id"], "m1")
+        self.log_in(first, "rita")
+
     def test_kill_9_while_readers_and_sensors_send_loses_nothing_that_was_answered(self):
         _, first, second, gateway = self.cluster_with_users()
         nodes = [first, second]

@@ -70,7 +70,8 @@ fn the_page_of_metrics_is_what_a_broker_shows() {
                     `process_` are those of every program with Prometheus' libraries; those with \
                     `fulmar_gateway_` exist with [`[upstream]`](../gateway.md) and have the label `upstream` with `[upstreams.NAME]`, those with `fulmar_mqtt_sn_` with an \
                     [`mqtt_sn`](../mqtt-sn.md) listener, those with `fulmar_coap_` with a [`coap`](../coap.md) or `coaps` \
-                    listener, those with `fulmar_otlp_` with [`[otlp]`](../telemetry.md), and `fulmar_gateway_quic_…` only while the link uses QUIC. \
+                    listener, those with `fulmar_otlp_` with [`[otlp]`](../telemetry.md), those with `fulmar_cluster_`, \
+                    which [their own table](../cluster.md#metrics-and-alerts) lists, with `[cluster]`, and `fulmar_gateway_quic_…` only while the link uses QUIC. \
                     `fulmar_gateway_refused` has samples, with the labels `what` and `reason`, only while \
                     [something is refused](../gateway.md#what-the-upstream-broker-refuses). A \
                     histogram `NAME` consists of `NAME_bucket{le=…}`, `NAME_sum` and `NAME_count`. The counters of the \

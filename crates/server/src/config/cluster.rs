@@ -9,6 +9,8 @@ use super::document::Config;
 use super::sections::{Auto, Enabled, Listeners, set};
 use crate::exit::Usage;
 
+/// Shortest `[storage] stall_timeout_s`: NATS elects a leader within 9 s, and a node gives way after 30 s without it.
+const MIN_STALL_S: u32 = 40;
 /// Longest name of a node.
 const MAX_NODE: usize = 64;
 /// Of URLs in `addresses`: the listeners that clients can be redirected to.
@@ -194,9 +196,14 @@ pub(super) fn check(config: &Config) -> Result<(), Usage> {
 }
 
 impl Config {
-    /// Turns off what is on by default: a cluster has a platform if that is said.
-    pub(super) fn without_default_platform(&mut self) {
-        if self.cluster.is_on() && self.platform.enabled == Enabled::By(Auto::Auto) {
+    /// What is different on a cluster: it has a platform if that is said, and clients wait for NATS until the node gives
+    /// way, which takes 30 s, instead of being refused.
+    pub(super) fn adapt_to_cluster(&mut self) {
+        if !self.cluster.is_on() {
+            return;
+        }
+        self.storage.stall_timeout_s = self.storage.stall_timeout_s.max(MIN_STALL_S);
+        if self.platform.enabled == Enabled::By(Auto::Auto) {
             self.platform.enabled = Enabled::Set(false);
         }
     }

@@ -90,7 +90,7 @@ impl Config {
     pub(crate) fn complete(mut self) -> anyhow::Result<Config> {
         self.quic.rename_bbr()?;
         self.label_upstreams();
-        self.without_default_platform();
+        self.adapt_to_cluster();
         check::check(&self)?;
         Ok(self)
     }

@@ -10,7 +10,7 @@ use fulmar_cluster_nats::{Connection, Control, Creation, LogStream, Snapshots};
 use fulmar_store::Follower;
 
 use super::lease::{self, Watch};
-use super::membership::{self, NodeRecord, Shared, replicas, say, scratch};
+use super::membership::{self, Known, Shared, replicas, say, scratch};
 use super::replica::{self, DATABASE, Read};
 use super::{check, platform_copy, random, shared_files};
 use crate::config::Config;
@@ -172,10 +172,7 @@ fn status(shared: &Shared) -> anyhow::Result<()> {
     let shown = serving.map_or_else(|| "no node".to_owned(), |lease| lease.shown());
     say(&format!("serving   {shown}"))?;
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_secs();
-    for key in shared.control.keys(&membership::key(""))? {
-        let Some(entry) = shared.control.get(&key)? else { continue };
-        let record: NodeRecord = serde_json::from_slice(&entry.value).unwrap_or_default();
-        let name = key.trim_start_matches(&membership::key(""));
+    for Known { name, record, .. } in membership::nodes(&shared.control)? {
         let age = now.saturating_sub(record.at);
         let role = match (age > GONE_S, record.role.as_str()) {
             (true, _) => format!("gone for {age} s"),

@@ -58,24 +58,20 @@ fn look(shared: &membership::Shared) -> Result<cluster_status::Shared, Error> {
     let state = shared.log.state()?;
     let newest = shared.snapshots.list()?.into_iter().next();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let (prefix, mut nodes) = (membership::key(""), Vec::new());
-    for key in shared.control.keys(&prefix)? {
-        let Some(entry) = shared.control.get(&key)? else { continue };
-        let record: NodeRecord = serde_json::from_slice(&entry.value).unwrap_or_default();
-        let role = match record.role.as_str() {
-            _ if now.saturating_sub(record.at) > GONE_S => Role::Gone,
+    let nodes = membership::nodes(&shared.control)?.into_iter().map(|known| {
+        let NodeRecord { address, position, version, role, at, .. } = known.record;
+        let role = match role.as_str() {
+            _ if now.saturating_sub(at) > GONE_S => Role::Gone,
             membership::SERVING => Role::Serves,
             _ => Role::StandsBy,
         };
-        let NodeRecord { address, position, version, .. } = record;
-        let name = key.trim_start_matches(&prefix).to_owned();
-        nodes.push(cluster_status::Node { name, address, role, position, version });
-    }
+        cluster_status::Node { name: known.name, address, role, position, version }
+    });
     Ok(cluster_status::Shared {
         last: state.last,
         log_bytes: state.bytes,
         log_replicas: state.current,
         snapshot_at: newest.and_then(|snapshot| snapshot.stored_at),
-        nodes,
+        nodes: nodes.collect(),
     })
 }

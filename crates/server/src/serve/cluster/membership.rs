@@ -175,6 +175,31 @@ pub(super) fn key(node: &str) -> String {
     format!("node.{node}")
 }
 
+/// A node's record as it is in the cluster.
+pub(super) struct Known {
+    /// The node's name.
+    pub(super) name: String,
+    /// The record's revision.
+    revision: u64,
+    pub(super) record: NodeRecord,
+}
+
+/// The records of all nodes, by name.
+///
+/// # Errors
+/// JetStream's.
+pub(super) fn nodes(control: &Control) -> Result<Vec<Known>, Error> {
+    let (prefix, mut found) = (key(""), Vec::new());
+    for key in control.keys(&prefix)? {
+        // It may have been removed meanwhile.
+        let Some(entry) = control.get(&key)? else { continue };
+        let record = serde_json::from_slice(&entry.value).unwrap_or_default();
+        let name = key.strip_prefix(&prefix).unwrap_or_default().to_owned();
+        found.push(Known { name, revision: entry.revision, record });
+    }
+    Ok(found)
+}
+
 /// Keeps a node's record up to date.
 #[derive(Debug)]
 pub(super) struct Beat {
@@ -185,10 +210,10 @@ pub(super) struct Beat {
 }
 
 impl Beat {
-    /// Checks that no other node has this name, and begins.
+    /// Checks that no other node has this name or this server ID, and begins.
     ///
     /// # Errors
-    /// Another process renews the record.
+    /// Another process renews such a record.
     pub(super) fn begin(
         control: &Control,
         cluster: &Cluster,
@@ -202,21 +227,20 @@ impl Beat {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             ..NodeRecord::default()
         };
-        let first = control.get(&key)?.map(|entry| entry.revision);
+        let same_id = |other: &NodeRecord| {
+            !record.server_id.is_empty() && other.server_id == record.server_id
+        };
+        let mut others = nodes(control)?;
+        others.retain(|other| other.name == cluster.node || same_id(&other.record));
         let end = Instant::now() + OTHER;
-        // Of this node before it ended, or of another: that one changes it.
-        while first.is_some() && Instant::now() < end {
+        // Of a node that has ended, or of one that runs: that one changes it.
+        while !others.is_empty() && Instant::now() < end {
             std::thread::sleep(LOOK);
-            let now = control.get(&key)?;
-            if let Some(entry) = now.filter(|entry| Some(entry.revision) != first) {
-                let other: NodeRecord = serde_json::from_slice(&entry.value).unwrap_or_default();
-                return Err(Usage(format!(
-                    "another node of the cluster is named {:?} and runs{}: give this one another name with [cluster] \
-                     node",
-                    cluster.node,
-                    if other.address.is_empty() { String::new() } else { format!(" at {}", other.address) },
-                ))
-                .into());
+            for other in &others {
+                let now = control.get(&self::key(&other.name))?;
+                if now.is_some_and(|entry| entry.revision != other.revision) {
+                    return Err(taken(cluster, other).into());
+                }
             }
         }
         Ok(Beat { control: control.clone(), key, record, due_at: Instant::now() })
@@ -244,6 +268,26 @@ impl Beat {
             tracing::debug!(%error, "node's record not removed");
         }
     }
+}
+
+/// What to do about another node that runs with this one's name, or with its server ID.
+fn taken(cluster: &Cluster, other: &Known) -> Usage {
+    let (name, record) = (&other.name, &other.record);
+    let at = match record.address.as_str() {
+        "" => String::new(),
+        address => format!(" at {address}"),
+    };
+    Usage(if *name == cluster.node {
+        format!(
+            "another node of the cluster is named {name:?} and runs{at}: give this one another name with [cluster] node"
+        )
+    } else {
+        let id = &record.server_id;
+        format!(
+            "the node {name:?}, which runs{at}, has the same server ID {id} in QUIC's connection IDs: give this one \
+             another with [cluster] quic_server_id, or leave that out"
+        )
+    })
 }
 
 /// A folder for files that are large and not needed after a crash, in the data folder.
