@@ -100,6 +100,19 @@ def serving(nodes):
     return found[0] if found else None
 
 
+def begin(nodes):
+    """Starts a new cluster, made of what the first one's folder has. Returns the node that serves, and those that stand
+    by."""
+    nodes[0].command("init")
+    for node in nodes:
+        node.start()
+    serves, _ = wait_serving(nodes)
+    others = [node for node in nodes if node is not serves]
+    for node in others:
+        eventually(f"{node.name} stands by", lambda node=node: node.ready()[0] == 503)
+    return serves, others
+
+
 def wait_serving(nodes, but=None, patience_s=PATIENCE_S):
     """Waits for a node that serves, other than `but`; returns it and the seconds it took."""
     began, found = time.monotonic(), []

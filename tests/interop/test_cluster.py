@@ -15,7 +15,7 @@ import paho.mqtt.client as paho
 import pages
 import ports
 from broker import binary, eventually
-from cluster_nodes import Node, serving, wait_serving
+from cluster_nodes import Node, begin, serving, wait_serving
 from nats_servers import Servers, program
 
 
@@ -39,10 +39,7 @@ class Base(unittest.TestCase):
     def cluster(self, servers, count=3, **settings):
         """Nodes of a new cluster, of which one serves."""
         nodes = [self.node(servers, f"node-{index}", **settings) for index in range(count)]
-        nodes[0].command("init")
-        for node in nodes:
-            node.start()
-        wait_serving(nodes)
+        begin(nodes)
         return nodes
 
 

@@ -19,7 +19,7 @@ import unittest
 
 from broker import binary, eventually
 from cluster_log import Log
-from cluster_nodes import Node, wait_serving
+from cluster_nodes import Node, begin, wait_serving
 from cluster_traffic import PATIENCE_S, TOKEN, Absent, Paho, Pinned, QuicGo
 from machines import BACK, BUS, FRONT, MIDDLE, Machines
 from nats_servers import Servers
@@ -127,10 +127,7 @@ max_queued_bytes = 1073741824
             node = Node(self.servers, f"node-{machine.index}", extra, prefix=prefix, machine=machine, quic=True)
             self.addCleanup(node.close)
             self.nodes.append(node)
-        self.nodes[0].command("init")
-        for node in self.nodes:
-            node.start()
-        wait_serving(self.nodes)
+        begin(self.nodes)
 
     # Each kind of trouble begins; it returns whether another node must serve then, and what ends it.
 

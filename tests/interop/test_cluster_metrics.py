@@ -11,7 +11,7 @@ import urllib.request
 import paho.mqtt.publish as publish
 import pages
 from broker import eventually
-from cluster_nodes import Node, wait_serving
+from cluster_nodes import Node, begin
 from nats_servers import Servers
 from test_cluster import setUpModule  # noqa: F401  (a program without the feature)
 
@@ -33,11 +33,7 @@ class Metrics(unittest.TestCase):
         self.nodes = [Node(self.servers, name, development=True) for name in ("n1", "n2")]
         for node in self.nodes:
             self.addCleanup(node.close)
-        self.nodes[0].command("init")
-        for node in self.nodes:
-            node.start()
-        self.serves, _ = wait_serving(self.nodes)
-        [self.stands_by] = [node for node in self.nodes if node is not self.serves]
+        self.serves, [self.stands_by] = begin(self.nodes)
 
     def eventually(self, node, **wanted):
         """Waits until a node's metrics have these values."""

@@ -19,7 +19,7 @@ import paho.mqtt.client as paho
 import ports
 import postgres
 from broker import eventually
-from cluster_nodes import wait_serving
+from cluster_nodes import begin, wait_serving
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from test_cluster import Base, setUpModule  # noqa: F401
@@ -59,12 +59,7 @@ class Platform(Base):
         fulmar(nodes[0], "user", "add", "ann", "--admin", *config, text=PASSWORD + "\n")
         fulmar(nodes[0], "user", "add", "rita", "--twin", "hamburg", "--role", "reader", *config, text=PASSWORD + "\n")
         token = fulmar(nodes[0], "user", "token", "gw-1", "--twin", "rural", "--role", "device", *config)
-        nodes[0].command("init")
-        for node in nodes:
-            node.start()
-        first, _ = wait_serving(nodes)
-        [second] = [node for node in nodes if node is not first]
-        eventually("the other stands by", lambda: second.ready()[0] == 503)
+        first, [second] = begin(nodes)
         return servers, first, second, token.stdout.strip()
 
     def call(self, node, method, path, body=None, token=None, kind="application/json", raw=False):

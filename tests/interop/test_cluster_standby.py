@@ -10,7 +10,7 @@ import unittest
 
 import paho.mqtt.client as paho
 from broker import binary, eventually
-from cluster_nodes import Node, logs, wait_serving
+from cluster_nodes import Node, begin, logs, wait_serving
 from nats_servers import Servers
 from test_cluster import setUpModule  # noqa: F401  (a program without the feature)
 
@@ -64,11 +64,7 @@ class Redirect(unittest.TestCase):
         self.nodes = [Redirecting(self.servers, name) for name in ("n1", "n2")]
         for node in self.nodes:
             self.addCleanup(node.close)
-        self.nodes[0].command("init")
-        for node in self.nodes:
-            node.start()
-        self.serves, _ = wait_serving(self.nodes)
-        [self.stands_by] = [node for node in self.nodes if node is not self.serves]
+        self.serves, [self.stands_by] = begin(self.nodes)
         eventually("the other one stands by", lambda: f"{self.serves.name} at" in self.stands_by.ready()[1])
         eventually("the ready line", lambda: self.serves.bound("ready"))
 

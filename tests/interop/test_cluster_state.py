@@ -15,7 +15,7 @@ import urllib.request
 
 import paho.mqtt.client as paho
 from broker import Broker, binary, eventually
-from cluster_nodes import serving, wait_serving
+from cluster_nodes import begin, serving, wait_serving
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from test_cluster import Base, setUpModule  # noqa: F401
@@ -80,12 +80,7 @@ class State(Base):
         nodes = self.nodes(servers)
         # Of the broker that it was before.
         fulmar(nodes[0], "user", "add", "ann", "--admin", "--config", nodes[0].config, text="first-pass\n")
-        nodes[0].command("init")
-        for node in nodes:
-            node.start()
-        first, _ = wait_serving(nodes)
-        [second] = [node for node in nodes if node is not first]
-        eventually("the other stands by", lambda: second.ready()[0] == 503)
+        first, [second] = begin(nodes)
         self.assertEqual(connack(first, "ann", "first-pass"), 0)
 
         fulmar(first, "user", "add", "bob", text="second-pass\n")
@@ -146,10 +141,7 @@ class State(Base):
         servers = self.servers(1)
         nodes = self.nodes(servers)
         fulmar(nodes[0], "user", "add", "ann", "--admin", "--config", nodes[0].config, text="first-pass\n")
-        nodes[0].command("init")
-        for node in nodes:
-            node.start()
-        node, _ = wait_serving(nodes)
+        node, _ = begin(nodes)
         asked, added = ["ann"], {"ann"}
         for _ in range(KILLS):
             ended, before = threading.Event(), len(added)

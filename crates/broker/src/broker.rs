@@ -19,6 +19,7 @@ use crate::event::{BrokerEvent, CloseOrder};
 use crate::limits::Limits;
 use crate::mailbox::Mailboxes;
 use crate::memory::{Account, Memory, MemoryShare};
+use crate::memory_pressure::{MemoryGauge, MemoryPressure};
 use crate::message::MessageId;
 use crate::metrics::Metrics;
 use crate::publish_hook::PublishHook;
@@ -69,6 +70,7 @@ pub struct Broker {
     rate_limiter: RateLimiter,
     quota: Quota,
     memory: Memory,
+    memory_gauge: Arc<MemoryGauge>,
     mailboxes: Mailboxes,
     back_pressure: Arc<BackPressure>,
     /// How far each worker is with storage.
@@ -118,6 +120,7 @@ impl Broker {
             rate_limiter: RateLimiter::default(),
             quota: Quota::default(),
             memory: Memory::new(config.limits.memory),
+            memory_gauge: Arc::default(),
             registry: Registry::new(last_session_key),
             back_pressure: BackPressure::new(config.internal_sessions, mailboxes.clone()),
             mailboxes,
@@ -143,6 +146,20 @@ impl Broker {
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// What was seen of the process' memory.
+    #[must_use]
+    pub fn memory_gauge(&self) -> &Arc<MemoryGauge> {
+        &self.memory_gauge
+    }
+
+    /// The process' memory was looked at: when it is short, connections that may be the reason are closed.
+    pub fn set_memory_pressure(&self, pressure: MemoryPressure) {
+        self.memory_gauge.set(pressure);
+        if pressure > MemoryPressure::None {
+            self.mailboxes.wake_all();
+        }
     }
 
     /// Counters.

@@ -37,6 +37,7 @@ mod limits;
 mod log_limiter;
 mod mailbox;
 mod memory;
+mod memory_pressure;
 pub mod message;
 mod message_order;
 pub mod metrics;
@@ -86,6 +87,7 @@ pub use explain::Explanation;
 pub use limits::{DropPolicy, Limits, RatePolicy};
 pub use log_limiter::LogLimiter;
 pub use memory::{Account, MemoryLimits, MemoryShare};
+pub use memory_pressure::{MemoryGauge, MemoryPressure};
 pub use obstacles::Obstacle;
 pub use owner::SessionOwner;
 pub use peer::{

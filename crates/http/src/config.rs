@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fulmar_broker::ListenerPolicy;
+use fulmar_broker::{ListenerPolicy, MemoryGauge};
 use fulmar_congestion::Congestion;
 use fulmar_transport::proxy_protocol::Proxies;
 use fulmar_transport::tls::ServerTls;
@@ -66,6 +66,8 @@ pub struct EndpointConfig {
     pub bodies: BodyBudget,
     /// Which requests have more of it; `None` for none.
     pub knows: Option<Knows>,
+    /// What was seen of the process' memory.
+    pub memory: Arc<MemoryGauge>,
 }
 
 /// Decides whether a request's headers have a valid token.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use fulmar_broker::ListenerPolicy;
+use fulmar_broker::{ListenerPolicy, MemoryPressure};
 use fulmar_transport::proxy_protocol::Proxies;
 use fulmar_transport::tls::ServerTls;
 use fulmar_transport::{Clock, Handoff, QuicKeys, ServerId};
@@ -115,6 +115,7 @@ impl Endpoint {
         let (bound_listeners, bound) = bind_all(&runtime, &config)?;
         config.origins.set_own_ports(bound.https.iter().map(SocketAddr::port).collect());
         let (router, clock) = (router(&bound), Clock::start());
+        let (connections, pressure) = watch::channel(MemoryPressure::None);
         let mut handlers = Vec::new();
         for listener in bound_listeners {
             let limited = LimitedRouter {
@@ -132,11 +133,13 @@ impl Endpoint {
                 policy: Arc::clone(&listener.policy),
                 alt_svc: listener.alt_svc()?,
                 origins: Arc::clone(&config.origins),
+                pressure: pressure.clone(),
             };
             handlers.push((Arc::new(handler), listener));
         }
         endpoint.bound = bound;
-        let serving = serve(handlers, Handshakes::new(&config), stopped, ended);
+        let looking = h3::pieces::watch(Arc::clone(&config.memory), connections);
+        let serving = serve(handlers, Handshakes::new(&config), looking, (stopped, ended));
         let thread = std::thread::Builder::new().name("fulmar-http".into());
         endpoint.thread = Some(thread.spawn(move || runtime.block_on(serving))?);
         Ok(endpoint)
@@ -275,10 +278,11 @@ impl BoundListener {
 async fn serve(
     handlers: Vec<(Arc<RequestHandler>, BoundListener)>,
     handshakes: Handshakes,
-    stopping: watch::Receiver<bool>,
-    mut ended: watch::Receiver<bool>,
+    looking: impl Future<Output = ()> + Send + 'static,
+    (stopping, mut ended): (watch::Receiver<bool>, watch::Receiver<bool>),
 ) {
     let mut listening = JoinSet::new();
+    listening.spawn(looking);
     let mut quic = Vec::new();
     for (handler, listener) in handlers {
         quic.push(listener.quic.clone());

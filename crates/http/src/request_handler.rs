@@ -8,10 +8,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use axum::body::Body;
-use fulmar_broker::{ListenerPolicy, PeerIdentity};
+use fulmar_broker::{ListenerPolicy, MemoryPressure, PeerIdentity};
 use fulmar_transport::Handoff;
 use fulmar_transport::Origins;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use tokio::sync::watch;
 
 use crate::connection_slots::Activity;
 use crate::host_header;
@@ -26,6 +27,8 @@ pub(crate) struct RequestHandler {
     /// Alt-Svc announces HTTP/3; `None` where there are no pages.
     pub(crate) alt_svc: Option<HeaderValue>,
     pub(crate) origins: Arc<Origins>,
+    /// Changes each time that the process was seen to have too much memory.
+    pub(crate) pressure: watch::Receiver<MemoryPressure>,
 }
 
 /// The client that sent a request.

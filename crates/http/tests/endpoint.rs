@@ -13,7 +13,8 @@ use bytes::{Buf as _, Bytes};
 use fulmar_broker::auth::AccessControl;
 use fulmar_broker::storage::{NoStorage, Restored};
 use fulmar_broker::{
-    Broker, BrokerConfig, ClientStatistics, Limits as BrokerLimits, ListenerPolicy,
+    Broker, BrokerConfig, ClientStatistics, Limits as BrokerLimits, ListenerPolicy, MemoryGauge,
+    MemoryPressure,
 };
 use fulmar_congestion::Congestion;
 use fulmar_http::{Address, BodyBudget, Endpoint, EndpointConfig, Limits, Plain};
@@ -41,6 +42,7 @@ struct Site {
     roots: RootCertStore,
     /// The certificate of the `webtransport` address.
     short_lived: Arc<Identity>,
+    memory: Arc<MemoryGauge>,
 }
 
 fn identity() -> (Arc<Identity>, CertificateDer<'static>) {
@@ -109,9 +111,11 @@ fn start_with(address: SocketAddr, limits: Limits, bodies: BodyBudget) -> Site {
         limits,
         bodies,
         knows: None,
+        memory: Arc::clone(broker.memory_gauge()),
     };
     let endpoint = Endpoint::start(web, |_| router(), server.handoff()).unwrap();
-    Site { endpoint, server, roots, short_lived }
+    let memory = Arc::clone(broker.memory_gauge());
+    Site { endpoint, server, roots, short_lived, memory }
 }
 
 fn router() -> Router {
@@ -609,6 +613,30 @@ async fn is_alive((send, receive): &mut (quinn::SendStream, quinn::RecvStream)) 
 
 async fn is_given_up(connection: &quinn::Connection) {
     tokio::time::timeout(PATIENCE, connection.closed()).await.expect("nobody closes it");
+}
+
+#[tokio::test]
+async fn connections_with_many_pieces_give_way_while_memory_is_short_and_taken() {
+    let site = start();
+    let (suspect, mut sender) = site.dial().await;
+    let (honest, mut other) = site.dial().await;
+    while suspect.stats().frame_tx.stream < 1_200 {
+        assert_eq!(ask(&mut sender, Method::GET, "/", b"").await.0, StatusCode::OK);
+    }
+    let set = async {
+        loop {
+            site.memory.set(MemoryPressure::Rising);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let error = tokio::select! {
+        error = suspect.closed() => error,
+        () = set => unreachable!(),
+        () = tokio::time::sleep(PATIENCE) => panic!("nobody closes it"),
+    };
+    assert!(error.to_string().contains("too many pieces"), "{error}");
+    assert_eq!(honest.close_reason(), None);
+    assert_eq!(ask(&mut other, Method::GET, "/", b"").await.0, StatusCode::OK);
 }
 
 #[tokio::test]

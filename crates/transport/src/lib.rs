@@ -49,6 +49,6 @@ pub use listen::{can_listen, receive_buffer};
 pub use origin::Origins;
 pub use quic::{
     Due, HandshakePressure, Losses, NoServerId, QuicKeys, QuicSettings, RetryPolicy, ServerId,
-    Silence,
+    Silence, gives_way,
 };
 pub use server::Server;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use fulmar_broker::MemoryPressure;
 use fulmar_mqtt::{QoS, ReasonCode};
 use fulmar_transport::RetryPolicy;
 use fulmar_transport::tickets::Tickets;
@@ -388,6 +389,33 @@ async fn a_stranger_may_send_a_bounded_number_of_pieces() {
     }
     control.send(&subscribe("t", QoS::AtMostOnce)).await;
     assert_eq!(control.next().await, Seen::Suback);
+}
+
+/// Sends empty publications until they have made so many pieces.
+async fn send_pieces(connection: &quinn::Connection, pipe: &mut Pipe) {
+    while connection.stats().frame_tx.stream < 1_200 {
+        pipe.send(&publish("t", b"", 0)).await;
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn clients_with_many_pieces_on_several_streams_give_way_while_memory_is_short_and_taken() {
+    let site = Site::start(1, |_| {});
+    let (suspect, _control, _) = site.client(&hello("a")).await;
+    let mut data = Pipe::open(&suspect).await;
+    let (busy, mut control, _) = site.client(&hello("b")).await;
+    send_pieces(&suspect, &mut data).await;
+    send_pieces(&busy, &mut control).await;
+    control.send(&subscribe("t", QoS::AtMostOnce)).await;
+    assert_eq!(control.next().await, Seen::Suback, "all of its pieces have come");
+    let received = || site.broker.metrics().sum(|shard| &shard.messages_received);
+    site.eventually("all publications", |_| received() >= 2 * 1_150).await;
+    site.broker.set_memory_pressure(MemoryPressure::Rising);
+    let error = timeout(TIMEOUT, suspect.closed()).await.unwrap();
+    assert!(error.to_string().contains("too many pieces"), "{error}");
+    control.send(&subscribe("u", QoS::AtMostOnce)).await;
+    assert_eq!(control.next().await, Seen::Suback, "one with a single stream stays");
 }
 
 #[tokio::test]

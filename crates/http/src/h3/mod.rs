@@ -1,10 +1,11 @@
 //! HTTP/3 over QUIC, by quinn and h3, and WebTransport inside it.
 //!
 //! This module accepts and serves QUIC connections; `request` handles their streams, `session` WebTransport, `silence`
-//! the idle timeout, `receive_limit` the limits that h3 lacks, and `amplification_limit` how much may be sent to addresses that are
-//! not validated. `fulmar-transport` has MQTT directly over QUIC, at another port and with another ALPN protocol.
+//! the idle timeout, `receive_limit` the limits that h3 lacks, `pieces` which connections give way when memory runs short, and
+//! `amplification_limit` how much may be sent to addresses that are not validated. `fulmar-transport` has MQTT directly over QUIC, at another port and with another ALPN protocol.
 
 pub(crate) mod amplification_limit;
+pub(crate) mod pieces;
 mod receive_limit;
 mod request;
 mod session;
@@ -62,9 +63,10 @@ const DATAGRAM_BYTES: usize = 4 * 1024;
 /// WebTransport sessions per connection that the server announces; each also takes a request stream.
 const MAX_SESSIONS: u64 = 16;
 
-/// H3_NO_ERROR and H3_INTERNAL_ERROR (RFC 9114 section 8.1).
+/// H3_NO_ERROR, H3_INTERNAL_ERROR and H3_EXCESSIVE_LOAD (RFC 9114 section 8.1).
 const NO_ERROR: VarInt = VarInt::from_u32(0x100);
 const INTERNAL_ERROR: VarInt = VarInt::from_u32(0x102);
+const EXCESSIVE_LOAD: VarInt = VarInt::from_u32(0x107);
 
 /// QUIC's settings. Without `mtu_discovery` datagrams stay at 1200 bytes, which pass everywhere: trying larger
 /// ones costs each connection four, 5.5 KB each way and 0.7 s of a link of 64 kbit/s, to save 0.7 %.
@@ -286,7 +288,8 @@ async fn run(
         is_wide: AtomicBool::new(false),
     });
     let silent = silence::keep_time(&shared, limits.idle_timeout, parameters);
-    tokio::pin!(silent);
+    let too_many = pieces::too_many(&connection, handler.pressure.clone());
+    tokio::pin!(silent, too_many);
     let mut told = false;
     // Requests are counted here: h3 would wait for WebTransport streams, whose end it does not see.
     let mut open = JoinSet::new();
@@ -295,6 +298,13 @@ async fn run(
             accepted = http.accept() => accepted?,
             _ = open.join_next(), if !open.is_empty() => continue,
             () = &mut silent => break,
+            () = &mut too_many => {
+                handler.router.metrics.shed.fetch_add(1, Relaxed);
+                let peer = connection.remote_address();
+                info!(%peer, "HTTP/3 connection closed: memory is short, and this client has sent very many pieces of streams");
+                connection.close(EXCESSIVE_LOAD, b"too many pieces");
+                break;
+            }
             () = stopped(&mut stopping), if !told => {
                 told = true;
                 http.shutdown(0).await?;

@@ -34,9 +34,14 @@ fn seconds(seconds: u32) -> Duration {
 impl Config {
     /// How the budget for memory is divided.
     pub(crate) fn memory(&self) -> Parts {
-        // Checked when the configuration was read.
-        let parts = Parts::of(self.limits.memory.bytes().unwrap_or(u64::MAX));
+        let parts = Parts::of(self.memory_limit());
         self.store_part().map_or(parts, |store| store.lower(parts))
+    }
+
+    /// `[limits] memory` in bytes.
+    pub(crate) fn memory_limit(&self) -> u64 {
+        // Checked when the configuration was read.
+        self.limits.memory.bytes().unwrap_or(u64::MAX)
     }
 
     /// Bytes of request bodies that may be in memory.

@@ -87,8 +87,9 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
         let mut signals = signals;
         return super::cluster::run(config, &mut signals, &|server| reload(args, server));
     }
+    let limit = config.memory_limit();
     let server = Server::start(config)?;
-    let memory = Memory::start(server.broker()?)?;
+    let memory = Memory::start(server.broker()?, limit)?;
     announce(&listeners::ready_line(server.bound()))?;
     if let Some(file) = server.first_administrator() {
         show_first_login(file)?;

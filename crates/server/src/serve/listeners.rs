@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fulmar_broker::Broker;
+use fulmar_broker::{Broker, MemoryGauge};
 use fulmar_http::{Address, BodyBudget, Bound, Endpoint, EndpointConfig};
 use fulmar_transport::Origins;
 use fulmar_transport::proxy_protocol::Proxies;
@@ -121,7 +121,7 @@ pub(super) fn start_web(
     (certificates, challenges, keys): (&Certificates, Option<Arc<rustls::ServerConfig>>, QuicKeys),
     running: &Running,
     (platform, apis): (&platform::Running, axum::Router),
-    bodies: &BodyBudget,
+    (bodies, memory): (&BodyBudget, &Arc<MemoryGauge>),
     listeners: &Listeners,
 ) -> anyhow::Result<Endpoint> {
     let addresses = |name: &'static str, addresses: &[SocketAddr]| {
@@ -147,6 +147,7 @@ pub(super) fn start_web(
         limits: config.http.limits(&config.limits, config.memory()),
         bodies: bodies.clone(),
         knows: platform.knows(),
+        memory: Arc::clone(memory),
     };
     let has_platform = platform.get().is_some();
     let router = |bound: &Bound| {

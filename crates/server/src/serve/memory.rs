@@ -1,4 +1,4 @@
-//! Returns the memory of ended connections to the system.
+//! Returns the memory of ended connections to the system, and looks whether the process has more than `[limits] memory`.
 //!
 //! glibc's allocator keeps memory that is freed in the middle of the heap: after 1,000 QUIC clients have disconnected,
 //! a broker would stay as large as before. Twice per second, this module checks whether far fewer connections are open
@@ -16,20 +16,24 @@
 //! every five seconds, the module also checks how much resident memory is not in use, and returns it when that has grown
 //! by a few MiB.
 //!
+//! The accounts of `[limits] memory` keep the process below it. Not all that clients cause is counted, such as what a QUIC
+//! library keeps for pieces of streams. So resident memory is compared with the limit itself; close to it, connections that
+//! may be the reason are closed ([`Broker::set_memory_pressure`]).
+//!
 //! Nothing is returned for connections while connections begin and end at the same rate, because they reuse each other's memory. Many
 //! connections that end before the next check are not detected; the next ones reuse their memory.
 
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
-use fulmar_broker::{Broker, TransportKind};
+use fulmar_broker::{Broker, MemoryPressure, TransportKind};
 
 /// To be called before anything large is allocated.
 pub(super) use self::system::keep_large_off_the_heap;
-use self::system::{give_back, unused_bytes};
+use self::system::{give_back, resident_bytes, unused_bytes};
 
 /// Time between two checks.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -53,6 +57,12 @@ const WASTE_EVERY: u32 = 10;
 /// Growth of it that is worth returning.
 const LEAST_WASTE_BYTES: u64 = 4 << 20;
 
+/// Memory is short when only this share of the limit is left, as much may come until the next look; and it grows if it
+/// has grown by as much since.
+const MARGIN: u64 = 16;
+/// … and looks between two at which free pages are returned, to see what is in use.
+const TRIM_EVERY: u32 = 4;
+
 /// The thread that checks; dropping this ends it.
 pub(super) struct Memory {
     stop: Option<Sender<()>>,
@@ -60,13 +70,18 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    pub(super) fn start(broker: &Arc<Broker>) -> anyhow::Result<Memory> {
+    /// `limit`: [limits] memory in bytes.
+    pub(super) fn start(broker: &Arc<Broker>, limit: u64) -> anyhow::Result<Memory> {
         let (stop, stopped) = channel();
         let broker = Arc::downgrade(broker);
         let body = move || {
             let (mut watch, mut waste) = (Watch::default(), Waste::default());
+            let mut excess = Excess::new(limit);
             while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
-                let Some(open) = open(&broker) else { return };
+                let Some(broker) = broker.upgrade() else { return };
+                broker.set_memory_pressure(excess.look(resident_bytes, give_back));
+                let open = open(&broker);
+                drop(broker);
                 if watch.look(open) | waste.look(unused_bytes) {
                     tracing::debug!(open, "returning memory to the system");
                     give_back();
@@ -89,11 +104,55 @@ impl Drop for Memory {
     }
 }
 
-/// Connections open now; `None` without a broker.
-fn open(broker: &Weak<Broker>) -> Option<u64> {
-    let broker = broker.upgrade()?;
+/// Connections open now.
+fn open(broker: &Broker) -> u64 {
     let of = |kind: TransportKind| broker.metrics().sum(|shard| &shard.connections[kind.index()]);
-    Some(TransportKind::ALL.into_iter().map(of).sum())
+    TransportKind::ALL.into_iter().map(of).sum()
+}
+
+/// Compares resident memory with the limit.
+#[derive(Debug)]
+struct Excess {
+    limit: u64,
+    margin: u64,
+    /// What it was when it became short.
+    first: Option<u64>,
+    /// Looks since free pages were returned.
+    since: u32,
+}
+
+impl Excess {
+    fn new(limit: u64) -> Excess {
+        Excess { limit, margin: limit / MARGIN, first: None, since: 0 }
+    }
+
+    /// What is seen now. When memory is short, it returns free pages now and then, and looks again.
+    fn look(&mut self, resident: impl Fn() -> u64, give_back: impl Fn()) -> MemoryPressure {
+        let mut now = resident();
+        let most = self.limit - self.margin;
+        if now > most && self.since == 0 {
+            give_back();
+            now = resident();
+        }
+        if now <= most {
+            if self.first.take().is_some() {
+                tracing::info!("memory is no longer short");
+            }
+            self.since = 0;
+            return MemoryPressure::None;
+        }
+        self.since = (self.since + 1) % TRIM_EVERY;
+        if self.first.is_none() {
+            tracing::warn!(
+                resident = now,
+                limit = self.limit,
+                "memory is nearly as much as [limits] memory: QUIC connections whose clients have sent very many pieces of \
+                 streams are closed"
+            );
+        }
+        let first = *self.first.get_or_insert(now);
+        if now > first + self.margin { MemoryPressure::Rising } else { MemoryPressure::High }
+    }
 }
 
 /// Follows the number of connections.
@@ -181,13 +240,18 @@ mod system {
         unsafe { libc::malloc_trim(0) };
     }
 
-    /// Resident memory without a file that the allocator has not given to anybody.
-    pub(super) fn unused_bytes() -> u64 {
+    /// Resident memory without a file: not the program.
+    pub(super) fn resident_bytes() -> u64 {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
         let mut pages =
             statm.split_whitespace().skip(1).map_while(|field| field.parse::<u64>().ok());
         let (Some(resident), Some(shared)) = (pages.next(), pages.next()) else { return 0 };
-        let resident = resident.saturating_sub(shared) * rustix::param::page_size() as u64;
+        resident.saturating_sub(shared) * rustix::param::page_size() as u64
+    }
+
+    /// The part of it that the allocator has not given to anybody.
+    pub(super) fn unused_bytes() -> u64 {
+        let resident = resident_bytes();
         // SAFETY: it takes no pointer and locks the heap itself. mallinfo2() is missing in glibc before 2.33.
         let heap = unsafe { libc::mallinfo() };
         // Of each number, it has the lowest 32 bits. The difference is below 2 GiB.
@@ -209,6 +273,9 @@ mod system {
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 mod system {
     pub(super) fn give_back() {}
+    pub(super) fn resident_bytes() -> u64 {
+        0
+    }
     pub(super) fn unused_bytes() -> u64 {
         0
     }
@@ -268,6 +335,18 @@ mod tests {
         let mut look =
             |unused: u64| (0..WASTE_EVERY).filter(|_| waste.look(|| unused << 20)).count();
         assert_eq!([look(8), look(10), look(11), look(2), look(6)], [0, 0, 1, 0, 1]);
+    }
+
+    #[test]
+    fn memory_that_becomes_short_is_seen_and_whether_it_grows() {
+        use MemoryPressure::{High, None, Rising};
+        let returned = std::cell::Cell::new(0);
+        let mut excess = Excess::new(1600);
+        let mut look =
+            |resident: u64| excess.look(|| resident, || returned.set(returned.get() + 1));
+        let looks = [1500, 1501, 1600, 1602, 1590, 1590, 1500, 1900].map(&mut look);
+        assert_eq!(looks, [None, High, High, Rising, High, High, None, High]);
+        assert_eq!(returned.get(), 3, "when it becomes short, and at every fourth look");
     }
 
     #[test]

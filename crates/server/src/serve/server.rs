@@ -369,7 +369,8 @@ impl Parts {
             },
         )?;
         let apis = platform.router(store.as_ref()).merge(admin.router());
-        let web = listeners::start_web(config, tls, &running, (&platform, apis), &bodies, &shown)?;
+        let memory = (&bodies, broker.memory_gauge());
+        let web = listeners::start_web(config, tls, &running, (&platform, apis), memory, &shown)?;
         let wiring = coap::Wiring {
             broker: &broker,
             handoff: running.server.handoff(),

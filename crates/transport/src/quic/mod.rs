@@ -12,6 +12,7 @@ mod copies;
 mod initial_rtt;
 mod losses;
 mod peek;
+mod pieces;
 mod server_id;
 mod silence;
 mod socket;
@@ -22,7 +23,9 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fulmar_broker::{BrokerEvent, ListenerPolicy, LogLimiter, MemoryShare, Token, TransportKind};
+use fulmar_broker::{
+    BrokerEvent, ListenerPolicy, LogLimiter, MemoryPressure, MemoryShare, Token, TransportKind,
+};
 use quinn_proto::{
     Connection, ConnectionHandle, DatagramEvent, Endpoint, Incoming, ServerConfig, Transmit,
 };
@@ -30,6 +33,7 @@ use quinn_proto::{
 pub use admission::HandshakePressure;
 pub use config::{QuicKeys, QuicSettings, RetryPolicy};
 pub use losses::Losses;
+pub use pieces::gives_way;
 pub use server_id::{NoServerId, ServerId};
 pub use silence::{Due, Silence};
 
@@ -118,6 +122,8 @@ pub(crate) struct QuicShard {
     qlogs_left: usize,
     /// Packets of another node's connections.
     misrouted: LogLimiter,
+    /// The last look at the process' memory that was acted upon.
+    memory_seen: u32,
     closing: bool,
 }
 
@@ -165,6 +171,7 @@ impl QuicShard {
             copies: Waiting::new(),
             qlogs_left: MAX_QLOGS,
             misrouted: LogLimiter::default(),
+            memory_seen: 0,
             closing: false,
         })
     }
@@ -510,12 +517,27 @@ impl QuicShard {
         self.socket.send(transmit, &self.scratch[..transmit.size]);
     }
 
+    /// Closes connections that may be the reason that memory is short.
+    fn give_way(&mut self, io: &mut Io, now: Instant) {
+        let pressure = io.shard.broker().memory_gauge().look(&mut self.memory_seen);
+        if pressure == MemoryPressure::None {
+            return;
+        }
+        for at in 0..self.conns.len() {
+            let conn = self.conns[at].as_mut();
+            if conn.is_some_and(|conn| conn.give_way(io, pressure, now)) {
+                self.drive(io, at, now);
+            }
+        }
+    }
+
     /// Fires what is due.
     pub(crate) fn on_timeout(&mut self, io: &mut Io, now: Instant) {
         if self.read_again.take_if(|at| *at <= now).is_some() {
             self.on_event(io, true, now);
         }
         self.copies.send_due(&mut self.socket, now);
+        self.give_way(io, now);
         while let Some((at, key)) = self.timers.pop_due(now) {
             let Ok(index) = usize::try_from(key) else { continue };
             let Some(conn) = self.conns.get_mut(index).and_then(Option::as_mut) else { continue };

@@ -171,6 +171,7 @@ impl Keeper {
             renewed: Arc::clone(&renewed),
             lasts: Arc::clone(&lasts),
             status: Arc::clone(status),
+            unanswered: Mutex::new((0, sent)),
         };
         let thread = thread::Builder::new().name("fulmar-lease".into()).spawn(move || {
             let mut pause = RENEW;
@@ -239,20 +240,37 @@ struct Renewal {
     renewed: Arc<AtomicBool>,
     lasts: Arc<MayAcknowledge>,
     status: Arc<ClusterStatus>,
+    /// The last renewal by its number, and when it was sent first.
+    unanswered: Mutex<(u64, Instant)>,
 }
 
 impl Renewal {
+    /// When this renewal was sent first.
+    fn first_sent(&self, renewal: u64, now: Instant) -> Instant {
+        let mut unanswered = self.unanswered.lock();
+        if unanswered.0 != renewal {
+            *unanswered = (renewal, now);
+        }
+        unanswered.1
+    }
+
+    /// The record has this renewal, which was sent then.
+    fn succeeded(&self, lease: Lease, revision: u64, sent: Instant) {
+        *self.state.lock() = (lease, revision);
+        self.lasts.extend(sent + LEASE);
+        self.status.renewed(sent + LEASE);
+        self.renewed.store(true, Ordering::Relaxed);
+    }
+
     /// Once. Returns the pause until the next one, or `None` if the lease is lost.
     fn renew(&self) -> Option<Duration> {
         let (mut lease, revision) = self.state.lock().clone();
         lease.renewal += 1;
         let sent = Instant::now();
+        let first_sent = self.first_sent(lease.renewal, sent);
         match self.control.swap(KEY, &lease.bytes(), revision) {
             Ok(revision) => {
-                *self.state.lock() = (lease, revision);
-                self.lasts.extend(sent + LEASE);
-                self.status.renewed(sent + LEASE);
-                self.renewed.store(true, Ordering::Relaxed);
+                self.succeeded(lease, revision, sent);
                 return Some(RENEW);
             }
             Err(AppendError::Unknown(error)) => {
@@ -269,10 +287,11 @@ impl Renewal {
         let found = entry.as_ref().map(Lease::parse).unwrap_or_default();
         let newest = entry.map_or(0, |entry| entry.revision);
         if found.incarnation == lease.incarnation && found.node == lease.node {
-            let mut state = self.state.lock();
-            // A replica that is behind may answer with an older one.
-            if newest > state.1 {
-                *state = (found, newest);
+            if newest > revision && found.renewal == lease.renewal {
+                // NATS took longer than an attempt waits; its servers may do so for long.
+                self.succeeded(found, newest, first_sent);
+            } else if newest > revision {
+                *self.state.lock() = (found, newest);
             }
             return Some(RENEW_AGAIN);
         }

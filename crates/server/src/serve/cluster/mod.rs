@@ -222,7 +222,7 @@ impl Node {
     ) -> anyhow::Result<End> {
         let refused = Arc::clone(&taken.refused);
         let server = Server::start_in_cluster(self.config.clone(), taken)?;
-        let memory = Memory::start(server.broker()?)?;
+        let memory = Memory::start(server.broker()?, self.config.memory_limit())?;
         self.status.set_serves(true);
         announce(&listeners::ready_line(server.bound()))?;
         notify::ready();

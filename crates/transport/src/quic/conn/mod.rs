@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fulmar_broker::{
-    Connection as Core, ListenerPolicy, LostCause, MemoryShare, PeerIdentity, Shard, Token,
+    Connection as Core, ListenerPolicy, LostCause, MemoryPressure, MemoryShare, PeerIdentity,
+    Shard, Token,
 };
 use quinn_proto::{Connection, ConnectionHandle, Endpoint, Event, StreamEvent, VarInt};
 use rustls_pki_types::CertificateDer;
@@ -24,6 +25,7 @@ use smallvec::SmallVec;
 
 use super::config::QuicSettings;
 use super::copies::ConnCopies;
+use super::pieces;
 use super::silence::{Due, Silence};
 use super::timers::Armed;
 use crate::clock::Clock;
@@ -35,10 +37,6 @@ pub(in crate::quic) use unvalidated::{Arrival, MIN_DIRECT_BYTES, Proof, Sending,
 /// Bounds of the time that the end of a handshake waits for the client's first word. The lower one is
 /// the granularity of QUIC's timers (RFC 9002 section 6.1.2): no client repeats itself sooner.
 const HOLD: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(5)];
-
-/// Frames with data of streams that a client may send until it is let in. quinn keeps some 100 bytes for each piece that
-/// has a gap before it; a CONNECT of the largest size has a hundred pieces.
-const MAX_EARLY_FRAMES: u64 = 1024;
 
 /// A connection: quinn's state machine, the core's, and the state between them.
 pub(crate) struct QuicConn {
@@ -236,14 +234,31 @@ impl QuicConn {
         self.watch_path(io, now);
     }
 
-    /// Closes a connection whose client sends very many pieces before it is let in.
+    /// Closes a connection whose client sends very many pieces before it is let in: a CONNECT of the largest size has a
+    /// hundred.
     fn refuse_fragments(&mut self, now: Instant) {
         let is_unknown = self.full_window.is_some() && !self.inner.is_closed();
-        if is_unknown && self.inner.stats().frame_rx.stream > MAX_EARLY_FRAMES {
-            tracing::info!(peer = %self.inner.remote_address(), most = MAX_EARLY_FRAMES,
+        if is_unknown && self.inner.stats().frame_rx.stream > pieces::FEW {
+            tracing::info!(peer = %self.inner.remote_address(), most = pieces::FEW,
                 "QUIC connection closed: too many pieces of streams before CONNECT");
             self.inner.close(now, VarInt::from_u32(0), Bytes::from_static(b"too many pieces"));
         }
+    }
+
+    /// Closes the connection if it may be the reason that memory is short. Returns whether it did.
+    pub(crate) fn give_way(&mut self, io: &mut Io, pressure: MemoryPressure, now: Instant) -> bool {
+        let stats = self.inner.stats();
+        let (frames, datagrams) = (stats.frame_rx.stream, stats.udp_rx.datagrams);
+        if self.inner.is_closed()
+            || !pieces::gives_way(pressure, frames, datagrams, self.streams.len())
+        {
+            return false;
+        }
+        tracing::info!(peer = %self.inner.remote_address(), frames, datagrams,
+            "QUIC connection closed: memory is short, and this client has sent very many pieces of streams");
+        io.shard.metrics().partial_refused.add(1);
+        self.inner.close(now, VarInt::from_u32(0), Bytes::from_static(b"too many pieces"));
+        true
     }
 
     fn on_event(&mut self, io: &mut Io, event: Event, now: Instant) {
