@@ -22,6 +22,8 @@ pub struct Holder {
     renewed: Instant,
     /// When one was sent that has no answer.
     sent: Option<Instant>,
+    /// When the first one was sent since then.
+    first_sent: Option<Instant>,
     next: Instant,
 }
 
@@ -29,7 +31,7 @@ impl Holder {
     /// The lease taken by a change of the control record that was sent at `sent`, and has succeeded.
     #[must_use]
     pub fn new(sent: Instant) -> Holder {
-        Holder { renewed: sent, sent: None, next: sent + RENEW }
+        Holder { renewed: sent, sent: None, first_sent: None, next: sent + RENEW }
     }
 
     /// When the next renewal is to be sent.
@@ -41,12 +43,23 @@ impl Holder {
     /// A renewal is sent now.
     pub fn send(&mut self, now: Instant) {
         self.sent = Some(now);
+        self.first_sent.get_or_insert(now);
         self.next = now + RENEW;
     }
 
     /// The renewal that was sent last has succeeded. Returns until when the node may acknowledge.
     pub fn renewed(&mut self) -> Instant {
         if let Some(sent) = self.sent.take() {
+            self.renewed = sent;
+            self.first_sent = None;
+        }
+        self.until()
+    }
+
+    /// The control record shows that one of the renewals without an answer has succeeded: it counts as the first of them.
+    /// The servers may take longer than an attempt waits, each time. Returns until when the node may acknowledge.
+    pub fn found(&mut self) -> Instant {
+        if let Some(sent) = self.first_sent.take() {
             self.renewed = sent;
         }
         self.until()
@@ -147,6 +160,21 @@ mod tests {
         holder.unanswered(start + SECOND + SECOND / 5);
         assert_eq!(holder.next_renewal(), start + SECOND + SECOND / 5);
         assert_eq!(holder.renewed(), start + LEASE, "an answer that comes too late");
+    }
+
+    #[test]
+    fn a_renewal_that_is_found_later_counts_from_the_first_that_it_can_be() {
+        let start = Instant::now();
+        let mut holder = Holder::new(start);
+        for attempt in [SECOND, 2 * SECOND] {
+            holder.send(start + attempt);
+            holder.unanswered(start + attempt);
+        }
+        assert_eq!(holder.found(), start + SECOND + LEASE);
+        assert_eq!(holder.found(), start + SECOND + LEASE, "none was sent since");
+        holder.send(start + 4 * SECOND);
+        assert_eq!(holder.renewed(), start + 4 * SECOND + LEASE);
+        assert_eq!(holder.found(), start + 4 * SECOND + LEASE, "the same one");
     }
 
     /// Looks, with an answer at once.

@@ -463,9 +463,10 @@ fn renewed(keeper: &mut Keeper, answer: &Answer, incarnation: u64, now: Instant)
             keeper.holder.renewed();
             true
         }
-        // An earlier renewal, whose answer was lost.
+        // An earlier renewal, whose answer was lost or late.
         Answer::Swapped(Err((revision, Some(control)))) if control.incarnation == incarnation => {
             keeper.revision = *revision;
+            keeper.holder.found();
             keeper.holder.unanswered(now + RENEW_AGAIN);
             true
         }

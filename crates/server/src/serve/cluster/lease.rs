@@ -10,7 +10,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use fulmar_cluster::{LEASE, RENEW};
+use fulmar_cluster::{Holder, LEASE, RENEW};
 use fulmar_cluster_nats::{AppendError, Control, Entry};
 use fulmar_store::Lease as MayAcknowledge;
 use parking_lot::Mutex;
@@ -164,14 +164,14 @@ impl Keeper {
         let state = Arc::new(Mutex::new((lease, revision)));
         let lost = Lost::default();
         let renewed = Arc::new(AtomicBool::new(true));
-        let renewal = Renewal {
+        let mut renewal = Renewal {
             control: control.clone(),
             state: Arc::clone(&state),
             lost: Arc::clone(&lost),
             renewed: Arc::clone(&renewed),
             lasts: Arc::clone(&lasts),
             status: Arc::clone(status),
-            unanswered: Mutex::new((0, sent)),
+            holder: Holder::new(sent),
         };
         let thread = thread::Builder::new().name("fulmar-lease".into()).spawn(move || {
             let mut pause = RENEW;
@@ -240,37 +240,19 @@ struct Renewal {
     renewed: Arc<AtomicBool>,
     lasts: Arc<MayAcknowledge>,
     status: Arc<ClusterStatus>,
-    /// The last renewal by its number, and when it was sent first.
-    unanswered: Mutex<(u64, Instant)>,
+    holder: Holder,
 }
 
 impl Renewal {
-    /// When this renewal was sent first.
-    fn first_sent(&self, renewal: u64, now: Instant) -> Instant {
-        let mut unanswered = self.unanswered.lock();
-        if unanswered.0 != renewal {
-            *unanswered = (renewal, now);
-        }
-        unanswered.1
-    }
-
-    /// The record has this renewal, which was sent then.
-    fn succeeded(&self, lease: Lease, revision: u64, sent: Instant) {
-        *self.state.lock() = (lease, revision);
-        self.lasts.extend(sent + LEASE);
-        self.status.renewed(sent + LEASE);
-        self.renewed.store(true, Ordering::Relaxed);
-    }
-
     /// Once. Returns the pause until the next one, or `None` if the lease is lost.
-    fn renew(&self) -> Option<Duration> {
+    fn renew(&mut self) -> Option<Duration> {
         let (mut lease, revision) = self.state.lock().clone();
         lease.renewal += 1;
-        let sent = Instant::now();
-        let first_sent = self.first_sent(lease.renewal, sent);
+        self.holder.send(Instant::now());
         match self.control.swap(KEY, &lease.bytes(), revision) {
             Ok(revision) => {
-                self.succeeded(lease, revision, sent);
+                let until = self.holder.renewed();
+                self.succeeded(lease, revision, until);
                 return Some(RENEW);
             }
             Err(AppendError::Unknown(error)) => {
@@ -280,27 +262,34 @@ impl Renewal {
                 }
                 return Some(RENEW_AGAIN);
             }
-            // Perhaps by this node: an earlier attempt whose answer was lost.
+            // Perhaps by this node: an earlier attempt whose answer was lost or late.
             Err(AppendError::Refused(_)) => {}
         }
         let Ok(entry) = self.control.get(KEY) else { return Some(RENEW_AGAIN) };
         let found = entry.as_ref().map(Lease::parse).unwrap_or_default();
         let newest = entry.map_or(0, |entry| entry.revision);
-        if found.incarnation == lease.incarnation && found.node == lease.node {
-            if newest > revision && found.renewal == lease.renewal {
-                // NATS took longer than an attempt waits; its servers may do so for long.
-                self.succeeded(found, newest, first_sent);
-            } else if newest > revision {
-                *self.state.lock() = (found, newest);
-            }
+        if newest <= revision {
             return Some(RENEW_AGAIN);
         }
-        if newest <= revision {
+        if found.incarnation == lease.incarnation && found.node == lease.node {
+            let until = self.holder.found();
+            self.succeeded(found, newest, until);
             return Some(RENEW_AGAIN);
         }
         self.lasts.end();
         *self.lost.lock() = Some(format!("{} serves", found.shown()));
         None
+    }
+
+    /// This is the record now, and the node may acknowledge until then.
+    fn succeeded(&self, lease: Lease, revision: u64, until: Instant) {
+        *self.state.lock() = (lease, revision);
+        self.lasts.extend(until);
+        self.status.renewed(until);
+        // Found so late that it is over: not yet.
+        if until > Instant::now() {
+            self.renewed.store(true, Ordering::Relaxed);
+        }
     }
 }
 
