@@ -57,9 +57,11 @@ const WASTE_EVERY: u32 = 10;
 /// Growth of it that is worth returning.
 const LEAST_WASTE_BYTES: u64 = 4 << 20;
 
-/// Memory is short when only this share of the limit is left, as much may come until the next look; and it grows if it
-/// has grown by as much since.
-const MARGIN: u64 = 16;
+/// Memory is short when only this share of the limit is left: until the next look and the end of what is closed then, a
+/// hundred megabytes may come. It is short until less than half of the limit is used, and more is taken if it has grown by a
+/// part of that share.
+const MARGIN: u64 = 8;
+const RISE: u64 = 4;
 /// … and looks between two at which free pages are returned, to see what is in use.
 const TRIM_EVERY: u32 = 4;
 
@@ -114,7 +116,6 @@ fn open(broker: &Broker) -> u64 {
 #[derive(Debug)]
 struct Excess {
     limit: u64,
-    margin: u64,
     /// What it was when it became short.
     first: Option<u64>,
     /// Looks since free pages were returned.
@@ -123,18 +124,19 @@ struct Excess {
 
 impl Excess {
     fn new(limit: u64) -> Excess {
-        Excess { limit, margin: limit / MARGIN, first: None, since: 0 }
+        Excess { limit, first: None, since: 0 }
     }
 
-    /// What is seen now. When memory is short, it returns free pages now and then, and looks again.
+    /// What is seen now. Before memory counts as short, and now and then while it is, free pages are returned.
     fn look(&mut self, resident: impl Fn() -> u64, give_back: impl Fn()) -> MemoryPressure {
-        let mut now = resident();
-        let most = self.limit - self.margin;
+        let (mut now, margin) = (resident(), self.limit / MARGIN);
+        let most = self.limit - margin;
         if now > most && self.since == 0 {
             give_back();
             now = resident();
         }
-        if now <= most {
+        let enough = if self.first.is_some() { self.limit / 2 } else { most };
+        if now <= enough {
             if self.first.take().is_some() {
                 tracing::info!("memory is no longer short");
             }
@@ -151,76 +153,7 @@ impl Excess {
             );
         }
         let first = *self.first.get_or_insert(now);
-        if now > first + self.margin { MemoryPressure::Rising } else { MemoryPressure::High }
-    }
-}
-
-/// Follows the number of connections.
-#[derive(Debug, Default)]
-struct Watch {
-    /// Maximum since memory was returned.
-    most: u64,
-    /// At the last check.
-    last: u64,
-    /// Checks at which there were far fewer, and fewer at each.
-    waited: u32,
-    /// Checks since there were far fewer, or since the start.
-    since: u32,
-}
-
-impl Watch {
-    /// Whether to return memory, with this number of open connections.
-    fn look(&mut self, open: u64) -> bool {
-        self.since = self.since.saturating_add(1);
-        let shrunk = self.has_shrunk(open);
-        if shrunk {
-            self.since = 0;
-        }
-        shrunk || AGAIN_AFTER.contains(&self.since)
-    }
-
-    /// Whether enough connections have ended that returning memory is worth it, and no more are ending.
-    fn has_shrunk(&mut self, open: u64) -> bool {
-        self.most = self.most.max(open);
-        let ending = open < self.last;
-        self.last = open;
-        if self.most - open < LEAST.max(self.most / SHARE) {
-            self.waited = 0;
-            return false;
-        }
-        self.waited += 1;
-        if ending && self.waited <= MOST_WAITED {
-            return false;
-        }
-        (self.most, self.waited) = (open, 0);
-        true
-    }
-}
-
-/// Follows resident memory that is not in use.
-#[derive(Debug, Default)]
-struct Waste {
-    checks: u32,
-    /// What could not be returned: pages in which something is in use.
-    stays: u64,
-}
-
-impl Waste {
-    /// Whether to return memory; `unused` is asked only at some of the checks.
-    fn look(&mut self, unused: impl Fn() -> u64) -> bool {
-        self.checks += 1;
-        if self.checks < WASTE_EVERY {
-            return false;
-        }
-        self.checks = 0;
-        let unused = unused();
-        self.stays = self.stays.min(unused);
-        unused >= self.stays + LEAST_WASTE_BYTES
-    }
-
-    /// Memory was returned, and this stays.
-    fn returned(&mut self, unused: u64) {
-        self.stays = unused;
+        if now > first + margin / RISE { MemoryPressure::Rising } else { MemoryPressure::High }
     }
 }
 
@@ -344,8 +277,8 @@ mod tests {
         let mut excess = Excess::new(1600);
         let mut look =
             |resident: u64| excess.look(|| resident, || returned.set(returned.get() + 1));
-        let looks = [1500, 1501, 1600, 1602, 1590, 1590, 1500, 1900].map(&mut look);
-        assert_eq!(looks, [None, High, High, Rising, High, High, None, High]);
+        let looks = [1400, 1401, 1450, 1452, 1390, 1410, 801, 800, 1400, 1500].map(&mut look);
+        assert_eq!(looks, [None, High, High, Rising, High, High, High, None, None, High]);
         assert_eq!(returned.get(), 3, "when it becomes short, and at every fourth look");
     }
 
