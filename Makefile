@@ -335,11 +335,12 @@ bench-packaged: needs web $(DIST_VENV)/ready ## Compare the program that package
 	$(DIST_ENV) VARIANTS=full scripts/dist/compile $(PROGRAMS) $(HERE)
 	benches/compare.py --fulmar $(TARGET)/release/fulmar --packaged $(PROGRAMS)/$(HERE)/full/fulmar --rounds 5
 
-# nats-server comes with the tests' Python packages.
+# nats-server comes with the tests' Python packages. RMQTT's cluster is beside ours if
+# `benches/peers/build target/peers cluster` has built a node of it.
 .PHONY: bench-cluster
 bench-cluster: needs $(VENV)/ready ## Compare a broker alone with a cluster: rates, acknowledgements, CPU of each part; instructions with valgrind
 	cargo build --release --locked --package fulmar
-	$(VENV)/bin/python benches/cluster.py --fulmar $(TARGET)/release/fulmar
+	$(VENV)/bin/python benches/cluster.py --fulmar $(TARGET)/release/fulmar $(addprefix --rmqtt ,$(wildcard target/peers/bin/rmqtt-cluster))
 	@if command -v valgrind >/dev/null; then $(VENV)/bin/python benches/cluster.py --fulmar $(TARGET)/release/fulmar --instructions; \
 		else echo "instructions: NOT COUNTED: valgrind is missing"; fi
 

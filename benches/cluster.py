@@ -3,8 +3,11 @@
 
 Each message is durable: sessions outlive their connections, and at QoS 1 a publisher's acknowledgement waits for the
 disk, of the broker or of a majority of the NATS servers. Rounds are interleaved. The CPU time of each part is told
-apart: the node that serves, those that stand by, the NATS servers, and the load generator (`fulmar bench`). How long
+apart: the node that serves, the other nodes, the NATS servers, and the load generator (`fulmar bench`). How long
 acknowledgements take is measured by a client of its own meanwhile (acknowledgements.py).
+
+--rmqtt PROGRAM: also a raft cluster of three RMQTT nodes (`benches/peers/build target/peers cluster`) under the same load.
+It is not like for like: RMQTT acknowledges what one node has in memory. All its nodes serve clients; here, one has the load.
 
 Everything shares one machine's processors and disk, so a cluster shows what its parts cost together, not what three
 machines carry; benches/cluster_capacity.py computes that.
@@ -19,10 +22,12 @@ nats-server must be in the path.
 import argparse
 import ctypes
 import datetime
+import functools
 import json
 import os
 import pathlib
 import platform
+import socket
 import statistics
 import struct
 import subprocess
@@ -35,6 +40,7 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests/interop"))
 
+import ports  # noqa: E402
 from acknowledgements import Publisher, quantile  # noqa: E402
 from cluster_nodes import Node, wait_serving  # noqa: E402
 from nats_servers import Servers  # noqa: E402
@@ -53,6 +59,8 @@ COUNTED = {
     "one client, one message at a time": ["pairs", "-n", "1", "--window", "1", "--burst", "1"],
 }
 QUANTILES = [0.5, 0.95, 0.99, 1.0]
+RMQTT_NOTE = "RMQTT is not like for like: it acknowledges what one node has in memory, Fulmar what is on disks. For its CPU per " \
+             "message, messages follow from the generator's rate."
 NO_SERVERS = types.SimpleNamespace(addresses=list, monitoring=list)
 
 
@@ -124,7 +132,7 @@ class Cluster:
     def groups(self):
         others = [node.process.pid for node in self.nodes if node is not self.serving]
         servers = [process.pid for process in self.servers.processes]
-        return {"serving": Group([self.serving.process.pid]), "standing by": Group(others),
+        return {"serving": Group([self.serving.process.pid]), "other nodes": Group(others),
                 "NATS servers": Group(servers)}
 
     def messages(self):
@@ -137,6 +145,61 @@ class Cluster:
         for node in self.nodes:
             node.close()
         self.servers.close()
+
+
+class Rmqtt:
+    """Three nodes of RMQTT; the one that has the load leads raft."""
+
+    name = "RMQTT, raft cluster of 3, in memory"
+    start_s = 60
+
+    def __init__(self, program, count=3):
+        self.folder = tempfile.TemporaryDirectory(prefix="fulmar-rmqtt-")
+        taken = ports.take(3 * count)
+        self.ports = taken[:count]
+        grpc, raft = (",".join(f"127.0.0.1:{port}" for port in taken[at:at + count]) for at in (count, 2 * count))
+        self.processes = []
+        try:
+            for number, port in enumerate(self.ports, 1):
+                with open(pathlib.Path(self.folder.name, f"log{number}"), "wb") as log:
+                    command = [program, str(number), f"127.0.0.1:{port}", grpc, raft]
+                    self.processes.append(subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder.name))
+            for process, port in zip(self.processes, self.ports):
+                self.wait_listening(process, port)
+        except BaseException:
+            self.close()
+            raise
+
+    def wait_listening(self, process, port):
+        """A node listens once the cluster has answered it."""
+        end = time.monotonic() + self.start_s
+        while time.monotonic() < end and process.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                return
+            except OSError:
+                time.sleep(0.1)
+        logs = [file.read_text()[-1000:] for file in sorted(pathlib.Path(self.folder.name).iterdir())]
+        raise RuntimeError("a node of RMQTT did not start:\n" + "\n".join(logs))
+
+    port = property(lambda self: self.ports[0])
+
+    def groups(self):
+        first, *others = (process.pid for process in self.processes)
+        return {"serving": Group([first]), "other nodes": Group(others)}
+
+    def messages(self):
+        """Unknown: nothing in this program shows its counters."""
+        return None
+
+    def log_bytes(self):
+        return None
+
+    def close(self):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        self.folder.cleanup()
 
 
 def received(node):
@@ -170,8 +233,9 @@ def measure(generator, target, scenario, seconds):
     report["acknowledged_samples"] = len(times)
     used = {name: group.cpu_s() - before[name] for name, group in groups.items()}
     # It has measured itself without its second of warming up.
-    used["generator"] = report["generator_cpu_s"] * (report["seconds"] + 1) / report["seconds"]
-    messages = target.messages() - messages
+    whole = (report["seconds"] + 1) / report["seconds"]
+    used["generator"] = report["generator_cpu_s"] * whole
+    messages = report["published"] * whole + len(times) if messages is None else target.messages() - messages
     report["log_bytes"] = None if log_bytes is None else (target.log_bytes() - log_bytes) / max(messages, 1)
     report["cpu_us"] = {name: cpu * 1e6 / max(messages, 1) for name, cpu in used.items()}
     return report
@@ -179,6 +243,8 @@ def measure(generator, target, scenario, seconds):
 
 def rounds(options):
     targets = [Alone, Cluster]
+    if options.rmqtt:
+        targets.append(functools.partial(Rmqtt, options.rmqtt))
     cells = {}
     for number in range(options.rounds):
         for make in targets:
@@ -200,7 +266,7 @@ def summary(report):
 
 def table(cells):
     rows = [
-        "| load, QoS 1, durable | | messages/s (range) | acknowledged after ms: p50 / p95 / p99 / worst | CPU µs per message: serving | standing by |"
+        "| load, QoS 1, durable | | messages/s (range) | acknowledged after ms: p50 / p95 / p99 / worst | CPU µs per message: serving | other nodes |"
         " NATS servers | generator | log: B per message |", "|---|---|---|---|---|---|---|---|---|",
     ]
     for (scenario, name), reports in sorted(cells.items(), key=lambda cell: list(SCENARIOS).index(cell[0][0])):
@@ -210,7 +276,7 @@ def table(cells):
         rates = [report["delivered_per_s"] for report in reports]
         spread = f" ({min(rates):,.0f} to {max(rates):,.0f})" if len(rates) > 1 else ""
         times = " / ".join(f"{middle(lambda r, q=q: r['acknowledged_ms'][str(q)]):.2f}" for q in QUANTILES)
-        parts = ["serving", "standing by", "NATS servers", "generator"]
+        parts = ["serving", "other nodes", "NATS servers", "generator"]
         cpu = [f"{middle(lambda r, p=p: r['cpu_us'][p]):.1f}" if p in reports[0]["cpu_us"] else "-" for p in parts]
         cpu.append("-" if reports[0]["log_bytes"] is None else f"{middle(lambda r: r['log_bytes']):.0f}")
         rows.append(f"| {scenario} | {name} | {statistics.median(rates):,.0f}{spread} | {times} | {' | '.join(cpu)} |")
@@ -279,6 +345,7 @@ def arguments():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=5)
     parser.add_argument("--instructions", action="store_true")
+    parser.add_argument("--rmqtt", type=pathlib.Path, help="a node of RMQTT's cluster: target/peers/bin/rmqtt-cluster")
     parser.add_argument("--before", type=pathlib.Path, help="another program, with --instructions")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench-results")
     return parser.parse_args()
@@ -289,6 +356,7 @@ def main():
         without_auxv(sys.argv[2:])
     options = arguments()
     options.fulmar = options.fulmar.resolve()
+    options.rmqtt = options.rmqtt and options.rmqtt.resolve()
     os.environ["FULMAR_BIN"] = str(options.fulmar)
     about = f"{os.cpu_count()} cores, Linux {platform.release()}, {datetime.datetime.now(datetime.timezone.utc):%F %T} UTC, " \
             f"load average {os.getloadavg()[0]:.1f}; {options.rounds} rounds of {options.seconds} s, 64 B payload, medians"
@@ -297,7 +365,7 @@ def main():
         name = "cluster-instructions"
     else:
         cells = rounds(options)
-        text, name = table(cells), "cluster"
+        text, name = table(cells) + (f"\n\n{RMQTT_NOTE}" if options.rmqtt else ""), "cluster"
         found = [{"load": load, "target": target, "runs": runs} for (load, target), runs in cells.items()]
     print(f"{about}\n\n{text}")
     options.out.mkdir(parents=True, exist_ok=True)
