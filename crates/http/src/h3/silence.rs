@@ -10,6 +10,7 @@
 
 use std::any::Any;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use fulmar_transport::{Due, Silence};
@@ -29,18 +30,23 @@ const RESERVED_STREAM: u8 = 0x21;
 /// If a client grants no stream for this long, it cannot be asked for an acknowledgement.
 const ASK: Duration = Duration::from_secs(1);
 
+/// The idle timeout of clients that have not shown a token or logged in: a client that has vanished says no more over QUIC
+/// than one that waits.
+const STRANGERS_SILENCE: Duration = Duration::from_secs(40);
+
 /// Logged-in MQTT clients that have sent this much get the connection's full window.
 const WIDE_FROM_BYTES: u64 = super::STRANGERS_WINDOW_BYTES as u64 / 2;
 
 /// Returns when nothing was received for longer than the client's sessions allow, or, without a Keep Alive, for
-/// `limit`.
+/// `limit`, or less from strangers.
 pub(super) async fn keep_time(
     shared: &Shared,
     limit: Duration,
     parameters: Option<TransportParameters>,
 ) {
     let connection = &shared.connection;
-    let mut silence = Silence::new(Instant::now(), limit);
+    let strangers = limit.min(STRANGERS_SILENCE);
+    let mut silence = Silence::new(Instant::now(), strangers);
     if let Some(parameters) = &parameters {
         silence.learn(parameters);
     }
@@ -57,6 +63,7 @@ pub(super) async fn keep_time(
             // The broker has accepted a client, and it sends a lot. Announcing the window wakes those that do not.
             shared.widen();
         }
+        silence.set_limit(if shared.is_wide.load(Relaxed) { limit } else { strangers });
         let next = silence.next(allowed, connection.rtt());
         match next {
             Some((at, Due::GiveUp)) if at <= now => return,

@@ -39,8 +39,13 @@ impl Silence {
     /// For a connection that has just received a packet, at a listener with this idle timeout.
     #[must_use]
     pub fn new(now: Instant, limit: Duration) -> Silence {
-        let limit_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
+        let limit_ms = milliseconds(limit);
         Silence { received_at: now, limit_ms, clients_ms: u32::MAX, pinged: false }
+    }
+
+    /// The idle timeout is another one now.
+    pub fn set_limit(&mut self, limit: Duration) {
+        self.limit_ms = milliseconds(limit);
     }
 
     /// A datagram for the connection was received.
@@ -90,6 +95,10 @@ impl Silence {
     fn after(&self, ms: u32, rtt: Duration) -> Instant {
         self.received_at + Duration::from_millis(ms.into()).max(rtt * 4)
     }
+}
+
+fn milliseconds(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
 }
 
 /// The idle timeout among transport parameters, 0 for none. quinn has no other way to read it than to
