@@ -130,6 +130,9 @@ pub(crate) fn put(
 ) -> Result<()> {
     let (key, columns): (Key, Columns) = (decode(key)?, decode(value)?);
     if key.table == SEQUENCE {
+        if !is_sequence(tables, &key, &columns) {
+            return Err(unknown(&key));
+        }
         let sql = "DELETE FROM sqlite_sequence WHERE name IS ?1";
         connection.prepare_cached(sql)?.execute(params_from_iter(&key.columns))?;
     } else {
@@ -146,6 +149,13 @@ pub(crate) fn remove(connection: &Connection, tables: &[Table], key: &[u8]) -> R
     };
     let sql = format!("DELETE FROM \"{}\" WHERE {}", table.name, table.has_key());
     connection.prepare_cached(&sql)?.execute(params_from_iter(&key.columns)).map(drop)
+}
+
+/// Whether this is the highest number that one of the tables has given out.
+fn is_sequence(tables: &[&'static str], key: &Key, columns: &Columns) -> bool {
+    let [Value::Text(table)] = &key.columns[..] else { return false };
+    let [(name, of), (seq, Value::Integer(_))] = &columns[..] else { return false };
+    tables.contains(&table.as_str()) && name == "name" && *of == key.columns[0] && seq == "seq"
 }
 
 fn known(tables: &[&'static str], key: &Key) -> Result<()> {

@@ -157,6 +157,75 @@ impl Excess {
     }
 }
 
+/// Follows the number of connections.
+#[derive(Debug, Default)]
+struct Watch {
+    /// Maximum since memory was returned.
+    most: u64,
+    /// At the last check.
+    last: u64,
+    /// Checks at which there were far fewer, and fewer at each.
+    waited: u32,
+    /// Checks since there were far fewer, or since the start.
+    since: u32,
+}
+
+impl Watch {
+    /// Whether to return memory, with this number of open connections.
+    fn look(&mut self, open: u64) -> bool {
+        self.since = self.since.saturating_add(1);
+        let shrunk = self.has_shrunk(open);
+        if shrunk {
+            self.since = 0;
+        }
+        shrunk || AGAIN_AFTER.contains(&self.since)
+    }
+
+    /// Whether enough connections have ended that returning memory is worth it, and no more are ending.
+    fn has_shrunk(&mut self, open: u64) -> bool {
+        self.most = self.most.max(open);
+        let ending = open < self.last;
+        self.last = open;
+        if self.most - open < LEAST.max(self.most / SHARE) {
+            self.waited = 0;
+            return false;
+        }
+        self.waited += 1;
+        if ending && self.waited <= MOST_WAITED {
+            return false;
+        }
+        (self.most, self.waited) = (open, 0);
+        true
+    }
+}
+
+/// Follows resident memory that is not in use.
+#[derive(Debug, Default)]
+struct Waste {
+    checks: u32,
+    /// What could not be returned: pages in which something is in use.
+    stays: u64,
+}
+
+impl Waste {
+    /// Whether to return memory; `unused` is asked only at some of the checks.
+    fn look(&mut self, unused: impl Fn() -> u64) -> bool {
+        self.checks += 1;
+        if self.checks < WASTE_EVERY {
+            return false;
+        }
+        self.checks = 0;
+        let unused = unused();
+        self.stays = self.stays.min(unused);
+        unused >= self.stays + LEAST_WASTE_BYTES
+    }
+
+    /// Memory was returned, and this stays.
+    fn returned(&mut self, unused: u64) {
+        self.stays = unused;
+    }
+}
+
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[allow(unsafe_code)]
 mod system {

@@ -88,9 +88,15 @@ mod tests {
 
     #[test]
     fn a_number_with_leading_zeros_is_the_number() {
-        let translation = run(&[("m.conf", "max_topic_alias 0941\n")]);
+        let text = "max_topic_alias 0941\nmax_queued_bytes 007\nmax_inflight_messages 08\nmax_queued_messages 09\n\
+                    message_size_limit 0100\nmax_keepalive 011\nsys_interval 012\nmax_connections 013\n";
+        let translation = run(&[("m.conf", text)]);
         let config: toml::Table = translation.files[0].contents.parse().unwrap();
-        assert_eq!(config["limits"]["topic_alias_maximum"].as_integer(), Some(941));
+        let limits = &config["limits"];
+        assert_eq!(limits["topic_alias_maximum"].as_integer(), Some(941));
+        assert_eq!(limits["max_queued_bytes"].as_integer(), Some(7));
+        assert_eq!(limits["max_keep_alive_s"].as_integer(), Some(11));
+        assert_eq!(config["sys"]["interval_s"].as_integer(), Some(12));
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub(super) fn translate(
         set(line, "limits", "max_queued_messages", value.to_string());
     }
     if let Some(line) = conf.global.get("max_queued_bytes").filter(|line| number(line) > 0) {
-        set(line, "limits", "max_queued_bytes", line.value.clone());
+        set(line, "limits", "max_queued_bytes", number(line).to_string());
     }
     let packet = conf.global.get("max_packet_size");
     let payload = conf.global.get("message_size_limit").filter(|line| number(line) > 0);
