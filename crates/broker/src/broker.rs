@@ -1,6 +1,5 @@
 //! What all workers share: the tree, retained messages, sessions, limits, counters.
 
-use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -421,7 +420,7 @@ impl Broker {
             return;
         }
         state.housekeeping_at = Some(at);
-        self.deadlines.lock().sessions.push(Reverse(Due { at, session: Arc::clone(session) }));
+        self.deadlines.lock().add(Due { at, session: Arc::clone(session) });
         self.housekeeping_due(at);
     }
 

@@ -109,7 +109,7 @@ impl SessionState {
         if flow.stream.is_none() {
             return false;
         }
-        if flow.outbox.len() >= most || !self.may_output(index) {
+        if flow.outbox.len() >= most || !self.may_output_more(index, publication.size()) {
             turn.metrics().messages_dropped_qos0.add(1);
             return false;
         }

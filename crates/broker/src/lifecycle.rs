@@ -121,6 +121,9 @@ pub(crate) fn open(
             state.awaited_by = Some(request.attachment);
             return Err(NotOpened::NotYet(state.attachment.is_some()));
         }
+        if !may_have_will(&state, turn, &request) {
+            return Err(NotOpened::NoMemory);
+        }
         if let Some(old) = state.attachment.take() {
             taken_over = true;
             turn.notify(old, BrokerEvent::TakenOver);
@@ -160,6 +163,18 @@ pub(crate) fn open(
     attach(&mut session.lock(), &session, turn, request);
     sessions.insert(session.client_id().into(), Arc::clone(&session));
     Ok(Opened { session, present: false, due_will, taken_over })
+}
+
+/// Wills of this size or less need no memory of their own: a session takes about as much.
+const MAX_FREE_WILL_BYTES: usize = 1024;
+
+/// Whether there is memory for the will with which a session is resumed or replaced, if that is longer than the one before.
+/// Short wills always have it: sessions that exist are resumed.
+fn may_have_will(state: &SessionState, turn: &Turn, request: &OpenRequest<'_>) -> bool {
+    let bytes = |will: &Option<Arc<Will>>| will.as_ref().map_or(0, |will| will.bytes());
+    let (before, now) = (bytes(&state.will), bytes(&request.will));
+    let owner = || turn.broker.memory().owner(request.username.as_deref(), request.site);
+    now <= before.max(MAX_FREE_WILL_BYTES) || owner().has_room(Account::Sessions, now - before)
 }
 
 /// Whether an external user's session may have queued messages that the user may no longer receive.

@@ -84,6 +84,12 @@ impl<'a> Publication<'a> {
     }
 
     /// The shared form, made at the first call.
+    /// Bytes of topic, properties and payload.
+    #[inline]
+    pub(crate) fn size(&self) -> usize {
+        self.parts.topic.len() + self.parts.properties.len() + self.parts.payload.len()
+    }
+
     pub(crate) fn message(&mut self, broker: &Broker) -> Arc<Message> {
         let message = self.message.get_or_insert_with(|| {
             let message = Message::new(broker.next_message_id(), &self.parts);

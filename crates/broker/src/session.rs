@@ -58,6 +58,11 @@ impl Session {
     pub(crate) fn lock(&self) -> MutexGuard<'_, SessionState> {
         self.state.lock()
     }
+
+    /// `None` while somebody else has it.
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, SessionState>> {
+        self.state.try_lock()
+    }
 }
 
 /// A subscription as stored in its session.
@@ -192,6 +197,14 @@ impl SessionState {
                 .memory
                 .as_ref()
                 .is_none_or(|memory| memory.owner().has_room(Account::Output, FREE_OUTPUT))
+    }
+
+    /// The same for a message of this size, which may be dropped.
+    #[inline]
+    pub(crate) fn may_output_more(&self, index: usize, bytes: usize) -> bool {
+        let has_room = |memory: &Charge| memory.owner().has_room(Account::Output, bytes);
+        self.flows[index].outbox.len() + bytes < FREE_OUTPUT
+            || self.memory.as_ref().is_none_or(has_room)
     }
 
     /// Whether messages that cannot be sent now are queued.

@@ -122,9 +122,9 @@ pub(crate) fn add(
         let attachment = state.attachment;
         if let (Some(flow), Some(attachment)) = (state.flow_mut(flow), attachment) {
             let pending = &mut flow.rare().retained;
-            // A client that subscribes repeatedly without reading gets each topic once, so that there are never more
-            // than twice as many cursors as subscriptions.
-            if pending.len() >= turn.limits().max_subscriptions_per_session {
+            // A client that subscribes repeatedly without reading gets each topic once. So there are never more cursors
+            // than subscriptions, which are counted.
+            if known {
                 pending.retain(|cursor| !cursor.is_for(parsed.filter));
             }
             pending.push_back(cursor);

@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 
 use common::storage::SimStorage;
-use common::{Conn, Seen, Setup, World, hello, lasting};
+use common::{Conn, Hello, Seen, Setup, World, hello, lasting};
 use fulmar_broker::message::Message;
 use fulmar_broker::{Account, Limits, MemoryLimits, TransportKind};
 use fulmar_mqtt::ack::AckKind;
@@ -278,6 +278,54 @@ fn receivers_that_do_not_read_get_small_outboxes_at_their_share() {
     let output = used(&world, Account::Output);
     assert!((MIB / 3..MIB).contains(&output), "{output}");
     drop(deaf);
+}
+
+#[test]
+fn large_messages_for_receivers_that_do_not_read_count_before_they_are_sent() {
+    let mut world = world();
+    for number in 0..40 {
+        let (conn, _) = connect(&mut world, "eve", &format!("eve-{number}"));
+        world.subscribe(conn, "t", Q0);
+        world.seen(conn);
+        world.set_reading(conn, false);
+    }
+    let (publisher, _) = connect(&mut world, "bob", "publisher");
+    world.publish(publisher, "t", &"x".repeat(200_000), Q0, 1);
+    let output = used(&world, Account::Output);
+    assert!((MIB / 3..MIB).contains(&output), "{output}");
+}
+
+#[test]
+fn a_client_that_does_not_read_its_answers_is_not_read_from() {
+    const PINGS: usize = 50_000;
+    let mut world = world();
+    let (conn, _) = connect(&mut world, "eve", "eve");
+    world.set_reading(conn, false);
+    world.send_bytes(conn, &[0xC0, 0].repeat(PINGS));
+    let waiting = world.output(conn).bytes.len();
+    assert!((4_000..5_000).contains(&waiting), "{waiting}");
+    // It goes on where it was.
+    world.set_reading(conn, true);
+    assert_eq!(waiting + world.bytes(conn).len(), 2 * PINGS);
+}
+
+#[test]
+fn a_longer_will_needs_memory_also_when_a_session_is_resumed() {
+    let mut world = world();
+    let will = |length: usize| Some((&*"w".repeat(length).leak(), 3600));
+    let come = |world: &mut World, number: usize, will| {
+        let conn = world.open_user(0, TransportKind::Tcp, Some("eve"));
+        let id = format!("eve-{number}").leak();
+        world.say_hello(conn, &Hello { will, ..lasting(id) });
+        let accepted = is_accepted(&world.seen(conn));
+        world.cut(conn);
+        accepted
+    };
+    assert!((0..30).all(|number| come(&mut world, number, None)));
+    let accepted = (0..30).filter(|number| come(&mut world, *number, will(60_000))).count();
+    assert!((5..15).contains(&accepted), "{accepted}");
+    assert!(used(&world, Account::Sessions) <= MIB);
+    assert!((0..30).all(|number| come(&mut world, number, will(500))), "short ones always");
 }
 
 #[test]

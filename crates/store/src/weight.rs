@@ -2,13 +2,13 @@
 
 use std::borrow::Borrow;
 
-use fulmar_broker::storage::Op;
+use fulmar_broker::storage::{Op, SubscriptionRecord};
 
 /// Bytes of a message that count as one operation in the backlog.
 const BYTES_PER_OP: usize = 1024;
 
 /// What `batch` adds to the backlog, or to what the database lacks: one per operation, and one per whole
-/// [`BYTES_PER_OP`] of a message, so that a limit bounds the memory for messages of any size. A message in many queues
+/// [`BYTES_PER_OP`] of a message, a filter or a topic, so that a limit bounds the memory for those of any size. A message in many queues
 /// counts once if its operations follow each other; the broker submits them like this.
 pub(crate) fn weight(batch: impl IntoIterator<Item = impl Borrow<Op>>) -> usize {
     let mut weight = 0;
@@ -27,8 +27,15 @@ pub(crate) fn weight(batch: impl IntoIterator<Item = impl Borrow<Op>>) -> usize 
         }
         if let Op::SessionPut(record) = op {
             let will = record.will.as_ref();
-            weight +=
-                will.map_or(0, |will| (will.payload.len() + will.properties.len()) / BYTES_PER_OP);
+            weight += will.map_or(0, |will| {
+                (will.topic.len() + will.payload.len() + will.properties.len()) / BYTES_PER_OP
+            });
+        }
+        if let Op::SubscriptionPut(SubscriptionRecord { filter: text, .. })
+        | Op::SubscriptionRemove { filter: text, .. }
+        | Op::RetainedRemove(text) = op
+        {
+            weight += text.len() / BYTES_PER_OP;
         }
     }
     weight

@@ -10,8 +10,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use fulmar_broker::{
-    BrokerEvent, Connection, LostCause, MemoryShare, Peer, PeerIdentity, ReadState, Shard,
-    StreamKey, Timestamp, Token,
+    BrokerEvent, Connection, LostCause, MemoryPressure, MemoryShare, Peer, PeerIdentity, ReadState,
+    Shard, StreamKey, Timestamp, Token,
 };
 use tracing::debug;
 
@@ -23,6 +23,7 @@ use crate::layers::{Decoded, Layers, MAX_KEPT_BYTES};
 use crate::origin::Origins;
 use crate::socket::Socket;
 use crate::timer::Armed;
+use crate::unread::Unread;
 
 /// Bytes asked of one read. A read that brings fewer has emptied the socket.
 const READ_BYTES: usize = 64 * 1024;
@@ -105,6 +106,7 @@ pub(crate) struct StreamConn {
     pending: Vec<u8>,
     /// Of `pending`, which is a packet (256 MiB at most) and an outbox at most: small here, so that a connection is.
     written: u32,
+    unread: Unread,
     layers: Option<Box<Layers>>,
     mqtt: Option<Connection>,
     /// What it counts for.
@@ -132,6 +134,7 @@ impl StreamConn {
             incomplete: IncompletePacket::default(),
             pending: Vec::new(),
             written: 0,
+            unread: Unread::default(),
             layers: None,
             mqtt: None,
             memory: None,
@@ -535,6 +538,23 @@ impl StreamConn {
         self.own_deadline = io.shard.now() + io.limits.linger;
         self.may_read = true;
         After::Again
+    }
+
+    /// Whether to close the connection because memory is short and its client reads nothing.
+    pub(crate) fn gives_way(&mut self, pressure: MemoryPressure) -> bool {
+        self.unread.gives_way(pressure, self.pending.len() - self.written as usize)
+    }
+
+    /// Closes it for that.
+    pub(crate) fn give_way(&mut self, io: &mut Io) -> After {
+        let peer = self.mqtt.as_ref().map(|mqtt| mqtt.peer().address);
+        tracing::info!(
+            ?peer,
+            unread = self.pending.len(),
+            "connection closed: memory is short, and this client reads nothing of what is being sent to it"
+        );
+        io.shard.metrics().partial_refused.add(1);
+        self.lost(io, LostCause::Failed)
     }
 
     /// The transport has failed or ended: notifies the core, once.

@@ -143,7 +143,7 @@ impl Layers {
         let Some(used) = self.receive_header(input)? else { return Ok(()) };
         let input = &mut input[used..];
         let Some(tls) = &mut self.tls else {
-            return self.receive_plain(None, input, out, sink);
+            return self.receive_plain(None, input, 0, out, sink);
         };
         let progress = tls.receive(input, plain, out).map_err(|error| {
             tracing::info!(peer = %self.address, "TLS handshake or record failed: {error}");
@@ -152,7 +152,8 @@ impl Layers {
         let too_long = tls.raw().len() > MAX_RAW_BYTES;
         if progress.established {
             let mut answers = Vec::new();
-            let decoded = self.receive_plain(settings, plain, &mut answers, sink);
+            // What a peer has not read counts, encrypted or not.
+            let decoded = self.receive_plain(settings, plain, out.len(), &mut answers, sink);
             self.send(&answers, out);
             decoded?;
         }
@@ -188,6 +189,7 @@ impl Layers {
         &mut self,
         settings: Option<&TlsSettings>,
         input: &mut [u8],
+        unread: usize,
         out: &mut Vec<u8>,
         sink: &mut Sink<'_>,
     ) -> Result<(), &'static str> {
@@ -218,7 +220,7 @@ impl Layers {
             sink(Decoded::Opened(self.address, self.identity(settings)));
         }
         match &mut self.web {
-            Some(Web::Frames(frames)) => match receive_frames(frames, rest, out, sink) {
+            Some(Web::Frames(frames)) => match receive_frames(frames, rest, (unread, out), sink) {
                 Ok(()) => Ok(()),
                 Err((code, reason)) => {
                     append_close(out, code);
@@ -305,7 +307,7 @@ fn upgrade(request: &mut Vec<u8>, read: &[u8], admits: impl FnOnce(&Request) -> 
 fn receive_frames(
     frames: &mut FrameDecoder,
     mut rest: &mut [u8],
-    out: &mut Vec<u8>,
+    (unread, out): (usize, &mut Vec<u8>),
     sink: &mut Sink<'_>,
 ) -> Result<(), (CloseCode, &'static str)> {
     while !rest.is_empty() {
@@ -313,7 +315,7 @@ fn receive_frames(
             frames.next(rest).map_err(|code| (code, "the peer violates WebSocket framing"))?;
         match event {
             Some(Event::Data(bytes)) => sink(Decoded::Data(bytes)),
-            Some(Event::Ping(bytes)) if out.len() < MAX_PENDING_FOR_PONG_BYTES => {
+            Some(Event::Ping(bytes)) if unread + out.len() < MAX_PENDING_FOR_PONG_BYTES => {
                 append_pong(out, bytes);
             }
             Some(Event::Close) => return Err((CloseCode::Normal, "the peer closed the WebSocket")),

@@ -35,6 +35,7 @@ mod socket;
 pub mod tickets;
 mod timer;
 pub mod tls;
+mod unread;
 mod worker;
 pub mod ws;
 

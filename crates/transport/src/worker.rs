@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fulmar_broker::{
-    BrokerEvent, CloseOrder, ListenerPolicy, LogLimiter, LostCause, Timestamp, Token,
+    BrokerEvent, CloseOrder, ListenerPolicy, LogLimiter, LostCause, MemoryPressure, Timestamp,
+    Token,
 };
 use mio::event::Event;
 use mio::net::TcpListener;
@@ -128,6 +129,8 @@ pub(crate) struct Worker {
     again: Vec<u64>,
     to_flush: Vec<u64>,
     broker_events: Vec<(Token, BrokerEvent)>,
+    /// The last look at the process' memory that was acted upon.
+    memory_seen: u32,
     draining: bool,
     /// [`Control::told`] as it was a turn ago.
     told: bool,
@@ -161,6 +164,7 @@ impl Worker {
             again: Vec::new(),
             to_flush: Vec::new(),
             broker_events: Vec::new(),
+            memory_seen: 0,
             draining: false,
             told: false,
         };
@@ -447,8 +451,25 @@ impl Worker {
         for quic in &mut self.quic {
             quic.on_timeout(&mut self.io, Instant::now());
         }
+        self.give_way();
         if self.io.shard.deadline().is_some_and(|deadline| deadline <= now) {
             self.io.shard.on_deadline();
+        }
+    }
+
+    /// Closes connections whose clients read nothing, while memory is short.
+    fn give_way(&mut self) {
+        let pressure = self.io.shard.broker().memory_gauge().look(&mut self.memory_seen);
+        if pressure == MemoryPressure::None {
+            return;
+        }
+        let stuck = self
+            .conns
+            .iter_mut()
+            .filter_map(|(_, conn)| conn.gives_way(pressure).then(|| conn.token().0));
+        let stuck: Vec<_> = stuck.collect();
+        for token in stuck {
+            self.with(token, |conn, io, _| conn.give_way(io));
         }
     }
 

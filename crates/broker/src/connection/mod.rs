@@ -422,7 +422,9 @@ impl Connection {
             State::New | State::Challenged(_) => stream_index != 0,
             State::Connected(_) => {
                 let open = usize::from(shard.broker().limits().receive_maximum);
-                self.throttled_until().is_some() || self.waiting.len() >= open
+                self.throttled_until().is_some()
+                    || self.waiting.len() >= open
+                    || self.has_unread_answers(stream_index)
             }
             State::Ended => false,
         }

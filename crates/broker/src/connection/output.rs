@@ -8,13 +8,26 @@ use fulmar_mqtt::ack::{self, AckKind};
 use smallvec::SmallVec;
 
 use super::{Connection, Output, State, StreamAction, Waiting, WaitingAck};
+use crate::event::BrokerEvent;
 use crate::mailbox::Attachment;
 use crate::peer::StreamKey;
 use crate::session::Session;
 use crate::shard::Shard;
 use crate::turn::Waiter;
 
+/// Answers of one stream that may wait for the transport to take them. A client that does not read them is not read from:
+/// a PINGREQ takes two bytes, and so does its answer.
+const MAX_UNREAD_ANSWER_BYTES: usize = 4 * 1024;
+
 impl Connection {
+    /// Whether the transport has not taken the answers to what came on a stream, because the client does not read.
+    pub(super) fn has_unread_answers(&self, stream_index: usize) -> bool {
+        // A client's unidirectional stream has no way back: answers go out on the control stream.
+        let key = self.streams[stream_index].key;
+        let stream_index = if key.is_unidirectional() { 0 } else { stream_index };
+        self.streams[stream_index].out.len() >= MAX_UNREAD_ANSWER_BYTES
+    }
+
     pub(super) fn release_waiting(&mut self, shard: &mut Shard) {
         let durable = shard.turn.durable();
         while self.waiting.front().is_some_and(|ack| ack.turn <= durable) {
@@ -117,6 +130,12 @@ impl Connection {
             return Output::default();
         };
         let mut output = Output { bytes: std::mem::take(&mut stream.out), more: false };
+        if output.bytes.len() >= MAX_UNREAD_ANSWER_BYTES
+            && self.streams.iter().any(|stream| stream.blocked)
+        {
+            // What waited for that may be read.
+            shard.turn.notify_own(self.at.token, BrokerEvent::Ready);
+        }
         if let (State::Connected(session), true) = (&self.state, self.greeted) {
             take_from_session(shard, session, self.at, key, &mut output);
         }

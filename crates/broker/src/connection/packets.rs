@@ -28,6 +28,9 @@ use crate::storage::{FlowId, Op};
 use crate::time::Timestamp;
 use crate::turn::Turn;
 
+/// Longest topic that a connection remembers as allowed.
+const MAX_REMEMBERED_TOPIC_BYTES: usize = 256;
+
 /// The properties of a PUBLISH that concern this hop only.
 #[derive(Default)]
 struct Hop {
@@ -442,7 +445,10 @@ impl Connection {
         let username = session.lock().username.clone();
         let subject = Subject { username: username.as_deref(), client_id: session.client_id() };
         if access_control.may_publish(subject, topic) {
-            self.allowed_topic = topic.into();
+            // Remembered for the next one; long topics would take memory that nobody counts.
+            if topic.len() <= MAX_REMEMBERED_TOPIC_BYTES {
+                self.allowed_topic = topic.into();
+            }
             return ReasonCode::Success;
         }
         self.deny(shard, session, topic)

@@ -31,6 +31,7 @@ use super::timers::Armed;
 use crate::clock::Clock;
 use crate::connection::Io;
 use crate::tls;
+use crate::unread::Unread;
 use stream::Stream;
 pub(in crate::quic) use unvalidated::{Arrival, MIN_DIRECT_BYTES, Proof, Sending, UnvalidatedPath};
 
@@ -75,6 +76,7 @@ pub(crate) struct QuicConn {
     drained: bool,
     migrations: u32,
     next_stats: Option<Instant>,
+    unread: Unread,
     last_remote: std::net::SocketAddr,
     /// The path to an address of the client that is not validated.
     pub(in crate::quic) unvalidated: Option<Box<UnvalidatedPath>>,
@@ -128,6 +130,7 @@ impl QuicConn {
             drained: false,
             migrations: 0,
             next_stats: None,
+            unread: Unread::default(),
             last_remote,
             unvalidated,
             copies: settings
@@ -249,9 +252,19 @@ impl QuicConn {
     pub(crate) fn give_way(&mut self, io: &mut Io, pressure: MemoryPressure, now: Instant) -> bool {
         let stats = self.inner.stats();
         let (frames, datagrams) = (stats.frame_rx.stream, stats.udp_rx.datagrams);
-        if self.inner.is_closed()
-            || !pieces::gives_way(pressure, frames, datagrams, self.streams.len())
-        {
+        if self.inner.is_closed() {
+            return false;
+        }
+        let unread = self.streams.iter().map(Stream::unread_bytes).sum();
+        if self.unread.gives_way(pressure, unread) {
+            tracing::info!(peer = %self.inner.remote_address(), unread,
+                "QUIC connection closed: memory is short, and this client reads nothing of what is being sent to it");
+            io.shard.metrics().partial_refused.add(1);
+            self.inner.close(now, VarInt::from_u32(0), Bytes::from_static(b"reads nothing"));
+            self.streams.iter_mut().for_each(Stream::forget_pending);
+            return true;
+        }
+        if !pieces::gives_way(pressure, frames, datagrams, self.streams.len()) {
             return false;
         }
         tracing::info!(peer = %self.inner.remote_address(), frames, datagrams,

@@ -115,6 +115,11 @@ impl Stream {
         self.incomplete.clear();
     }
 
+    /// Bytes that wait to be written.
+    pub(super) fn unread_bytes(&self) -> usize {
+        self.pending.len() - self.pending_at
+    }
+
     /// Nobody will read the waiting data.
     pub(super) fn forget_pending(&mut self) {
         self.pending = Vec::new();
