@@ -15,7 +15,7 @@ use async_nats::jetstream::stream::{
 };
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 
 use crate::REPLICAS;
 use crate::connection::{Connection, REQUEST};
@@ -287,7 +287,7 @@ impl LogStream {
     /// [`Error::Removed`], [`Error::Missing`], or JetStream's.
     pub fn read(&self, number: u64) -> Result<Vec<Record>, Error> {
         let what = "reading the cluster's log";
-        let records = self.connection.wait(what, READ, self.direct_get(number))?;
+        let records = self.connection.wait(what, READ + FIRST_ANSWER, self.direct_get(number))?;
         for (record, wanted) in records.iter().zip(number..) {
             if record.number == wanted {
                 continue;
@@ -335,6 +335,7 @@ impl LogStream {
         let sent = client.publish_with_reply(DIRECT_GET, inbox, request).await;
         sent.map_err(|error| failed(&error))?;
         let mut records = Vec::new();
+        let end = tokio::time::Instant::now() + READ;
         let first = timeout(FIRST_ANSWER, answers.next()).await;
         let mut next = first.map_err(|_| Error::TimedOut { what, limit: FIRST_ANSWER })?;
         while let Some(answer) = next {
@@ -351,7 +352,11 @@ impl LogStream {
             let number = answer.headers.as_ref().and_then(sequence);
             let number = number.ok_or_else(|| failed(&"a record without its number"))?;
             records.push(Record { number, bytes: answer.payload });
-            next = answers.next().await;
+            // On a slow link, what has come is used, and the next read goes on behind it.
+            next = match timeout_at(end, answers.next()).await {
+                Ok(next) => next,
+                Err(_) => return Ok(records),
+            };
         }
         Err(failed(&"the connection has ended"))
     }

@@ -76,6 +76,8 @@ pub use handle::SqliteStorage;
 pub use lease::Lease;
 pub use options::Options;
 pub use rows::{FOLLOWED, Rows, SeeChange, SeeRow};
+pub use rusqlite::Error as SqliteError;
 pub use schema::inspect;
 pub use share::{RowChange, ShareError};
 pub use stats::{COMMIT_BUCKETS_US, Stats};
+pub use writer::is_transient;

@@ -354,8 +354,9 @@ impl From<rusqlite::Error> for GaveUp {
     }
 }
 
-/// Whether the same group may succeed later without a repair of the database.
-fn is_transient(error: &rusqlite::Error) -> bool {
+/// Whether the same may succeed later without a repair of the database.
+#[must_use]
+pub fn is_transient(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error_code(),
         Some(

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use fulmar_certs::files;
-use fulmar_cluster_nats::{Connection, Control, Creation, LogStream, Snapshots};
+use fulmar_cluster_nats::{Connection, Control, Creation, Entry, LogStream, Snapshots};
 use fulmar_store::Follower;
+use fulmar_store::journal::LogPosition;
 
 use super::lease::{self, Watch};
 use super::membership::{self, Known, Shared, replicas, say, scratch};
@@ -128,12 +129,12 @@ fn init(config: &Config, data: &Path, connection: &Connection) -> anyhow::Result
     }
     let path = data.join(DATABASE);
     let cluster = format!("{:016x}", random()?);
-    let mut follower = if membership::is_member(data) || !path.exists() {
+    let joins = !membership::is_member(data);
+    let mut follower = if !joins || !path.exists() || is_begun(&path, config) {
         Follower::open(&path, &options(config))?
     } else {
         Follower::adopt(&path, &options(config))?
     };
-    let joins = !membership::is_member(data);
     if joins {
         shared_files::bring(config, data, &mut follower)?;
     } else {
@@ -163,6 +164,12 @@ fn init(config: &Config, data: &Path, connection: &Connection) -> anyhow::Result
         "created cluster {cluster} with {} bytes of state; start each node with `fulmar serve`",
         stored.bytes
     ))
+}
+
+/// Whether an `init` that failed has begun to make a broker's database the first state of a cluster.
+fn is_begun(path: &Path, config: &Config) -> bool {
+    let follower = Follower::open(path, &options(config));
+    follower.is_ok_and(|follower| follower.position() == LogPosition::default())
 }
 
 fn status(shared: &Shared) -> anyhow::Result<()> {
@@ -202,17 +209,24 @@ pub(super) fn drain_key(node: &str) -> String {
     format!("drain.{node}")
 }
 
+/// Whether such a record asks this process: one that nobody took, because its node died first, is not the next one's.
+pub(super) fn asks_to_drain(asked: &Entry, incarnation: u64) -> bool {
+    // An earlier version names no process.
+    *asked.value == *b"1" || *asked.value == *incarnation.to_string().as_bytes()
+}
+
 fn drain(shared: &Shared, node: &str) -> anyhow::Result<()> {
     let current = || {
         let lease = until_answered(|| Ok(lease::current(&shared.control)?))?;
         anyhow::Ok(lease.filter(|lease| !lease.released))
     };
-    let serving = current()?.map(|lease| lease.node);
-    if serving.as_deref() != Some(node) {
-        let serving = serving.as_deref().unwrap_or("no node");
+    let serving = current()?;
+    let Some(lease) = serving.as_ref().filter(|lease| lease.node == node) else {
+        let serving = serving.as_ref().map_or("no node", |lease| &lease.node);
         return say(&format!("{node} does not serve; {serving} does"));
-    }
-    until_answered(|| Ok(shared.control.put(&drain_key(node), b"1")?))?;
+    };
+    let process = lease.incarnation.to_string();
+    until_answered(|| Ok(shared.control.put(&drain_key(node), process.as_bytes())?))?;
     let end = Instant::now() + DRAIN;
     while Instant::now() < end {
         std::thread::sleep(LOOK);
@@ -276,6 +290,8 @@ fn restore(config: &Config, data: &Path, shared: Shared, discard: bool) -> anyho
     if let Some(node) = renewed_by(&shared)? {
         return Err(Usage(format!("{node} serves: nothing needs to be restored")).into());
     }
+    check::local(data)?;
+    membership::check_folder(data, shared.log.cluster())?;
     files::make_private_dir(data)?;
     let folder = tempfile::Builder::new().prefix("cluster-").tempdir_in(data);
     let folder = folder.with_context(|| data.display().to_string())?;
@@ -286,11 +302,11 @@ fn restore(config: &Config, data: &Path, shared: Shared, discard: bool) -> anyho
             Ok(_) if follower.position().number >= last => break None,
             Ok(Read::Some) => {}
             Ok(Read::Nothing) => std::thread::sleep(LOOK),
-            // Nothing is damaged.
-            Err(error) if replica::is_passing(&error) || replica::is_too_old(&error) => {
-                return Err(error);
+            Err(error) if replica::is_damage(&error) && !replica::is_too_old(&error) => {
+                break Some(error);
             }
-            Err(error) => break Some(error),
+            // Nothing is damaged.
+            Err(error) => return Err(error),
         }
     };
     let file = folder.path().join("restored");
@@ -314,7 +330,8 @@ fn restore(config: &Config, data: &Path, shared: Shared, discard: bool) -> anyho
     log.remove()?;
     let (cluster, replicas) = (format!("{:016x}", random()?), replicas(&config.cluster));
     let creation = Creation { cluster: cluster.clone(), first: position.number + 1, replicas };
-    LogStream::create(&connection, &creation)?;
+    // Without it there is no cluster any more.
+    until_answered(|| Ok(LogStream::create(&connection, &creation)?))?;
     replica::remove(data)?;
     membership::join(data, &cluster)?;
     say(&format!(

@@ -239,7 +239,11 @@ impl Node {
                 if matches!(end, End::Stop) {
                     notify::stopping();
                 }
-                server.stop_within(HAND_OVER)?;
+                match (server.stop_within(HAND_OVER), &end) {
+                    // The log may have no leader at the moment. What was not stored was not acknowledged.
+                    (Err(error), End::Drain) => tracing::warn!("{error:#}"),
+                    (stopped, _) => stopped?,
+                }
                 Ok(end)
             }
         }
@@ -283,8 +287,9 @@ impl Node {
             if Instant::now() >= look_at && keeper.is_renewed() {
                 look_at = Instant::now() + Duration::from_secs(1);
                 self.beat.go_on(membership::SERVING, 0);
-                if let Ok(Some(_)) = self.shared.control.get(&drain)
+                if let Ok(Some(asked)) = self.shared.control.get(&drain)
                     && self.shared.control.remove(&drain).is_ok()
+                    && commands::asks_to_drain(&asked, self.incarnation)
                 {
                     return End::Drain;
                 }

@@ -103,13 +103,20 @@ pub(super) fn remove(data: &Path) -> anyhow::Result<()> {
 
 /// Puts the newest snapshot where the database is.
 fn fetch(data: &Path, path: &Path, snapshots: &Snapshots) -> anyhow::Result<()> {
-    let newest = snapshots.list()?.into_iter().next();
-    let newest = newest.context(
-        "there is no snapshot to begin with: the cluster was not created completely; run `fulmar cluster init` again",
-    )?;
     let folder = scratch(data)?;
     let file = folder.join(DATABASE);
-    snapshots.get(&newest, &file)?;
+    let mut all = snapshots.list()?.into_iter();
+    let mut newest = all.next().context(
+        "there is no snapshot to begin with: the cluster was not created completely; run `fulmar cluster init` again",
+    )?;
+    while let Err(error) = snapshots.get(&newest, &file) {
+        // The one before is kept for this; the log goes back to it.
+        let Some(before) = all.next().filter(|_| matches!(error, Error::Damaged(_))) else {
+            return Err(error.into());
+        };
+        tracing::warn!("{error}; beginning with the one before it");
+        newest = before;
+    }
     platform_copy::start_over(data)?;
     remove(data)?;
     std::fs::rename(&file, path).with_context(|| path.display().to_string())?;
@@ -126,9 +133,13 @@ pub(super) fn follow(follower: &mut Follower, log: &LogStream) -> anyhow::Result
     let records = log.read(follower.position().number + 1)?;
     let read = if records.is_empty() { Read::Nothing } else { Read::Some };
     for record in records {
-        let applied = follower.apply(&record.bytes).map_err(|error| {
-            let what = if is_newer(&error) { newer(record.number) } else { broken(record.number) };
-            anyhow::Error::new(error).context(what)
+        let applied = follower.apply(&record.bytes).map_err(|error| match &error {
+            FollowError::Record(RecordError::TooNew(_)) => {
+                anyhow::Error::new(error).context(newer(record.number))
+            }
+            FollowError::Record(_) => anyhow::Error::new(error).context(broken(record.number)),
+            // Nothing is wrong with the record.
+            FollowError::Database(_) => anyhow::Error::new(error).context(DATABASE),
         })?;
         if let Applied::Claimed { node, .. } = applied {
             tracing::info!(node, record = record.number, "claimed the log");
@@ -173,6 +184,22 @@ pub(super) fn is_too_old(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(is_newer)
 }
 
+/// Whether the record itself is wrong.
+pub(super) fn is_damage(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(FollowError::Record(_)))
+        || matches!(error.downcast_ref(), Some(Error::Missing { .. }))
+}
+
+/// Whether this machine's disk cannot be written at the moment.
+pub(super) fn is_of_disk(error: &anyhow::Error) -> bool {
+    let of_copy = error.downcast_ref::<fulmar_store::SqliteError>();
+    let of_log = error.downcast_ref().and_then(|error| match error {
+        FollowError::Database(error) => Some(error),
+        FollowError::Record(_) => None,
+    });
+    of_copy.or(of_log).is_some_and(fulmar_store::is_transient)
+}
+
 /// Whether the log begins after what the follower has.
 pub(super) fn is_removed(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(Error::Removed { .. }))
@@ -198,7 +225,12 @@ pub(super) fn claim(
     for attempt in 0..CLAIMS {
         // A node that stands by has all records, or nearly.
         if attempt > 0 {
+            let before = follower.position().number;
             follow_to_end(follower, log)?;
+            if follower.position().number == before {
+                // The server that is asked does not have the newest records yet.
+                std::thread::sleep(CLAIM_AGAIN);
+            }
         }
         let (position, bytes) = follower.position().claim(claimant);
         let (begun, mut reported) = (Instant::now(), false);

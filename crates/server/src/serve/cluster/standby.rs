@@ -1,6 +1,7 @@
 //! A node that stands by: it follows the log, and takes the lease when that is free.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -31,8 +32,12 @@ use crate::serve::stored::TakenOver;
 const LOOK: Duration = Duration::from_millis(100);
 /// Pause after the log had nothing new.
 const IDLE: Duration = Duration::from_millis(50);
+/// After the disk could not be written.
+const DISK_AGAIN: Duration = Duration::from_secs(5);
 /// Time between two transactions of the copy.
 const FLUSH: Duration = Duration::from_secs(1);
+/// A node that is busy with a snapshot leaves a free lease to others for so long; then it may be the only one left.
+const LEAVE_TO_OTHERS: Duration = Duration::from_secs(10);
 /// Connections at once to one address of `http`.
 const CONNECTIONS: usize = 64;
 
@@ -115,18 +120,25 @@ impl StandBy {
                     redirecting.reload(&node.config);
                 }
             }
-            let (kept, read) = follow(follower, node)?;
+            let (kept, read) = follow(follower, node, &watcher.busy)?;
             follower = kept;
             if Instant::now() >= flush_at {
-                follower.flush()?;
-                platform.follow(&mut follower)?;
                 flush_at = Instant::now() + FLUSH;
+                if let Err(error) = write_down(&mut follower, &mut platform) {
+                    if !replica::is_of_disk(&error) {
+                        return Err(error);
+                    }
+                    tracing::warn!("{error:#}; trying again");
+                    flush_at += DISK_AGAIN;
+                }
                 node.beat.go_on(membership::STANDING_BY, follower.position().number);
                 node.status.set_position(follower.position().number);
             }
             if Instant::now() >= length_at {
                 length_at = Instant::now() + replica::length_pause();
+                watcher.busy.store(true, Ordering::Relaxed);
                 self.shorten(node, &mut follower);
+                watcher.busy.store(false, Ordering::Relaxed);
             }
             if let Some(keeper) = watcher.taken() {
                 match node.claim(follower, &mut platform, &keeper) {
@@ -172,6 +184,8 @@ impl StandBy {
 
 /// Watches the lease on a thread of its own, because the log may not answer while its servers elect a leader, and takes it.
 struct Watcher {
+    /// This node could not serve at once.
+    busy: Arc<AtomicBool>,
     taken: Receiver<Keeper>,
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -184,13 +198,16 @@ impl Watcher {
         target: &Arc<Target>,
     ) -> anyhow::Result<Watcher> {
         let ((found, taken), (stop, stopped)) = (channel(), channel());
-        let attempt = Attempt {
+        let busy = Arc::new(AtomicBool::new(false));
+        let mut attempt = Attempt {
             control: node.shared.control.clone(),
             lease: node.lease(),
             hold_off: node.hold_off,
             serving: Arc::clone(serving),
             target: Arc::clone(target),
             status: Arc::clone(&node.status),
+            busy: Arc::clone(&busy),
+            free_since: None,
         };
         let mut watch = Watch::new(node.incarnation);
         let thread = thread::Builder::new().name("fulmar-watch".into()).spawn(move || {
@@ -202,7 +219,7 @@ impl Watcher {
                 }
             }
         })?;
-        Ok(Watcher { taken, stop: Some(stop), thread: Some(thread) })
+        Ok(Watcher { busy, taken, stop: Some(stop), thread: Some(thread) })
     }
 
     /// The lease, once this node has it.
@@ -233,11 +250,14 @@ struct Attempt {
     /// Where clients are redirected.
     target: Arc<Target>,
     status: Arc<ClusterStatus>,
+    busy: Arc<AtomicBool>,
+    /// When a lease was seen to be free that this node left to others.
+    free_since: Option<Instant>,
 }
 
 impl Attempt {
     /// Takes the lease, if it is free.
-    fn try_lease(&self, watch: &mut Watch) -> Option<Keeper> {
+    fn try_lease(&mut self, watch: &mut Watch) -> Option<Keeper> {
         let revision = match watch.look(&self.control) {
             Ok(revision) => revision,
             Err(error) => {
@@ -252,7 +272,16 @@ impl Attempt {
         // Of others that have released it or died, this node may be the only one left.
         let drained = watch.was_last_of(&self.lease.node);
         let held_off = drained && self.hold_off.is_some_and(|until| Instant::now() < until);
-        let revision = revision.filter(|_| !held_off)?;
+        let Some(revision) = revision.filter(|_| !held_off) else {
+            self.free_since = None;
+            return None;
+        };
+        if self.busy.load(Ordering::Relaxed) {
+            let since = *self.free_since.get_or_insert_with(Instant::now);
+            if since.elapsed() < LEAVE_TO_OTHERS {
+                return None;
+            }
+        }
         match Keeper::take(&self.control, self.lease.clone(), revision, &self.status) {
             Ok(Some(keeper)) => {
                 self.target.set(&[]);
@@ -279,14 +308,41 @@ impl Attempt {
     }
 }
 
+/// Writes what was read to the databases.
+fn write_down(follower: &mut Follower, platform: &mut PlatformCopy) -> anyhow::Result<()> {
+    follower.flush()?;
+    platform.follow(follower)
+}
+
 /// Reads on, and begins with a snapshot if the log begins later.
-fn follow(mut follower: Follower, node: &Node) -> anyhow::Result<(Follower, Read)> {
+fn follow(
+    mut follower: Follower,
+    node: &Node,
+    busy: &AtomicBool,
+) -> anyhow::Result<(Follower, Read)> {
     let shared = &node.shared;
     match replica::follow(&mut follower, &shared.log) {
         Ok(read) => Ok((follower, read)),
         Err(error) if replica::is_removed(&error) => {
             let (options, from) = (node.options(), (&shared.log, &shared.snapshots));
-            Ok((replica::replace(follower, &node.data, &options, from)?, Read::Some))
+            busy.store(true, Ordering::Relaxed);
+            let replaced = replica::replace(follower, &node.data, &options, from);
+            busy.store(false, Ordering::Relaxed);
+            match replaced {
+                Ok(follower) => Ok((follower, Read::Some)),
+                // An election; or a snapshot that was removed behind newer ones. The next read finds the same.
+                Err(error) if replica::is_passing(&error) => {
+                    tracing::warn!("{error:#}; trying again");
+                    Ok((node.open_replica()?, Read::Nothing))
+                }
+                Err(error) => Err(error),
+            }
+        }
+        // A full disk.
+        Err(error) if replica::is_of_disk(&error) => {
+            tracing::warn!("{error:#}; trying again");
+            std::thread::sleep(DISK_AGAIN);
+            Ok((follower, Read::Nothing))
         }
         Err(error) if replica::is_passing(&error) => {
             tracing::debug!("{error:#}");
