@@ -176,6 +176,40 @@ def deaf_readers(site, seconds):
     return spread(Pace(seconds, 100), lambda _: shout(line, message))
 
 
+def deaf_readers_of_large_messages(site, seconds):
+    """300 subscribers at QoS 1 that read nothing, and 5 messages of 500 kB a second for all of them."""
+    deaf = []
+    with contextlib.suppress(OSError):
+        answer(logged_in(site, "first", durable=False), wire.Packets())
+        for number in range(300):
+            sock = logged_in(site, f"deaf-{number}", durable=False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.sendall(wire.subscribe5(["deaf/#"]))
+            deaf.append(sock)
+    line, message = publisher(site, "loud"), wire.publish5("deaf/t", os.urandom(500_000), number=1)
+    return spread(Pace(seconds, 5), lambda _: shout(line, message))
+
+
+def unread_answers(site, seconds):
+    """50 clients that send PINGREQs and read no answer: 64 kB of them, 1,000 times a second, as long as the broker takes
+    them."""
+    clients, taken = [], {"bytes": 0}
+    for number in range(50):
+        sock = logged_in(site, f"unread-{number}", durable=False)
+        answer(sock, wire.Packets())
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.setblocking(False)
+        clients.append(sock)
+    pings = b"\xc0\x00" * 32_768
+
+    def one(number):
+        with contextlib.suppress(OSError):
+            taken["bytes"] += clients[number % len(clients)].send(pings)
+
+    spread(Pace(seconds, 1_000), one)
+    return taken["bytes"] // 2
+
+
 def long_aliases(site, seconds):
     """64 topic aliases of 64 KiB on each of 200 connections, 300 a second."""
     lines = [publisher(site, f"alias-{number}") for number in range(200)]
@@ -262,6 +296,8 @@ ATTACKS = {
     "takeovers": takeovers,
     "full queues": full_queues,
     "deaf readers": deaf_readers,
+    "deaf readers of large messages": deaf_readers_of_large_messages,
+    "unread answers": unread_answers,
     "long aliases": long_aliases,
     "retained messages": retained_topics,
     "retained messages, long topics": retained_long_topics,

@@ -1,6 +1,7 @@
 """A cluster of nodes on real NATS servers: the walk of docs/cluster.md, a node that hands over, and what is refused at the
 start. test_cluster_kill.py has what is left when nodes and servers die."""
 
+import base64
 import pathlib
 import re
 import socket
@@ -56,6 +57,24 @@ class Drain(Base):
         eventually("the drained node stands by", lambda: before.ready()[0] == 503 and says in before.ready()[1])
         self.assertEqual(after.stop(), 0)
         wait_serving(nodes, but=after)
+
+
+    def test_a_request_to_another_process_does_not_drain(self):
+        servers = self.servers(1)
+        nodes = self.cluster(servers, 2, development=True)
+        before = serving(nodes)
+        [other] = [node for node in nodes if node is not before]
+        # As though that node had been asked and had died before it looked.
+        subject = f"drain.{other.name}"
+        servers.request(f"$KV.FULMAR_CONTROL.{subject}", b"17")
+        before.kill()
+        wait_serving([other])
+        last = {"last_by_subj": f"$KV.FULMAR_CONTROL.{subject}"}
+        found = lambda: servers.request("$JS.API.STREAM.MSG.GET.KV_FULMAR_CONTROL", last)["message"]
+        eventually("a request that is taken out", lambda: "KV-Operation" in base64.b64decode(found()["hdrs"]).decode()
+                   if "hdrs" in found() else False)
+        self.assertEqual(other.ready()[0], 200)
+        self.assertNotIn("drained", other.log.read_text())
 
 
 class Page(unittest.TestCase):
@@ -201,6 +220,24 @@ class Refused(Base):
         made.loop_stop()
         # Accepted, with nobody to receive it.
         self.assertEqual(reasons, [0x10])
+
+    def test_an_init_that_failed_can_be_repeated(self):
+        servers = self.servers(1)
+        node = self.node(servers, "a", development=True)
+        clustered = node.config.read_text()
+        node.config.write_text(clustered.split("[cluster]")[0])
+        node.start()
+        wait_serving([node])
+        self.retain(node, "kept", "1")
+        self.assertEqual(node.stop(), 0)
+        # Three replicas have no place on one server.
+        node.config.write_text(clustered.replace("development = true", "development = false"))
+        self.assertNotEqual(node.command("init", check=False).returncode, 0)
+        node.config.write_text(clustered)
+        node.command("init")
+        node.start()
+        wait_serving([node])
+        self.assertEqual(self.retained(node, "kept"), "1")
 
     def test_a_server_id_of_another_node(self):
         servers = self.servers(1)
