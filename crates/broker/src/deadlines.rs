@@ -22,7 +22,7 @@ const FEW: usize = 1024;
 
 impl Deadlines {
     /// Adds one. A session that has ended, or has another deadline by now, would be kept until this one: a client that
-    /// begins a session again and again would fill the memory. When there are twice as many as there were, they are removed.
+    /// begins a session again and again would fill the memory. When their number has doubled, they are removed.
     pub(crate) fn add(&mut self, due: Due) {
         self.sessions.push(Reverse(due));
         if self.sessions.len() > 2 * self.kept + FEW {

@@ -391,7 +391,7 @@ async fn a_stranger_may_send_a_bounded_number_of_pieces() {
     assert_eq!(control.next().await, Seen::Suback);
 }
 
-/// Sends empty publications until they have made so many pieces.
+/// Sends empty publications until they have made 1,200 pieces.
 async fn send_pieces(connection: &quinn::Connection, pipe: &mut Pipe) {
     while connection.stats().frame_tx.stream < 1_200 {
         pipe.send(&publish("t", b"", 0)).await;
