@@ -218,6 +218,20 @@ async fn the_document_has_every_path_with_its_problems() {
 }
 
 #[tokio::test]
+async fn responses_share_the_document() {
+    let mut router = Api::new().admin.router();
+    let mut documents = Vec::new();
+    for _ in 0..2 {
+        let request = Request::builder().uri("/api/admin/v1/openapi.json");
+        let response = router.call(request.body(Body::empty()).unwrap()).await.unwrap();
+        assert_eq!(response.headers()["content-type"], "application/json");
+        documents.push(response.into_body().collect().await.unwrap().to_bytes());
+    }
+    assert!(documents[0].len() > 1000);
+    assert_eq!(documents[0].as_ptr(), documents[1].as_ptr());
+}
+
+#[tokio::test]
 async fn the_last_administrator_stays_and_secrets_are_in_no_log() {
     let api = Api::new();
     let send = |method: &'static str, path: &str, body: &str| {

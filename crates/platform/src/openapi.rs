@@ -1,6 +1,7 @@
 //! The OpenAPI document: generated from the handlers, and completed with the parts common to all operations.
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::http::header;
 use axum::routing::get;
 use utoipa::openapi::path::{Operation, PathItem};
@@ -94,7 +95,8 @@ fn complete(path: &str, operation: &mut Operation) {
 /// The route that serves the document.
 pub(crate) fn route(document: &OpenApi) -> Router<App> {
     // It consists of strings and numbers, so it always has a JSON form.
-    let text = document.to_json().unwrap_or_default();
+    // Responses share its bytes: clients that do not read theirs must not make the server keep a copy for each.
+    let text = Bytes::from(document.to_json().unwrap_or_default());
     let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-cache")];
     Router::new()
         .route(&format!("{PREFIX}/openapi.json"), get(move || async move { (headers, text) }))

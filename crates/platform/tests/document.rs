@@ -3,9 +3,13 @@
 
 mod common;
 
+use axum::body::Body;
+use axum::http::Request;
 use common::World;
 use fulmar_platform::Role;
+use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
+use tower_service::Service as _;
 
 fn operations(document: &Value) -> Vec<(String, String)> {
     let mut all = Vec::new();
@@ -47,6 +51,20 @@ async fn every_operation_of_the_document_is_served_and_wants_a_token() {
     }
     let nowhere = world.get("", "/api/v1/north/no/where").await;
     assert_eq!((nowhere.status, &*nowhere.kind), (404, "application/problem+json"));
+}
+
+#[tokio::test]
+async fn responses_share_the_document() {
+    let mut router = World::new().platform.router();
+    let mut documents = Vec::new();
+    for _ in 0..2 {
+        let request = Request::builder().uri("/api/v1/openapi.json").body(Body::empty()).unwrap();
+        let response = router.call(request).await.unwrap();
+        assert_eq!(response.headers()["content-type"], "application/json");
+        documents.push(response.into_body().collect().await.unwrap().to_bytes());
+    }
+    assert!(documents[0].len() > 1000);
+    assert_eq!(documents[0].as_ptr(), documents[1].as_ptr());
 }
 
 #[tokio::test]
