@@ -26,9 +26,13 @@ fn main() -> Result<(), Box<dyn Error>> {
         collect(&dist.canonicalize()?, &mut files)?;
         files.sort();
     }
-    let mut table = String::from("pub(super) static FILES: &[File] = &[\n");
     let root = dist.canonicalize().unwrap_or(dist);
-    for file in files.iter().filter(|file| !is_compressed(file)) {
+    let files: Vec<&PathBuf> = files.iter().filter(|file| !is_compressed(file)).collect();
+    let mut table = format!(
+        "pub(super) static FILES: &[File] = &TABLE;\nstatic TABLE: [File; {}] = [\n",
+        files.len()
+    );
+    for file in files {
         let path = file.strip_prefix(&root)?.to_str().ok_or("a file name is not UTF-8")?;
         let bytes = fs::read(file)?;
         let mut hasher = DefaultHasher::new();
@@ -41,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         )?;
         writeln!(
             table,
-            "plain: {}, brotli: {}, gzip: {} }},",
+            "plain: {}, brotli: {}, gzip: {}, unpacked: std::sync::OnceLock::new() }},",
             // One form is enough: a client that accepts no compression gets the other decompressed.
             if beside(file, "gz").is_file() { "None".to_owned() } else { include(file) },
             include(&beside(file, "br")),

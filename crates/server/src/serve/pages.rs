@@ -5,6 +5,7 @@
 //! HTML. While nobody can use the app, `/` is the landing page (`landing_page`).
 
 use std::io::Read as _;
+use std::sync::OnceLock;
 
 use axum::body::{Body, Bytes};
 use axum::http::uri::Authority;
@@ -25,6 +26,9 @@ pub(super) struct File {
     plain: Option<&'static [u8]>,
     brotli: Option<&'static [u8]>,
     gzip: Option<&'static [u8]>,
+    /// The contents of `gzip`, once a client has wanted them so: at most once, and responses share them, because any
+    /// number of clients may ask for them and not read the answer.
+    unpacked: OnceLock<Bytes>,
 }
 
 mod files {
@@ -95,7 +99,7 @@ fn accepts_html(headers: &HeaderMap) -> bool {
 }
 
 fn send(file: &'static File, request: &Request<Body>) -> Response<Body> {
-    let (encoding, bytes) = choose(file, request.headers());
+    let (encoding, packed) = choose(file, request.headers());
     let tag = format!("\"{}-{}\"", file.tag, encoding.unwrap_or("plain"));
     let mut headers = HeaderMap::new();
     let keep = if file.path.starts_with(HASHED) { FOR_EVER } else { ASK_AGAIN };
@@ -116,6 +120,7 @@ fn send(file: &'static File, request: &Request<Body>) -> Response<Body> {
     if let Some(encoding) = encoding {
         headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(encoding));
     }
+    let bytes = packed.map_or_else(|| plain(file), Bytes::from_static);
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
     let body = match *request.method() {
         Method::HEAD => Body::empty(),
@@ -124,8 +129,12 @@ fn send(file: &'static File, request: &Request<Body>) -> Response<Body> {
     (headers, body).into_response()
 }
 
-/// The shortest form of a file that the browser accepts.
-fn choose(file: &'static File, headers: &HeaderMap) -> (Option<&'static str>, Bytes) {
+/// The shortest form of a file that the browser accepts: its name and its bytes, which the uncompressed form does not
+/// have yet ([`plain`]).
+fn choose(
+    file: &'static File,
+    headers: &HeaderMap,
+) -> (Option<&'static str>, Option<&'static [u8]>) {
     let accepted = headers.get(header::ACCEPT_ENCODING).and_then(|value| value.to_str().ok());
     let takes = |name: &str| {
         accepted.unwrap_or_default().split(',').any(|one| {
@@ -135,19 +144,22 @@ fn choose(file: &'static File, headers: &HeaderMap) -> (Option<&'static str>, By
         })
     };
     match (file.brotli, file.gzip) {
-        (Some(bytes), _) if takes("br") => (Some("br"), Bytes::from_static(bytes)),
-        (_, Some(bytes)) if takes("gzip") => (Some("gzip"), Bytes::from_static(bytes)),
-        _ => (None, plain(file)),
+        (Some(bytes), _) if takes("br") => (Some("br"), Some(bytes)),
+        (_, Some(bytes)) if takes("gzip") => (Some("gzip"), Some(bytes)),
+        _ => (None, None),
     }
 }
 
 /// The uncompressed form, for clients such as curl; browsers accept compression.
 fn plain(file: &'static File) -> Bytes {
     let Some(gzip) = file.gzip else { return Bytes::from_static(file.plain.unwrap_or_default()) };
-    let mut bytes = Vec::new();
-    // Created by the build, so it is complete.
-    let read = GzDecoder::new(gzip).read_to_end(&mut bytes);
-    read.map_or_else(|_| Bytes::new(), |_| bytes.into())
+    let unpack = || {
+        let mut bytes = Vec::new();
+        // Created by the build, so it is complete.
+        let read = GzDecoder::new(gzip).read_to_end(&mut bytes);
+        read.map_or_else(|_| Bytes::new(), |_| bytes.into())
+    };
+    file.unpacked.get_or_init(unpack).clone()
 }
 
 /// RFC 9110, section 13.1.2; weak tags of the same name count.
@@ -229,18 +241,27 @@ fn not_found() -> Response<Body> {
 mod tests {
     use super::*;
 
-    static APP: &[File] = &[
+    /// "plain", by gzip -n.
+    const PLAIN_GZIP: &[u8] =
+        b"\x1f\x8b\x08\0\0\0\0\0\0\x03\x2b\xc8\x49\xcc\xcc\x03\0\xcf\x62\x20\x19\x05\0\0\0";
+
+    static APP: [File; 2] = [
         File {
             path: "/assets/a-1.js",
             tag: "01",
             plain: None,
             brotli: Some(b"br"),
-            // "plain", by gzip -n.
-            gzip: Some(
-                b"\x1f\x8b\x08\0\0\0\0\0\0\x03\x2b\xc8\x49\xcc\xcc\x03\0\xcf\x62\x20\x19\x05\0\0\0",
-            ),
+            gzip: Some(PLAIN_GZIP),
+            unpacked: OnceLock::new(),
         },
-        File { path: START, tag: "02", plain: Some(b"<!doctype html>"), brotli: None, gzip: None },
+        File {
+            path: START,
+            tag: "02",
+            plain: Some(b"<!doctype html>"),
+            brotli: None,
+            gzip: None,
+            unpacked: OnceLock::new(),
+        },
     ];
 
     fn request(path: &str, headers: &[(&str, &str)]) -> Request<Body> {
@@ -253,7 +274,7 @@ mod tests {
 
     fn path_of(path: &str, accept: &str) -> Option<&'static str> {
         let request = request(path, &[("accept", accept)]);
-        find(APP, request.uri().path(), request.headers()).map(|file| file.path)
+        find(&APP, request.uri().path(), request.headers()).map(|file| file.path)
     }
 
     #[test]
@@ -274,8 +295,8 @@ mod tests {
         assert_eq!(choice("gzip, deflate, br, zstd"), Some("br"));
         assert_eq!(choice("gzip;q=1.0, br;q=0"), Some("gzip"));
         assert_eq!(choice("identity"), None);
-        assert_eq!(choose(&APP[0], &HeaderMap::new()).1, "plain");
-        assert_eq!(choose(&APP[1], &HeaderMap::new()).1, "<!doctype html>");
+        assert_eq!(plain(&APP[0]), "plain");
+        assert_eq!(plain(&APP[1]), "<!doctype html>");
         assert_eq!(choose(&APP[1], request("/", &[("accept-encoding", "br")]).headers()).0, None);
     }
 
@@ -292,6 +313,27 @@ mod tests {
         // Another form has another tag.
         let plain = send(&APP[0], &request("/assets/a-1.js", &[("if-none-match", tag)]));
         assert_eq!(plain.status(), StatusCode::OK);
+    }
+
+    #[tokio::test]
+    async fn a_file_is_unpacked_once_and_only_when_it_is_sent() {
+        static FILES: [File; 1] = [File {
+            path: "/assets/b-2.js",
+            tag: "03",
+            plain: None,
+            brotli: None,
+            gzip: Some(PLAIN_GZIP),
+            unpacked: OnceLock::new(),
+        }];
+        let file = &FILES[0];
+        let known = send(file, &request(file.path, &[("if-none-match", "\"03-plain\"")]));
+        assert_eq!(known.status(), StatusCode::NOT_MODIFIED);
+        assert!(file.unpacked.get().is_none());
+        let (one, other) =
+            (send(file, &request(file.path, &[])), send(file, &request(file.path, &[])));
+        let one = axum::body::to_bytes(one.into_body(), 100).await.unwrap();
+        let other = axum::body::to_bytes(other.into_body(), 100).await.unwrap();
+        assert_eq!((&*one, one.as_ptr()), (&b"plain"[..], other.as_ptr()));
     }
 
     #[test]
