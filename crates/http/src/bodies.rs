@@ -2,7 +2,9 @@
 //!
 //! Requests without a valid token share a quarter of the budget. When that is used up, the oldest unfinished body of
 //! the network with the most bytes is given up, so that clients that send half a body and wait do not keep others
-//! out. Requests whose bodies are refused or given up get 503.
+//! out. Nor do accounts: an account may have all that is free, but when there is no more, the oldest unfinished body of
+//! the one with the most is given up for an account with less than half as much; and a sixteenth is for requests without
+//! a token alone, beyond the budget, so that logins pass. Requests whose bodies are refused or given up get 503.
 //!
 //! The headers of a request count with its body, and those that are not complete like the body of a request without a
 //! token: over HTTP/3, where a client can have many of them at once ([`crate::h3`]).
@@ -22,6 +24,14 @@ use crate::network;
 
 /// Requests without a valid token have one part in this many of the budget.
 const STRANGERS_PART: usize = 4;
+
+/// One part in this many of the budget is theirs alone, beyond it: a body may be as large as the budget, and would
+/// otherwise keep logins out, or be ended by them.
+const STRANGERS_OWN_PART: usize = 16;
+
+/// An account with more than this many times what another would have makes room for it. Not with a little more: bodies of
+/// about the same size would end each other, and none would get through.
+const LARGER_TIMES: usize = 2;
 
 /// The overhead of a part of a body.
 pub(crate) const PART_BYTES: usize = 64;
@@ -48,14 +58,22 @@ struct Held {
     bytes: usize,
     strangers: usize,
     shares: BTreeMap<u64, Entry>,
-    /// Bytes of requests without a token, by network.
-    networks: HashMap<IpAddr, usize>,
+    /// Bytes by holder; none has 0.
+    holders: HashMap<Holder, usize>,
+}
+
+/// Whose bytes are counted together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Holder {
+    /// Requests without a valid token, by network.
+    Network(IpAddr),
+    /// The account whose token a request has.
+    Account(Box<str>),
 }
 
 #[derive(Debug)]
 struct Entry {
-    network: IpAddr,
-    is_known: bool,
+    holder: Holder,
     bytes: usize,
     state: State,
     /// Wakes the task that waits for more of the body.
@@ -97,13 +115,18 @@ impl BodyBudget {
         self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The share of a request from `address`. `is_known`: it has a valid token.
-    pub(crate) fn share(&self, address: IpAddr, is_known: bool, activity: &Activity) -> Share {
+    /// The share of a request from `address`. `account`: whose token it has, if it has a valid one.
+    pub(crate) fn share(
+        &self,
+        address: IpAddr,
+        account: Option<Box<str>>,
+        activity: &Activity,
+    ) -> Share {
         let mut held = self.lock();
         let number = held.next;
         held.next += 1;
-        let (network, state) = (network(address), State::Coming);
-        let entry = Entry { network, is_known, bytes: 0, state, waker: None };
+        let holder = account.map_or_else(|| Holder::Network(network(address)), Holder::Account);
+        let entry = Entry { holder, bytes: 0, state: State::Coming, waker: None };
         held.shares.insert(number, entry);
         let (budget, activity, busy) = (self.clone(), activity.clone(), Mutex::default());
         Share(Arc::new(Inner { budget, number, activity, busy }))
@@ -118,14 +141,20 @@ impl Held {
             if entry.state == State::GivenUp {
                 return false;
             }
-            let is_known = entry.is_known;
-            let strangers_full = !is_known && self.strangers + bytes > most / STRANGERS_PART;
-            if !strangers_full && self.bytes + bytes <= most {
+            let is_known = entry.is_known();
+            let own = most / STRANGERS_OWN_PART;
+            let strangers = self.strangers + if is_known { 0 } else { bytes };
+            let strangers_full = !is_known && strangers > most / STRANGERS_PART;
+            if !strangers_full && self.bytes + bytes - strangers.min(own) <= most {
                 self.add(number, bytes);
                 return true;
             }
             // A network without tokens that holds most bytes makes room for others, not for itself.
-            match self.victim() {
+            // What is the strangers' own is of no use to an account.
+            let useful = !is_known || self.strangers > own;
+            let victim = self.victim(|holder| useful && matches!(holder, Holder::Network(_)));
+            let victim = victim.or_else(|| self.larger_account(number, bytes));
+            match victim {
                 Some(victim) if victim != number => self.give_up(victim),
                 _ => return false,
             }
@@ -136,20 +165,33 @@ impl Held {
         let Some(entry) = self.shares.get_mut(&number) else { return };
         entry.bytes += bytes;
         self.bytes += bytes;
-        if !entry.is_known {
+        *self.holders.entry(entry.holder.clone()).or_default() += bytes;
+        if !entry.is_known() {
             self.strangers += bytes;
-            *self.networks.entry(entry.network).or_default() += bytes;
         }
     }
 
-    /// The oldest unfinished body of the network that holds most bytes without a token.
-    fn victim(&self) -> Option<u64> {
+    fn held(&self, holder: &Holder) -> usize {
+        self.holders.get(holder).copied().unwrap_or(0)
+    }
+
+    /// The oldest unfinished body of the holder that has most bytes, of those that `may` make room.
+    fn victim(&self, may: impl Fn(&Holder) -> bool) -> Option<u64> {
         let unfinished =
-            |entry: &Entry| !entry.is_known && entry.bytes > 0 && entry.state == State::Coming;
+            |entry: &Entry| entry.bytes > 0 && entry.state == State::Coming && may(&entry.holder);
         let candidates = || self.shares.iter().filter(|(_, entry)| unfinished(entry));
-        let held = |entry: &Entry| self.networks.get(&entry.network).copied().unwrap_or(0);
-        let most = candidates().map(|(_, entry)| held(entry)).max()?;
-        candidates().find(|(_, entry)| held(entry) == most).map(|(number, _)| *number)
+        let most = candidates().map(|(_, entry)| self.held(&entry.holder)).max()?;
+        candidates().find(|(_, entry)| self.held(&entry.holder) == most).map(|(number, _)| *number)
+    }
+
+    /// What makes room for a request with a token: the oldest unfinished body of the account that has most bytes, and many
+    /// more than the request's account would have.
+    fn larger_account(&self, number: u64, bytes: usize) -> Option<u64> {
+        let asking = self.shares.get(&number).filter(|entry| entry.is_known())?;
+        let wanted = self.held(&asking.holder) + bytes;
+        self.victim(|holder| {
+            matches!(holder, Holder::Account(_)) && self.held(holder) > LARGER_TIMES * wanted
+        })
     }
 
     fn give_up(&mut self, number: u64) {
@@ -165,16 +207,22 @@ impl Held {
         let Some(entry) = self.shares.get_mut(&number) else { return };
         let bytes = std::mem::take(&mut entry.bytes);
         self.bytes -= bytes;
-        if entry.is_known {
-            return;
+        if !entry.is_known() {
+            self.strangers -= bytes;
         }
-        self.strangers -= bytes;
-        if let Some(held) = self.networks.get_mut(&entry.network) {
+        if let Some(held) = self.holders.get_mut(&entry.holder) {
             *held -= bytes;
             if *held == 0 {
-                self.networks.remove(&entry.network);
+                self.holders.remove(&entry.holder);
             }
         }
+    }
+}
+
+impl Entry {
+    /// Whether the request has a valid token.
+    fn is_known(&self) -> bool {
+        matches!(self.holder, Holder::Account(_))
     }
 }
 
@@ -302,7 +350,8 @@ mod tests {
     use super::*;
 
     fn from(budget: &BodyBudget, last: u8, is_known: bool) -> Share {
-        budget.share([192, 0, 2, last].into(), is_known, &Activity::default())
+        let account = is_known.then(|| last.to_string().into());
+        budget.share([192, 0, 2, last].into(), account, &Activity::default())
     }
 
     #[test]
@@ -332,9 +381,35 @@ mod tests {
         assert!(other.is_refused() && !whole.is_refused());
         let known = from(&budget, 3, true);
         known.charge(3000).unwrap();
-        assert_eq!(from(&budget, 4, true).charge(1), Err(UsedUp));
+        known.whole();
+        // All but the strangers' own 250.
+        assert_eq!(from(&budget, 4, true).charge(251), Err(UsedUp));
         drop(whole);
-        from(&budget, 4, true).charge(1).unwrap();
+        from(&budget, 4, true).charge(251).unwrap();
+    }
+
+    #[test]
+    fn half_bodies_of_an_account_make_room_for_others() {
+        let budget = BodyBudget::new(4000);
+        let half: Vec<Share> = (0..3).map(|_| from(&budget, 1, true)).collect();
+        half[0].charge(2000).unwrap();
+        half[1].charge(1500).unwrap();
+        half[2].charge(500).unwrap();
+        let login = from(&budget, 2, false);
+        login.charge(250).unwrap();
+        assert!(!half.iter().any(Share::is_refused), "logins have room of their own");
+        assert_eq!(from(&budget, 1, true).charge(1), Err(UsedUp), "nothing is free for itself");
+        assert!(!login.is_refused(), "nor is the login's room");
+        let other = from(&budget, 3, true);
+        other.charge(1500).unwrap();
+        assert_eq!(half.iter().map(Share::is_refused).collect::<Vec<_>>(), [true, false, false]);
+        // What is about as large does not end the other.
+        other.charge(500).unwrap();
+        assert_eq!(other.charge(1), Err(UsedUp));
+        assert!(!half[1].is_refused());
+        drop((half, login, other));
+        let held = budget.lock();
+        assert_eq!((held.bytes, held.strangers, held.holders.len()), (0, 0, 0));
     }
 
     #[test]
@@ -352,7 +427,7 @@ mod tests {
         let budget = BodyBudget::new(4000);
         let slots = crate::connection_slots::ConnectionSlots::new(1);
         let (slot, _) = slots.take([192, 0, 2, 1].into()).unwrap();
-        let share = budget.share([192, 0, 2, 1].into(), false, &slot.activity);
+        let share = budget.share([192, 0, 2, 1].into(), None, &slot.activity);
         share.whole();
         assert!(slots.take([192, 0, 2, 2].into()).is_none());
         drop(share);

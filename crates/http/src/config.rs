@@ -70,17 +70,17 @@ pub struct EndpointConfig {
     pub memory: Arc<MemoryGauge>,
 }
 
-/// Decides whether a request's headers have a valid token.
+/// Decides whether a request's headers have a valid token, and whose.
 #[derive(Clone)]
-pub struct Knows(Arc<dyn Fn(&HeaderMap) -> bool + Send + Sync>);
+pub struct Knows(Arc<dyn Fn(&HeaderMap) -> Option<Box<str>> + Send + Sync>);
 
 impl Knows {
-    /// `token` decides at once and from memory.
-    pub fn new(token: impl Fn(&HeaderMap) -> bool + Send + Sync + 'static) -> Knows {
-        Knows(Arc::new(token))
+    /// `account` names the account whose valid token the headers have, at once and from memory.
+    pub fn new(account: impl Fn(&HeaderMap) -> Option<Box<str>> + Send + Sync + 'static) -> Knows {
+        Knows(Arc::new(account))
     }
 
-    pub(crate) fn token(&self, headers: &HeaderMap) -> bool {
+    pub(crate) fn account(&self, headers: &HeaderMap) -> Option<Box<str>> {
         (self.0)(headers)
     }
 }

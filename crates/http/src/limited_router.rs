@@ -53,8 +53,8 @@ impl LimitedRouter {
         if content_length(&request).is_some_and(|bytes| bytes > max as u64) {
             return text_response(StatusCode::PAYLOAD_TOO_LARGE, "the body is too large");
         }
-        let is_known = self.knows.as_ref().is_some_and(|knows| knows.token(request.headers()));
-        let share = self.bodies.share(address.ip(), is_known, activity);
+        let account = self.knows.as_ref().and_then(|knows| knows.account(request.headers()));
+        let share = self.bodies.share(address.ip(), account, activity);
         if !request.body().is_end_stream() && share.charge_headers(request.headers()).is_err() {
             return self.no_room(address);
         }

@@ -238,7 +238,9 @@ impl Shared {
     /// Opens the connection's window if a request with these headers has a valid token.
     fn widen_for(&self, headers: &http::HeaderMap) {
         let knows = self.handler.router.knows.as_ref();
-        if !self.is_wide.load(Relaxed) && knows.is_some_and(|knows| knows.token(headers)) {
+        if !self.is_wide.load(Relaxed)
+            && knows.is_some_and(|knows| knows.account(headers).is_some())
+        {
             self.widen();
         }
     }

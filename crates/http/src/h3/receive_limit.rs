@@ -135,7 +135,7 @@ impl Unfinished {
     fn headers(&self, header_bytes: u64) -> Headers {
         let most = usize::try_from(header_bytes).unwrap_or(usize::MAX);
         Headers {
-            share: self.budget.share(self.address, false, &self.activity),
+            share: self.budget.share(self.address, None, &self.activity),
             bytes: 0,
             connection: Arc::clone(&self.bytes),
             most: most.saturating_mul(UNFINISHED_REQUESTS),

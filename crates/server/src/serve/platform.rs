@@ -92,8 +92,8 @@ impl Running {
         let platform = self.platform.clone()?;
         Some(Knows::new(move |headers| {
             let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-            let token = shown.and_then(|shown| shown.split_once(' '));
-            token.is_some_and(|(_, token)| platform.admit(token.trim(), None).is_some())
+            let (_, token) = shown?.split_once(' ')?;
+            platform.admit(token.trim(), None).map(|admitted| admitted.user.into())
         }))
     }
 
