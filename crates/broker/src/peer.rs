@@ -48,6 +48,26 @@ pub enum TransportKind {
     MqttSn,
 }
 
+/// How the bytes of a connection come to its worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// From the worker's own socket.
+    Socket,
+    /// From HTTP: another thread copies them, with buffers of its own.
+    Tunnel,
+}
+
+impl Via {
+    /// What it takes beside the connection, in bytes: two buffers of 4 KiB (`pump` of `fulmar-http`), a task, a pair of
+    /// sockets and the stream of HTTP/2 or HTTP/3.
+    fn memory_bytes(self) -> usize {
+        match self {
+            Via::Socket => 0,
+            Via::Tunnel => 9 << 10,
+        }
+    }
+}
+
 impl TransportKind {
     /// Every kind, in the order of [`TransportKind::index`].
     pub const ALL: [TransportKind; 9] = [
@@ -69,8 +89,8 @@ impl TransportKind {
     }
 
     /// What an idle connection takes in memory, in bytes, as measured (`fulmar bench connections`), and rounded up.
-    pub(crate) fn memory_bytes(self) -> usize {
-        match self {
+    pub(crate) fn memory_bytes(self, via: Via) -> usize {
+        let own = match self {
             TransportKind::Tcp => 2 << 10,
             TransportKind::Ws
             | TransportKind::WebTransport
@@ -79,7 +99,8 @@ impl TransportKind {
             | TransportKind::MqttSn => 3 << 10,
             TransportKind::Tls | TransportKind::Wss => 8 << 10,
             TransportKind::Quic => 24 << 10,
-        }
+        };
+        own + via.memory_bytes()
     }
 
     /// Its name in logs, metrics and `$SYS`.
@@ -211,4 +232,17 @@ pub struct TransportStats {
     pub migrations: u32,
     /// Whether early data was accepted.
     pub early_data: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tunnel_counts_with_its_buffers() {
+        for kind in [TransportKind::Wss, TransportKind::WebTransport] {
+            let tunnel = kind.memory_bytes(Via::Tunnel) - kind.memory_bytes(Via::Socket);
+            assert!(tunnel >= 2 * (4 << 10), "{kind}: {tunnel}");
+        }
+    }
 }

@@ -16,7 +16,7 @@ use crate::fan_out::{FEW_VISITS, WILLS};
 use crate::log_limiter::LogLimiter;
 use crate::memory::{Account, MemoryShare};
 use crate::metrics::ShardMetrics;
-use crate::peer::{PeerIdentity, TransportKind};
+use crate::peer::{PeerIdentity, TransportKind, Via};
 use crate::publication::Parcel;
 use crate::rate_limiter;
 use crate::route::RouteCache;
@@ -89,12 +89,12 @@ impl Shard {
     pub fn count_connection(
         &mut self,
         address: SocketAddr,
-        transport: TransportKind,
+        (transport, via): (TransportKind, Via),
         identity: Option<&PeerIdentity>,
     ) -> Option<Box<MemoryShare>> {
         let program = identity.map(|name| &**name).filter(|name| access::is_program(Some(name)));
         let owner = self.turn.broker.memory().owner(program, rate_limiter::site(address.ip()));
-        let share = MemoryShare::take(owner, Account::Connections, transport.memory_bytes());
+        let share = MemoryShare::take(owner, Account::Connections, transport.memory_bytes(via));
         if share.is_none() {
             self.turn.metrics().connections_refused.add(1);
             self.turn.metrics().memory_refused.add(1);

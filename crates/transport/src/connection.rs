@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use fulmar_broker::{
     BrokerEvent, Connection, LostCause, MemoryPressure, MemoryShare, Peer, PeerIdentity, ReadState,
-    Shard, StreamKey, Timestamp, Token,
+    Shard, StreamKey, Timestamp, Token, TransportKind, Via,
 };
 use tracing::debug;
 
@@ -157,7 +157,7 @@ impl StreamConn {
         // One through a proxy counts for its client, who is not known yet.
         if listener.proxies.is_none() {
             let kind = listener.carrier.kind();
-            conn.memory = Some(io.shard.count_connection(address, kind, None)?);
+            conn.memory = Some(io.shard.count_connection(address, (kind, Via::Socket), None)?);
         }
         match Layers::new(listener, &io.origins, address) {
             Ok(None) => {
@@ -186,8 +186,13 @@ impl StreamConn {
     ) -> Option<StreamConn> {
         let Handed { socket, peer, framing, silence } = handed;
         let mut conn = StreamConn::new(Socket::Local(socket), token, listener);
-        let counted =
-            io.shard.count_connection(peer.address, peer.transport, peer.identity.as_ref());
+        // Those of clients come through HTTP, others are of this program.
+        let via = match peer.transport {
+            TransportKind::Wss | TransportKind::WebTransport => Via::Tunnel,
+            _ => Via::Socket,
+        };
+        let kind = (peer.transport, via);
+        let counted = io.shard.count_connection(peer.address, kind, peer.identity.as_ref());
         conn.memory = Some(counted?);
         conn.silence = silence;
         conn.layers = match framing {
@@ -201,7 +206,7 @@ impl StreamConn {
     fn open(&mut self, io: &mut Io, peer: Peer) -> bool {
         let address = peer.address;
         if self.memory.is_none() {
-            self.memory = io.shard.count_connection(address, peer.transport, None);
+            self.memory = io.shard.count_connection(address, (peer.transport, Via::Socket), None);
             if self.memory.is_none() {
                 return false;
             }

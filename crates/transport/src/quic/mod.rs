@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fulmar_broker::{
-    BrokerEvent, ListenerPolicy, LogLimiter, MemoryPressure, MemoryShare, Token, TransportKind,
+    BrokerEvent, ListenerPolicy, LogLimiter, MemoryPressure, MemoryShare, Token, TransportKind, Via,
 };
 use quinn_proto::{
     Connection, ConnectionHandle, DatagramEvent, Endpoint, Incoming, ServerConfig, Transmit,
@@ -332,7 +332,9 @@ impl QuicShard {
             return;
         }
         // Not before a proof was asked for: an address that may be forged would take another network's share.
-        let Some(memory) = io.shard.count_connection(peer, TransportKind::Quic, None) else {
+        let Some(memory) =
+            io.shard.count_connection(peer, (TransportKind::Quic, Via::Socket), None)
+        else {
             self.endpoint.ignore(incoming);
             return;
         };
