@@ -69,10 +69,14 @@ impl Conditions {
         Ok(self.tagged(to_json(body)?.into(), "application/json", etag))
     }
 
+    /// Whether the client has what has this ETag, and gets 304.
+    pub(crate) fn knows(&self, etag: &str) -> bool {
+        self.if_none_match.as_ref().is_some_and(|known| lists(known, etag))
+    }
+
     /// Any content.
     pub(crate) fn tagged(&self, body: Body, kind: &'static str, etag: &str) -> Response {
-        let known = self.if_none_match.as_ref().is_some_and(|known| lists(known, etag));
-        let mut response = if known {
+        let mut response = if self.knows(etag) {
             StatusCode::NOT_MODIFIED.into_response()
         } else {
             ([(header::CONTENT_TYPE, kind)], body).into_response()
@@ -93,7 +97,7 @@ fn lists(tags: &str, etag: &str) -> bool {
 }
 
 /// An ETag of these bytes.
-pub(crate) fn digest_tag(bytes: &[u8]) -> String {
+fn digest_tag(bytes: &[u8]) -> String {
     let digest = digest(&SHA256, bytes);
     format!("\"{}\"", URL_SAFE_NO_PAD.encode(&digest.as_ref()[..12]))
 }

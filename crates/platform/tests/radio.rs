@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use axum::body::Body;
 use axum::http::Request;
 use common::World;
+use fulmar_platform::Database;
 use fulmar_wmbus::simulate::Drive;
 use serde_json::{Value, json};
 
@@ -249,6 +250,16 @@ async fn a_photo_is_stored_once_and_never_changed() {
     assert_eq!(put(b"<script>").await.status, 415);
     let shown = world.get(&reader, &path).await;
     assert_eq!((&*shown.kind, &*shown.bytes), ("image/jpeg", &jpeg[..]));
+    // What the client has is not read again: it gets 304 though other bytes are in the database now.
+    if world.database == Database::File {
+        let file = world.folder.path().join("platform.db");
+        let db = rusqlite::Connection::open(file).unwrap();
+        assert_eq!(db.execute("UPDATE photo SET bytes = x'FFD8FF00'", ()).unwrap(), 1);
+    }
+    let etag = shown.etag.unwrap();
+    let known = [("if-none-match", &*etag)];
+    let again = world.call_with(&reader, "GET", &path, &Value::Null, &known).await;
+    assert_eq!((again.status, again.etag, again.bytes.len()), (304, Some(etag.clone()), 0));
     // As large as they may be, and no larger.
     for (id, bytes, expected) in [(2, 4 << 20, 201), (3, (4 << 20) + 1, 413)] {
         let path = format!("/api/v1/north/photo/{}", uuid::Uuid::from_u128(id));

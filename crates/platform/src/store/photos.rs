@@ -11,6 +11,13 @@ pub(crate) fn get(db: &Db, twin: &str, id: &str) -> Result<Option<(String, Vec<u
     rows.query_row([twin, id], |row| Ok((row.get(0)?, row.get(1)?))).optional()
 }
 
+/// When a photo was stored.
+pub(crate) fn received_at(db: &Db, twin: &str, id: &str) -> Result<Option<Time>> {
+    let mut rows =
+        db.prepare_cached("SELECT received_at FROM photo WHERE twin = ?1 AND id = ?2")?;
+    rows.query_row([twin, id], |row| row.get(0)).optional()
+}
+
 /// Twin, account, and how many photos of how many bytes it has stored there.
 pub(crate) fn totals(db: &Db) -> Result<Vec<(String, String, u64, u64)>> {
     let mut rows = db.prepare_cached(
