@@ -72,7 +72,10 @@ pub struct EndpointConfig {
 
 /// Decides whether a request's headers have a valid token, and whose.
 #[derive(Clone)]
-pub struct Knows(Arc<dyn Fn(&HeaderMap) -> Option<Box<str>> + Send + Sync>);
+pub struct Knows(Arc<Account>);
+
+/// The account whose valid token these headers have.
+type Account = dyn Fn(&HeaderMap) -> Option<Box<str>> + Send + Sync;
 
 impl Knows {
     /// `account` names the account whose valid token the headers have, at once and from memory.
