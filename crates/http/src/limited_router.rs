@@ -1,5 +1,5 @@
 //! [`LimitedRouter`]: the axum router with limits on the size of a body, the memory for all bodies, and the time for
-//! a response. Every request passes through it, at every address and in every version of HTTP.
+//! a response and for taking it. Every request passes through it, at every address and in every version of HTTP.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,6 +20,7 @@ use crate::config::{Knows, Limits};
 use crate::connection_slots::Activity;
 use crate::metrics::Metrics;
 use crate::rest::Drained;
+use crate::unread_response::watched;
 
 /// Retry-After of a response to a request that was refused for lack of memory.
 const RETRY_AFTER_S: u64 = 2;
@@ -66,7 +67,7 @@ impl LimitedRouter {
             return self.no_room(address);
         }
         match answer {
-            Ok(Ok(response)) => response,
+            Ok(Ok(response)) => response.map(|body| watched(body, self.limits.request_timeout)),
             Err(_) => text_response(StatusCode::SERVICE_UNAVAILABLE, "this took too long"),
         }
     }

@@ -32,6 +32,9 @@ use crate::request_smuggling::SmugglingFilter;
 use crate::rest::Lingering;
 use crate::stop_signal::stopped;
 
+/// Bytes of a response that HTTP/2 keeps for a connection that takes none, per stream.
+const SEND_BUFFER_BYTES: usize = 64 * 1024;
+
 /// Pause after a failed accept, for example when file descriptors are short.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
@@ -156,6 +159,7 @@ fn builder(handler: &RequestHandler) -> auto::Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits.max_concurrent_requests)
         .max_header_list_size(limits.max_header_bytes)
+        .max_send_buf_size(SEND_BUFFER_BYTES)
         .enable_connect_protocol();
     builder
 }

@@ -5,6 +5,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -123,6 +124,31 @@ fn router() -> Router {
         .route("/", get(|| async { "hello" }))
         .route("/echo", post(|body: Bytes| async { body }))
         .route("/never", get(std::future::pending::<()>))
+        .route("/large", get(|| async { Bytes::from_owner(Large::new()) }))
+}
+
+/// How many responses of `/large` there are.
+static LARGE: AtomicUsize = AtomicUsize::new(0);
+
+struct Large(Vec<u8>);
+
+impl Large {
+    fn new() -> Large {
+        LARGE.fetch_add(1, Ordering::Relaxed);
+        Large(vec![1; 1024 * 1024])
+    }
+}
+
+impl AsRef<[u8]> for Large {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Large {
+    fn drop(&mut self) {
+        LARGE.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 type Sender = h3::client::SendRequest<h3_quinn::OpenStreams, Bytes>;
@@ -341,6 +367,35 @@ async fn http2_clients_that_send_too_much_can_read_why() {
     assert!(!response.into_body().collect().await.unwrap().to_bytes().is_empty());
     let request = Request::get("https://localhost/").body(Full::default()).unwrap();
     assert_eq!(sender.send_request(request).await.unwrap().status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn responses_that_are_not_taken_are_given_up() {
+    let site = start();
+    // One whose client takes nothing, and one whose client takes a little of each.
+    for window in [0, 1000] {
+        let stream = TokioIo::new(site.dial_tcp(b"h2").await);
+        let mut client = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+        client.initial_stream_window_size(window);
+        let (mut sender, driver) = client.handshake(stream).await.unwrap();
+        tokio::spawn(driver);
+        let request = || Request::get("https://localhost/large").body(Full::<Bytes>::default());
+        let mut unread = Vec::new();
+        for _ in 0..8 {
+            unread.push(sender.send_request(request().unwrap()).await.unwrap());
+        }
+        tokio::time::timeout(PATIENCE, async {
+            while LARGE.load(Ordering::Relaxed) > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await
+        .expect("they are not kept");
+        // The connection goes on.
+        let answer = sender.send_request(request().unwrap()).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK);
+        drop(unread);
+    }
 }
 
 /// The responses to these bytes, until the server closes.
