@@ -47,18 +47,34 @@ pub(crate) struct Idle<S> {
     inner: S,
     timeout: Duration,
     deadline: Pin<Box<Sleep>>,
+    /// Until when the client must take something of what is being sent, if it takes nothing now. What it sends meanwhile,
+    /// such as PINGs, does not put that off.
+    taken_by: Option<Pin<Box<Sleep>>>,
     tunnels: Tunnels,
 }
 
 impl<S> Idle<S> {
     pub(crate) fn new(inner: S, timeout: Duration, tunnels: Tunnels) -> Idle<S> {
         let deadline = Box::pin(tokio::time::sleep(timeout));
-        Idle { inner, timeout, deadline, tunnels }
+        Idle { inner, timeout, deadline, taken_by: None, tunnels }
     }
 
     /// Data was transferred.
     fn moved(&mut self) {
         self.deadline.as_mut().reset(Instant::now() + self.timeout);
+    }
+
+    /// The client takes nothing now.
+    fn untaken<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        let timeout = self.timeout;
+        let new = || Box::pin(tokio::time::sleep(timeout));
+        if self.taken_by.get_or_insert_with(new).as_mut().poll(cx).is_ready() {
+            self.taken_by = None;
+            if !self.tunnels.any() {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+        }
+        self.stalled(cx)
     }
 
     /// A direction cannot continue now.
@@ -96,8 +112,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Idle<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         match Pin::new(&mut self.inner).poll_write(cx, bytes) {
-            Poll::Pending => self.stalled(cx),
+            Poll::Pending => self.untaken(cx),
             Poll::Ready(result) => {
+                self.taken_by = None;
                 self.moved();
                 Poll::Ready(result)
             }
@@ -106,8 +123,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Idle<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match Pin::new(&mut self.inner).poll_flush(cx) {
-            Poll::Pending => self.stalled(cx),
-            ready => ready,
+            Poll::Pending => self.untaken(cx),
+            ready => {
+                self.taken_by = None;
+                ready
+            }
         }
     }
 
@@ -143,6 +163,26 @@ mod tests {
         assert!(fed.is_ok() && first.is_ok());
         assert_eq!(second.map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));
         assert_eq!(begun.elapsed().as_secs(), (TIMEOUT / 2 + TIMEOUT).as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_client_sends_does_not_keep_what_it_does_not_take() {
+        let (mut peer, own) = tokio::io::duplex(64);
+        let begun = Instant::now();
+        let idle = Idle::new(own, TIMEOUT, Tunnels::default());
+        let (mut reads, mut writes) = tokio::io::split(idle);
+        let pings = async {
+            while peer.write_all(b"x").await.is_ok() && reads.read_u8().await.is_ok() {
+                tokio::time::sleep(TIMEOUT / 3).await;
+            }
+        };
+        let written = tokio::select! {
+            written = writes.write_all(&[0; 100]) => written,
+            () = pings => Ok(()),
+            () = tokio::time::sleep(TIMEOUT * 10) => Ok(()),
+        };
+        assert_eq!(written.map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));
+        assert_eq!(begun.elapsed().as_secs(), TIMEOUT.as_secs());
     }
 
     #[tokio::test(start_paused = true)]
