@@ -161,31 +161,32 @@ def full_queues(site, seconds):
     return spread(Pace(seconds, 1_000), one)
 
 
-def deaf_readers(site, seconds):
-    """500 subscribers that read nothing, and 100 messages of 10 kB a second at QoS 0 for all of them."""
-    deaf = []
+def connected(site, count, *packets):
+    """Clients with small buffers that send these packets and read nothing; none at closed ports."""
+    clients = []
     with contextlib.suppress(OSError):
         # From the first on, logins are remembered and not queued.
         answer(logged_in(site, "first", durable=False), wire.Packets())
-        for number in range(500):
-            sock = logged_in(site, f"deaf-{number}", durable=False)
+        for number in range(count):
+            sock = logged_in(site, f"connected-{number}", durable=False)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            sock.sendall(wire.subscribe5(["deaf/#"], qos=0))
-            deaf.append(sock)
+            sock.sendall(b"".join(packets))
+            clients.append(sock)
+    return clients
+
+
+def deaf_readers(site, seconds):
+    """500 subscribers that read nothing, and 100 messages of 10 kB a second at QoS 0 for all of them."""
+    # They are connected until this returns.
+    _deaf = connected(site, 500, wire.subscribe5(["deaf/#"], qos=0))
     line, message = publisher(site, "loud"), wire.publish5("deaf/t", os.urandom(10_000))
     return spread(Pace(seconds, 100), lambda _: shout(line, message))
 
 
 def deaf_readers_of_large_messages(site, seconds):
     """300 subscribers at QoS 1 that read nothing, and 5 messages of 500 kB a second for all of them."""
-    deaf = []
-    with contextlib.suppress(OSError):
-        answer(logged_in(site, "first", durable=False), wire.Packets())
-        for number in range(300):
-            sock = logged_in(site, f"deaf-{number}", durable=False)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            sock.sendall(wire.subscribe5(["deaf/#"]))
-            deaf.append(sock)
+    # They are connected until this returns.
+    _deaf = connected(site, 300, wire.subscribe5(["deaf/#"]))
     line, message = publisher(site, "loud"), wire.publish5("deaf/t", os.urandom(500_000), number=1)
     return spread(Pace(seconds, 5), lambda _: shout(line, message))
 
@@ -193,14 +194,9 @@ def deaf_readers_of_large_messages(site, seconds):
 def unread_answers(site, seconds):
     """50 clients that send PINGREQs and read no answer: 64 kB of them, 1,000 times a second, as long as the broker takes
     them."""
-    clients, taken = [], {"bytes": 0}
-    with contextlib.suppress(OSError):
-        for number in range(50):
-            sock = logged_in(site, f"unread-{number}", durable=False)
-            answer(sock, wire.Packets())
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            sock.setblocking(False)
-            clients.append(sock)
+    clients, taken = connected(site, 50), {"bytes": 0}
+    for sock in clients:
+        sock.setblocking(False)
     pings = b"\xc0\x00" * 32_768
 
     def one(number):

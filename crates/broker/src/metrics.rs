@@ -78,7 +78,7 @@ cells! {
     authentication_failed, "counter", "Failed authentications";
     access_denied, "counter", "Publications and subscriptions denied by access rules";
     protocol_errors, "counter", "Connections closed for malformed or illegal packets";
-    partial_refused, "counter", "Connections closed because their incomplete packets exceeded the bound";
+    partial_refused, "counter", "Connections closed because their incomplete packets exceeded the bound, or because memory was short";
     keep_alive_timeouts, "counter", "Connections closed because the keep alive ran out";
     takeovers, "counter", "Connections closed because their client connected again";
     wills_published, "counter", "Wills published";

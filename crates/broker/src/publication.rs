@@ -83,13 +83,13 @@ impl<'a> Publication<'a> {
         self.message.as_ref()
     }
 
-    /// The shared form, made at the first call.
     /// Bytes of topic, properties and payload.
     #[inline]
     pub(crate) fn size(&self) -> usize {
         self.parts.topic.len() + self.parts.properties.len() + self.parts.payload.len()
     }
 
+    /// The shared form, made at the first call.
     pub(crate) fn message(&mut self, broker: &Broker) -> Arc<Message> {
         let message = self.message.get_or_insert_with(|| {
             let message = Message::new(broker.next_message_id(), &self.parts);

@@ -50,6 +50,6 @@ pub use listen::{can_listen, receive_buffer};
 pub use origin::Origins;
 pub use quic::{
     Due, HandshakePressure, Losses, NoServerId, QuicKeys, QuicSettings, RetryPolicy, ServerId,
-    Silence, gives_way,
+    Silence, has_suspicious_pieces,
 };
 pub use server::Server;

@@ -457,7 +457,7 @@ impl Worker {
         }
     }
 
-    /// Closes connections whose clients read nothing, while memory is short.
+    /// Closes connections that may be the reason that memory is short.
     fn give_way(&mut self) {
         let pressure = self.io.shard.broker().memory_gauge().look(&mut self.memory_seen);
         if pressure == MemoryPressure::None {
@@ -470,6 +470,9 @@ impl Worker {
         let stuck: Vec<_> = stuck.collect();
         for token in stuck {
             self.with(token, |conn, io, _| conn.give_way(io));
+        }
+        for quic in &mut self.quic {
+            quic.give_way(&mut self.io, pressure, Instant::now());
         }
     }
 

@@ -2,7 +2,8 @@
 //!
 //! This module accepts and serves QUIC connections; `request` handles their streams, `session` WebTransport, `silence`
 //! the idle timeout, `receive_limit` the limits that h3 lacks, `pieces` which connections give way when memory runs short, and
-//! `amplification_limit` how much may be sent to addresses that are not validated. `fulmar-transport` has MQTT directly over QUIC, at another port and with another ALPN protocol.
+//! `amplification_limit` how much may be sent to addresses that are not validated. `fulmar-transport` has MQTT directly over
+//! QUIC, at another port and with another ALPN protocol.
 
 pub(crate) mod amplification_limit;
 pub(crate) mod pieces;

@@ -1,10 +1,10 @@
-//! Connections that give way while the process' memory is short ([`gives_way`]).
+//! Connections that give way while the process' memory is short ([`has_suspicious_pieces`]).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use fulmar_broker::{MemoryGauge, MemoryPressure};
-use fulmar_transport::gives_way;
+use fulmar_transport::has_suspicious_pieces;
 use tokio::sync::watch;
 
 /// Time between two looks at what was seen of the process' memory.
@@ -30,7 +30,7 @@ pub(super) async fn too_many(
     while pressure.changed().await.is_ok() {
         let (seen, stats) = (*pressure.borrow_and_update(), connection.stats());
         // An HTTP/3 connection has several streams.
-        if gives_way(seen, stats.frame_rx.stream, stats.udp_rx.datagrams, usize::MAX) {
+        if has_suspicious_pieces(seen, stats.frame_rx.stream, stats.udp_rx.datagrams, usize::MAX) {
             return;
         }
     }

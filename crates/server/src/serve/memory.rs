@@ -148,8 +148,8 @@ impl Excess {
             tracing::warn!(
                 resident = now,
                 limit = self.limit,
-                "memory is nearly as much as [limits] memory: QUIC connections whose clients have sent very many pieces of \
-                 streams are closed"
+                "memory is nearly as much as [limits] memory: connections whose clients read nothing, or have sent very \
+                 many pieces of QUIC streams, are closed; if these are your devices, raise [limits] memory"
             );
         }
         let first = *self.first.get_or_insert(now);

@@ -33,7 +33,7 @@ use quinn_proto::{
 pub use admission::HandshakePressure;
 pub use config::{QuicKeys, QuicSettings, RetryPolicy};
 pub use losses::Losses;
-pub use pieces::gives_way;
+pub use pieces::has_suspicious_pieces;
 pub use server_id::{NoServerId, ServerId};
 pub use silence::{Due, Silence};
 
@@ -122,8 +122,6 @@ pub(crate) struct QuicShard {
     qlogs_left: usize,
     /// Packets of another node's connections.
     misrouted: LogLimiter,
-    /// The last look at the process' memory that was acted upon.
-    memory_seen: u32,
     closing: bool,
 }
 
@@ -171,7 +169,6 @@ impl QuicShard {
             copies: Waiting::new(),
             qlogs_left: MAX_QLOGS,
             misrouted: LogLimiter::default(),
-            memory_seen: 0,
             closing: false,
         })
     }
@@ -520,11 +517,7 @@ impl QuicShard {
     }
 
     /// Closes connections that may be the reason that memory is short.
-    fn give_way(&mut self, io: &mut Io, now: Instant) {
-        let pressure = io.shard.broker().memory_gauge().look(&mut self.memory_seen);
-        if pressure == MemoryPressure::None {
-            return;
-        }
+    pub(crate) fn give_way(&mut self, io: &mut Io, pressure: MemoryPressure, now: Instant) {
         for at in 0..self.conns.len() {
             let conn = self.conns[at].as_mut();
             if conn.is_some_and(|conn| conn.give_way(io, pressure, now)) {
@@ -539,7 +532,6 @@ impl QuicShard {
             self.on_event(io, true, now);
         }
         self.copies.send_due(&mut self.socket, now);
-        self.give_way(io, now);
         while let Some((at, key)) = self.timers.pop_due(now) {
             let Ok(index) = usize::try_from(key) else { continue };
             let Some(conn) = self.conns.get_mut(index).and_then(Option::as_mut) else { continue };

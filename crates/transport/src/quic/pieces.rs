@@ -13,7 +13,12 @@ const PER_DATAGRAM: u64 = 2;
 /// Whether a connection is to be closed: its client has sent this many STREAM frames in this many datagrams, and has this
 /// many streams open.
 #[must_use]
-pub fn gives_way(pressure: MemoryPressure, frames: u64, datagrams: u64, streams: usize) -> bool {
+pub fn has_suspicious_pieces(
+    pressure: MemoryPressure,
+    frames: u64,
+    datagrams: u64,
+    streams: usize,
+) -> bool {
     match pressure {
         MemoryPressure::None => false,
         MemoryPressure::High => frames > FEW + PER_DATAGRAM * datagrams,
@@ -31,12 +36,12 @@ mod tests {
         use MemoryPressure::{High, None, Rising};
         // Many pieces in few packets, on several streams; and alone in their packets.
         let fragments = [(32_000, 300, 32), (32_000, 32_000, 32)];
-        let closed = |pressure| fragments.map(|(f, d, s)| gives_way(pressure, f, d, s));
+        let closed = |pressure| fragments.map(|(f, d, s)| has_suspicious_pieces(pressure, f, d, s));
         assert_eq!([None, High, Rising].map(closed), [[false; 2], [true, false], [true; 2]]);
         // A busy client with one stream, and a new one with several.
         for (frames, datagrams, streams) in [(1_000_000, 900_000, 1), (1000, 20, 32)] {
-            assert!(!gives_way(High, frames, datagrams, streams));
-            assert!(!gives_way(Rising, frames, datagrams, streams));
+            assert!(!has_suspicious_pieces(High, frames, datagrams, streams));
+            assert!(!has_suspicious_pieces(Rising, frames, datagrams, streams));
         }
     }
 }

@@ -130,8 +130,10 @@ fn init(config: &Config, data: &Path, connection: &Connection) -> anyhow::Result
     let path = data.join(DATABASE);
     let cluster = format!("{:016x}", random()?);
     let joins = !membership::is_member(data);
-    let mut follower = if !joins || !path.exists() || is_begun(&path, config) {
+    let mut follower = if !joins || !path.exists() {
         Follower::open(&path, &options(config))?
+    } else if let Some(begun) = begun(&path, config) {
+        begun
     } else {
         Follower::adopt(&path, &options(config))?
     };
@@ -166,10 +168,10 @@ fn init(config: &Config, data: &Path, connection: &Connection) -> anyhow::Result
     ))
 }
 
-/// Whether an `init` that failed has begun to make a broker's database the first state of a cluster.
-fn is_begun(path: &Path, config: &Config) -> bool {
-    let follower = Follower::open(path, &options(config));
-    follower.is_ok_and(|follower| follower.position() == LogPosition::default())
+/// A broker's database that an `init` that failed has begun to make the first state of a cluster.
+fn begun(path: &Path, config: &Config) -> Option<Follower> {
+    let follower = Follower::open(path, &options(config)).ok()?;
+    (follower.position() == LogPosition::default()).then_some(follower)
 }
 
 fn status(shared: &Shared) -> anyhow::Result<()> {

@@ -264,7 +264,7 @@ impl QuicConn {
             self.streams.iter_mut().for_each(Stream::forget_pending);
             return true;
         }
-        if !pieces::gives_way(pressure, frames, datagrams, self.streams.len()) {
+        if !pieces::has_suspicious_pieces(pressure, frames, datagrams, self.streams.len()) {
             return false;
         }
         tracing::info!(peer = %self.inner.remote_address(), frames, datagrams,
