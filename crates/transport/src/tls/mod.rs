@@ -6,6 +6,7 @@
 //! made here, and early data is for QUIC only.
 
 mod clients;
+mod sessions;
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -18,18 +19,13 @@ pub use rustls::RootCertStore;
 use rustls::ServerConfig;
 use rustls::crypto::ring::default_provider;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{
-    ClientHello, ResolvesServerCert, ServerSessionMemoryCache, StoresServerSessions,
-};
+use rustls::server::{ClientHello, ResolvesServerCert, StoresServerSessions};
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::tickets::{TicketError, Tickets};
 use clients::{Bound, Clients};
-
-/// TLS sessions over TCP the server remembers for resumption, in memory only: those of TLS 1.2
-/// would lose their forward secrecy on disk, and without early data they gain little there.
-const TCP_SESSIONS: usize = 16_384;
+use sessions::MemorySessions;
 
 /// Names of MQTT over QUIC in the handshake; the second is RMQTT's for MQTT 5.
 const QUIC_ALPN: [&[u8]; 2] = [b"mqtt", b"mqttv5"];
@@ -181,7 +177,7 @@ impl ServerTls {
             config.send_tls13_tickets = 1;
             Ok::<_, TlsError>(config)
         };
-        let tcp = build(rustls::ALL_VERSIONS, ServerSessionMemoryCache::new(TCP_SESSIONS))?;
+        let tcp = build(rustls::ALL_VERSIONS, Arc::new(MemorySessions::new()))?;
         let mut quic = build(&[&rustls::version::TLS13], Arc::clone(tickets) as _)?;
         quic.alpn_protocols = QUIC_ALPN.map(<[u8]>::to_vec).to_vec();
         quic.max_early_data_size = u32::MAX;
