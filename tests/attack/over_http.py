@@ -123,6 +123,31 @@ def half_headers_http3(site, seconds):
     return prepared(seconds, 20, lambda number: client(site, number, "https", "h3"), packets_of(frames), len(frames) // 64)
 
 
+def h3_request(method, path):
+    """Headers with entries of QPACK's static table (RFC 9204 appendix A); the stream goes on."""
+    name = b"localhost"
+    # Method, scheme https, content type application/json, authority and path.
+    block = b"\0\0" + bytes([0xC0 | {b"GET": 17, b"POST": 20}[method], 0xC0 | 23, 0xC0 | 46, 0x50, len(name)]) + name
+    block += bytes([0x51, len(path)]) + path
+    return bytes([1, len(block)]) + block
+
+
+def requests_http3(site, seconds, request, **options):
+    """20 connections a second with 64 of these requests each."""
+    frames = [frame for at in range(64) for frame in in_pieces(4 * at, request)]
+    return prepared(seconds, 20, lambda number: client(site, number, "https", "h3", **options), packets_of(frames))
+
+
+def open_requests_http3(site, seconds):
+    """1,280 logins a second whose bodies do not come, 64 on a connection."""
+    return requests_http3(site, seconds, h3_request(b"POST", b"/api/v1/session"))
+
+
+def deaf_requests_http3(site, seconds):
+    """1,280 requests a second of pages of which nothing is taken, 64 on a connection."""
+    return requests_http3(site, seconds, h3_request(b"GET", b"/api/v1/openapi.json"), max_stream_data=1)
+
+
 def web_transport(site, seconds):
     """160 sessions of WebTransport a second, 32 on a connection, each with half a CONNECT of MQTT."""
     from aioquic.h3.connection import H3Connection
@@ -132,7 +157,7 @@ def web_transport(site, seconds):
     half, opened = wire.connect("w" * 60, "u" * 1_000, "p" * 1_000)[:-16], {"sessions": 0}
 
     async def one(number):
-        made = await client(site, number, "https", "h3", datagrams=True)
+        made = await client(site, number, "https", "h3", max_datagram_frame_size=65_536)
         http = H3Connection(made.quic, enable_webtransport=True)
         made.transmit()
         # The server's settings come before a session may begin.
@@ -156,4 +181,6 @@ ATTACKS = {
     "rapid resets, HTTP/2": rapid_resets,
     "PING and SETTINGS, HTTP/2": pings,
     "half the headers, HTTP/3": half_headers_http3,
+    "open requests, HTTP/3": open_requests_http3,
+    "responses not taken, HTTP/3": deaf_requests_http3,
 }

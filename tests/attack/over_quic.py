@@ -24,11 +24,10 @@ def configuration(site, alpn, **options):
     return made
 
 
-async def client(site, number, kind="quic", alpn="mqtt", on_ticket=None, datagrams=False):
+async def client(site, number, kind="quic", alpn="mqtt", on_ticket=None, **options):
     """A connection from somewhere; it stays open until the process ends, or `end` is called."""
     from aioquic.quic.connection import QuicConnection
 
-    options = {"max_datagram_frame_size": 65_536} if datagrams else {}
     quic = QuicConnection(configuration=configuration(site, alpn, **options), session_ticket_handler=on_ticket)
     sock = from_somewhere(socket.SOCK_DGRAM, number)
     made = await asyncio.get_running_loop().create_datagram_endpoint(lambda: protocol()(quic), sock=sock)

@@ -39,6 +39,9 @@ pub(crate) const PART_BYTES: usize = 64;
 /// The overhead of a header.
 const HEADER_BYTES: usize = 100;
 
+/// The overhead of a request that waits for its body: the tasks and futures that handle it.
+const REQUEST_BYTES: usize = 4 * 1024;
+
 /// Smaller parts are copied: they may be a slice of a large buffer, which they would keep alive.
 const COPIED_BELOW_BYTES: usize = 4 * 1024;
 
@@ -256,12 +259,12 @@ impl Share {
         }
     }
 
-    /// Counts the headers of a request whose body is still to come.
+    /// Counts a request whose body is still to come, with its headers.
     pub(crate) fn charge_headers(&self, headers: &HeaderMap) -> Result<(), UsedUp> {
         let bytes = |(name, value): (&HeaderName, &HeaderValue)| {
             name.as_str().len() + value.len() + HEADER_BYTES
         };
-        self.charge(headers.iter().map(bytes).sum())
+        self.charge(headers.iter().map(bytes).sum::<usize>() + REQUEST_BYTES)
     }
 
     /// Counts bytes that have arrived; an error if the request is given up.

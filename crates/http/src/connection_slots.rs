@@ -1,5 +1,8 @@
 //! Which connections stay when there are more than the limit: each holds a slot, and an idle one gives way to a new one.
 //!
+//! While the process' memory is short, idle connections are closed likewise ([`ConnectionSlots::shed_for_memory`]): what
+//! HTTP/2 and HTTP/3 keep for responses that are not taken is not counted.
+//!
 //! A connection keeps its slot while it has a complete request or carries MQTT. One without a complete request, or
 //! whose requests are all answered, is idle. Of the network with most connections, the oldest idle one is closed:
 //! clients that open connections and send nothing lose them to clients that send requests.
@@ -9,10 +12,22 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::Notify;
+use fulmar_broker::MemoryPressure;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::idle::Tunnels;
 use crate::network;
+
+/// While memory is short, one part in so many of the connections is closed at each look, and a larger one when more is
+/// taken.
+const PART: usize = 8;
+const PART_WHEN_RISING: usize = 4;
+
+/// So few are not the reason.
+const SPARED: usize = 32;
+
+/// Large parts of responses per connection that may wait for the client ([`crate::unread_response`]).
+const LARGE_PARTS: usize = 8;
 
 /// The slots of all connections.
 #[derive(Clone, Debug)]
@@ -33,13 +48,26 @@ struct Taken {
 }
 
 /// What a connection is doing, which decides whether it may be closed to make room.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Activity {
     /// Requests that are complete and not yet answered.
     busy: Arc<AtomicUsize>,
     /// MQTT connections inside this one.
     pub(crate) tunnels: Tunnels,
     shed: Arc<Notify>,
+    /// For each part of a response that waits for the client, if it is a large one.
+    pub(crate) large_parts: Arc<Semaphore>,
+}
+
+impl Default for Activity {
+    fn default() -> Activity {
+        Activity {
+            busy: Arc::default(),
+            tunnels: Tunnels::default(),
+            shed: Arc::default(),
+            large_parts: Arc::new(Semaphore::new(LARGE_PARTS)),
+        }
+    }
 }
 
 /// A connection's slot, for as long as it lives.
@@ -111,6 +139,18 @@ impl ConnectionSlots {
     /// Closes an idle connection, as when file descriptors are short; returns whether there was one.
     pub(crate) fn shed(&self) -> bool {
         self.lock().shed()
+    }
+
+    /// Closes some of many idle connections, because memory is short; returns how many.
+    pub(crate) fn shed_for_memory(&self, pressure: MemoryPressure) -> usize {
+        let mut taken = self.lock();
+        let part = match pressure {
+            MemoryPressure::None => return 0,
+            MemoryPressure::High => PART,
+            MemoryPressure::Rising => PART_WHEN_RISING,
+        };
+        let most = (taken.len / part).min(taken.len.saturating_sub(SPARED));
+        (0..most).take_while(|_| taken.shed()).count()
     }
 }
 
@@ -197,6 +237,21 @@ mod tests {
         assert!(is_shed(&busy), "what it asked for is answered");
         drop((oldest, newest));
         assert_eq!(slots.lock().len, 3);
+    }
+
+    #[test]
+    fn while_memory_is_short_many_idle_connections_become_few() {
+        let slots = ConnectionSlots::new(1000);
+        let honest = slots.take(address(1)).unwrap().0;
+        let crowd: Vec<_> = (0..400).map(|_| slots.take(address(2)).unwrap().0).collect();
+        let _asks = crowd[0].activity.busy();
+        assert_eq!(slots.shed_for_memory(MemoryPressure::None), 0);
+        assert_eq!(slots.shed_for_memory(MemoryPressure::High), 50);
+        assert_eq!(slots.shed_for_memory(MemoryPressure::Rising), 87);
+        assert!(is_shed(&crowd[1]) && !is_shed(&crowd[0]) && !is_shed(&honest));
+        while slots.shed_for_memory(MemoryPressure::Rising) > 0 {}
+        assert_eq!(slots.lock().len, SPARED);
+        assert!(!is_shed(&crowd[0]) && !is_shed(&honest));
     }
 
     #[test]

@@ -67,7 +67,10 @@ impl LimitedRouter {
             return self.no_room(address);
         }
         match answer {
-            Ok(Ok(response)) => response.map(|body| watched(body, self.limits.request_timeout)),
+            Ok(Ok(response)) => {
+                let (patience, parts) = (self.limits.request_timeout, &activity.large_parts);
+                response.map(|body| watched(body, patience, parts))
+            }
             Err(_) => text_response(StatusCode::SERVICE_UNAVAILABLE, "this took too long"),
         }
     }

@@ -14,7 +14,7 @@ use fulmar_transport::Origins;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use tokio::sync::watch;
 
-use crate::connection_slots::Activity;
+use crate::connection_slots::{Activity, ConnectionSlots};
 use crate::host_header;
 use crate::limited_router::{LimitedRouter, text_response};
 use crate::websocket;
@@ -56,7 +56,8 @@ impl RequestHandler {
         let started = Instant::now();
         let (method, version) = (request.method().clone(), request.version());
         let path = request.uri().path().to_owned();
-        let mut response = self.respond(request, client, early).await;
+        // Boxed, because it has 3 KB and the connection keeps its place until the client has taken the response.
+        let mut response = Box::pin(self.respond(request, client, early)).await;
         if let Some(alt_svc) = &self.alt_svc {
             response.headers_mut().insert(header::ALT_SVC, alt_svc.clone());
         }
@@ -85,6 +86,19 @@ impl RequestHandler {
             return websocket::begin(self, request, client);
         }
         self.router.call(request, client.address, &client.activity).await
+    }
+
+    /// Closes idle connections if memory is short.
+    pub(crate) fn shed_for_memory(
+        &self,
+        slots: &ConnectionSlots,
+        pressure: &mut watch::Receiver<MemoryPressure>,
+    ) {
+        let closed = slots.shed_for_memory(*pressure.borrow_and_update());
+        if closed > 0 {
+            self.router.metrics.shed.fetch_add(closed as u64, Relaxed);
+            tracing::info!(closed, "HTTP: memory is short, and idle connections were closed");
+        }
     }
 
     /// Whether a page of this origin may open an MQTT connection. Refusals are counted and logged.

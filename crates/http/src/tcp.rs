@@ -49,11 +49,15 @@ pub(crate) async fn serve(
     stopping: watch::Receiver<bool>,
 ) {
     let slots = ConnectionSlots::new(handler.router.limits.max_connections);
-    let mut stop = stopping.clone();
+    let (mut stop, mut pressure) = (stopping.clone(), handler.pressure.clone());
     let mut log_limiter = LogLimiter::default();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
+            Ok(()) = pressure.changed() => {
+                handler.shed_for_memory(&slots, &mut pressure);
+                continue;
+            }
             () = stopped(&mut stop) => return,
         };
         let (socket, address) = match accepted {

@@ -3,6 +3,9 @@
 //! In HTTP/2, a body is only read while its stream's window is open, and a client that keeps windows closed would keep its
 //! responses for as long as it sends anything else. Nothing asks such a body for more, so its time is watched from outside.
 //! A body that waits for data of its own, such as events to come, has all the time it needs.
+//!
+//! The part that was given last is in memory until the client takes it. So only a few responses of a connection are given
+//! in large parts at once, and the others in small ones.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,11 +15,15 @@ use std::time::Duration;
 use axum::body::Body;
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// Bytes given at once: what HTTP/2 then holds for the client is out of reach.
+/// Bytes given at once: what HTTP/2 and HTTP/3 then hold for the client is out of reach.
 const CHUNK_BYTES: usize = 16 * 1024;
+
+/// The same while enough large parts of the connection's responses wait.
+const SMALL_CHUNK_BYTES: usize = 1024;
 
 /// Smaller bodies are not watched: it would take as much.
 const SMALL_BYTES: u64 = 4 * 1024;
@@ -37,6 +44,9 @@ struct State {
     /// When it was last asked for more.
     asked: Instant,
     is_given_up: bool,
+    large_parts: Arc<Semaphore>,
+    /// The part that was given last is a large one.
+    large: Option<OwnedSemaphorePermit>,
 }
 
 /// The response was not taken in time.
@@ -45,12 +55,21 @@ struct State {
 struct NotTaken;
 
 /// The body, which ends with an error when it could go on and is not asked for more for as long as `patience`.
-pub(crate) fn watched(body: Body, patience: Duration) -> Body {
+/// `large_parts` are its connection's.
+pub(crate) fn watched(body: Body, patience: Duration, large_parts: &Arc<Semaphore>) -> Body {
     if body.size_hint().upper().is_some_and(|bytes| bytes <= SMALL_BYTES) {
         return body;
     }
     let (body, rest, asked) = (Some(body), Bytes::new(), Instant::now());
-    let state = State { body, rest, waits: false, asked, is_given_up: false };
+    let state = State {
+        body,
+        rest,
+        waits: false,
+        asked,
+        is_given_up: false,
+        large_parts: Arc::clone(large_parts),
+        large: None,
+    };
     let state = Arc::new(Mutex::new(state));
     let watch = tokio::spawn(watch(Arc::clone(&state), patience));
     Body::new(Taken { state, watch })
@@ -89,6 +108,7 @@ impl State {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::BoxError>>> {
         self.asked = Instant::now();
+        self.large = None;
         if self.is_given_up {
             return Poll::Ready(Some(Err(NotTaken.into())));
         }
@@ -98,7 +118,7 @@ impl State {
             let frame = ready!(Pin::new(body).poll_frame(cx));
             self.waits = false;
             match frame.map(|frame| frame.map(Frame::into_data)) {
-                Some(Ok(Ok(data))) if data.len() > CHUNK_BYTES => self.rest = data,
+                Some(Ok(Ok(data))) if data.len() > SMALL_CHUNK_BYTES => self.rest = data,
                 Some(Ok(Ok(data))) => return Poll::Ready(Some(Ok(Frame::data(data)))),
                 Some(Ok(Err(other))) => return Poll::Ready(Some(Ok(other))),
                 Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
@@ -108,7 +128,9 @@ impl State {
                 }
             }
         }
-        let chunk = self.rest.split_to(CHUNK_BYTES.min(self.rest.len()));
+        self.large = Arc::clone(&self.large_parts).try_acquire_owned().ok();
+        let most = if self.large.is_some() { CHUNK_BYTES } else { SMALL_CHUNK_BYTES };
+        let chunk = self.rest.split_to(most.min(self.rest.len()));
         // Copied, because a slice would keep the whole while HTTP/2 holds it.
         Poll::Ready(Some(Ok(Frame::data(Bytes::copy_from_slice(&chunk)))))
     }
@@ -146,6 +168,7 @@ impl http_body::Body for Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
+        lock(&self.state).large = None;
         self.watch.abort();
     }
 }
@@ -191,10 +214,27 @@ mod tests {
         (Body::from(Bytes::from_owner(Kept(vec![7; bytes], kept))), weak)
     }
 
+    fn parts(most: usize) -> Arc<Semaphore> {
+        Arc::new(Semaphore::new(most))
+    }
+
+    #[tokio::test]
+    async fn of_many_responses_a_few_are_given_in_large_parts() {
+        let parts = parts(1);
+        let [mut one, mut other] = [(), ()].map(|()| watched(body(100_000).0, PATIENCE, &parts));
+        let length =
+            async |body: &mut Body| body.frame().await.unwrap().unwrap().into_data().unwrap().len();
+        assert_eq!(length(&mut one).await, CHUNK_BYTES);
+        assert_eq!(length(&mut other).await, SMALL_CHUNK_BYTES);
+        assert_eq!(length(&mut one).await, CHUNK_BYTES, "the client has taken the first part");
+        drop(one);
+        assert_eq!(length(&mut other).await, CHUNK_BYTES);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn what_nobody_takes_is_dropped() {
         let (whole, kept) = body(100_000);
-        let mut body = watched(whole, PATIENCE);
+        let mut body = watched(whole, PATIENCE, &parts(1));
         assert_eq!(body.size_hint().exact(), Some(100_000));
         let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(first.len(), CHUNK_BYTES);
@@ -207,7 +247,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_is_taken_slowly_arrives_whole() {
-        let mut body = watched(body(100_000).0, PATIENCE);
+        let mut body = watched(body(100_000).0, PATIENCE, &parts(1));
         let mut bytes = 0;
         while !body.is_end_stream() {
             tokio::time::sleep(PATIENCE - Duration::from_secs(1)).await;
@@ -221,7 +261,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn events_may_be_long_in_coming() {
         let (send, receive) = mpsc::channel(1);
-        let mut body = watched(Body::new(Events(receive)), PATIENCE);
+        let mut body = watched(Body::new(Events(receive)), PATIENCE, &parts(1));
         let read = tokio::spawn(async move { body.frame().await.unwrap().unwrap() });
         tokio::time::sleep(PATIENCE * 10).await;
         send.send(Bytes::from_static(b"event")).await.unwrap();

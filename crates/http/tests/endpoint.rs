@@ -510,8 +510,8 @@ async fn half_bodies_make_room_for_whole_ones() {
     // Clients without a token have a quarter: four bodies of this size.
     let patient = Limits { request_timeout: PATIENCE, ..limits() };
     let any = "127.0.0.1:0".parse().unwrap();
-    // With their headers, of 0.4 KB each.
-    let site = start_with(any, patient, BodyBudget::new(4 * 4 * (MAX_BODY_BYTES + 500)));
+    // With their headers, of 0.4 KB each, and 4 KB for what handles them.
+    let site = start_with(any, patient, BodyBudget::new(4 * 4 * (MAX_BODY_BYTES + 4_600)));
     let head = |length: usize| {
         format!(
             "POST /echo HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
@@ -565,7 +565,7 @@ async fn half_requests_count_with_their_headers() {
     let patient = Limits { request_timeout: PATIENCE, ..limits() };
     let any = "127.0.0.1:0".parse().unwrap();
     // Clients without a token have a quarter, which is room for two of these.
-    let site = start_with(any, patient, BodyBudget::new(4 * 14_000));
+    let site = start_with(any, patient, BodyBudget::new(4 * 22_000));
     let head = format!(
         "POST /echo HTTP/1.1\r\nhost: a\r\nx-long: {}\r\ncontent-length: 9\r\n\r\n",
         "x".repeat(6_000)
