@@ -14,6 +14,7 @@ use crate::deadlines::Due;
 use crate::event::BrokerEvent;
 use crate::fan_out::WILLS;
 use crate::flows;
+use crate::memory::MemoryOwner;
 use crate::message::MessageParts;
 use crate::session::{Session, SessionState};
 use crate::shard::Shard;
@@ -143,7 +144,7 @@ fn examine(shard: &mut Shard, session: &Arc<Session>) -> Examined {
     }
     state.last_turn = turn.awaitable_stamp();
     state.housekeeping_at = None;
-    let mut will = None;
+    let (mut will, owner) = (None, state.memory_owner());
     let over = state.expires_at <= turn.now;
     if over || state.will_at.is_some_and(|at| at <= turn.now) {
         state.will_at = None;
@@ -164,14 +165,19 @@ fn examine(shard: &mut Shard, session: &Arc<Session>) -> Examined {
         turn.broker.registry().remove(session);
     }
     if let Some(will) = will {
-        publish_will(shard, session.key().0, &will);
+        publish_will(shard, (session, owner), &will);
     }
     Examined::Done
 }
 
-/// Publishes a will as its session (section 3.1.2.5).
-pub(crate) fn publish_will(shard: &mut Shard, publisher: u64, will: &Will) {
+/// Publishes a will as its session (section 3.1.2.5), and for the owner of its memory, which it may no longer have.
+pub(crate) fn publish_will(
+    shard: &mut Shard,
+    (session, owner): (&Session, Option<Arc<MemoryOwner>>),
+    will: &Will,
+) {
     let now = shard.turn.now;
+    shard.turn.retainer = owner;
     shard.turn.metrics().wills_published.add(1);
     shard.publish(MessageParts {
         topic: &will.topic,
@@ -180,7 +186,7 @@ pub(crate) fn publish_will(shard: &mut Shard, publisher: u64, will: &Will) {
         qos: will.qos,
         retain: will.retain,
         expires_at: will.message_expiry_s.map(|seconds| now.plus_secs(seconds)),
-        publisher,
+        publisher: session.key().0,
     });
 }
 

@@ -168,7 +168,39 @@ impl Accounts {
 pub(crate) struct MemoryOwner {
     accounts: Arc<Accounts>,
     used: [AtomicUsize; Account::ALL.len()],
+    retained: RetainedUse,
     unlimited: bool,
+}
+
+/// An owner's retained messages; their limits are their own ([`crate::retained`]).
+#[derive(Debug, Default)]
+pub(crate) struct RetainedUse {
+    messages: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+impl RetainedUse {
+    /// How many there are.
+    pub(crate) fn messages(&self) -> usize {
+        self.messages.load(Ordering::Relaxed)
+    }
+
+    /// Their size.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Another one of this size.
+    pub(crate) fn add(&self, bytes: usize) {
+        self.messages.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// One fewer.
+    pub(crate) fn remove(&self, bytes: usize) {
+        self.messages.fetch_sub(1, Ordering::Relaxed);
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
 }
 
 impl MemoryOwner {
@@ -176,6 +208,7 @@ impl MemoryOwner {
         Arc::new(MemoryOwner {
             accounts: Arc::clone(accounts),
             used: Default::default(),
+            retained: RetainedUse::default(),
             unlimited,
         })
     }
@@ -198,6 +231,11 @@ impl MemoryOwner {
         }
         let own = self.used[account as usize].load(Ordering::Relaxed);
         own.saturating_add(more) <= limit.saturating_sub(used).max(account.floor())
+    }
+
+    /// Its retained messages.
+    pub(crate) fn retained(&self) -> &RetainedUse {
+        &self.retained
     }
 
     fn add(&self, account: Account, bytes: usize, overall: usize) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use fulmar_mqtt::QoS;
 
 use crate::aliases::Naming;
+use crate::memory::MemoryOwner;
 use crate::message::MessageParts;
 use crate::publication::{Publication, Terms};
 use crate::retained::RetainedFull;
@@ -32,17 +33,18 @@ impl Shard {
         whole: bool,
     ) -> Result<usize, RetainedFull> {
         let broker = Arc::clone(&self.turn.broker);
+        let retainer = self.turn.retainer.take();
         let route = self.routes.find(&broker, parts.topic, &mut self.turn.fan_out);
         let mut publication = Publication::new(parts, &mut self.parcel);
         publication.found_in = route.generation;
         if parts.retain
-            && let Err(full) = self.turn.retain(&mut publication)
+            && let Err(full) = self.turn.retain(&mut publication, retainer)
         {
             if let Some(times) = self.retained_full.occurred(self.turn.now) {
                 tracing::warn!(
                     topic = parts.topic,
                     times,
-                    "message not retained: max_retained_messages or max_retained_bytes reached"
+                    "message not retained: max_retained_messages or max_retained_bytes, or its user's share of them, is reached"
                 );
             }
             if whole {
@@ -143,7 +145,11 @@ impl Turn {
     }
 
     /// Sets or clears the topic's retained message; the store's bound decides.
-    fn retain(&mut self, publication: &mut Publication<'_>) -> Result<(), RetainedFull> {
+    fn retain(
+        &mut self,
+        publication: &mut Publication<'_>,
+        owner: Option<Arc<MemoryOwner>>,
+    ) -> Result<(), RetainedFull> {
         let broker = Arc::clone(&self.broker);
         let topic = publication.parts().topic;
         let stored = !topic.starts_with('$');
@@ -156,7 +162,7 @@ impl Turn {
         }
         let message = publication.message(&broker);
         let mut retained = broker.retained().write();
-        let put = retained.put(message, broker.limits());
+        let put = retained.put(message, owner, broker.limits());
         match put {
             Ok(()) if stored => self.store_retained(topic),
             Ok(()) => {}

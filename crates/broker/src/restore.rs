@@ -155,7 +155,7 @@ fn restore_retained(
         if message.is_expired(now) {
             // Nothing else would remove it from storage, except another message to its topic.
             repairs.ops.push(Op::RetainedRemove(message.topic().into()));
-        } else if retained.put(message, broker.limits()).is_err() {
+        } else if retained.put(message, None, broker.limits()).is_err() {
             tracing::warn!("retained messages over the limit were not restored");
             break;
         }

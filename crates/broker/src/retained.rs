@@ -15,6 +15,7 @@ use fulmar_mqtt::QoS;
 use fulmar_mqtt::topic::matches;
 
 use crate::limits::Limits;
+use crate::memory::MemoryOwner;
 use crate::message::{Identifiers, Message};
 use crate::time::Timestamp;
 
@@ -22,10 +23,10 @@ use crate::time::Timestamp;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RetainedFull;
 
-/// A message in the order of topics, without another copy of its topic. Bytes, as the order is the same and they need no
-/// check of UTF-8.
+/// A message in the order of topics, without another copy of its topic, and the owner for whom it counts. Bytes, as the
+/// order is the same and they need no check of UTF-8.
 #[derive(Debug)]
-struct ByTopic(Arc<Message>);
+struct ByTopic(Arc<Message>, Option<Arc<MemoryOwner>>);
 
 impl Borrow<[u8]> for ByTopic {
     fn borrow(&self) -> &[u8] {
@@ -68,29 +69,44 @@ impl RetainedStore {
         Self { apart, ..Self::default() }
     }
 
-    /// Sets the topic's message.
+    /// Sets the topic's message, which `owner` has published; `None` for the program itself and after a restart.
     pub(crate) fn put(
         &mut self,
         message: Arc<Message>,
+        owner: Option<Arc<MemoryOwner>>,
         limits: &Limits,
     ) -> Result<(), RetainedFull> {
-        let size = message.size();
-        let old = self.get(message.topic()).map_or(0, |old| old.size());
-        let full = (old == 0 && self.by_topic.len() >= limits.max_retained_messages)
-            || self.bytes - old + size > limits.max_retained_bytes;
+        let (size, len) = (message.size(), self.by_topic.len());
+        let old = self.get(message.topic()).map(|old| old.size());
+        let (more, more_bytes) =
+            (usize::from(old.is_none()), size.saturating_sub(old.unwrap_or(0)));
+        let (most, most_bytes) = (limits.max_retained_messages, limits.max_retained_bytes);
+        let mut full = len + more > most || self.bytes + more_bytes > most_bytes;
+        if let Some(owner) = &owner {
+            let own = owner.retained();
+            full |= !may_have(own.messages(), more, len, most);
+            full |= !may_have(own.bytes(), more_bytes, self.bytes, most_bytes);
+        }
         if full {
             return Err(RetainedFull);
         }
-        self.bytes = self.bytes - old + size;
-        self.by_topic.replace(ByTopic(message));
+        self.remove(message.topic());
+        if let Some(owner) = &owner {
+            owner.retained().add(size);
+        }
+        self.bytes += size;
+        self.by_topic.insert(ByTopic(message, owner));
         Ok(())
     }
 
     /// Clears the topic; returns whether it had a message.
     pub(crate) fn remove(&mut self, topic: &str) -> bool {
         match self.by_topic.take(topic.as_bytes()) {
-            Some(ByTopic(old)) => {
+            Some(ByTopic(old, owner)) => {
                 self.bytes -= old.size();
+                if let Some(owner) = owner {
+                    owner.retained().remove(old.size());
+                }
                 true
             }
             None => false,
@@ -99,7 +115,7 @@ impl RetainedStore {
 
     /// The topic's message.
     pub(crate) fn get(&self, topic: &str) -> Option<&Arc<Message>> {
-        self.by_topic.get(topic.as_bytes()).map(|ByTopic(message)| message)
+        self.by_topic.get(topic.as_bytes()).map(|ByTopic(message, _)| message)
     }
 
     /// Topics that have a message, in order from behind `after`; the broker's own (`$`) are passed over at once.
@@ -112,7 +128,7 @@ impl RetainedStore {
         let start =
             if after < BEHIND_OWN { Bound::Included(BEHIND_OWN) } else { Bound::Excluded(after) };
         let behind = self.by_topic.range::<[u8], _>((start.map(str::as_bytes), Bound::Unbounded));
-        before.into_iter().flatten().chain(behind).map(|ByTopic(message)| message.topic())
+        before.into_iter().flatten().chain(behind).map(|ByTopic(message, _)| message.topic())
     }
 
     /// Number of retained messages.
@@ -127,7 +143,7 @@ impl RetainedStore {
 
     /// Topics whose message is past its expiry at `now`, at most `most`.
     pub(crate) fn expired(&self, now: Timestamp, most: usize) -> Vec<Box<str>> {
-        let messages = self.by_topic.iter().map(|ByTopic(message)| message);
+        let messages = self.by_topic.iter().map(|ByTopic(message, _)| message);
         let old = messages.filter(|message| message.is_expired(now));
         old.take(most).map(|message| message.topic().into()).collect()
     }
@@ -143,7 +159,7 @@ impl RetainedStore {
             Some(topic) => Bound::Excluded(topic.as_bytes()),
             None => Bound::Included(prefix.as_bytes()),
         };
-        for ByTopic(message) in self.by_topic.range::<[u8], _>((start, Bound::Unbounded)) {
+        for ByTopic(message, _) in self.by_topic.range::<[u8], _>((start, Bound::Unbounded)) {
             let topic = message.topic();
             if !topic.starts_with(prefix) {
                 break;
@@ -162,6 +178,12 @@ impl RetainedStore {
         cursor.done = true;
         None
     }
+}
+
+/// Whether an owner that has `own` may have `more`, as for memory ([`crate::memory`]): what is free once half of `most` is
+/// in use. What adds nothing is always allowed, so that existing topics can be updated.
+fn may_have(own: usize, more: usize, used: usize, most: usize) -> bool {
+    more == 0 || used + more <= most / 2 || own + more <= most.saturating_sub(used)
 }
 
 /// The part of a filter before its first wildcard. `sport/#` also matches `sport`, so the slash

@@ -13,6 +13,7 @@ use crate::fan_out::FanOutBudget;
 use crate::limits::Limits;
 use crate::log_limiter::LogLimiter;
 use crate::mailbox::{Addressed, Attachment};
+use crate::memory::MemoryOwner;
 use crate::metrics::ShardMetrics;
 use crate::peer::Token;
 use crate::session::Session;
@@ -88,6 +89,8 @@ pub(crate) struct Turn {
     pub(crate) memory_full: LogLimiter,
     /// A receiver of the publication in hand had no room for it there.
     pub(crate) memory_refused: bool,
+    /// For whom the message that is published next counts if it is retained.
+    pub(crate) retainer: Option<Arc<MemoryOwner>>,
     /// The publication in hand, if it is traced.
     pub(crate) trace: Option<TraceInHand>,
 }
@@ -121,6 +124,7 @@ impl Turn {
             quota_full: LogLimiter::default(),
             memory_full: LogLimiter::default(),
             memory_refused: false,
+            retainer: None,
             trace: None,
         }
     }

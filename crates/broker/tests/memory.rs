@@ -10,7 +10,7 @@ use common::{Conn, Hello, Seen, Setup, World, hello, lasting};
 use fulmar_broker::message::Message;
 use fulmar_broker::{Account, Limits, MemoryLimits, TransportKind};
 use fulmar_mqtt::ack::AckKind;
-use fulmar_mqtt::{Property, PropertyBuf, QoS, ReasonCode};
+use fulmar_mqtt::{Properties, Property, PropertyBuf, QoS, ReasonCode};
 
 const Q0: QoS = QoS::AtMostOnce;
 const Q1: QoS = QoS::AtLeastOnce;
@@ -44,6 +44,74 @@ fn connect(world: &mut World, user: &str, id: &str) -> (Conn, Vec<Seen>) {
     let conn = come_back(world, user, id);
     let seen = world.seen(conn);
     (conn, seen)
+}
+
+/// Publishes a retained message and returns the answer.
+fn retain(world: &mut World, conn: Conn, topic: &str, payload: &str) -> ReasonCode {
+    world.publish_with(conn, topic, payload, Q1, 7, true, Properties::NONE);
+    match world.seen(conn)[..] {
+        [Seen::Ack(AckKind::Puback, 7, reason)] => reason,
+        ref other => panic!("{other:?}"),
+    }
+}
+
+/// How many of a hundred new topics get a retained message.
+fn retained(world: &mut World, conn: Conn, prefix: &str, payload: &str) -> usize {
+    let mut put = |at: usize| retain(world, conn, &format!("{prefix}/{at}"), payload);
+    (0..100).filter(|at| put(*at) != ReasonCode::QuotaExceeded).count()
+}
+
+#[test]
+fn a_user_has_half_of_the_retained_messages_and_others_have_room() {
+    let limits = Limits { max_retained_messages: 80, ..limits() };
+    let mut world = World::with(Setup { limits, ..Setup::default() });
+    let [greedy, again, other] = [("greedy", "a"), ("greedy", "b"), ("other", "c")]
+        .map(|(user, id)| connect(&mut world, user, id).0);
+    assert_eq!(retained(&mut world, greedy, "greedy", "x"), 40);
+    assert_eq!(retained(&mut world, again, "again", "x"), 0, "another session of the same user");
+    assert_eq!(retain(&mut world, again, "greedy/7", "new"), ReasonCode::NoMatchingSubscribers);
+    assert_eq!(retained(&mut world, other, "other", "x"), 20);
+    // A topic counts for the user who has published to it last, and for nobody once it is cleared.
+    for at in 0..10 {
+        assert_ne!(
+            retain(&mut world, other, &format!("greedy/{at}"), "y"),
+            ReasonCode::QuotaExceeded
+        );
+        retain(&mut world, other, &format!("other/{at}"), "");
+    }
+    // 50 are in use, 30 of them the greedy user's.
+    assert_eq!(retained(&mut world, greedy, "more", "x"), 0);
+    assert_eq!(retained(&mut world, other, "more", "x"), 5);
+}
+
+#[test]
+fn a_user_has_half_of_the_retained_bytes() {
+    let limits = Limits { max_retained_bytes: 80_000, ..limits() };
+    let mut world = World::with(Setup { limits, ..Setup::default() });
+    let [greedy, other] = ["greedy", "other"].map(|user| connect(&mut world, user, user).0);
+    let large = "x".repeat(1_000);
+    let got = retained(&mut world, greedy, "greedy", &large);
+    assert!((30..40).contains(&got), "{got}");
+    assert!(retained(&mut world, other, "other", &large) >= 15);
+    assert_eq!(
+        retain(&mut world, greedy, "greedy/0", &large.repeat(20)),
+        ReasonCode::QuotaExceeded
+    );
+    assert_ne!(retain(&mut world, greedy, "greedy/0", "smaller"), ReasonCode::QuotaExceeded);
+}
+
+#[test]
+fn retained_wills_count_for_the_user_of_the_session() {
+    let limits = Limits { max_retained_messages: 8, ..limits() };
+    let mut world = World::with(Setup { limits, ..Setup::default() });
+    for at in 0..10 {
+        let topic: &'static str = format!("will/{at}").leak();
+        let conn = world.open_user(0, TransportKind::Tcp, Some("greedy"));
+        let will = Hello { will: Some((topic, 0)), will_retain: true, ..hello(topic) };
+        world.say_hello(conn, &will);
+        world.cut(conn);
+    }
+    assert_eq!(world.broker.retained_totals().0, 4);
 }
 
 /// A durable session that is subscribed to `filter` and then leaves.

@@ -293,7 +293,8 @@ impl Scene {
             self.retained.remove(topic);
             return;
         }
-        let full = self.retained.len() >= self.limits.max_retained_messages;
+        // All clients have the same address and no user, and together at most half.
+        let full = self.retained.len() >= self.limits.max_retained_messages / 2;
         if !full || self.retained.contains_key(topic) {
             let session = self.clients[at].session;
             self.retained.insert(topic.to_owned(), Retained { payload: payload.to_vec(), session });

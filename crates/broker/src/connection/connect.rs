@@ -404,7 +404,8 @@ impl Connection {
         self.greeted = !wait_for_storage;
         self.answer(shard, 0, wait_for_storage, super::Waiting::Packet(packet.into()));
         if let Some(will) = opened.due_will {
-            crate::housekeeping::publish_will(shard, opened.session.key().0, &will);
+            let owner = opened.session.lock().memory_owner();
+            crate::housekeeping::publish_will(shard, (&opened.session, owner), &will);
         }
         // The credential may have been revoked, and the client banned, before this connection was registered.
         self.recheck(shard);

@@ -37,7 +37,10 @@ impl Connection {
         let State::Connected(session) = std::mem::replace(&mut self.state, State::Ended) else {
             return;
         };
-        let user = session.lock().username.clone();
+        let (user, owner) = {
+            let state = session.lock();
+            (state.username.clone(), state.memory_owner())
+        };
         tracing::info!(peer = %self.peer.address, client = session.client_id(), user = user.as_deref(),
             "disconnected: {why}");
         let will = session.lock().will.clone().filter(|_| !departure.discard_will);
@@ -45,7 +48,7 @@ impl Connection {
             will.is_some_and(|will| shard.will_waits(&will) || shard.will_is_delayed(&will));
         let left = lifecycle::leave(&mut shard.turn, &session, self.at, departure, gives_way);
         if let Some(will) = left {
-            crate::housekeeping::publish_will(shard, session.key().0, &will);
+            crate::housekeeping::publish_will(shard, (&session, owner), &will);
         }
     }
 

@@ -203,6 +203,9 @@ impl Connection {
             expires_at: hop.expires_at,
             publisher: session.key().0,
         };
+        if publish.retain {
+            shard.turn.retainer = session.lock().memory_owner();
+        }
         match (publish.qos, publish.packet_id) {
             (QoS::AtLeastOnce, Some(id)) => {
                 self.publish_qos1(shard, stream_index, parts, id, reason)
@@ -218,6 +221,7 @@ impl Connection {
                 shard.publish(parts);
             }
         }
+        shard.turn.retainer = None;
         if shard.turn.is_traced() {
             shard.turn.trace_handled();
         }

@@ -129,6 +129,7 @@ pub struct Hello {
     pub alias_maximum: Option<u16>,
     pub will: Option<(&'static str, u32)>,
     pub will_qos: QoS,
+    pub will_retain: bool,
 }
 
 pub fn hello(id: &'static str) -> Hello {
@@ -144,6 +145,7 @@ pub fn hello(id: &'static str) -> Hello {
         alias_maximum: None,
         will: None,
         will_qos: QoS::AtMostOnce,
+        will_retain: false,
     }
 }
 
@@ -327,7 +329,7 @@ impl World {
             topic,
             payload: b"will",
             qos: hello.will_qos,
-            retain: false,
+            retain: hello.will_retain,
             properties: will_properties.as_properties(),
         });
         self.send_within_turn(
