@@ -265,6 +265,9 @@ impl Process {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
+        // What it has written last may still be on its way here.
+        self.output.end(PATIENCE);
+        self.log.end(PATIENCE);
         status.unwrap()
     }
 }

@@ -62,8 +62,12 @@ impl Service {
     }
 
     fn broker(&self, more: &str) -> TestBroker {
+        self.broker_with(20_000, more)
+    }
+
+    fn broker_with(&self, timeout_ms: u32, more: &str) -> TestBroker {
         let url = format!(
-            "[auth.http]\nurl = \"http://{}/mqtt\"\ntimeout_ms = 500\n{more}",
+            "[auth.http]\nurl = \"http://{}/mqtt\"\ntimeout_ms = {timeout_ms}\n{more}",
             self.address
         );
         TestBroker::builder().config(&url).start()
@@ -138,9 +142,12 @@ fn the_service_decides_about_login_and_topics() {
     assert_eq!(publish(&mut ann, "plant/anna/x"), 0x10);
     assert_eq!(log_in(&broker, "ann", "other words", "phone").1, WRONG);
 
-    service.answers("200 OK", r#"{"allow": true, "superuser": true, "ttl_s": 1}"#);
+    service.answers("200 OK", r#"{"allow": true, "superuser": true}"#);
     let (mut root, code) = log_in(&broker, "root", "secret words", "desk");
     assert_eq!((code, publish(&mut root, "any/topic")), (0, 0x10));
+    service.answers("200 OK", r#"{"allow": true, "ttl_s": 1}"#);
+    let (mut root, code) = log_in(&broker, "brief", "secret words", "desk");
+    assert_eq!(code, 0);
     let (first, body) = root.read().expect("DISCONNECT when its time is over");
     assert_eq!((first, body[0]), (0xE0, DENIED));
     assert!(!broker.log().contains("secret words"));
@@ -177,7 +184,7 @@ fn whatever_goes_wrong_lets_nobody_in() {
 #[test]
 fn a_service_that_hangs_holds_up_nobody_else() {
     let service = Service::start();
-    let broker = service.broker("max_in_flight = 1\n");
+    let broker = service.broker_with(3_000, "max_in_flight = 1\n");
     service.answers("200 OK", r#"{"allow": true}"#);
     let (mut connected, code) = log_in(&broker, "early", "secret words", "early");
     assert_eq!(code, 0);

@@ -149,7 +149,7 @@ set = { delay = "5ms", loss = "10%", duplicate = "2%" }
 
 [roles.receiver]
 host = "two"
-run = ["{fulmar}", "lab", "udp", "receive", "{addr.two}:{port.udp}", "--delay=5ms"]
+run = ["{fulmar}", "lab", "udp", "receive", "{addr.two}:{port.udp}", "--delay=5ms", "--patience=5s"]
 ready = '"listening"'
 
 [roles.sender]

@@ -37,6 +37,7 @@ async fn visit(broker: &TestBroker) -> u64 {
         let mut options = Options::new(&url).unwrap();
         options.trust = Trust::CaFile(broker.ca_file());
         options.client_id = format!("visitor-{number}");
+        options.connect_timeout = PATIENCE;
         clients.push(Client::connect(options).unwrap());
     }
     for (_, events) in &mut clients {

@@ -129,7 +129,7 @@ fn a_gateway_may_use_what_the_pages_example_needs_and_nothing_of_others() {
     let url = format!("mqtt://{}", broker.address("mqtt"));
     let subscribe = |filter: &str| {
         let mut command = fulmar();
-        command.args(["sub", &url, "-u", "gw-1", "-t", filter, "-W", "1", "-i", "gw"]);
+        command.args(["sub", &url, "-u", "gw-1", "-t", filter, "-E", "-i", "gw"]);
         let output = run(command.env("FULMAR_PASSWORD", &token));
         String::from_utf8(output.stderr).unwrap()
     };

@@ -22,9 +22,9 @@ listeners = ["mqtt", "mqtts", "ws", "wss", "https"]
 from = ["127.0.0.0/8"]
 [auth]
 allow_anonymous = "always"
-[limits]
-handshake_timeout_s = 1
 "#;
+/// Added where silence is to end.
+const IMPATIENT: &str = "[limits]\nhandshake_timeout_s = 2\n";
 
 /// A proxy in front of `broker` that begins each connection with `header`. Its threads end with the connections.
 fn proxy(broker: SocketAddr, header: &'static [u8]) -> SocketAddr {
@@ -108,7 +108,8 @@ fn the_client_has_its_own_address_at_every_listener() {
 
 #[test]
 fn everything_else_is_refused_and_named() {
-    let broker = TestBroker::builder().listen("wss", &["127.0.0.1:0"]).config(CONFIG).start();
+    let config = [CONFIG, IMPATIENT].concat();
+    let broker = TestBroker::builder().listen("wss", &["127.0.0.1:0"]).config(&config).start();
     for listener in LISTENERS {
         is_closed_after(&broker, listener, &connect("direct"));
     }

@@ -29,6 +29,18 @@ async fn next(events: &mut Events) -> Event {
     timeout(PATIENCE, events.next()).await.expect("an event").expect("the client goes on")
 }
 
+/// A client whose first connection is over QUIC; on a busy machine, TLS wins some of the races.
+async fn over_quic(options: &Options) -> (Client, Events) {
+    for _ in 0..20 {
+        let (client, mut events) = Client::connect(options.clone()).unwrap();
+        if connected(&mut events).await == (Transport::Quic, false) {
+            return (client, events);
+        }
+        client.disconnect().await;
+    }
+    panic!("TLS has won twenty times");
+}
+
 /// The transport of the next connection.
 async fn connected(events: &mut Events) -> (Transport, bool) {
     loop {
@@ -112,8 +124,7 @@ async fn early_data_wins_no_race_without_an_answer() {
     let broker = TestBroker::start();
     let relay = Relay::start(broker.address("quic")).await;
     let address = relay.address();
-    let (client, mut events) = Client::connect(with_fallback(&broker, address)).unwrap();
-    assert_eq!(connected(&mut events).await, (Transport::Quic, false));
+    let (client, mut events) = over_quic(&with_fallback(&broker, address)).await;
     // A message each way, so that the ticket has come too.
     client.publish(Message::new("t", "1").qos1()).await.unwrap().await.unwrap();
     drop(relay);

@@ -58,11 +58,13 @@ fn start() -> Site {
 }
 
 fn limits() -> Limits {
-    Limits {
-        max_body_bytes: MAX_BODY_BYTES,
-        request_timeout: Duration::from_millis(300),
-        ..Limits::default()
-    }
+    Limits { max_body_bytes: MAX_BODY_BYTES, request_timeout: PATIENCE, ..Limits::default() }
+}
+
+/// A site whose requests and unread responses end after this time.
+fn start_impatient(request_timeout: Duration) -> Site {
+    let limits = Limits { request_timeout, ..limits() };
+    start_with("127.0.0.1:0".parse().unwrap(), limits, BodyBudget::new(BUDGET_BYTES))
 }
 
 fn start_at(address: SocketAddr) -> Site {
@@ -286,7 +288,7 @@ async fn mqtt_by(
 
 #[tokio::test]
 async fn requests_are_answered_and_bounded() {
-    let site = start();
+    let site = start_impatient(Duration::from_secs(3));
     let (_connection, mut sender) = site.dial().await;
     assert_eq!(ask(&mut sender, Method::GET, "/", b"").await, (StatusCode::OK, b"hello".to_vec()));
     let body = vec![7; MAX_BODY_BYTES];
@@ -371,7 +373,7 @@ async fn http2_clients_that_send_too_much_can_read_why() {
 
 #[tokio::test]
 async fn responses_that_are_not_taken_are_given_up() {
-    let site = start();
+    let site = start_impatient(Duration::from_secs(1));
     // One whose client takes nothing, and one whose client takes a little of each.
     for window in [0, 1000] {
         let stream = TokioIo::new(site.dial_tcp(b"h2").await);
@@ -447,10 +449,9 @@ async fn ambiguous_requests_are_refused() {
 
 #[tokio::test]
 async fn a_request_is_answered_before_its_body_has_come() {
-    let patient = Limits { request_timeout: PATIENCE, ..limits() };
     let any = "127.0.0.1:0".parse().unwrap();
-    let site = start_with(any, patient.clone(), BodyBudget::new(BUDGET_BYTES));
-    let plain = Plain::start(&[any], &patient, &BodyBudget::new(BUDGET_BYTES), router()).unwrap();
+    let site = start_with(any, limits().clone(), BodyBudget::new(BUDGET_BYTES));
+    let plain = Plain::start(&[any], &limits(), &BodyBudget::new(BUDGET_BYTES), router()).unwrap();
     // Nothing has this name, as for an unknown client: no handler reads the body.
     let head = "POST /nothing HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n";
     async fn begun<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, head: &str) -> String {
@@ -508,10 +509,9 @@ async fn half_requests_make_room_for_whole_ones() {
 #[tokio::test]
 async fn half_bodies_make_room_for_whole_ones() {
     // Clients without a token have a quarter: four bodies of this size.
-    let patient = Limits { request_timeout: PATIENCE, ..limits() };
     let any = "127.0.0.1:0".parse().unwrap();
     // With their headers, of 0.4 KB each, and 4 KB for what handles them.
-    let site = start_with(any, patient, BodyBudget::new(4 * 4 * (MAX_BODY_BYTES + 4_600)));
+    let site = start_with(any, limits(), BodyBudget::new(4 * 4 * (MAX_BODY_BYTES + 4_600)));
     let head = |length: usize| {
         format!(
             "POST /echo HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
@@ -562,10 +562,9 @@ async fn half_bodies_make_room_for_whole_ones() {
 
 #[tokio::test]
 async fn half_requests_count_with_their_headers() {
-    let patient = Limits { request_timeout: PATIENCE, ..limits() };
     let any = "127.0.0.1:0".parse().unwrap();
     // Clients without a token have a quarter, which is room for two of these.
-    let site = start_with(any, patient, BodyBudget::new(4 * 22_000));
+    let site = start_with(any, limits(), BodyBudget::new(4 * 22_000));
     let head = format!(
         "POST /echo HTTP/1.1\r\nhost: a\r\nx-long: {}\r\ncontent-length: 9\r\n\r\n",
         "x".repeat(6_000)

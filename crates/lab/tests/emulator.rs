@@ -60,7 +60,7 @@ fn socket(emulator: &Emulator, host: HostId, port: u16) -> UdpSocket {
 fn transfer(emulator: &Emulator, count: u32) -> Vec<u32> {
     let (near, far) = (socket(emulator, NEAR, 6000), socket(emulator, FAR, PORT));
     let to: SocketAddr = (address(emulator, FAR), PORT).into();
-    far.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    far.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
     let mut arrived = Vec::new();
     let mut buffer = [0; 64];
     // Few enough at once that the receiver's buffer (about 250 datagrams) does not overflow.
