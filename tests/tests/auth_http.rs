@@ -146,7 +146,7 @@ fn the_service_decides_about_login_and_topics() {
     let (mut root, code) = log_in(&broker, "root", "secret words", "desk");
     assert_eq!((code, publish(&mut root, "any/topic")), (0, 0x10));
     service.answers("200 OK", r#"{"allow": true, "ttl_s": 1}"#);
-    let (mut root, code) = log_in(&broker, "brief", "secret words", "desk");
+    let (mut root, code) = log_in(&broker, "brief", "secret words", "tablet");
     assert_eq!(code, 0);
     let (first, body) = root.read().expect("DISCONNECT when its time is over");
     assert_eq!((first, body[0]), (0xE0, DENIED));

@@ -30,7 +30,7 @@ fn receiver(home: &Path, via: &str) -> (Child, BufReader<ChildStdout>, String) {
 
 fn send(home: &Path, via: &str, to: &str, file: &Path) -> Output {
     let mut send = fulmar();
-    send.env("XDG_DATA_HOME", home).args(["send", "--json", "--patience", "3", "--via", via]);
+    send.env("XDG_DATA_HOME", home).args(["send", "--json", "--patience", "20", "--via", via]);
     run(send.args(["--to", to]).arg(file))
 }
 

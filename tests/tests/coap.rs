@@ -180,12 +180,14 @@ fn rejected_datagrams_are_counted_and_logged_by_reason() {
     send(b"not CoAP");
     eventually("a malformed datagram", || rejected() == [1, 0]);
     let line = "a datagram that is not CoAP";
+    broker.wait_for_log(line);
     assert_eq!(broker.log().matches(line).count(), 1, "{}", broker.log());
     for times in 1..=3 {
         send(&[0x40, 0, 0, 9]);
         eventually("a refused peer", || rejected() == [1, times]);
     }
     let line = "[coap] max_peers is reached";
+    broker.wait_for_log(line);
     assert_eq!(broker.log().matches(line).count(), 1, "logged at intervals: {}", broker.log());
     observer.kill().unwrap();
     observer.wait().unwrap();

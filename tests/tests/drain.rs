@@ -47,7 +47,7 @@ fn flood(broker: &TestBroker, messages: usize) {
 
 #[test]
 fn a_client_gets_what_is_on_its_way_before_the_goodbye() {
-    let mut broker = TestBroker::start();
+    let mut broker = TestBroker::builder().config("[server]\ndrain_timeout_s = 20\n").start();
     let mut client = subscriber(&broker);
     // As much as the outbox takes without dropping.
     flood(&broker, 60);
@@ -93,7 +93,7 @@ fn listening(broker: &TestBroker, listener: &str) -> Child {
 
 #[test]
 fn clients_of_every_transport_are_told() {
-    let mut broker = TestBroker::start();
+    let mut broker = TestBroker::builder().config("[server]\ndrain_timeout_s = 20\n").start();
     let listeners = ["mqtt", "mqtts", "ws", "wss", "quic", "https"];
     let clients = listeners.map(|listener| listening(&broker, listener));
     eventually("all to subscribe", || broker.metric("subscriptions") == 6.0);

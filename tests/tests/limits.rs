@@ -81,7 +81,7 @@ fn who_is_too_fast_is_told_with_0x96_where_the_operator_wants_it() {
 
 #[test]
 fn one_address_connects_only_so_often_and_those_who_are_in_stay() {
-    let config = "[limits]\nmax_connects_per_s_per_address = 3\n";
+    let config = "[limits]\nmax_connects_per_s_per_address = 1\n";
     let broker = TestBroker::builder().config(config).start();
     let mut early = Wire::connect(broker.address("mqtt"), "early");
     let mut refused = 0;
@@ -143,7 +143,9 @@ fn without_file_descriptors_it_waits_says_so_once_and_goes_on() {
 
 #[test]
 fn connections_from_one_address_have_half_of_their_part_of_the_memory() {
-    let broker = TestBroker::builder().config("[limits]\nmemory = \"64MB\"\n").start();
+    let broker = TestBroker::builder()
+        .config("[limits]\nmemory = \"64MB\"\nhandshake_timeout_s = 300\n")
+        .start();
     let address = broker.address("mqtts");
     // 12 % of the budget, of which a connection with TLS counts 8 KiB.
     let half = 64_000_000 / 100 * 12 / 2 / 8192;

@@ -168,7 +168,7 @@ async fn flows_go_on_over_tcp_where_udp_is_blocked_later() {
         let name = names.next().expect("QUIC wins one of twenty races");
         let made = Options {
             persistent_flows: true,
-            fallback: fallback.clone(),
+            fallback,
             keep_alive_s: 5,
             ..options(&broker, relay.address(), &name)
         };

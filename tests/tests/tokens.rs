@@ -71,7 +71,7 @@ fn a_token_as_password_holds_until_it_expires() {
         (wire, body[1])
     };
     assert_eq!(log_in(&token(0)).1, 0x86, "it has expired");
-    let (mut wire, reason) = log_in(&token(5));
+    let (mut wire, reason) = log_in(&token(12));
     assert_eq!(reason, 0);
     assert_eq!(last_words(&mut wire), (0xe0, 0x87), "DISCONNECT, Not authorized");
 }
@@ -79,7 +79,7 @@ fn a_token_as_password_holds_until_it_expires() {
 #[test]
 fn who_shows_a_fresh_token_in_time_stays() {
     let (broker, _folder) = broker();
-    let short = token(5);
+    let short = token(12);
     let mut renewing = by_method(&broker, "renewing", &short);
     let mut idle = by_method(&broker, "idle", &short);
     renewing.send(&packet(0xf0, &[vec![0x19], exchange(&token(1000))].concat()));

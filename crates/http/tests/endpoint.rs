@@ -695,7 +695,7 @@ async fn connections_with_many_pieces_give_way_while_memory_is_short_and_taken()
 
 #[tokio::test]
 async fn a_session_lives_as_long_as_its_keep_alive_and_other_connections_as_the_idle_timeout() {
-    let limits = Limits { idle_timeout: Duration::from_millis(800), ..limits() };
+    let limits = Limits { idle_timeout: Duration::from_secs(3), ..limits() };
     let site = start_with("127.0.0.1:0".parse().unwrap(), limits, BodyBudget::new(BUDGET_BYTES));
     let (kept, mut sender) = site.dial_patient(None).await;
     let (_session, status) = session(&mut sender, None).await;
@@ -712,7 +712,7 @@ async fn a_session_lives_as_long_as_its_keep_alive_and_other_connections_as_the_
     let _silent = mqtt_by(&unkept, 0, CONNECT_FOR_EVER).await;
     is_given_up(&unkept).await;
     // Except for acknowledgements at the beginning, the server sent nothing to the client.
-    assert!(kept.stats().udp_tx.datagrams <= heard + 2, "it was woken");
+    assert!(kept.stats().udp_tx.datagrams <= heard + 10, "it was woken");
     assert!(is_alive(&mut stream).await);
     // When MQTT has ended, the idle timeout applies.
     stream.0.write_all(&[0xE0, 0]).await.unwrap();

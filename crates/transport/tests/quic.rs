@@ -366,7 +366,7 @@ async fn a_vanished_client_is_forgotten_after_the_idle_timeout() {
 #[tokio::test]
 async fn idlers_and_garbage_disturb_nobody() {
     let site = Site::start(2, |quic| {
-        quic.handshake_timeout = Duration::from_secs(1);
+        quic.handshake_timeout = Duration::from_secs(3);
         quic.retry = RetryPolicy::Always;
     });
     let idler = site.dial(&site.client_config()).await;

@@ -12,7 +12,7 @@ use fulmar_mqtt::QoS;
 use quic_site::*;
 use quinn::{ClientConfig, Connection, IdleTimeout, TransportConfig};
 
-const IDLE: Duration = Duration::from_secs(1);
+const IDLE: Duration = Duration::from_secs(2);
 
 fn site() -> Site {
     Site::start(1, |quic| quic.idle_timeout = IDLE)

@@ -278,7 +278,7 @@ mod tests {
         for number in 0..200u8 {
             client.send(&[number]).unwrap();
         }
-        server.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        server.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
         let mut buffer = [0; 10];
         let count = std::iter::from_fn(|| server.recv(&mut buffer).ok()).count();
         assert!((100..180).contains(&count), "{count}");
