@@ -233,6 +233,11 @@ impl MemoryOwner {
         own.saturating_add(more) <= limit.saturating_sub(used).max(account.floor())
     }
 
+    /// Whether it is the program, whose own sessions are never refused.
+    pub(crate) fn is_unlimited(&self) -> bool {
+        self.unlimited
+    }
+
     /// Its retained messages.
     pub(crate) fn retained(&self) -> &RetainedUse {
         &self.retained

@@ -82,7 +82,7 @@ impl RetainedStore {
             (usize::from(old.is_none()), size.saturating_sub(old.unwrap_or(0)));
         let (most, most_bytes) = (limits.max_retained_messages, limits.max_retained_bytes);
         let mut full = len + more > most || self.bytes + more_bytes > most_bytes;
-        if let Some(owner) = &owner {
+        if let Some(owner) = owner.as_ref().filter(|owner| !owner.is_unlimited()) {
             let own = owner.retained();
             full |= !may_have(own.messages(), more, len, most);
             full |= !may_have(own.bytes(), more_bytes, self.bytes, most_bytes);

@@ -82,6 +82,9 @@ fn a_user_has_half_of_the_retained_messages_and_others_have_room() {
     // 50 are in use, 30 of them the greedy user's.
     assert_eq!(retained(&mut world, greedy, "more", "x"), 0);
     assert_eq!(retained(&mut world, other, "more", "x"), 5);
+    // The program's own sessions may have all that is left.
+    let program = connect(&mut world, "platform:", "own").0;
+    assert_eq!(retained(&mut world, program, "own", "x"), 25);
 }
 
 #[test]
