@@ -177,7 +177,7 @@ pub(crate) fn publish_will(
     will: &Will,
 ) {
     let now = shard.turn.now;
-    shard.turn.retainer = owner;
+    shard.turn.retainer = owner.filter(|_| will.retain);
     shard.turn.metrics().wills_published.add(1);
     shard.publish(MessageParts {
         topic: &will.topic,

@@ -33,7 +33,7 @@ impl Shard {
         whole: bool,
     ) -> Result<usize, RetainedFull> {
         let broker = Arc::clone(&self.turn.broker);
-        let retainer = self.turn.retainer.take();
+        let retainer = if parts.retain { self.turn.retainer.take() } else { None };
         let route = self.routes.find(&broker, parts.topic, &mut self.turn.fan_out);
         let mut publication = Publication::new(parts, &mut self.parcel);
         publication.found_in = route.generation;

@@ -221,7 +221,9 @@ impl Connection {
                 shard.publish(parts);
             }
         }
-        shard.turn.retainer = None;
+        if publish.retain {
+            shard.turn.retainer = None;
+        }
         if shard.turn.is_traced() {
             shard.turn.trace_handled();
         }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use crate::block::Block;
 use crate::message::{Code, code};
+use crate::server::reply::Etag;
 
 /// Bodies in transfer of a peer, per direction.
 const MAX_BODIES: usize = 4;
@@ -72,6 +73,7 @@ impl Uploads {
 #[derive(Clone, Debug)]
 pub(super) struct Body {
     pub(super) content: Bytes,
+    pub(super) etag: Option<Etag>,
     pub(super) content_format: Option<u16>,
     pub(super) max_age_s: Option<u32>,
 }

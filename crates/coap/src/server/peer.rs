@@ -276,13 +276,14 @@ impl PeerState {
         let Some(body) = self.downloads.find(&pending.key).filter(|_| further) else {
             return false;
         };
+        let etag = body.etag;
         let response = Response {
             code: code::CONTENT,
             payload: body.content.clone(),
             content_format: body.content_format,
             max_age_s: body.max_age_s,
         };
-        self.reply(context, pending.clone(), response, None);
+        self.reply_with(context, pending.clone(), response, etag, None);
         true
     }
 

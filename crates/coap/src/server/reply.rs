@@ -32,6 +32,19 @@ impl PeerState {
         response: Response,
         sequence: Option<u32>,
     ) {
+        let etag = etag(&response);
+        self.reply_with(context, pending, response, etag, sequence);
+    }
+
+    /// The same with the response's ETag, so that a long body's is not computed for each of its blocks.
+    pub(super) fn reply_with(
+        &mut self,
+        context: &mut Context<'_>,
+        pending: Pending,
+        response: Response,
+        etag: Option<Etag>,
+        sequence: Option<u32>,
+    ) {
         let mut packet = message::new(Kind::Acknowledgement, response.code, 0, &pending.token);
         if let Some(sequence) = sequence {
             message::set_number(&mut packet, CoapOption::Observe, sequence);
@@ -43,12 +56,10 @@ impl PeerState {
             let max = u32::try_from(context.limits.max_body_bytes).unwrap_or(u32::MAX);
             message::set_number(&mut packet, CoapOption::Size1, max);
         }
-        let etag = etag(&response.payload);
-        let valid =
-            pending.is_get && response.code == code::CONTENT && pending.etags.contains(&etag);
-        if valid {
+        let known = etag.filter(|etag| pending.is_get && pending.etags.contains(&etag.to_vec()));
+        if let Some(etag) = known {
             packet.header.code = code::VALID.into();
-            packet.add_option(CoapOption::ETag, etag);
+            packet.add_option(CoapOption::ETag, etag.to_vec());
             set_age(&mut packet, &response);
         } else {
             let szx = PeerState::szx(context, pending.block2);
@@ -57,7 +68,8 @@ impl PeerState {
             // A smaller size than requested: the number counts smaller blocks, at the same offset.
             let requested_szx = pending.block2.map_or(szx, |block| block.szx);
             let offset = if requested_szx > szx { offset << (requested_szx - szx) } else { offset };
-            if !self.fill(context, &mut packet, &pending.key, &response, offset, szx) {
+            let tagged = (&response, etag);
+            if !self.fill(context, &mut packet, &pending.key, tagged, (offset, szx)) {
                 packet.header.code = code::BAD_REQUEST.into();
             }
         }
@@ -88,7 +100,8 @@ impl PeerState {
         if continues {
             message::set_number(&mut packet, CoapOption::Observe, sequence);
         }
-        self.fill(context, &mut packet, &key, &response, 0, szx);
+        let tagged = (&response, etag(&response));
+        self.fill(context, &mut packet, &key, tagged, (0, szx));
         let waiting = self.channel.pending(id) > context.limits.max_waiting_notifications;
         if waiting || context.room == 0 {
             self.channel.drop_oldest_waiting(id);
@@ -105,14 +118,13 @@ impl PeerState {
         context: &Context<'_>,
         packet: &mut Packet,
         key: &[u8],
-        response: &Response,
-        offset: usize,
-        szx: u8,
+        (response, etag): (&Response, Option<Etag>),
+        (offset, szx): (usize, u8),
     ) -> bool {
         let content = &response.payload;
         let Some((block, range)) = Block::at(offset, szx, content.len()) else { return false };
-        if response.code == code::CONTENT {
-            packet.add_option(CoapOption::ETag, etag(content));
+        if let Some(etag) = etag {
+            packet.add_option(CoapOption::ETag, etag.to_vec());
         }
         // Of 5.03 it says when to try again (RFC 7252 section 5.9.3.4).
         set_age(packet, response);
@@ -127,7 +139,8 @@ impl PeerState {
             message::set_number(packet, CoapOption::Size2, size);
             let content = content.clone();
             let (content_format, max_age_s) = (response.content_format, response.max_age_s);
-            self.downloads.keep(key, Body { content, content_format, max_age_s }, context.room);
+            let body = Body { content, etag, content_format, max_age_s };
+            self.downloads.keep(key, body, context.room);
         }
         packet.payload = content[range].to_vec();
         true
@@ -156,10 +169,15 @@ fn set_age(packet: &mut Packet, response: &Response) {
     }
 }
 
-/// The ETag of a resource's state. Two states with the same ETag would be considered equal; with 64 bits this does not
+/// An ETag of this server (RFC 7252 section 5.10.6).
+pub(super) type Etag = [u8; 8];
+
+/// The ETag of a resource's state, if the response has one. Two states with the same ETag would be considered equal; with 64 bits this does not
 /// happen by chance, and a client that causes it deliberately affects only its own publications.
-fn etag(content: &[u8]) -> Vec<u8> {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(content);
-    hasher.finish().to_be_bytes().to_vec()
+fn etag(response: &Response) -> Option<Etag> {
+    (response.code == code::CONTENT).then(|| {
+        let mut hasher = DefaultHasher::new();
+        hasher.write(&response.payload);
+        hasher.finish().to_be_bytes()
+    })
 }
