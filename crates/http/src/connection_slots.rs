@@ -18,8 +18,7 @@ use tokio::sync::{Notify, Semaphore};
 use crate::idle::Tunnels;
 use crate::network;
 
-/// While memory is short, one part in so many of the connections is closed at each look, and a larger one when more is
-/// taken.
+/// Parts of which one is closed at each look while memory is short; fewer, which are larger, when more is taken.
 const PART: usize = 8;
 const PART_WHEN_RISING: usize = 4;
 

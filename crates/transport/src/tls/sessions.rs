@@ -70,7 +70,7 @@ impl Ring {
         self.order.push_back((name, place));
     }
 
-    /// Where so many bytes go; what is there may have to be forgotten.
+    /// Where this many bytes go; what is there may have to be forgotten.
     fn place_for(&mut self, length: usize) -> Place {
         if self.at + length > self.bytes.len() {
             let beginning_is_free = self.oldest().is_none_or(|old| length <= old.start);
