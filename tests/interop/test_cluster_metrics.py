@@ -52,7 +52,8 @@ class Metrics(unittest.TestCase):
         self.eventually(self.stands_by, serves=0, standby_nodes=1, nats_connected=1, behind_records=0,
                         lease_remaining_seconds=0)
         for node in self.nodes:
-            self.assertEqual(metrics(node)[f'fulmar_cluster_serving_node{{node="{self.serves.name}"}}'], 1)
+            label = f'fulmar_cluster_serving_node{{node="{self.serves.name}"}}'
+            eventually("the node that serves", lambda node=node, label=label: metrics(node).get(label) == 1, 60)
         found = metrics(self.serves)
         self.assertGreater(found["fulmar_cluster_lease_remaining_seconds"], 0)
         self.assertGreater(found["fulmar_cluster_lease_renewals_total"], 0)
@@ -89,7 +90,7 @@ class Metrics(unittest.TestCase):
         self.eventually(self.stands_by, nats_connected=1)
         self.servers.kill(0)
         self.eventually(self.stands_by, nats_connected=0)
-        self.assertEqual(metrics(self.stands_by)['fulmar_cluster_serving_node{node=""}'], 1)
+        eventually("no node", lambda: metrics(self.stands_by).get('fulmar_cluster_serving_node{node=""}') == 1, 60)
 
 
 if __name__ == "__main__":

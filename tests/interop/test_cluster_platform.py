@@ -271,11 +271,16 @@ class Platform(Base):
             def measure(node=node, ended=ended):
                 client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id="gw-1", protocol=paho.MQTTv5)
                 client.username_pw_set("gw-1", gateway)
-                waiting = {}
+                waiting, taken = {}, []
 
                 def acknowledged(client, data, mid, code, properties):
+                    # It may come before publish() has returned.
                     if code.value == 0:
-                        measurements.add(waiting[mid])
+                        taken.append(mid)
+
+                def count():
+                    while taken:
+                        measurements.add(waiting[taken.pop()])
 
                 client.on_publish = acknowledged
                 client.connect("127.0.0.1", node.mqtt)
@@ -286,8 +291,10 @@ class Platform(Base):
                     properties.UserProperty = [("at", at), ("id", str(uuid.uuid4()))]
                     made = client.publish("fulmar/rural/sensor/attic/radon", "20", 1, properties=properties)
                     waiting[made.mid] = at
+                    count()
                     time.sleep(0.01)
                 client.loop_stop()
+                count()
 
             threads = [threading.Thread(target=run) for run in (read, read, photograph, measure)]
             for thread in threads:

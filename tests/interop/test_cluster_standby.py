@@ -24,7 +24,7 @@ class Redirecting(Node):
     def __init__(self, servers, name):
         listeners = [f'FULMAR_LISTENERS__{kind.upper()}=["127.0.0.1:0"]' for kind in OTHERS]
         super().__init__(servers, name, 'standby = "redirect"', development=True,
-                         prefix=("env", "FULMAR_LIMITS__CONNECT_TIMEOUT_S=1", *listeners))
+                         prefix=("env", "FULMAR_LIMITS__CONNECT_TIMEOUT_S=10", *listeners))
 
     def bound(self, state):
         """The ports in the last line that begins with `ready` or `standby`, by listener."""

@@ -115,6 +115,11 @@ def figure(broker: Broker, name: str) -> float:
     raise AssertionError(f"no figure {name}")
 
 
+def connected(gateway: Broker) -> int:
+    """Connections upstream. On a busy machine, TLS wins some of the races with QUIC."""
+    return sum(figure(gateway, f'connected{{transport="{transport}"}}') for transport in ("quic", "mqtts"))
+
+
 class DiskBroker(Broker):
     """A broker whose data folder is a disk of its own, mounted where only it sees it; its log stays outside."""
 
@@ -161,7 +166,7 @@ class Gateway(unittest.TestCase):
         self.assertEqual([payload for payload, _ in below.got["command/probe"]], ["open"])
         eventually("an empty outbox", lambda: figure(gateway, "queued") == 0)
         self.assertEqual(figure(gateway, "sent_total"), 1)
-        self.assertEqual(figure(gateway, 'connected{transport="quic"}'), 1)
+        self.assertEqual(connected(gateway), 1)
         self.assertEqual(gateway.stop(), 0)
 
     def test_commands_survive_power_cuts(self):
@@ -321,7 +326,7 @@ class Gateway(unittest.TestCase):
     def test_ten_thousand_queued_readings_take_little_memory(self):
         # With all the listeners there are unless the configuration says otherwise.
         gateway = self.gateway()
-        eventually("the uplink", lambda: figure(gateway, 'connected{transport="quic"}') == 1)
+        eventually("the uplink", lambda: connected(gateway) == 1)
         self.upstream.kill()
         devices = [Publisher(self, gateway.ports["mqtt"], f"device{number}") for number in range(DEVICES)]
         for number in range(10_000):

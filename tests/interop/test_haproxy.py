@@ -28,6 +28,7 @@ defaults
     timeout connect 5s
     timeout client 60s
     timeout server 60s
+    timeout check 10s
 frontend plain
     bind 127.0.0.1:{plain}
     default_backend mqtt

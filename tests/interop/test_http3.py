@@ -248,7 +248,7 @@ class OneAddress(WithAddress):
 
 
 class Silence(WithAddress):
-    SETTINGS = "[http]\nidle_timeout_s = 2\n"
+    SETTINGS = "[http]\nidle_timeout_s = 5\n"
 
     def test_a_silent_session_outlives_the_idle_timeout(self):
         async def run():

@@ -175,9 +175,9 @@ class MqttSn12(Site):
 
     def test_its_will_is_published_when_it_is_silent(self):
         _, heard = self.mqtt(topic="wills/#")
-        left = self.device("leaver", keep_alive=1, will=("wills/leaver", "gone", 1, False))
+        left = self.device("leaver", keep_alive=4, will=("wills/leaver", "gone", 1, False))
         left.send_disconnect()
-        changed = self.device("changer", keep_alive=2, will=("wills/changer", "old", 1, False))
+        changed = self.device("changer", keep_alive=6, will=("wills/changer", "old", 1, False))
         changed.send_will_topic_update("wills/new")
         changed.send_will_message_update("new")
         self.device("silent", keep_alive=1, will=("wills/silent", "gone", 1, False))
@@ -285,7 +285,7 @@ class ByHand(Site):
             wrapper = bytes([5, 0xFE, 0]) + node
             one.send(wrapper + bytes([8, 0x04, 4, 1, 0, 60]) + node[:1].hex().encode())
             self.assertEqual(one.recv(100), wrapper + bytes([3, 0x05, 0]))
-        self.assertEqual(self.metric("mqtt_sn_clients"), 2)
+        eventually("both clients", lambda: self.metric("mqtt_sn_clients") == 2)
 
     def test_who_has_no_session_is_told(self):
         one = self.raw()

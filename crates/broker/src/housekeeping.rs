@@ -170,7 +170,8 @@ fn examine(shard: &mut Shard, session: &Arc<Session>) -> Examined {
     Examined::Done
 }
 
-/// Publishes a will as its session (section 3.1.2.5), and for the owner of its memory, which it may no longer have.
+/// Publishes a will as its session (section 3.1.2.5), and for the owner of the session's memory, which it may have given
+/// back by now.
 pub(crate) fn publish_will(
     shard: &mut Shard,
     (session, owner): (&Session, Option<Arc<MemoryOwner>>),

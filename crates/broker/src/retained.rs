@@ -19,6 +19,9 @@ use crate::memory::MemoryOwner;
 use crate::message::{Identifiers, Message};
 use crate::time::Timestamp;
 
+/// Steps of a topic's size in bytes that count as growth in an owner's share.
+const STEP: usize = 256;
+
 /// The topic's message was not kept: a bound was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RetainedFull;
@@ -84,8 +87,10 @@ impl RetainedStore {
         let mut full = len + more > most || self.bytes + more_bytes > most_bytes;
         if let Some(owner) = owner.as_ref().filter(|owner| !owner.is_unlimited()) {
             let own = owner.retained();
+            // A value with a digit more is no growth.
+            let [new, old] = [size, old.unwrap_or(0)].map(|size| size.next_multiple_of(STEP));
             full |= !may_have(own.messages(), more, len, most);
-            full |= !may_have(own.bytes(), more_bytes, self.bytes, most_bytes);
+            full |= !may_have(own.bytes(), new.saturating_sub(old), self.bytes, most_bytes);
         }
         if full {
             return Err(RetainedFull);
@@ -180,8 +185,8 @@ impl RetainedStore {
     }
 }
 
-/// Whether an owner that has `own` may have `more`, as for memory ([`crate::memory`]): what is free once half of `most` is
-/// in use. What adds nothing is always allowed, so that existing topics can be updated.
+/// Whether an owner that has `own` may have `more`, as for memory ([`crate::memory`]): what is free once half of `most`
+/// is in use. What adds nothing is always allowed, so that existing topics can be updated.
 fn may_have(own: usize, more: usize, used: usize, most: usize) -> bool {
     more == 0 || used + more <= most / 2 || own + more <= most.saturating_sub(used)
 }

@@ -9,8 +9,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use fulmar_broker::MemoryPressure;
 use tokio::sync::{Notify, Semaphore};
@@ -18,12 +19,17 @@ use tokio::sync::{Notify, Semaphore};
 use crate::idle::Tunnels;
 use crate::network;
 
-/// Parts of which one is closed at each look while memory is short; fewer, which are larger, when more is taken.
+/// At each look while memory is short, one in this many connections is closed, and a larger part when more is taken; but
+/// at most this many, for each is looked for among all.
 const PART: usize = 8;
 const PART_WHEN_RISING: usize = 4;
+const MOST_AT_ONCE: usize = 500;
 
-/// So few are not the reason.
+/// Fewer connections than these are not the reason.
 const SPARED: usize = 32;
+
+/// A connection whose client has taken some of a response within this time is closed last.
+const TAKES_WITHIN: Duration = Duration::from_secs(2);
 
 /// Large parts of responses per connection that may wait for the client ([`crate::unread_response`]).
 const LARGE_PARTS: usize = 8;
@@ -56,6 +62,9 @@ pub(crate) struct Activity {
     shed: Arc<Notify>,
     /// For each part of a response that waits for the client, if it is a large one.
     pub(crate) large_parts: Arc<Semaphore>,
+    opened: Instant,
+    /// When the client took some of a response, in ms since it was opened; 0 for never.
+    taken_at: Arc<AtomicU64>,
 }
 
 impl Default for Activity {
@@ -65,6 +74,8 @@ impl Default for Activity {
             tunnels: Tunnels::default(),
             shed: Arc::default(),
             large_parts: Arc::new(Semaphore::new(LARGE_PARTS)),
+            opened: Instant::now(),
+            taken_at: Arc::default(),
         }
     }
 }
@@ -87,6 +98,17 @@ impl Activity {
     pub(crate) fn busy(&self) -> Busy {
         self.busy.fetch_add(1, Relaxed);
         Busy(self.clone())
+    }
+
+    /// The client takes some of a response.
+    pub(crate) fn takes(&self) {
+        let at = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.taken_at.store(at.max(1), Relaxed);
+    }
+
+    fn has_just_taken(&self) -> bool {
+        let at = self.taken_at.load(Relaxed);
+        at > 0 && self.opened.elapsed() < Duration::from_millis(at) + TAKES_WITHIN
     }
 
     fn may_go(&self) -> bool {
@@ -125,7 +147,7 @@ impl ConnectionSlots {
     pub(crate) fn take(&self, address: IpAddr) -> Option<(ConnectionSlot, bool)> {
         let (mut taken, network) = (self.lock(), network(address));
         let full = taken.len >= self.0.most;
-        if full && !taken.shed() {
+        if full && !taken.shed(Activity::may_go) {
             return None;
         }
         let (number, activity) = (taken.next, Activity::default());
@@ -137,7 +159,7 @@ impl ConnectionSlots {
 
     /// Closes an idle connection, as when file descriptors are short; returns whether there was one.
     pub(crate) fn shed(&self) -> bool {
-        self.lock().shed()
+        self.lock().shed(Activity::may_go)
     }
 
     /// Closes some of many idle connections, because memory is short; returns how many.
@@ -148,15 +170,19 @@ impl ConnectionSlots {
             MemoryPressure::High => PART,
             MemoryPressure::Rising => PART_WHEN_RISING,
         };
-        let most = (taken.len / part).min(taken.len.saturating_sub(SPARED));
-        (0..most).take_while(|_| taken.shed()).count()
+        let most = (taken.len / part).min(taken.len.saturating_sub(SPARED)).min(MOST_AT_ONCE);
+        let quiet = |activity: &Activity| activity.may_go() && !activity.has_just_taken();
+        let closed = (0..most).take_while(|_| taken.shed(quiet)).count();
+        let left = if pressure == MemoryPressure::Rising { most - closed } else { 0 };
+        closed + (0..left).take_while(|_| taken.shed(Activity::may_go)).count()
     }
 }
 
 impl Taken {
-    fn shed(&mut self) -> bool {
+    /// Closes one of those that `may_go`.
+    fn shed(&mut self, may_go: impl Fn(&Activity) -> bool) -> bool {
         let idle = |connections: &BTreeMap<u64, Activity>| {
-            connections.iter().find(|(_, activity)| activity.may_go()).map(|(number, _)| *number)
+            connections.iter().find(|(_, activity)| may_go(activity)).map(|(number, _)| *number)
         };
         let most = self.networks.iter().max_by_key(|(_, connections)| connections.len());
         let first = most.and_then(|(network, connections)| Some((*network, idle(connections)?)));
@@ -248,8 +274,11 @@ mod tests {
         assert_eq!(slots.shed_for_memory(MemoryPressure::High), 50);
         assert_eq!(slots.shed_for_memory(MemoryPressure::Rising), 87);
         assert!(is_shed(&crowd[1]) && !is_shed(&crowd[0]) && !is_shed(&honest));
-        while slots.shed_for_memory(MemoryPressure::Rising) > 0 {}
+        // Whose client takes a response goes last.
+        crowd[200].activity.takes();
+        while slots.shed_for_memory(MemoryPressure::High) > 0 {}
         assert_eq!(slots.lock().len, SPARED);
+        assert!(is_shed(&crowd[201]) && !is_shed(&crowd[200]));
         assert!(!is_shed(&crowd[0]) && !is_shed(&honest));
     }
 

@@ -68,8 +68,7 @@ impl LimitedRouter {
         }
         match answer {
             Ok(Ok(response)) => {
-                let (patience, parts) = (self.limits.request_timeout, &activity.large_parts);
-                response.map(|body| watched(body, patience, parts))
+                response.map(|body| watched(body, self.limits.request_timeout, activity))
             }
             Err(_) => text_response(StatusCode::SERVICE_UNAVAILABLE, "this took too long"),
         }

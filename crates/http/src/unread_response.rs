@@ -4,8 +4,8 @@
 //! responses for as long as it sends anything else. Nothing asks such a body for more, so its time is watched from outside.
 //! A body that waits for data of its own, such as events to come, has all the time it needs.
 //!
-//! The part that was given last is in memory until the client takes it. So only a few responses of a connection are given
-//! in large parts at once, and the others in small ones.
+//! A part that was given is in memory until the client takes it. So a connection has only a few large ones at once, and
+//! gets small ones otherwise.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,9 +15,11 @@ use std::time::Duration;
 use axum::body::Body;
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+
+use crate::connection_slots::Activity;
 
 /// Bytes given at once: what HTTP/2 and HTTP/3 then hold for the client is out of reach.
 const CHUNK_BYTES: usize = 16 * 1024;
@@ -44,9 +46,20 @@ struct State {
     /// When it was last asked for more.
     asked: Instant,
     is_given_up: bool,
-    large_parts: Arc<Semaphore>,
-    /// The part that was given last is a large one.
-    large: Option<OwnedSemaphorePermit>,
+    activity: Activity,
+}
+
+/// A large part of a response, until it has been sent.
+struct LargePart {
+    bytes: Bytes,
+    #[expect(dead_code, reason = "another may be given when it is dropped")]
+    permit: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for LargePart {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 /// The response was not taken in time.
@@ -55,21 +68,14 @@ struct State {
 struct NotTaken;
 
 /// The body, which ends with an error when it could go on and is not asked for more for as long as `patience`.
-/// `large_parts` are its connection's.
-pub(crate) fn watched(body: Body, patience: Duration, large_parts: &Arc<Semaphore>) -> Body {
+/// `activity` is its connection's.
+pub(crate) fn watched(body: Body, patience: Duration, activity: &Activity) -> Body {
     if body.size_hint().upper().is_some_and(|bytes| bytes <= SMALL_BYTES) {
         return body;
     }
     let (body, rest, asked) = (Some(body), Bytes::new(), Instant::now());
-    let state = State {
-        body,
-        rest,
-        waits: false,
-        asked,
-        is_given_up: false,
-        large_parts: Arc::clone(large_parts),
-        large: None,
-    };
+    let activity = activity.clone();
+    let state = State { body, rest, waits: false, asked, is_given_up: false, activity };
     let state = Arc::new(Mutex::new(state));
     let watch = tokio::spawn(watch(Arc::clone(&state), patience));
     Body::new(Taken { state, watch })
@@ -108,7 +114,7 @@ impl State {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::BoxError>>> {
         self.asked = Instant::now();
-        self.large = None;
+        self.activity.takes();
         if self.is_given_up {
             return Poll::Ready(Some(Err(NotTaken.into())));
         }
@@ -128,11 +134,16 @@ impl State {
                 }
             }
         }
-        self.large = Arc::clone(&self.large_parts).try_acquire_owned().ok();
-        let most = if self.large.is_some() { CHUNK_BYTES } else { SMALL_CHUNK_BYTES };
+        let permit = Arc::clone(&self.activity.large_parts).try_acquire_owned().ok();
+        let most = if permit.is_some() { CHUNK_BYTES } else { SMALL_CHUNK_BYTES };
         let chunk = self.rest.split_to(most.min(self.rest.len()));
         // Copied, because a slice would keep the whole while HTTP/2 holds it.
-        Poll::Ready(Some(Ok(Frame::data(Bytes::copy_from_slice(&chunk)))))
+        let bytes = Bytes::copy_from_slice(&chunk);
+        let part = match permit {
+            Some(permit) => Bytes::from_owner(LargePart { bytes, permit }),
+            None => bytes,
+        };
+        Poll::Ready(Some(Ok(Frame::data(part))))
     }
 }
 
@@ -168,7 +179,6 @@ impl http_body::Body for Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        lock(&self.state).large = None;
         self.watch.abort();
     }
 }
@@ -181,7 +191,7 @@ mod tests {
 
     use super::*;
     use http_body_util::BodyExt as _;
-    use tokio::sync::mpsc;
+    use tokio::sync::{Semaphore, mpsc};
 
     const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -214,21 +224,29 @@ mod tests {
         (Body::from(Bytes::from_owner(Kept(vec![7; bytes], kept))), weak)
     }
 
-    fn parts(most: usize) -> Arc<Semaphore> {
-        Arc::new(Semaphore::new(most))
+    /// A connection's with this many large parts.
+    fn parts(most: usize) -> Activity {
+        let mut activity = Activity::default();
+        activity.large_parts = Arc::new(Semaphore::new(most));
+        activity
     }
 
     #[tokio::test]
     async fn of_many_responses_a_few_are_given_in_large_parts() {
         let parts = parts(1);
         let [mut one, mut other] = [(), ()].map(|()| watched(body(100_000).0, PATIENCE, &parts));
-        let length =
-            async |body: &mut Body| body.frame().await.unwrap().unwrap().into_data().unwrap().len();
-        assert_eq!(length(&mut one).await, CHUNK_BYTES);
-        assert_eq!(length(&mut other).await, SMALL_CHUNK_BYTES);
-        assert_eq!(length(&mut one).await, CHUNK_BYTES, "the client has taken the first part");
+        let part =
+            async |body: &mut Body| body.frame().await.unwrap().unwrap().into_data().unwrap();
+        let first = part(&mut one).await;
+        assert_eq!(first.len(), CHUNK_BYTES);
+        assert_eq!(part(&mut other).await.len(), SMALL_CHUNK_BYTES);
+        assert_eq!(part(&mut one).await.len(), SMALL_CHUNK_BYTES, "the first is still kept");
         drop(one);
-        assert_eq!(length(&mut other).await, CHUNK_BYTES);
+        let half = first.slice(..CHUNK_BYTES / 2);
+        drop(first);
+        assert_eq!(part(&mut other).await.len(), SMALL_CHUNK_BYTES, "half of it is");
+        drop(half);
+        assert_eq!(part(&mut other).await.len(), CHUNK_BYTES);
     }
 
     #[tokio::test(start_paused = true)]

@@ -172,8 +172,8 @@ fn set_age(packet: &mut Packet, response: &Response) {
 /// An ETag of this server (RFC 7252 section 5.10.6).
 pub(super) type Etag = [u8; 8];
 
-/// The ETag of a resource's state, if the response has one. Two states with the same ETag would be considered equal; with 64 bits this does not
-/// happen by chance, and a client that causes it deliberately affects only its own publications.
+/// The ETag of a resource's state, if the response has one. Two states with the same ETag would be considered equal; with
+/// 64 bits this does not happen by chance, and a client that causes it deliberately affects only its own publications.
 fn etag(response: &Response) -> Option<Etag> {
     (response.code == code::CONTENT).then(|| {
         let mut hasher = DefaultHasher::new();

@@ -197,10 +197,13 @@ async fn connection<T: Send + 'static>(
         // connection is lost.
         let in_time = tokio::time::timeout(limit, complete).await.is_ok();
         if in_time && watched.close_reason().is_none() {
-            if !wide.load(Relaxed) {
-                watched.set_send_window(STRANGERS_SEND_WINDOW_BYTES);
-            }
             completed.send_replace(true);
+            let is_wide = wide.load(Relaxed);
+            watched.set_send_window(if is_wide {
+                SEND_WINDOW_BYTES
+            } else {
+                STRANGERS_SEND_WINDOW_BYTES
+            });
         } else {
             counted.router.metrics.failed_handshakes.fetch_add(1, Relaxed);
             lock(&pressure).failed(Instant::now());
@@ -261,7 +264,10 @@ impl Shared {
     fn widen(&self) {
         if !self.is_wide.swap(true, Relaxed) {
             self.connection.set_receive_window(CONNECTION_WINDOW_BYTES.into());
-            self.connection.set_send_window(SEND_WINDOW_BYTES);
+            // Before that, the address may be forged; the end of the handshake opens the window.
+            if *self.complete.borrow() {
+                self.connection.set_send_window(SEND_WINDOW_BYTES);
+            }
         }
     }
 

@@ -148,8 +148,8 @@ impl Excess {
             tracing::warn!(
                 resident = now,
                 limit = self.limit,
-                "memory is nearly as much as [limits] memory: connections whose clients read nothing, or have sent very \
-                 many pieces of QUIC streams, are closed, and idle ones of HTTPS; if these are your devices, raise [limits] memory"
+                "memory is nearly as much as [limits] memory: connections whose clients read nothing or have sent very many \
+                 pieces of QUIC streams, and idle HTTPS connections, are closed; if these are your devices, raise [limits] memory"
             );
         }
         let first = *self.first.get_or_insert(now);

@@ -257,9 +257,10 @@ impl Service {
                 }
             }
         }
-        self.send();
+        // Before a client can know of what is counted.
         let (server, clients) = (self.server.statistics(), self.server.clients());
         *self.statistics.lock() = Statistics { server, clients, overrun: self.connections.dropped };
+        self.send();
     }
 
     fn send(&mut self) {
