@@ -383,7 +383,8 @@ impl Flow {
         };
         self.can_resend()
             || (room && !self.queue.is_empty())
-            || (self.queue.is_empty()
+            // Behind all others. What is to be sent again may wait for room that a QoS 0 message does not need.
+            || (!self.has_waiting()
                 && rare.is_some_and(|rare| rare.blocked.is_none() && has_retained(rare)))
     }
 
