@@ -44,7 +44,8 @@ impl Shard {
                 tracing::warn!(
                     topic = parts.topic,
                     times,
-                    "message not retained: max_retained_messages or max_retained_bytes, or its user's share of them, is reached"
+                    "message not retained: max_retained_messages or max_retained_bytes, or its user's share of them, is reached; \
+                     clear topics that are not used any more, or raise both in [limits]"
                 );
             }
             if whole {

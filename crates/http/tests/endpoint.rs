@@ -450,7 +450,7 @@ async fn ambiguous_requests_are_refused() {
 #[tokio::test]
 async fn a_request_is_answered_before_its_body_has_come() {
     let any = "127.0.0.1:0".parse().unwrap();
-    let site = start_with(any, limits().clone(), BodyBudget::new(BUDGET_BYTES));
+    let site = start_with(any, limits(), BodyBudget::new(BUDGET_BYTES));
     let plain = Plain::start(&[any], &limits(), &BodyBudget::new(BUDGET_BYTES), router()).unwrap();
     // Nothing has this name, as for an unknown client: no handler reads the body.
     let head = "POST /nothing HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n";
