@@ -106,6 +106,8 @@ pub struct Limits {
     pub memory: MemoryLimits,
     /// Topics a worker remembers the receivers of.
     pub max_cached_routes: usize,
+    /// Size of the receivers that a worker remembers, in bytes; those of one topic may have more.
+    pub max_cached_route_bytes: usize,
 }
 
 impl Default for Limits {
@@ -139,6 +141,7 @@ impl Default for Limits {
             max_connects_per_s_per_address: 0,
             memory: MemoryLimits::NONE,
             max_cached_routes: 16_384,
+            max_cached_route_bytes: 24 << 20,
         }
     }
 }

@@ -21,6 +21,9 @@ use crate::time::Timestamp;
 /// if there are none, new addresses are not limited: counting does not stop an attacker with that many addresses.
 const MAX_ADDRESSES: usize = 50_000;
 
+/// Time between searches for addresses that can be forgotten: each looks at all of them, while others wait.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Failed logins answered at once; people mistype.
 const FREE_FAILURES: u32 = 3;
 
@@ -49,7 +52,14 @@ pub enum Reputation {
 
 /// State of all addresses; see the module.
 #[derive(Debug, Default)]
-pub(crate) struct RateLimiter(Mutex<FxHashMap<IpAddr, AddressState>>);
+pub(crate) struct RateLimiter(Mutex<Addresses>);
+
+#[derive(Debug, Default)]
+struct Addresses {
+    states: FxHashMap<IpAddr, AddressState>,
+    /// When addresses that can be forgotten were last searched for, if ever.
+    searched_at: Option<Timestamp>,
+}
 
 #[derive(Debug)]
 struct AddressState {
@@ -99,7 +109,7 @@ impl RateLimiter {
             return Attempt::Allowed;
         }
         let mut addresses = self.0.lock();
-        let Some(state) = state_of(&mut addresses, address, now) else { return Attempt::Allowed };
+        let Some(state) = addresses.state(address, now) else { return Attempt::Allowed };
         let bucket = state.connections.take().or_else(|| Bucket::new(per_s, now));
         let Some(mut bucket) = bucket else { return Attempt::Allowed };
         let over = bucket.free_at(now).is_some();
@@ -115,7 +125,7 @@ impl RateLimiter {
     /// The reputation of `user` at `address`, whose login has not been checked yet.
     pub(crate) fn reputation(&self, address: IpAddr, user: &str, now: Timestamp) -> Reputation {
         let addresses = self.0.lock();
-        match addresses.get(&site(address)) {
+        match addresses.states.get(&site(address)) {
             Some(state) if state.failures > FREE_FAILURES && !state.is_forgiven(now) => {
                 let failing = state.failing.contains(&FxBuildHasher.hash_one(user));
                 if failing { Reputation::Failing } else { Reputation::OthersFailed }
@@ -126,7 +136,7 @@ impl RateLimiter {
 
     /// A login of `user` from `address` has succeeded.
     pub(crate) fn login_succeeded(&self, address: IpAddr, user: &str) {
-        if let Some(state) = self.0.lock().get_mut(&site(address)) {
+        if let Some(state) = self.0.lock().states.get_mut(&site(address)) {
             state.failures = state.failures.saturating_sub(1);
             let user = FxBuildHasher.hash_one(user);
             state.failing.retain(|failing| *failing != user);
@@ -136,7 +146,7 @@ impl RateLimiter {
     /// A login of `user` from `address` has failed: returns how long to delay the answer.
     pub(crate) fn login_failed(&self, address: IpAddr, user: &str, now: Timestamp) -> Duration {
         let mut addresses = self.0.lock();
-        let Some(state) = state_of(&mut addresses, address, now) else { return Duration::ZERO };
+        let Some(state) = addresses.state(address, now) else { return Duration::ZERO };
         if state.is_forgiven(now) {
             state.failures = 0;
             state.failing.clear();
@@ -156,19 +166,22 @@ impl RateLimiter {
     }
 }
 
-fn state_of(
-    addresses: &mut FxHashMap<IpAddr, AddressState>,
-    address: IpAddr,
-    now: Timestamp,
-) -> Option<&mut AddressState> {
-    let site = site(address);
-    if !addresses.contains_key(&site) && addresses.len() >= MAX_ADDRESSES {
-        addresses.retain(|_, state| !state.is_forgettable(now));
-        if addresses.len() >= MAX_ADDRESSES {
-            return None;
+impl Addresses {
+    /// The state of `address`; `None` if it has none and there is no room for another.
+    fn state(&mut self, address: IpAddr, now: Timestamp) -> Option<&mut AddressState> {
+        let site = site(address);
+        if self.states.len() >= MAX_ADDRESSES && !self.states.contains_key(&site) {
+            if self.searched_at.is_some_and(|at| now < at + SEARCH_INTERVAL) {
+                return None;
+            }
+            self.searched_at = Some(now);
+            self.states.retain(|_, state| !state.is_forgettable(now));
+            if self.states.len() >= MAX_ADDRESSES {
+                return None;
+            }
         }
+        Some(self.states.entry(site).or_insert_with(|| AddressState::new(now)))
     }
-    Some(addresses.entry(site).or_insert_with(|| AddressState::new(now)))
 }
 
 /// The address itself, or the /64 prefix of an IPv6 address.
@@ -246,7 +259,7 @@ mod tests {
             rate_limiter.login_failed(a, &number.to_string(), now);
         }
         let addresses = rate_limiter.0.lock();
-        assert_eq!(addresses[&site(a)].failing.len(), FAILING_USERS);
+        assert_eq!(addresses.states[&site(a)].failing.len(), FAILING_USERS);
     }
 
     #[test]
@@ -258,8 +271,13 @@ mod tests {
         }
         let newcomer = numbered(MAX_ADDRESSES as u32);
         assert_eq!(rate_limiter.attempt(newcomer, 1, Timestamp(0)), Attempt::Allowed);
-        assert_eq!(rate_limiter.0.lock().len(), MAX_ADDRESSES);
+        assert_eq!(rate_limiter.0.lock().states.len(), MAX_ADDRESSES);
+        // All of them could be forgotten, had they not just been searched.
+        let searched = Timestamp(0) + (MEMORY - SEARCH_INTERVAL / 2);
+        rate_limiter.login_failed(newcomer, "u", searched);
         rate_limiter.login_failed(newcomer, "u", Timestamp(0) + MEMORY);
-        assert_eq!(rate_limiter.0.lock().len(), 1);
+        assert_eq!(rate_limiter.0.lock().states.len(), MAX_ADDRESSES);
+        rate_limiter.login_failed(newcomer, "u", searched + SEARCH_INTERVAL);
+        assert_eq!(rate_limiter.0.lock().states.len(), 1);
     }
 }

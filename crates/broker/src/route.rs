@@ -64,15 +64,23 @@ pub(crate) struct Route {
     pub(crate) shared: Box<[Arc<SharedGroup>]>,
     /// Some members of the groups may not be allowed to get the message. All targets are.
     pub(crate) guarded: bool,
-    /// How many subscriptions were merged.
-    subscriptions: usize,
 }
 
 impl Route {
+    /// About what it takes in a cache, under this topic.
+    fn bytes(&self, topic: &str) -> usize {
+        let identifiers = self.targets.iter().filter(|target| target.identifiers.spilled());
+        let identifiers: usize = identifiers.map(|target| target.identifiers.capacity()).sum();
+        ROUTE_BYTES
+            + topic.len()
+            + size_of_val(&*self.targets)
+            + size_of_val(&*self.shared)
+            + identifiers * size_of::<u32>()
+    }
+
     fn new(generation: u64, guarded: bool, matches: Matches) -> Route {
         let mut targets: Vec<Target> = Vec::with_capacity(matches.plain.len());
         let mut places = FxHashMap::default();
-        let subscriptions = matches.plain.len() + matches.shared.len();
         for subscriber in &matches.plain {
             let place = (subscriber.session.key(), subscriber.flow);
             match places.entry(place) {
@@ -89,29 +97,21 @@ impl Route {
         Route {
             generation,
             guarded,
-            subscriptions,
             targets: targets.into_boxed_slice(),
             shared: matches.shared.into_boxed_slice(),
         }
     }
 }
 
-/// Maximum number of subscriptions that a worker's cached routes are merged from. With up to 30 receivers per topic, the
-/// number of topics is the limit that is reached first.
-const MAX_CACHED_SUBSCRIPTIONS: usize = 500_000;
-
-/// Maximum size of the topics of a worker's cached routes, in bytes: enough for as many topics of usual length as may be
-/// cached. A topic may have 64 KiB.
-const MAX_CACHED_TOPIC_BYTES: usize = 2 << 20;
+/// What a route takes beside its topic and its targets, in bytes.
+const ROUTE_BYTES: usize = 160;
 
 /// A worker's cache of routes.
 #[derive(Debug, Default)]
 pub(crate) struct RouteCache {
     routes: FxHashMap<Box<str>, Arc<Route>>,
-    /// How many subscriptions they were merged from.
-    subscriptions: usize,
-    /// Of all topics together.
-    topic_bytes: usize,
+    /// About what they take in memory.
+    bytes: usize,
 }
 
 impl RouteCache {
@@ -143,18 +143,18 @@ impl RouteCache {
         fan_out.spend(found + matches.nodes);
         let route = Arc::new(Route::new(generation, guarded, matches));
         if let Some(old) = self.routes.remove(topic) {
-            self.subscriptions -= old.subscriptions;
-            self.topic_bytes -= topic.len();
+            self.bytes -= old.bytes(topic);
         }
-        if self.routes.len() >= broker.limits().max_cached_routes
-            || self.subscriptions + found > MAX_CACHED_SUBSCRIPTIONS
-            || self.topic_bytes + topic.len() > MAX_CACHED_TOPIC_BYTES
+        let limits = broker.limits();
+        let bytes = route.bytes(topic);
+        if self.routes.len() >= limits.max_cached_routes
+            || self.bytes + bytes > limits.max_cached_route_bytes
         {
             self.routes.clear();
-            (self.subscriptions, self.topic_bytes) = (0, 0);
+            self.bytes = 0;
         }
-        self.subscriptions += found;
-        self.topic_bytes += topic.len();
+        // One that is larger than the bound would be found anew for each of its messages.
+        self.bytes += bytes;
         self.routes.insert(topic.into(), Arc::clone(&route));
         route
     }
@@ -163,8 +163,7 @@ impl RouteCache {
     pub(crate) fn forget_stale(&mut self, broker: &Broker) {
         let generation = broker.tree_generation().load(Ordering::Acquire);
         self.routes.retain(|_, route| route.generation == generation);
-        self.subscriptions = self.routes.values().map(|route| route.subscriptions).sum();
-        self.topic_bytes = self.routes.keys().map(|topic| topic.len()).sum();
+        self.bytes = self.routes.iter().map(|(topic, route)| route.bytes(topic)).sum();
     }
 }
 
@@ -177,9 +176,12 @@ mod tests {
     use crate::time::Timestamp;
     use crate::{BrokerConfig, ClientStatistics};
 
+    const BYTES: usize = 2 << 20;
+
     /// A broker in which every topic reaches this number of sessions.
     fn broker(receivers: u64, max_cached_routes: usize) -> Arc<Broker> {
-        let limits = Limits { max_cached_routes, ..Limits::default() };
+        let limits =
+            Limits { max_cached_routes, max_cached_route_bytes: BYTES, ..Limits::default() };
         let (access_control, client_statistics) =
             (AccessControl::default(), ClientStatistics::Nobody);
         let config = BrokerConfig {
@@ -206,51 +208,66 @@ mod tests {
         broker
     }
 
-    /// Finds the routes of this number of topics; the most subscriptions and routes that were remembered meanwhile.
+    /// Finds the routes of this number of topics; the most bytes and routes that were remembered meanwhile.
     fn find(cache: &mut RouteCache, broker: &Broker, topics: usize) -> (usize, usize) {
-        let (mut subscriptions, mut routes) = (0, 0);
+        let (mut bytes, mut routes) = (0, 0);
         for number in 0..topics {
             let topic = format!("topic/{number}");
             cache.find(broker, &topic, &mut FanOutBudget::default());
-            let remembered = cache.routes.values().map(|route| route.targets.len()).sum();
-            assert_eq!(cache.subscriptions, remembered, "what is counted is what there is");
-            subscriptions = subscriptions.max(remembered);
+            bytes = bytes.max(remembered(cache));
             routes = routes.max(cache.routes.len());
         }
-        (subscriptions, routes)
+        (bytes, routes)
+    }
+
+    /// What is remembered, in bytes.
+    fn remembered(cache: &RouteCache) -> usize {
+        let targets: usize = cache.routes.values().map(|route| route.targets.len()).sum();
+        let topics: usize = cache.routes.keys().map(|topic| topic.len()).sum();
+        let bytes = targets * size_of::<Target>() + topics + cache.routes.len() * ROUTE_BYTES;
+        assert_eq!(cache.bytes, bytes, "what is counted is what there is");
+        bytes
     }
 
     #[test]
-    fn routes_that_are_remembered_are_bounded_by_the_subscriptions_they_are_made_of() {
+    fn routes_that_are_remembered_are_bounded_by_their_size() {
         const RECEIVERS: usize = 5_000;
         let (mut cache, broker) = (RouteCache::default(), broker(RECEIVERS as u64, 16_384));
-        let fit = MAX_CACHED_SUBSCRIPTIONS / RECEIVERS;
-        let most = find(&mut cache, &broker, 2 * fit + 10);
-        assert_eq!(most, (MAX_CACHED_SUBSCRIPTIONS, fit));
+        let fit = BYTES / (RECEIVERS * size_of::<Target>() + ROUTE_BYTES + 8);
+        let (bytes, routes) = find(&mut cache, &broker, 2 * fit + 10);
+        assert!(bytes <= BYTES && routes == fit, "{bytes} bytes of {routes} routes, not {fit}");
         // A change makes all of them stale: they are found anew, and counted once.
         broker.change_tree(|_| ());
-        assert!(find(&mut cache, &broker, 10).0 <= MAX_CACHED_SUBSCRIPTIONS);
+        assert!(find(&mut cache, &broker, 10).0 <= BYTES);
         broker.change_tree(|_| ());
         cache.forget_stale(&broker);
-        assert_eq!((cache.subscriptions, cache.routes.len()), (0, 0));
+        assert_eq!((cache.bytes, cache.routes.len()), (0, 0));
     }
 
     #[test]
-    fn routes_are_bounded_by_the_size_of_their_topics() {
+    fn a_route_larger_than_the_bound_is_remembered_alone() {
+        let receivers = BYTES / size_of::<Target>() + 1;
+        let (mut cache, broker) = (RouteCache::default(), broker(receivers as u64, 16_384));
+        assert_eq!(find(&mut cache, &broker, 3).1, 1);
+        let before = cache.routes.values().next().map(Arc::as_ptr);
+        cache.find(&broker, "topic/2", &mut FanOutBudget::default());
+        assert_eq!(cache.routes.values().next().map(Arc::as_ptr), before);
+    }
+
+    #[test]
+    fn long_topics_count() {
         let (mut cache, broker) = (RouteCache::default(), broker(0, 16_384));
         for number in 0..1_000 {
             let topic = format!("{number}{}", "t".repeat(60_000));
             cache.find(&broker, &topic, &mut FanOutBudget::default());
-            let remembered: usize = cache.routes.keys().map(|topic| topic.len()).sum();
-            assert_eq!(cache.topic_bytes, remembered, "what is counted is what there is");
-            assert!(remembered <= MAX_CACHED_TOPIC_BYTES, "{remembered}");
+            assert!(remembered(&cache) <= BYTES);
         }
     }
 
     #[test]
     fn routes_that_reach_nobody_are_bounded_by_their_number() {
         let (mut cache, broker) = (RouteCache::default(), broker(0, 100));
-        assert_eq!(find(&mut cache, &broker, 250), (0, 100));
+        assert_eq!(find(&mut cache, &broker, 250).1, 100);
         assert_eq!(cache.routes.len(), 50);
     }
 }

@@ -163,3 +163,16 @@ fn a_wrong_login_that_is_repeated_is_not_checked_again() {
     let right = log_in(&mut world, ATTACKER, "ann", b"right");
     assert_eq!(wait_for(&mut world, right), ReasonCode::Success);
 }
+
+#[test]
+fn a_password_too_long_for_the_queue_is_refused_at_once() {
+    let mut world = world();
+    let longest = log_in(&mut world, ATTACKER, "ann", &[b'p'; 4096]);
+    assert_eq!(wait_for(&mut world, longest), ReasonCode::BadUserNameOrPassword);
+    assert_eq!(world.total("authentication_failed"), 1, "was checked");
+    for (user, password) in [("ann", &[b'p'; 4097][..]), (&"a".repeat(4097), b"right")] {
+        let conn = log_in(&mut world, ELSEWHERE, user, password);
+        assert_eq!(decision(&mut world, conn), Some(ReasonCode::BadUserNameOrPassword), "at once");
+    }
+    assert!(hash_password(&[b'p'; 4096]).is_ok() && hash_password(&[b'p'; 4097]).is_err());
+}

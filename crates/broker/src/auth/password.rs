@@ -38,6 +38,9 @@ const THREADS: usize = 2;
 /// How long such a thread keeps its memory after a login. Logins that come more often need no new memory.
 const KEEP_MEMORY: Duration = Duration::from_secs(10);
 
+/// Longest user name and longest password, in bytes, of a login that waits to be hashed: the queue holds 512 of them.
+const MAX_BYTES: usize = 4096;
+
 /// How much less the hashing threads ask of a busy processor than the workers (nice value).
 const NICE: i32 = 5;
 
@@ -85,8 +88,11 @@ fn creation(error: &std::io::Error, path: &str) -> String {
 /// Hashes a password for a line of the file.
 ///
 /// # Errors
-/// The system has no randomness to give.
+/// It has more than 4,096 bytes, or the system has no randomness to give.
 pub fn hash_password(password: &[u8]) -> Result<String, PasswordError> {
+    if password.len() > MAX_BYTES {
+        return Err(PasswordError::Hash(format!("it has more than {MAX_BYTES} bytes")));
+    }
     let hash = Argon2::default().hash_password(password);
     hash.map(|hash| hash.to_string()).map_err(|error| PasswordError::Hash(error.to_string()))
 }
@@ -313,7 +319,7 @@ impl PasswordFile {
         memory.right = right;
     }
 
-    /// Decides at once if this login was right or wrong before, otherwise later.
+    /// Decides at once if this login was right or wrong before, or is too long for either; otherwise later.
     pub(super) fn check(
         &self,
         user: &str,
@@ -322,6 +328,9 @@ impl PasswordFile {
     ) -> Decision {
         if let Some(reply) = self.desk.checker.known(user, password) {
             return Decision::Now(reply);
+        }
+        if user.len().max(password.len()) > MAX_BYTES {
+            return Decision::Now(Err(ReasonCode::BadUserNameOrPassword));
         }
         let Applicant { site, reputation, reply_to } = applicant();
         let login = Login { user: user.into(), password: password.into(), reply_to };

@@ -52,6 +52,9 @@ impl Config {
     }
 }
 
+/// Size of the receivers that a worker may always remember, in bytes; those of a few thousand topics.
+const MIN_CACHED_ROUTE_BYTES: usize = 1 << 20;
+
 impl LimitsConfig {
     /// Bytes of incomplete packets that a worker may hold.
     fn incomplete_per_worker(&self, parts: Parts, workers: usize) -> usize {
@@ -63,8 +66,8 @@ impl LimitsConfig {
 
 impl LimitsConfig {
     /// Bounds of the broker.
-    pub(crate) fn broker(&self, storage: &Storage, parts: Parts) -> Limits {
-        let Limits { max_cached_routes, .. } = Limits::default();
+    pub(crate) fn broker(&self, storage: &Storage, parts: Parts, workers: usize) -> Limits {
+        let Limits { max_cached_routes, max_cached_route_bytes, .. } = Limits::default();
         // Without `..`, here and below: a new field does not compile until it has its key or stands in the line above.
         Limits {
             max_packet_bytes: self.max_packet_bytes,
@@ -95,6 +98,8 @@ impl LimitsConfig {
             connect_timeout: seconds(self.connect_timeout_s),
             memory: parts.broker,
             max_cached_routes,
+            max_cached_route_bytes: max_cached_route_bytes
+                .min((parts.routes / workers.max(1)).max(MIN_CACHED_ROUTE_BYTES)),
         }
     }
 

@@ -66,6 +66,8 @@ pub(crate) struct Parts {
     pub(crate) retained: usize,
     /// Incomplete packets, over all workers.
     pub(crate) incomplete: usize,
+    /// Receivers that all workers remember.
+    pub(crate) routes: usize,
     /// Bodies of HTTP requests.
     pub(crate) bodies: usize,
     /// Values in transfer over CoAP.
@@ -90,6 +92,7 @@ impl Parts {
             },
             retained: percent(10),
             incomplete: percent(5),
+            routes: percent(4),
             bodies: percent(4),
             coap: percent(2),
             http_connections: usize::try_from(bytes / BYTES_PER_HTTP_CONNECTION)

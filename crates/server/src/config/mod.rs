@@ -365,7 +365,18 @@ mod tests {
         assert!(incomplete > config.limits.max_packet_bytes, "{incomplete}");
         assert!(incomplete < 2_000_000, "{incomplete}");
         assert_eq!(config.buffered_bodies(), config.http.max_body_bytes);
-        let limits = config.limits.broker(&config.storage, parts);
+        let limits = config.limits.broker(&config.storage, parts, 4);
         assert_eq!(limits.max_retained_bytes, 6_400_000);
+        assert_eq!(limits.max_cached_route_bytes, 1 << 20);
+    }
+
+    #[test]
+    fn workers_share_what_may_be_remembered_of_receivers() {
+        let config = Config::from_toml("[limits]\nmemory = \"1GB\"\n").unwrap();
+        let of = |workers| {
+            let limits = config.limits.broker(&config.storage, config.memory(), workers);
+            workers * limits.max_cached_route_bytes
+        };
+        assert_eq!((of(2), of(16)), (40_000_000, 40_000_000));
     }
 }

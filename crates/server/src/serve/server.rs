@@ -315,7 +315,7 @@ impl Parts {
         let clock = Clock::start();
         let broker_config = BrokerConfig {
             workers,
-            limits: config.limits.broker(&config.storage, config.memory()),
+            limits: config.limits.broker(&config.storage, config.memory(), workers),
             access_control: AccessControl {
                 external_users: platform.external_users()?,
                 hook: opened.auth_hook.clone().map(|hook| hook as _),

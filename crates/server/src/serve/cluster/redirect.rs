@@ -72,7 +72,7 @@ impl Redirecting {
         let clock = Clock::start();
         let broker_config = BrokerConfig {
             workers: WORKERS,
-            limits: config.limits.broker(&config.storage, config.memory()),
+            limits: config.limits.broker(&config.storage, config.memory(), WORKERS),
             access_control: AccessControl::default(),
             sys_interval_s: 0,
             client_statistics: config.sys.clients,
