@@ -66,7 +66,7 @@ development = {str(development).lower()}
     def ready(self):
         """The answer of /health/ready as code and text; 0 if there is none."""
         try:
-            with urllib.request.urlopen(f"http://{self.host}:{self.http}/health/ready", timeout=1) as answer:
+            with urllib.request.urlopen(f"http://{self.host}:{self.http}/health/ready", timeout=3) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()

@@ -16,7 +16,7 @@ import urllib.request
 
 from broker import PATIENCE_S, Broker, eventually
 
-SETTINGS = "[storage]\nstall_timeout_s = 1\n[sys]\ninterval_s = 1\n"
+SETTINGS = "[storage]\nstall_timeout_s = 3\n[sys]\ninterval_s = 1\n"
 # More than a log that was copied back has room for.
 LARGE = b"x" * 100_000
 LARGEST = 50
