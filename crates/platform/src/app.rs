@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use tokio::sync::{Notify, mpsc};
 
+use crate::answer_space::AnswerSpace;
 use crate::accounts::account_cache::AccountCache;
 use crate::accounts::hashing::{Claimant, Crowded, Hashing, Turn};
 use crate::accounts::rate::Rate;
@@ -46,6 +47,7 @@ pub(crate) struct Inner {
     pub(crate) requests: Rate<Name>,
     pub(crate) photo_bytes: Rate<Name>,
     pub(crate) photo_space: PhotoSpace,
+    pub(crate) answer_space: AnswerSpace,
     /// Notified when there may be events for webhooks.
     pub(crate) deliveries: Notify,
     /// Account names and addresses of earlier logins.
@@ -105,6 +107,7 @@ impl App {
         let (announcements, receiver) = Announcements::new();
         let per_s = f64::from(settings.max_requests_per_s);
         let photo_bytes = settings.photo_bytes_per_day as f64;
+        let answer_space = AnswerSpace::new(settings.answer_bytes);
         let app = App(Arc::new(Inner {
             settings,
             store,
@@ -117,6 +120,7 @@ impl App {
             requests: Rate::new(per_s, per_s * 4.0),
             photo_bytes: Rate::new(photo_bytes / SECONDS_PER_DAY, photo_bytes),
             photo_space,
+            answer_space,
             deliveries: Notify::new(),
             known_logins: RecentSet::new(MAX_KNOWN_LOGINS),
             hashing: Hashing::default(),

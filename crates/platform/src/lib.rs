@@ -14,6 +14,7 @@ mod accounts;
 mod admin;
 mod alerts;
 mod announcements;
+mod answer_space;
 mod app;
 mod blocking;
 mod counts;

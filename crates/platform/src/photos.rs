@@ -8,15 +8,19 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::IntoResponse as _;
+use bytes::Bytes;
+use futures_util::{Stream, stream};
 use uuid::Uuid;
 
 use crate::accounts::caller::{Ids, Member};
+use crate::answer_space::PART_BYTES;
 use crate::app::App;
 use crate::extract;
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions};
 use crate::role::Deed;
 use crate::store::photos;
+use crate::table::in_parts;
 use crate::text::Name;
 use crate::time::Time;
 
@@ -105,28 +109,58 @@ pub(crate) async fn show(
 ) -> Answer {
     member.may(Deed::LookAtReadings)?;
     let id = id_of(&id)?;
-    let asked = conditions.clone();
-    let photo = app.store.read(move |db| {
-        let missing = || Problem::not_found("photo");
-        let Time(at) = photos::received_at(db, &member.twin, &id)?.ok_or_else(missing)?;
-        // A photo never changes, so that its bytes need not be read for this. With its time, because when a twin is deleted
-        // and made again, an id may come again for another photo.
-        let etag = format!("\"{id}-{at}\"");
-        if asked.knows(&etag) {
-            return Ok((etag, None));
-        }
-        let photo = photos::get(db, &member.twin, &id)?.ok_or_else(missing)?;
-        Ok((etag, Some(photo)))
-    });
-    let (etag, photo) = photo.await?;
-    let (kind, bytes) = photo.unwrap_or_default();
+    let (twin, wanted) = (member.twin.clone(), id.clone());
+    let described = app.store.read(move |db| Ok(photos::described(db, &twin, &wanted)?));
+    let missing = || Problem::not_found("photo");
+    let (kind, length, received_at) = described.await?.ok_or_else(missing)?;
+    // A photo never changes, so that its bytes need not be read for this. With its time, because when a twin is deleted and
+    // made again, an id may come again for another photo.
+    let etag = format!("\"{id}-{}\"", received_at.0);
     let kind = match &*kind {
         "image/png" => "image/png",
         "image/webp" => "image/webp",
         _ => "image/jpeg",
     };
-    let mut response = conditions.tagged(Body::from(bytes), kind, &etag);
+    let mut response = conditions.tagged(Body::empty(), kind, &etag);
+    if response.status() == StatusCode::OK {
+        let parts = Parts { app: app.clone(), twin: member.twin.clone(), id, received_at };
+        let parts = app.answer_space.parts(member.name(), Box::pin(parts.stream(length)));
+        *response.body_mut() = in_parts(parts).await?;
+        response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
+    }
     let sniff = HeaderValue::from_static("nosniff");
     response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, sniff);
     Ok(response)
+}
+
+/// A photo that is read a part at a time.
+struct Parts {
+    app: App,
+    twin: Name,
+    id: String,
+    received_at: Time,
+}
+
+impl Parts {
+    /// All of its bytes.
+    fn stream(self, length: u64) -> impl Stream<Item = Result<Bytes, Problem>> + Send + 'static {
+        stream::try_unfold((self, 0), move |(parts, offset)| async move {
+            if offset >= length {
+                return Ok(None);
+            }
+            let bytes = parts.next(offset).await?;
+            let end = offset + bytes.len() as u64;
+            Ok(Some((bytes, (parts, end))))
+        })
+    }
+
+    async fn next(&self, offset: u64) -> Result<Bytes, Problem> {
+        let (twin, id, received_at) = (self.twin.clone(), self.id.clone(), self.received_at);
+        let read = self.app.store.read(move |db| {
+            Ok(photos::part(db, (&twin, &id, received_at), (offset, PART_BYTES))?)
+        });
+        // Its twin may have been deleted meanwhile.
+        let bytes = read.await?.filter(|bytes| !bytes.is_empty());
+        bytes.map(Bytes::from).ok_or_else(|| Problem::not_found("photo"))
+    }
 }

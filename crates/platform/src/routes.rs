@@ -3,6 +3,7 @@
 //! Routes and document come from the same list, so that neither can have what the other has not.
 
 use axum::Router;
+use axum::middleware::from_fn_with_state;
 use axum::routing::any;
 use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
@@ -13,7 +14,7 @@ use crate::app::App;
 use crate::openapi::PREFIX;
 use crate::problem::Problem;
 use crate::{
-    alerts, devices, frames, homes, measurements, meters, openapi, photos, readings, reports,
+    alerts, answer_space, devices, frames, homes, measurements, meters, openapi, photos, readings, reports,
     sensors, series, twins, work_lists,
 };
 
@@ -89,6 +90,7 @@ pub(crate) fn router(app: App) -> Router {
     Router::new()
         .merge(api)
         .merge(study)
+        .layer(from_fn_with_state(app.clone(), answer_space::whole))
         .merge(openapi::route(&document))
         // Pages are behind every other address; here is nothing but the API.
         .route("/api/{*rest}", any(|| async { Problem::not_found("address") }))

@@ -21,6 +21,8 @@ pub struct Settings {
     pub webhook_allowlist: WebhookAllowlist,
     /// What it may take of the disk.
     pub disk: DiskLimits,
+    /// Bytes of answers that clients have not taken yet.
+    pub answer_bytes: usize,
 }
 
 /// What the platform may take of the disk, in bytes.
@@ -87,6 +89,7 @@ impl Default for Settings {
             database: Database::File,
             webhook_allowlist: WebhookAllowlist::default(),
             disk: DiskLimits::default(),
+            answer_bytes: usize::MAX,
         }
     }
 }

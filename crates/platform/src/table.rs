@@ -12,6 +12,8 @@ use axum::response::IntoResponse as _;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, stream};
 
+use crate::accounts::caller::Member;
+use crate::app::App;
 use crate::problem::Problem;
 use crate::respond::Answer;
 use crate::text::Name;
@@ -35,16 +37,21 @@ impl Outline {
     /// As CSV. Should a part fail when the answer has begun, the connection ends with an error.
     pub(crate) async fn csv<R: AsRef<[Cell]>>(
         &self,
-        twin: &Name,
+        app: &App,
+        member: &Member,
         parts: impl Stream<Item = Result<Vec<R>, Problem>> + Send + 'static,
     ) -> Answer {
-        let mut parts = Box::pin(parts);
-        // The first part is looked up before the answer begins, so that what fails can still be said.
-        let first = parts.next().await.transpose()?.unwrap_or_default();
-        let first = csv(&first, Some(self.columns))?;
-        let rest = parts.map(|rows| rows.and_then(|rows| csv(&rows, None)).map_err(broken));
-        let first = stream::once(std::future::ready(Ok(first)));
-        file(twin, self.name, Kind::Csv, Body::from_stream(first.chain(rest)))
+        let parts = stream::unfold(
+            (Box::pin(parts), Some(self.columns)),
+            |(mut parts, heading)| async move {
+                // The heading comes even if there are no rows.
+                let none = || heading.map(|_| Ok(Vec::new()));
+                let rows = parts.next().await.or_else(none)?;
+                Some((rows.and_then(|rows| csv(&rows, heading)), (parts, None)))
+            },
+        );
+        let body = in_parts(app.answer_space.parts(member.name(), Box::pin(parts))).await?;
+        file(&member.twin, self.name, Kind::Csv, body)
     }
 
     /// As an Excel file, if it is not too long.
@@ -129,9 +136,19 @@ fn file(twin: &Name, what: &str, kind: Kind, body: Body) -> Answer {
     Ok((headers, body).into_response())
 }
 
-/// What ends a table that has begun.
+/// A body of these parts. The first is looked up before the answer begins, so that what fails can still be said.
+pub(crate) async fn in_parts(
+    parts: impl Stream<Item = Result<Bytes, Problem>> + Send + 'static,
+) -> Result<Body, Problem> {
+    let mut parts = Box::pin(parts);
+    let first = parts.next().await.transpose()?.unwrap_or_default();
+    let first = stream::once(std::future::ready(Ok(first)));
+    Ok(Body::from_stream(first.chain(parts.map(|part| part.map_err(broken)))))
+}
+
+/// What ends an answer that has begun.
 fn broken(problem: Problem) -> std::io::Error {
-    tracing::warn!("platform export: cut off: {}", problem.detail());
+    tracing::warn!("platform: an answer was cut off: {}", problem.detail());
     std::io::Error::other(problem.detail().to_owned())
 }
 

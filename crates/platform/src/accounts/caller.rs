@@ -11,6 +11,7 @@ use axum::http::request::Parts;
 
 use super::account_cache::Account;
 use super::credentials;
+use crate::answer_space::AskedBy;
 use crate::app::App;
 use crate::problem::Problem;
 use crate::role::{Deed, Role};
@@ -53,6 +54,9 @@ impl FromRequestParts<App> for Caller {
         let caller = app
             .caller(token.trim(), Time::now())
             .ok_or_else(|| Problem::unauthorized("invalid or expired token: log in again"))?;
+        if let Some(asked_by) = parts.extensions.get::<AskedBy>() {
+            asked_by.set(&caller.account.name);
+        }
         app.requests
             .take(caller.account.name.clone(), Instant::now())
             .map_err(|seconds| Problem::too_often("too many requests of this account", seconds))?;

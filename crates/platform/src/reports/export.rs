@@ -188,8 +188,8 @@ pub(crate) async fn csv(
     Params(query): Params<ExportQuery>,
 ) -> Answer {
     member.may(Deed::Report)?;
-    let parts = Parts::new(app, member.twin.clone(), query);
-    TABLE.csv(&member.twin, parts.stream()).await
+    let parts = Parts::new(app.clone(), member.twin.clone(), query);
+    TABLE.csv(&app, &member, parts.stream()).await
 }
 
 /// Readings as an Excel file

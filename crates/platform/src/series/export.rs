@@ -203,8 +203,8 @@ pub(crate) async fn csv(
     Params(query): Params<SeriesExport>,
 ) -> Answer {
     member.may(Deed::Report)?;
-    let parts = Parts::new(app, member.twin.clone(), query).await?;
-    TABLE.csv(&member.twin, parts.stream()).await
+    let parts = Parts::new(app.clone(), member.twin.clone(), query).await?;
+    TABLE.csv(&app, &member, parts.stream()).await
 }
 
 /// Measurements as an Excel file

@@ -11,11 +11,26 @@ pub(crate) fn get(db: &Db, twin: &str, id: &str) -> Result<Option<(String, Vec<u
     rows.query_row([twin, id], |row| Ok((row.get(0)?, row.get(1)?))).optional()
 }
 
-/// When a photo was stored.
-pub(crate) fn received_at(db: &Db, twin: &str, id: &str) -> Result<Option<Time>> {
-    let mut rows =
-        db.prepare_cached("SELECT received_at FROM photo WHERE twin = ?1 AND id = ?2")?;
-    rows.query_row([twin, id], |row| row.get(0)).optional()
+/// Kind and length in bytes of a photo, and when it was stored.
+pub(crate) fn described(db: &Db, twin: &str, id: &str) -> Result<Option<(String, u64, Time)>> {
+    let mut rows = db.prepare_cached(
+        "SELECT kind, length(bytes), received_at FROM photo WHERE twin = ?1 AND id = ?2",
+    )?;
+    let described = rows.query_row([twin, id], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
+    described.optional()
+}
+
+/// At most this many bytes of a photo that was stored then, from an offset.
+pub(crate) fn part(
+    db: &Db,
+    (twin, id, received_at): (&str, &str, Time),
+    (offset, most): (u64, usize),
+) -> Result<Option<Vec<u8>>> {
+    let mut rows = db.prepare_cached(
+        "SELECT substr(bytes, ?4, ?5) FROM photo WHERE twin = ?1 AND id = ?2 AND received_at = ?3",
+    )?;
+    let values = params![twin, id, received_at, offset as i64 + 1, most as i64];
+    rows.query_row(values, |row| row.get(0)).optional()
 }
 
 /// Twin, account, and how many photos of how many bytes it has stored there.

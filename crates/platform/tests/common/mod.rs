@@ -120,8 +120,17 @@ impl World {
         World::open(self.folder, self.database)
     }
 
+    /// What begins to answer a request; its body is not taken yet.
+    pub(crate) fn ask(
+        &self,
+        request: Request<Body>,
+    ) -> impl Future<Output = Response<Body>> + Send + 'static {
+        let response = self.router.clone().call(request);
+        async { response.await.unwrap() }
+    }
+
     pub(crate) async fn send(&self, request: Request<Body>) -> Answer {
-        let response: Response<Body> = self.router.clone().call(request).await.unwrap();
+        let response = self.ask(request).await;
         let (parts, body) = response.into_parts();
         let bytes = body.collect().await.unwrap().to_bytes().to_vec();
         let text = |name| parts.headers.get(name).map(|value| value.to_str().unwrap().to_owned());

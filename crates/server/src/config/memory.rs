@@ -57,6 +57,9 @@ impl Memory {
     }
 }
 
+/// What answers of the platform may always have, in bytes: parts of a few photos or tables.
+const MIN_ANSWER_BYTES: usize = 4 << 20;
+
 /// The parts of the budget, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Parts {
@@ -68,6 +71,8 @@ pub(crate) struct Parts {
     pub(crate) incomplete: usize,
     /// Receivers that all workers remember.
     pub(crate) routes: usize,
+    /// Answers of the platform that clients have not taken yet.
+    pub(crate) answers: usize,
     /// Bodies of HTTP requests.
     pub(crate) bodies: usize,
     /// Values in transfer over CoAP.
@@ -93,6 +98,7 @@ impl Parts {
             retained: percent(10),
             incomplete: percent(5),
             routes: percent(4),
+            answers: percent(4).max(MIN_ANSWER_BYTES),
             bodies: percent(4),
             coap: percent(2),
             http_connections: usize::try_from(bytes / BYTES_PER_HTTP_CONNECTION)

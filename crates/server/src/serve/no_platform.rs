@@ -27,6 +27,9 @@ pub(super) struct PlatformCounts {
     pub(super) photo_bytes: u64,
     pub(super) photo_limit_bytes: u64,
     pub(super) photos_refused: u64,
+    pub(super) answer_bytes: u64,
+    pub(super) answer_limit_bytes: u64,
+    pub(super) answers_refused: u64,
 }
 
 impl Platform {

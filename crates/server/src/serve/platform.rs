@@ -50,6 +50,7 @@ impl Running {
         let is_shared = shared.is_some();
         let settings = fulmar_platform::Settings {
             disk: config.platform_part(),
+            answer_bytes: config.memory().answers,
             ..config.platform.settings()?
         };
         let opened = match shared {

@@ -23,7 +23,7 @@ use crate::serve::coap;
 use crate::serve::gateway::GatewayStatus;
 use crate::serve::mqttsn;
 use crate::serve::otlp;
-use crate::serve::platform::PlatformCounts;
+use crate::serve::platform::{Platform, PlatformCounts};
 
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -41,10 +41,17 @@ pub(super) fn render(state: &Operated) -> String {
         let label = format!("{{account=\"{}\"}}", account.name());
         page.sample("memory_used_bytes", &label, broker.memory_totals(account).0);
     }
+    let platform = state.platform.as_ref().map(Platform::counts);
+    if let Some(counts) = &platform {
+        page.sample("memory_used_bytes", "{account=\"answers\"}", counts.answer_bytes);
+    }
     page.head("memory_limit_bytes", "gauge", "Their part of [limits] memory");
     for account in Account::ALL {
         let label = format!("{{account=\"{}\"}}", account.name());
         page.sample("memory_limit_bytes", &label, broker.memory_totals(account).1);
+    }
+    if let Some(counts) = &platform {
+        page.sample("memory_limit_bytes", "{account=\"answers\"}", counts.answer_limit_bytes);
     }
     page.disk(state);
     page.one("storage_backlog", "gauge", "Operations not yet durable", broker.storage().backlog());
@@ -88,8 +95,8 @@ pub(super) fn render(state: &Operated) -> String {
     if let Some(statistics) = &state.mqtt_sn {
         page.mqtt_sn(&statistics.lock());
     }
-    if let Some(platform) = &state.platform {
-        page.platform(&platform.counts());
+    if let Some(counts) = &platform {
+        page.platform(counts);
     }
     for histogram in broker.metrics().histograms() {
         let HistogramTotals { name, help, buckets, count, sum } = histogram;
@@ -199,6 +206,8 @@ impl Page {
         ] {
             self.sample("measurements_total", &format!("{{outcome=\"{outcome}\"}}"), value);
         }
+        let help = "Answers refused because earlier ones to the account have not been taken";
+        self.one("answers_refused_total", "counter", help, counts.answers_refused);
         let help = "Messages on sensors' topics that contained no measurement";
         self.one("sensor_messages_malformed_total", "counter", help, counts.messages_malformed);
     }

@@ -1,0 +1,282 @@
+//! The memory for answers that clients have not taken yet, and an account's share of it.
+//!
+//! A client may ask for much and take none of it until its time is over. Below half of the space, an account gets what it
+//! asks for; above, it may have as much as is still free, as with the broker's memory. An account that has nothing gets one
+//! answer even if it is larger than that, so that a long table can be had where the space is small.
+//!
+//! [`whole`] counts answers that are made as a whole: there is room, or the answer is 503. Photos and tables come in parts
+//! ([`AnswerSpace::parts`]); each waits for room before it is read.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, HttpBody};
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _, stream};
+use http_body_util::BodyExt as _;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::app::App;
+use crate::log_limit::LogLimit;
+use crate::problem::Problem;
+use crate::text::Name;
+
+/// What a part takes until it is known.
+pub(crate) const PART_BYTES: usize = 256 * 1024;
+/// Smaller answers are not counted.
+const SMALL_BYTES: u64 = 4 * 1024;
+/// How long a part waits for room.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The space; clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct AnswerSpace(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    limit: usize,
+    held: Mutex<Held>,
+    /// Notified when there is more room.
+    freed: Notify,
+    log: LogLimit,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    bytes: usize,
+    /// None has 0.
+    accounts: HashMap<Name, usize>,
+    refused: u64,
+}
+
+/// What is used, what may be, and how many answers were refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AnswerTotals {
+    pub(crate) used: u64,
+    pub(crate) limit: u64,
+    pub(crate) refused: u64,
+}
+
+/// Room for an answer, given back when it is dropped.
+#[derive(Debug)]
+struct Room {
+    space: AnswerSpace,
+    account: Name,
+    bytes: usize,
+}
+
+/// Where a request leaves whose it is, for [`whole`].
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AskedBy(Arc<OnceLock<Name>>);
+
+impl AskedBy {
+    /// The account that the request's token is of.
+    pub(crate) fn set(&self, account: &Name) {
+        drop(self.0.set(account.clone()));
+    }
+}
+
+impl AnswerSpace {
+    /// Space of this many bytes.
+    pub(crate) fn new(limit: usize) -> AnswerSpace {
+        let (held, freed, log) = (Mutex::default(), Notify::new(), LogLimit::new());
+        AnswerSpace(Arc::new(Shared { limit, held, freed, log }))
+    }
+
+    pub(crate) fn totals(&self) -> AnswerTotals {
+        let held = self.0.held.lock();
+        let limit = u64::try_from(self.0.limit).unwrap_or(u64::MAX);
+        AnswerTotals { used: held.bytes as u64, limit, refused: held.refused }
+    }
+
+    /// Room for an answer of `account`, if there is any now.
+    fn take(&self, account: &Name, bytes: usize) -> Option<Room> {
+        let mut held = self.0.held.lock();
+        if !held.has_room(self.0.limit, account, bytes) {
+            return None;
+        }
+        held.bytes += bytes;
+        *held.accounts.entry(account.clone()).or_default() += bytes;
+        Some(Room { space: self.clone(), account: account.clone(), bytes })
+    }
+
+    /// Room for a part, as soon as there is any.
+    async fn wait(&self, account: &Name) -> Result<Room, Problem> {
+        let room = async {
+            loop {
+                let freed = self.0.freed.notified();
+                if let Some(room) = self.take(account, PART_BYTES) {
+                    return room;
+                }
+                freed.await;
+            }
+        };
+        let room = tokio::time::timeout(PATIENCE, room).await;
+        room.map_err(|_| self.refuse(account))
+    }
+
+    fn refuse(&self, account: &Name) -> Problem {
+        self.0.held.lock().refused += 1;
+        if let Some(times) = self.0.log.occurred(Instant::now()) {
+            let limit = self.0.limit;
+            tracing::warn!(user = %account, times, limit, "answer refused: earlier ones are not taken");
+        }
+        Problem::unavailable("earlier answers to this account have not been taken; try again")
+    }
+
+    /// The same parts, each of at most about [`PART_BYTES`] and kept until the next one is asked for. Each is looked up
+    /// when there is room for it; should there be none for too long, that is the end.
+    pub(crate) fn parts(
+        &self,
+        account: &Name,
+        parts: impl Stream<Item = Result<Bytes, Problem>> + Send + Unpin + 'static,
+    ) -> impl Stream<Item = Result<Bytes, Problem>> + Send + 'static {
+        let (space, account) = (self.clone(), account.clone());
+        stream::unfold((Some(parts), None), move |(parts, before)| {
+            let (space, account) = (space.clone(), account.clone());
+            // Now that it is taken.
+            drop::<Option<Room>>(before);
+            async move {
+                let mut parts = parts?;
+                let mut room = match space.wait(&account).await {
+                    Ok(room) => room,
+                    Err(problem) => return Some((Err(problem), (None, None))),
+                };
+                let part = parts.next().await?;
+                if let Ok(bytes) = &part {
+                    room.resize(bytes.len());
+                }
+                Some((part, (Some(parts), Some(room))))
+            }
+        })
+    }
+}
+
+impl Held {
+    fn has_room(&self, limit: usize, account: &Name, bytes: usize) -> bool {
+        let free = limit.saturating_sub(self.bytes);
+        let has = self.accounts.get(account).copied().unwrap_or(0);
+        match has {
+            0 if free > 0 => true,
+            _ if bytes > free => false,
+            _ => self.bytes + bytes <= limit / 2 || has + bytes <= free,
+        }
+    }
+}
+
+impl Room {
+    /// What was to be counted has this size.
+    fn resize(&mut self, bytes: usize) {
+        let mut held = self.space.0.held.lock();
+        held.bytes = held.bytes - self.bytes + bytes;
+        if let Some(has) = held.accounts.get_mut(&self.account) {
+            *has = *has - self.bytes + bytes;
+        }
+        drop(held);
+        if bytes < self.bytes {
+            self.space.0.freed.notify_waiters();
+        }
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let mut held = self.space.0.held.lock();
+        held.bytes -= self.bytes;
+        if let Some(has) = held.accounts.get_mut(&self.account) {
+            *has -= self.bytes;
+            if *has == 0 {
+                held.accounts.remove(&self.account);
+            }
+        }
+        drop(held);
+        self.space.0.freed.notify_waiters();
+    }
+}
+
+/// Counts an answer that was made as a whole until it is taken.
+pub(crate) async fn whole(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    let asked_by = AskedBy::default();
+    request.extensions_mut().insert(asked_by.clone());
+    let response = next.run(request).await;
+    // Parts of others have their own.
+    let Some(bytes) = response.body().size_hint().exact().filter(|bytes| *bytes > SMALL_BYTES)
+    else {
+        return response;
+    };
+    let Some(account) = asked_by.0.get() else { return response };
+    match app.answer_space.take(account, usize::try_from(bytes).unwrap_or(usize::MAX)) {
+        Some(room) => response.map(|body| {
+            let counted = move |frame| {
+                let _until_the_body_is_dropped = &room;
+                frame
+            };
+            Body::new(body.map_frame(counted))
+        }),
+        None => app.answer_space.refuse(account).into_response(),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Name {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn an_account_gets_half_and_others_have_room() {
+        let space = AnswerSpace::new(1000);
+        let (ann, bob) = (name("ann"), name("bob"));
+        let anns: Vec<_> = std::iter::from_fn(|| space.take(&ann, 100)).collect();
+        assert_eq!(anns.len(), 5);
+        let bobs: Vec<_> = std::iter::from_fn(|| space.take(&bob, 100)).collect();
+        assert_eq!(bobs.len(), 3, "as much as is then still free");
+        assert!(space.take(&ann, 100).is_none());
+        // Whoever has nothing gets one.
+        let eve = space.take(&name("eve"), 5000).unwrap();
+        assert!(space.take(&name("kim"), 1).is_none(), "there is none left");
+        drop((anns, bobs, eve));
+        assert_eq!(space.totals(), AnswerTotals { used: 0, limit: 1000, refused: 0 });
+        assert!(space.0.held.lock().accounts.is_empty());
+    }
+
+    #[test]
+    fn a_part_counts_until_the_next_is_asked_for() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let space = AnswerSpace::new(2 * PART_BYTES);
+            let parts = ["one", "and two"].map(|part| Ok(Bytes::from_static(part.as_bytes())));
+            let mut parts = Box::pin(space.parts(&name("ann"), stream::iter(parts)));
+            for bytes in [3, 7] {
+                assert_eq!(parts.next().await.unwrap().unwrap().len(), bytes);
+                assert_eq!(space.totals().used, bytes as u64);
+            }
+            assert!(parts.next().await.is_none());
+            assert_eq!(space.totals().used, 0);
+        });
+    }
+
+    #[test]
+    fn a_part_waits_for_room() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let space = AnswerSpace::new(PART_BYTES);
+            let ann = name("ann");
+            let earlier = space.take(&ann, 1).unwrap();
+            let part = stream::iter([Ok(Bytes::from_static(b"late"))]);
+            let mut parts = Box::pin(space.parts(&ann, part));
+            assert!(tokio::time::timeout(Duration::ZERO, parts.next()).await.is_err());
+            drop(earlier);
+            assert_eq!(parts.next().await.unwrap().unwrap(), "late");
+        });
+    }
+}
