@@ -1,7 +1,10 @@
 """What strangers and users can do to the ways in that have accounts of their own: SCRAM, the administration API and its
 page, and requests to change users (`$CONTROL`)."""
 
+import contextlib
 import json
+import struct
+import uuid
 
 import wire
 from common import Line, Pace, answer, dial, dial_tls, hold, logged_in, spread, tls
@@ -76,6 +79,35 @@ def page_sessions(site, seconds):
     return spread(Pace(seconds, 50), posts(site, "/api/admin/v1/session", lambda _: body))
 
 
+def requested(site, context, request):
+    """The body of the answer to a request."""
+    with dial_tls(site, context, 0) as sock:
+        sock.sendall(request)
+        answered = b"".join(iter(lambda: sock.recv(65536), b""))
+    return answered.partition(b"\r\n\r\n")[2]
+
+
+def photos_not_taken(site, seconds):
+    """640 requests of a photo of 4 MB a second: 64 on a connection of a user of the platform, 200 at once, that take nothing
+    of any of them."""
+    context, photo = tls(site), b"\xff\xd8\xff" + bytes(4_000_000)
+    path = b"/api/v1/town/photo/%s" % str(uuid.uuid4()).encode()
+    body = json.dumps({"user": site["account"], "password": site["password"]}).encode()
+    head = b"%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n"
+    token = b"nobody's, in a control run"
+    with contextlib.suppress(OSError):
+        login = head % (b"POST", b"/api/v1/session", b"", len(body)) + b"Content-Type: application/json\r\n\r\n" + body
+        token = json.loads(requested(site, context, login))["token"].encode()
+        requested(site, context, head % (b"PUT", path, token, len(photo)) + b"\r\n" + photo)
+    request = wire.h2_get(path) + wire.h2_literal(b"authorization", b"Bearer " + token)
+    # A window of no bytes for each stream (RFC 9113 section 6.5.2).
+    first = wire.h2_preface() + wire.h2_frame(4, 0, 0, struct.pack(">HI", 4, 0))
+    first += b"".join(wire.h2_frame(1, 5, 2 * at + 1, request) for at in range(64))
+    context = tls(site, ["h2"])
+    held = hold(seconds, 10, 200, lambda number: dial_tls(site, context, number), first)
+    return {**held, "number": 64 * held["number"]}
+
+
 def control_denied(site, seconds):
     """500 requests of 100 kB a second to change users, by a user who may not."""
     line = Line(lambda number: logged_in(site, f"denied-{number}", durable=False))
@@ -119,6 +151,7 @@ ATTACKS = {
     "takeovers, SCRAM": scram_takeovers,
     "logins, administration": api_logins,
     "sessions of the page": page_sessions,
+    "photos not taken, HTTP/2": photos_not_taken,
     "$CONTROL without the right": control_denied,
     "$CONTROL": control_requests,
 }

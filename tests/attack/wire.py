@@ -165,13 +165,21 @@ def h2_preface() -> bytes:
 
 def h2_literal(name, value) -> bytes:
     """A header without indexing and without Huffman (RFC 7541 section 6.2.2)."""
-    return b"".join([b"\x00", bytes([len(name)]), name, bytes([len(value)]), value])
+    # A length of 127 and more takes further bytes, the lowest bits first (section 5.1).
+    rest, length = len(value) - 127, bytes([min(len(value), 127)])
+    while rest >= 0:
+        length += bytes([rest & 127 | (128 if rest > 127 else 0)])
+        rest = rest >> 7 or -1
+    return b"".join([b"\x00", bytes([len(name)]), name, length, value])
 
 
-H2_REQUEST = b"".join(
-    h2_literal(name, value)
-    for name, value in ((b":method", b"GET"), (b":scheme", b"https"), (b":authority", b"localhost"), (b":path", b"/"))
-)
+def h2_get(path) -> bytes:
+    """The headers of a GET; further ones may follow."""
+    names = (b":method", b":scheme", b":authority", b":path")
+    return b"".join(map(h2_literal, names, (b"GET", b"https", b"localhost", path)))
+
+
+H2_REQUEST = h2_get(b"/")
 
 
 def h2_login(stream, body) -> bytes:
