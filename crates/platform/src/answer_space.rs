@@ -4,24 +4,21 @@
 //! asks for; above, it may have as much as is still free, as with the broker's memory. An account that has nothing gets one
 //! answer even if it is larger than that, so that a long table can be had where the space is small.
 //!
-//! [`whole`] counts answers that are made as a whole: there is room, or the answer is 503. Photos and tables come in parts
+//! For an answer that is made as a whole there is room, or it is 503. Photos and tables come in parts
 //! ([`AnswerSpace::parts`]); each waits for room before it is read.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, HttpBody};
-use axum::extract::{Request, State};
-use axum::middleware::Next;
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, stream};
 use http_body_util::BodyExt as _;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::app::App;
 use crate::log_limit::LogLimit;
 use crate::problem::Problem;
 use crate::text::Name;
@@ -70,17 +67,6 @@ struct Room {
     bytes: usize,
 }
 
-/// Where a request leaves whose it is, for [`whole`].
-#[derive(Clone, Debug, Default)]
-pub(crate) struct AskedBy(Arc<OnceLock<Name>>);
-
-impl AskedBy {
-    /// The account that the request's token is of.
-    pub(crate) fn set(&self, account: &Name) {
-        drop(self.0.set(account.clone()));
-    }
-}
-
 impl AnswerSpace {
     /// Space of this many bytes.
     pub(crate) fn new(limit: usize) -> AnswerSpace {
@@ -118,6 +104,23 @@ impl AnswerSpace {
         };
         let room = tokio::time::timeout(PATIENCE, room).await;
         room.map_err(|_| self.refuse(account))
+    }
+
+    /// Counts an answer that was made as a whole until it is taken.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    pub(crate) fn count(&self, account: &Name, response: Response) -> Result<Response, Problem> {
+        // Those that come in parts count themselves.
+        let size = response.body().size_hint().exact().filter(|bytes| *bytes > SMALL_BYTES);
+        let Some(bytes) = size else { return Ok(response) };
+        let room = self.take(account, usize::try_from(bytes).unwrap_or(usize::MAX));
+        let room = room.ok_or_else(|| self.refuse(account))?;
+        let counted = move |frame| {
+            let _until_the_body_is_dropped = &room;
+            frame
+        };
+        Ok(response.map(|body| Body::new(body.map_frame(counted))))
     }
 
     fn refuse(&self, account: &Name) -> Problem {
@@ -197,29 +200,6 @@ impl Drop for Room {
         }
         drop(held);
         self.space.0.freed.notify_waiters();
-    }
-}
-
-/// Counts an answer that was made as a whole until it is taken.
-pub(crate) async fn whole(State(app): State<App>, mut request: Request, next: Next) -> Response {
-    let asked_by = AskedBy::default();
-    request.extensions_mut().insert(asked_by.clone());
-    let response = next.run(request).await;
-    // Parts of others have their own.
-    let Some(bytes) = response.body().size_hint().exact().filter(|bytes| *bytes > SMALL_BYTES)
-    else {
-        return response;
-    };
-    let Some(account) = asked_by.0.get() else { return response };
-    match app.answer_space.take(account, usize::try_from(bytes).unwrap_or(usize::MAX)) {
-        Some(room) => response.map(|body| {
-            let counted = move |frame| {
-                let _until_the_body_is_dropped = &room;
-                frame
-            };
-            Body::new(body.map_frame(counted))
-        }),
-        None => app.answer_space.refuse(account).into_response(),
     }
 }
 

@@ -7,16 +7,17 @@ use std::sync::Arc;
 
 use tokio::sync::{Notify, mpsc};
 
-use crate::answer_space::AnswerSpace;
 use crate::accounts::account_cache::AccountCache;
 use crate::accounts::hashing::{Claimant, Crowded, Hashing, Turn};
 use crate::accounts::rate::Rate;
 use crate::accounts::recent_set::RecentSet;
 use crate::accounts::token::{KEY_FILE, Signer};
 use crate::announcements::{Announcement, Announcements};
+use crate::answer_space::AnswerSpace;
 use crate::counts::Counts;
 use crate::error::Error;
 use crate::frames::intake::Decoders;
+use crate::in_hand::Turns;
 use crate::photo_space::{OVERHEAD_BYTES, PhotoSpace};
 use crate::problem::Problem;
 use crate::settings::Settings;
@@ -48,6 +49,7 @@ pub(crate) struct Inner {
     pub(crate) photo_bytes: Rate<Name>,
     pub(crate) photo_space: PhotoSpace,
     pub(crate) answer_space: AnswerSpace,
+    pub(crate) turns: Turns,
     /// Notified when there may be events for webhooks.
     pub(crate) deliveries: Notify,
     /// Account names and addresses of earlier logins.
@@ -121,6 +123,7 @@ impl App {
             photo_bytes: Rate::new(photo_bytes / SECONDS_PER_DAY, photo_bytes),
             photo_space,
             answer_space,
+            turns: Turns::default(),
             deliveries: Notify::new(),
             known_logins: RecentSet::new(MAX_KNOWN_LOGINS),
             hashing: Hashing::default(),

@@ -3,7 +3,9 @@
 //! A body is read when its sender is known: extractors of the head come first. Small ones are read then; those
 //! that may be large wait until the handler has seen that the sender may send them.
 
+use std::borrow::Cow;
 use std::error::Error;
+use std::fmt::Formatter;
 use std::marker::PhantomData;
 
 use axum::body::{Bytes, to_bytes};
@@ -11,13 +13,17 @@ use axum::extract::{FromRequest, FromRequestParts, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use http_body_util::LengthLimitError;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
 
+use crate::in_hand::InHand;
 use crate::problem::Problem;
 
 /// Bytes of a body that is no upload.
 const SMALL_BYTES: usize = 256 * 1024;
+/// Items of an import; each kind may have its own limit below this.
+const MAX_IMPORTED: usize = 5000;
 /// The most bytes of a request's body without login.
 pub(crate) const STRANGERS_BYTES: usize = 16 * 1024;
 
@@ -46,17 +52,26 @@ impl<S: Send + Sync, T> FromRequest<S> for Unread<T> {
 }
 
 impl<T: DeserializeOwned> Unread<T> {
-    /// Reads it.
+    /// Reads it when it is its turn, which lasts until it is answered.
     pub(crate) async fn read(self) -> Result<T, Problem> {
-        json(self.0, usize::MAX).await
+        let in_hand = self.0.extensions().get::<InHand>().cloned();
+        let bytes = json_bytes(self.0, usize::MAX).await?;
+        if let Some(in_hand) = in_hand {
+            in_hand.turn().await?;
+        }
+        parse(&bytes)
     }
 }
 
 async fn json<T: DeserializeOwned>(request: Request, max_bytes: usize) -> Result<T, Problem> {
+    parse(&json_bytes(request, max_bytes).await?)
+}
+
+async fn json_bytes(request: Request, max_bytes: usize) -> Result<Bytes, Problem> {
     if !is_json(request.headers()) {
         return Err(Problem::media_type("expected a body of content-type application/json"));
     }
-    parse(&bytes(request, max_bytes).await?)
+    bytes(request, max_bytes).await
 }
 
 /// The whole body, of at most `max_bytes`, and no more than the endpoint accepts.
@@ -117,23 +132,68 @@ pub(crate) enum Import<T> {
 impl<'de, T: DeserializeOwned> Deserialize<'de> for Import<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Import<T>, D::Error> {
         use serde::de::Error as _;
-        let value = serde_json::Value::deserialize(from)?;
-        if value.get("items").is_none() {
-            let one = serde_path_to_error::deserialize(value);
-            let explain = |error: serde_path_to_error::Error<_>| {
-                D::Error::custom(format!("{}: {}", error.path(), error.inner()))
-            };
-            return one.map(|one| Import::One(Box::new(one))).map_err(explain);
+        let raw = <&RawValue>::deserialize(from)?.get();
+        let has_items = serde_json::from_str(raw).is_ok_and(|HasItems { items }| items.is_some());
+        if has_items {
+            let many: Many<T> = serde_json::from_str(raw).map_err(D::Error::custom)?;
+            return Ok(Import::Many(many.items));
         }
-        let many: Many<T> = serde_json::from_value(value).map_err(D::Error::custom)?;
-        Ok(Import::Many(many.items))
+        let one = understand(raw);
+        let explain = |error: PathError| {
+            D::Error::custom(format!("{}: {}", error.path(), without_position(error.inner())))
+        };
+        one.map(|one| Import::One(Box::new(one))).map_err(explain)
     }
+}
+
+/// Whether there is the key.
+#[derive(Deserialize)]
+struct HasItems {
+    items: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, bound = "T: DeserializeOwned")]
 struct Many<T> {
+    #[serde(deserialize_with = "at_most::<MAX_IMPORTED, _, _>")]
     items: Vec<Each<T>>,
+}
+
+/// The first items of a list, so that one with more than `MAX` is longer than that and takes no more memory.
+pub(crate) fn at_most<'de, const MAX: usize, T, D>(from: D) -> Result<Vec<T>, D::Error>
+where
+    T: Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    struct First<T, const MAX: usize>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for First<T, MAX> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, to: &mut Formatter<'_>) -> std::fmt::Result {
+            to.write_str("a list")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+            let mut items = Vec::new();
+            while items.len() <= MAX
+                && let Some(item) = list.next_element()?
+            {
+                items.push(item);
+            }
+            while list.next_element::<IgnoredAny>()?.is_some() {}
+            Ok(items)
+        }
+    }
+
+    from.deserialize_seq(First::<T, MAX>(PhantomData))
+}
+
+type PathError = serde_path_to_error::Error<serde_json::Error>;
+
+/// Reads JSON; an error names the place.
+fn understand<T: DeserializeOwned>(json: &str) -> Result<T, PathError> {
+    serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_str(json))
 }
 
 /// One of several things sent together, each with an outcome of its own: what is wrong with one does
@@ -147,13 +207,29 @@ pub(crate) struct Each<T> {
 
 impl<'de, T: DeserializeOwned> Deserialize<'de> for Each<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Each<T>, D::Error> {
-        let value = serde_json::Value::deserialize(from)?;
-        let id = value.get("id").and_then(|id| id.as_str());
-        let id = id.filter(|id| id.len() <= 64).map(str::to_owned);
-        let item = serde_path_to_error::deserialize(value)
-            .map_err(|error| Problem::invalid(error.path().to_string(), error.inner().to_string()));
+        // Not as a value, which takes up to a hundred times the memory of its text.
+        let raw = <&RawValue>::deserialize(from)?.get();
+        let id = serde_json::from_str(raw).ok().and_then(|HasId { id }| id);
+        let id = id.filter(|id| id.len() <= 64).map(Cow::into_owned);
+        let item = understand(raw).map_err(|error| {
+            Problem::invalid(error.path().to_string(), without_position(error.inner()))
+        });
         Ok(Each { id, item })
     }
+}
+
+/// What is wrong, without where that is in the item's text: the sender knows the item, but not that text.
+fn without_position(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let position = format!(" at line {} column {}", error.line(), error.column());
+    text.strip_suffix(&position).unwrap_or(&text).to_owned()
+}
+
+/// An item's identifier.
+#[derive(Deserialize)]
+struct HasId<'a> {
+    #[serde(borrow)]
+    id: Option<Cow<'a, str>>,
 }
 
 /// Distinguishes `null` from a missing value, for partial changes.

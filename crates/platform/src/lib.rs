@@ -23,6 +23,7 @@ mod error;
 mod extract;
 mod frames;
 mod homes;
+mod in_hand;
 mod log_limit;
 mod measurements;
 mod meters;

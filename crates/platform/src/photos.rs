@@ -156,9 +156,10 @@ impl Parts {
 
     async fn next(&self, offset: u64) -> Result<Bytes, Problem> {
         let (twin, id, received_at) = (self.twin.clone(), self.id.clone(), self.received_at);
-        let read = self.app.store.read(move |db| {
-            Ok(photos::part(db, (&twin, &id, received_at), (offset, PART_BYTES))?)
-        });
+        let read = self
+            .app
+            .store
+            .read(move |db| Ok(photos::part(db, (&twin, &id, received_at), (offset, PART_BYTES))?));
         // Its twin may have been deleted meanwhile.
         let bytes = read.await?.filter(|bytes| !bytes.is_empty());
         bytes.map(Bytes::from).ok_or_else(|| Problem::not_found("photo"))

@@ -14,8 +14,8 @@ use crate::app::App;
 use crate::openapi::PREFIX;
 use crate::problem::Problem;
 use crate::{
-    alerts, answer_space, devices, frames, homes, measurements, meters, openapi, photos, readings, reports,
-    sensors, series, twins, work_lists,
+    alerts, devices, frames, homes, in_hand, measurements, meters, openapi, photos, readings,
+    reports, sensors, series, twins, work_lists,
 };
 
 fn api() -> OpenApiRouter<App> {
@@ -90,7 +90,7 @@ pub(crate) fn router(app: App) -> Router {
     Router::new()
         .merge(api)
         .merge(study)
-        .layer(from_fn_with_state(app.clone(), answer_space::whole))
+        .layer(from_fn_with_state(app.clone(), in_hand::hold))
         .merge(openapi::route(&document))
         // Pages are behind every other address; here is nothing but the API.
         .route("/api/{*rest}", any(|| async { Problem::not_found("address") }))

@@ -11,8 +11,8 @@ use axum::http::request::Parts;
 
 use super::account_cache::Account;
 use super::credentials;
-use crate::answer_space::AskedBy;
 use crate::app::App;
+use crate::in_hand::InHand;
 use crate::problem::Problem;
 use crate::role::{Deed, Role};
 use crate::text::Name;
@@ -54,8 +54,8 @@ impl FromRequestParts<App> for Caller {
         let caller = app
             .caller(token.trim(), Time::now())
             .ok_or_else(|| Problem::unauthorized("invalid or expired token: log in again"))?;
-        if let Some(asked_by) = parts.extensions.get::<AskedBy>() {
-            asked_by.set(&caller.account.name);
+        if let Some(in_hand) = parts.extensions.get::<InHand>() {
+            in_hand.asked_by(&caller.account.name);
         }
         app.requests
             .take(caller.account.name.clone(), Instant::now())

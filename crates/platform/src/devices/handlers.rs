@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::types::{Command, CommandState, Device, NewDevice, Telemetry};
 use crate::accounts::caller::{Ids, Member};
 use crate::app::App;
-use crate::extract::{Body, Params, Unread};
+use crate::extract::{Body, Params, Unread, at_most};
 use crate::number::Place;
 use crate::paging::{self, PageQuery};
 use crate::problem::Problem;
@@ -204,6 +204,7 @@ pub(crate) async fn change_command(
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TelemetryUpload {
+    #[serde(deserialize_with = "at_most::<MAX_ITEMS, _, _>")]
     #[schema(max_items = 1000)]
     items: Vec<Telemetry>,
 }

@@ -9,7 +9,7 @@ use super::intake::{Taken, take_all};
 use super::types::{FrameResult, NewFrame};
 use crate::accounts::caller::Member;
 use crate::app::App;
-use crate::extract::{Each, Unread};
+use crate::extract::{Each, Unread, at_most};
 use crate::problem::Problem;
 use crate::readings::handlers::{announce, announce_lists, sender, stored_readings};
 use crate::readings::intake::Sender;
@@ -27,6 +27,7 @@ const MAX_FRAMES: usize = 1000;
 pub(crate) struct FrameUpload {
     /// The device that received them.
     receiver: Name,
+    #[serde(deserialize_with = "at_most::<MAX_FRAMES, _, _>")]
     #[schema(value_type = Vec<NewFrame>, max_items = 1000)]
     frames: Vec<Each<NewFrame>>,
 }

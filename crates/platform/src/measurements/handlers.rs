@@ -13,7 +13,7 @@ use super::types::{MeasurementResult, MeasurementStatus, NewMeasurement};
 use crate::accounts::caller::Member;
 use crate::alerts;
 use crate::app::App;
-use crate::extract::{Each, Unread};
+use crate::extract::{Each, Unread, at_most};
 use crate::problem::Problem;
 use crate::respond::{Answer, json};
 use crate::role::Deed;
@@ -27,6 +27,7 @@ const MAX_MEASUREMENTS: usize = 1000;
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MeasurementUpload {
+    #[serde(deserialize_with = "at_most::<MAX_MEASUREMENTS, _, _>")]
     #[schema(value_type = Vec<NewMeasurement>, max_items = 1000)]
     items: Vec<Each<NewMeasurement>>,
 }

@@ -3,8 +3,10 @@
 //! What a payload does not say is taken from the message's user properties `at` and `id`, which a
 //! gateway adds when it accepts a message; if there is no time at all, it is now.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::{NewMeasurement, Quantity};
 use crate::number::Amount;
@@ -109,19 +111,20 @@ pub(crate) fn parse(
 /// An object of quantities, with `at` and `id` between them.
 fn wide(
     envelope: &Envelope,
-    mut object: serde_json::Map<String, Value>,
+    mut object: BTreeMap<String, &RawValue>,
 ) -> Result<Vec<NewMeasurement>, String> {
     let mut envelope =
         Envelope { device: envelope.device.clone(), at: envelope.at, id: envelope.id.clone() };
     if let Some(at) = object.remove("at") {
-        envelope.at = Time::deserialize(at).map_err(|error| format!("at: {error}"))?;
+        envelope.at = serde_json::from_str(at.get()).map_err(|error| format!("at: {error}"))?;
     }
     if let Some(id) = object.remove("id") {
-        envelope.id = Some(String::deserialize(id).map_err(|error| format!("id: {error}"))?);
+        let id: String = serde_json::from_str(id.get()).map_err(|error| format!("id: {error}"))?;
+        envelope.id = Some(id);
     }
     let measured = object.into_iter().map(|(name, value)| {
         let quantity = Quantity::new(&name).map_err(|wrong| format!("{name:?}: {wrong}"))?;
-        let number = value.as_f64().and_then(Amount::new);
+        let number = serde_json::from_str(value.get()).ok().and_then(Amount::new);
         let value = number.ok_or_else(|| format!("{name}: expected a number"))?;
         envelope.item(
             &quantity,

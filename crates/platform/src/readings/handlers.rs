@@ -10,7 +10,7 @@ use super::intake::{Sender, Taken, take_all};
 use super::{NewReading, Reading, ReadingResult};
 use crate::accounts::caller::{Ids, Member};
 use crate::app::App;
-use crate::extract::{Each, Params, Unread};
+use crate::extract::{Each, Params, Unread, at_most};
 use crate::meters::Method;
 use crate::paging::{self, Order};
 use crate::problem::Problem;
@@ -101,6 +101,7 @@ pub(super) fn existing(db: &Db, twin: &Name, id: Uuid) -> Result<Reading, Proble
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Upload {
+    #[serde(deserialize_with = "at_most::<MAX_READINGS, _, _>")]
     #[schema(value_type = Vec<NewReading>, max_items = 1000)]
     items: Vec<Each<NewReading>>,
 }

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::types::{FullWorkList, ListState, TaskState, WorkList};
 use crate::accounts::caller::{Ids, Member};
 use crate::app::App;
-use crate::extract::{Each, Params, Unread, given};
+use crate::extract::{Each, Params, Unread, at_most, given};
 use crate::paging;
 use crate::problem::Problem;
 use crate::readings::handlers::{MAX_READINGS, sender, stored_readings};
@@ -104,6 +104,7 @@ pub(crate) struct NewWorkList {
     name: Title,
     assignee: Option<Name>,
     due: Option<Time>,
+    #[serde(deserialize_with = "at_most::<MAX_TASKS, _, _>")]
     #[schema(max_items = 5000)]
     meters: Vec<Name>,
 }
@@ -166,11 +167,11 @@ pub(crate) struct WorkListChange {
     #[schema(value_type = Option<Time>)]
     due: Option<Option<Time>>,
     /// Readings for this list; each has an outcome of its own.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "at_most::<MAX_READINGS, _, _>")]
     #[schema(value_type = Vec<NewReading>, required = false, max_items = 1000)]
     readings: Vec<Each<NewReading>>,
     /// Results for meters that were not read.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "at_most::<MAX_READINGS, _, _>")]
     #[schema(required = false, max_items = 1000)]
     tasks: Vec<TaskChange>,
 }
