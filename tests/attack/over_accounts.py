@@ -79,12 +79,26 @@ def page_sessions(site, seconds):
     return spread(Pace(seconds, 50), posts(site, "/api/admin/v1/session", lambda _: body))
 
 
-def requested(site, context, request):
-    """The body of the answer to a request."""
-    with dial_tls(site, context, 0) as sock:
-        sock.sendall(request)
+API_HEAD = (
+    b"%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    b"Authorization: Bearer %s\r\nContent-Length: %d\r\n\r\n"
+)
+
+
+def requested(site, context, token, method, path, body, number=0):
+    """The body of the answer to a request to the platform."""
+    with dial_tls(site, context, number) as sock:
+        sock.sendall(API_HEAD % (method, path, token, len(body)) + body)
         answered = b"".join(iter(lambda: sock.recv(65536), b""))
     return answered.partition(b"\r\n\r\n")[2]
+
+
+def platform_token(site, context):
+    """A token of a user of the platform; in a control run, where nobody gives one, another text."""
+    body = json.dumps({"user": site["account"], "password": site["password"]}).encode()
+    with contextlib.suppress(OSError):
+        return json.loads(requested(site, context, b"", b"POST", b"/api/v1/session", body))["token"].encode()
+    return b"none"
 
 
 def photos_not_taken(site, seconds):
@@ -92,13 +106,9 @@ def photos_not_taken(site, seconds):
     of any of them."""
     context, photo = tls(site), b"\xff\xd8\xff" + bytes(4_000_000)
     path = b"/api/v1/town/photo/%s" % str(uuid.uuid4()).encode()
-    body = json.dumps({"user": site["account"], "password": site["password"]}).encode()
-    head = b"%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n"
-    token = b"nobody's, in a control run"
+    token = platform_token(site, context)
     with contextlib.suppress(OSError):
-        login = head % (b"POST", b"/api/v1/session", b"", len(body)) + b"Content-Type: application/json\r\n\r\n" + body
-        token = json.loads(requested(site, context, login))["token"].encode()
-        requested(site, context, head % (b"PUT", path, token, len(photo)) + b"\r\n" + photo)
+        requested(site, context, token, b"PUT", path, photo)
     request = wire.h2_get(path) + wire.h2_literal(b"authorization", b"Bearer " + token)
     # A window of no bytes for each stream (RFC 9113 section 6.5.2).
     first = wire.h2_preface() + wire.h2_frame(4, 0, 0, struct.pack(">HI", 4, 0))
@@ -106,6 +116,18 @@ def photos_not_taken(site, seconds):
     context = tls(site, ["h2"])
     held = hold(seconds, 10, 200, lambda number: dial_tls(site, context, number), first)
     return {**held, "number": 64 * held["number"]}
+
+
+def long_uploads(site, seconds):
+    """12 uploads a second of 2 MB with a million items, by a user of the platform: readings and meters."""
+    context = tls(site)
+    token, items = platform_token(site, context), b'{"items":[1' + b",1" * 1_000_000 + b"]}"
+
+    def one(number):
+        path = b"/api/v1/town/" + (b"reading" if number % 2 else b"meter")
+        requested(site, context, token, b"POST", path, items, number)
+
+    return spread(Pace(seconds, 12), one)
 
 
 def control_denied(site, seconds):
@@ -152,6 +174,7 @@ ATTACKS = {
     "logins, administration": api_logins,
     "sessions of the page": page_sessions,
     "photos not taken, HTTP/2": photos_not_taken,
+    "uploads of many items": long_uploads,
     "$CONTROL without the right": control_denied,
     "$CONTROL": control_requests,
 }
