@@ -221,7 +221,7 @@ mod tests {
         let bobs: Vec<_> = std::iter::from_fn(|| space.take(&bob, 100)).collect();
         assert_eq!(bobs.len(), 3, "as much as is then still free");
         assert!(space.take(&ann, 100).is_none());
-        // Whoever has nothing gets one.
+        // An account that has nothing gets one.
         let eve = space.take(&name("eve"), 5000).unwrap();
         assert!(space.take(&name("kim"), 1).is_none(), "there is none left");
         drop((anns, bobs, eve));

@@ -5,12 +5,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use axum::extract::{Request, State};
-use axum::middleware::Next;
-use axum::response::{IntoResponse as _, Response};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::app::App;
 use crate::problem::Problem;
 use crate::text::Name;
 
@@ -39,9 +35,19 @@ struct Known {
 }
 
 impl InHand {
+    pub(crate) fn new(turns: &Turns) -> InHand {
+        let (account, turns, turn) = (OnceLock::new(), turns.clone(), OnceLock::new());
+        InHand(Arc::new(Known { account, turns, turn }))
+    }
+
     /// The request has a token of this account.
     pub(crate) fn asked_by(&self, account: &Name) {
         drop(self.0.account.set(account.clone()));
+    }
+
+    /// The account, if the request has a token.
+    pub(crate) fn account(&self) -> Option<&Name> {
+        self.0.account.get()
     }
 
     /// Waits for the request's turn, which it has until it is answered.
@@ -54,14 +60,4 @@ impl InHand {
         drop(self.0.turn.set(turn));
         Ok(())
     }
-}
-
-/// Gives each request an [`InHand`], and counts what answers it until that is taken ([`crate::answer_space`]).
-pub(crate) async fn hold(State(app): State<App>, mut request: Request, next: Next) -> Response {
-    let (account, turns, turn) = (OnceLock::new(), app.turns.clone(), OnceLock::new());
-    let in_hand = InHand(Arc::new(Known { account, turns, turn }));
-    request.extensions_mut().insert(in_hand.clone());
-    let response = next.run(request).await;
-    let Some(account) = in_hand.0.account.get() else { return response };
-    app.answer_space.count(account, response).unwrap_or_else(|problem| problem.into_response())
 }

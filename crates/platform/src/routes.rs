@@ -3,7 +3,9 @@
 //! Routes and document come from the same list, so that neither can have what the other has not.
 
 use axum::Router;
-use axum::middleware::from_fn_with_state;
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::any;
 use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
@@ -11,11 +13,12 @@ use utoipa_axum::routes;
 
 use crate::accounts::{sessions, users};
 use crate::app::App;
+use crate::in_hand::InHand;
 use crate::openapi::PREFIX;
 use crate::problem::Problem;
 use crate::{
-    alerts, devices, frames, homes, in_hand, measurements, meters, openapi, photos, readings,
-    reports, sensors, series, twins, work_lists,
+    alerts, devices, frames, homes, measurements, meters, openapi, photos, readings, reports,
+    sensors, series, twins, work_lists,
 };
 
 fn api() -> OpenApiRouter<App> {
@@ -90,10 +93,19 @@ pub(crate) fn router(app: App) -> Router {
     Router::new()
         .merge(api)
         .merge(study)
-        .layer(from_fn_with_state(app.clone(), in_hand::hold))
+        .layer(from_fn_with_state(app.clone(), hold))
         .merge(openapi::route(&document))
         // Pages are behind every other address; here is nothing but the API.
         .route("/api/{*rest}", any(|| async { Problem::not_found("address") }))
         .method_not_allowed_fallback(|| async { Problem::method() })
         .with_state(app)
+}
+
+/// Gives each request an [`InHand`], and counts what answers it until that is taken ([`crate::answer_space`]).
+async fn hold(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    let in_hand = InHand::new(&app.turns);
+    request.extensions_mut().insert(in_hand.clone());
+    let response = next.run(request).await;
+    let Some(account) = in_hand.account() else { return response };
+    app.answer_space.count(account, response).unwrap_or_else(|problem| problem.into_response())
 }
