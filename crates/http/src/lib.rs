@@ -5,7 +5,8 @@
 //! through its handoff. One thread with one runtime serves all addresses.
 //!
 //! Read in this order: `endpoint` (binding, running, draining); `tcp` with `handshake`, and `h3`, which accept
-//! connections; `connection_slots` (which connections close at the limit) and `request_smuggling` (well-formed HTTP/1.1);
+//! connections; `connection_slots` (which connections close at the limit) and `request_smuggling` with `request_scanner`
+//! (well-formed HTTP/1.1);
 //! `request_handler`, `host_header` and `limited_router` with `bodies` (memory for bodies), through which every request
 //! passes; `rest` (unread request bodies); `unread_response`; `transport::Origins` (whose pages may connect); `websocket`
 //! and `h3::session` (MQTT), `pump` (its bytes). `plain` is a port without TLS.
@@ -32,6 +33,7 @@ mod plain;
 mod proxy_header;
 mod pump;
 mod request_handler;
+mod request_scanner;
 mod request_smuggling;
 mod rest;
 mod stop_signal;

@@ -58,8 +58,11 @@ impl FromStr for Time {
     fn from_str(text: &str) -> Result<Time, Self::Err> {
         let wrong = "expected a time such as 2026-11-21T12:00:00Z (RFC 3339)";
         let at = OffsetDateTime::parse(text, &Rfc3339).map_err(|_| wrong)?;
-        let ms = i64::try_from(at.unix_timestamp_nanos() / 1_000_000).map_err(|_| wrong)?;
-        let in_utc = OffsetDateTime::from_unix_timestamp(ms / SECOND_MS).map_err(|_| wrong)?;
+        // Rounded towards the past on both sides of 1970.
+        let ms = at.unix_timestamp_nanos().div_euclid(1_000_000);
+        let ms = i64::try_from(ms).map_err(|_| wrong)?;
+        let second = ms.div_euclid(SECOND_MS);
+        let in_utc = OffsetDateTime::from_unix_timestamp(second).map_err(|_| wrong)?;
         // A time whose year in UTC does not have four digits could not be written again.
         if (0..=9999).contains(&in_utc.year()) { Ok(Time(ms)) } else { Err(wrong) }
     }
@@ -109,6 +112,7 @@ mod tests {
         for (text, shown) in [
             ("2026-11-21T12:00:00Z", "2026-11-21T12:00:00.000Z"),
             ("2026-11-21T12:00:00.1239+02:00", "2026-11-21T10:00:00.123Z"),
+            ("1960-01-01T00:00:00.1239Z", "1960-01-01T00:00:00.123Z"),
             ("0001-01-01T00:00:00Z", "0001-01-01T00:00:00.000Z"),
         ] {
             assert_eq!(text.parse::<Time>().unwrap().to_string(), shown);
@@ -116,5 +120,7 @@ mod tests {
         for wrong in ["", "2026-11-21", "2026-13-01T00:00:00Z", "0000-01-01T00:00:00+23:59"] {
             assert!(wrong.parse::<Time>().is_err(), "{wrong}");
         }
+        // Less than a second before the year 0 in UTC.
+        assert!("0000-01-01T00:00:59.5+00:01".parse::<Time>().is_err());
     }
 }

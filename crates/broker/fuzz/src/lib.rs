@@ -2,7 +2,21 @@
 //! ([`connection`]) and of honest ones whose subscriptions a naive list keeps too ([`tree`]).
 //!
 //! `rig` turns the workers and carries bytes, `disk` is the storage that commits on request,
-//! `line` checks what goes out to a client, `witness` is the honest pair that must not notice anything.
+//! `line` checks what goes out to a client, `witness` is the honest pair that must not notice anything. [`token`] is about
+//! JSON Web Tokens, whose reader is compiled in as source files.
+
+/// The reader of tokens, and the paths under which its sources find the rest.
+#[allow(dead_code, unreachable_pub, reason = "a part of another crate")]
+#[path = "../../src/auth"]
+mod auth {
+    pub(super) use fulmar_broker::auth as admitted;
+    pub(crate) mod jws;
+    pub(crate) mod jwt;
+}
+use fulmar_broker::access;
+mod time {
+    pub(crate) use fulmar_broker::Timestamp;
+}
 
 mod connection;
 mod disk;
@@ -11,10 +25,12 @@ mod rig;
 #[allow(dead_code, unreachable_pub, missing_docs, reason = "what the crate's own tests use")]
 #[path = "../../tests/common/storage.rs"]
 mod storage;
+mod token;
 mod tree;
 mod witness;
 
 pub use connection::connection;
+pub use token::token;
 pub use tree::tree;
 
 #[cfg(test)]
@@ -24,6 +40,7 @@ mod tests {
     #[test]
     fn seeds_pass() {
         fulmar_mqtt_fuzz::replay(SEEDS.to_owned() + "broker-connection", super::connection);
+        fulmar_mqtt_fuzz::replay(SEEDS.to_owned() + "broker-token", super::token);
         fulmar_mqtt_fuzz::replay(SEEDS.to_owned() + "broker-tree", super::tree);
     }
 }

@@ -104,7 +104,7 @@ impl JwtVerifier {
     }
 
     /// Checks a token; a user name given beside it must be the token's.
-    pub(super) fn verify(&self, token: &str, username: Option<&str>, now: Timestamp) -> AuthReply {
+    pub(crate) fn verify(&self, token: &str, username: Option<&str>, now: Timestamp) -> AuthReply {
         let refused = ReasonCode::BadUserNameOrPassword;
         if token.len() > MAX_TOKEN_BYTES {
             return Err(refused);
@@ -135,7 +135,7 @@ impl JwtVerifier {
 }
 
 /// The password as text if it has the shape of a token: three parts of base64url.
-pub(super) fn looks_like_token(password: &[u8]) -> Option<&str> {
+pub(crate) fn looks_like_token(password: &[u8]) -> Option<&str> {
     if password.len() > MAX_TOKEN_BYTES || !password.starts_with(b"ey") {
         return None;
     }

@@ -30,7 +30,7 @@ const ISSUER: &str = "fulmar-platform";
 const MAX_TOKEN_BYTES: usize = 1024;
 const SECRET_BYTES: usize = 32;
 /// The header of every token: the only algorithm that is used and accepted.
-const HEADER: &str = r#"{"typ":"JWT","alg":"HS256"}"#;
+pub(crate) const HEADER: &str = r#"{"typ":"JWT","alg":"HS256"}"#;
 const VOUCHING: &[u8] = b"fulmar: who published";
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -75,7 +75,7 @@ impl Signer {
         Ok(Signer::new(&secret))
     }
 
-    fn new(secret: &[u8]) -> Signer {
+    pub(crate) fn new(secret: &[u8]) -> Signer {
         let signing = hmac::Key::new(hmac::HMAC_SHA256, secret);
         let digest = digest(&SHA256, secret);
         let installation = hex::encode(&digest.as_ref()[..8]);

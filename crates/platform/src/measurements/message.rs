@@ -71,6 +71,10 @@ fn identifier(text: &str) -> Result<Text<1, 160>, String> {
     whole.ok_or_else(|| "the identifier is empty or longer than 160 characters".to_owned())
 }
 
+fn too_many() -> String {
+    format!("more than {MAX_ITEMS} measurements at once")
+}
+
 /// The measurements of a message about `device`, of one quantity or of several.
 pub(crate) fn parse(
     device: &str,
@@ -91,7 +95,7 @@ pub(crate) fn parse(
     if text.starts_with('[') {
         let items: Vec<Item> = serde_json::from_str(text).map_err(json)?;
         if items.len() > MAX_ITEMS {
-            return Err(format!("more than {MAX_ITEMS} measurements at once"));
+            return Err(too_many());
         }
         let items = items.into_iter().enumerate();
         return items
@@ -122,6 +126,9 @@ fn wide(
         let id: String = serde_json::from_str(id.get()).map_err(|error| format!("id: {error}"))?;
         envelope.id = Some(id);
     }
+    if object.len() > MAX_ITEMS {
+        return Err(too_many());
+    }
     let measured = object.into_iter().map(|(name, value)| {
         let quantity = Quantity::new(&name).map_err(|wrong| format!("{name:?}: {wrong}"))?;
         let number = serde_json::from_str(value.get()).ok().and_then(Amount::new);
@@ -132,7 +139,7 @@ fn wide(
             &format!("/{name}"),
         )
     });
-    let measured: Vec<NewMeasurement> = measured.take(MAX_ITEMS).collect::<Result<_, _>>()?;
+    let measured: Vec<NewMeasurement> = measured.collect::<Result<_, _>>()?;
     if measured.is_empty() {
         return Err("the payload contains no measurement".to_owned());
     }
@@ -202,6 +209,21 @@ mod tests {
         let mut timed = message("5");
         timed.at = Some("yesterday".into());
         assert!(parse("attic", Some("radon"), &timed, now).is_err());
+    }
+
+    #[test]
+    fn too_many_are_refused_rather_than_some_of_them_lost() {
+        let of = |items: usize, item: fn(usize) -> String| {
+            (0..items).map(item).collect::<Vec<_>>().join(",")
+        };
+        for (items, expected) in [(MAX_ITEMS, Ok(MAX_ITEMS)), (MAX_ITEMS + 1, Err(too_many()))] {
+            let list = format!("[{}]", of(items, |_| r#"{"value":1}"#.to_owned()));
+            let wide = format!("{{{}}}", of(items, |number| format!(r#""q{number}":1"#)));
+            for (quantity, payload) in [(Some("radon"), list), (None, wide)] {
+                let read = parse("attic", quantity, &message(&payload), Time(0));
+                assert_eq!(read.map(|items| items.len()), expected, "{quantity:?}");
+            }
+        }
     }
 
     proptest::proptest! {

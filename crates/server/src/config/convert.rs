@@ -7,18 +7,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use fulmar_broker::access::{AccessRules, Action, Rule, Who};
+use fulmar_broker::access::AccessRules;
 use fulmar_broker::auth::{AccessControl, JwtVerifier, PasswordFile};
 use fulmar_broker::{Limits, ListenerPolicy};
 use fulmar_transport::{QuicKeys, QuicSettings, RetryPolicy, ServerId, TransportLimits, tls};
 
+use super::acl_rule::AclRule;
 use super::document::Config;
 use super::memory::Parts;
 #[cfg(feature = "platform")]
 use super::sections::Platform;
 use super::sections::{
-    AclRule, Anonymous, Auto, ClientAuth, Coap, Congestion, Enabled, Http, LimitsConfig, Quic,
-    Retry, RuleAction, Storage, set,
+    Anonymous, Auto, ClientAuth, Coap, Congestion, Enabled, Http, LimitsConfig, Quic, Retry,
+    Storage, set,
 };
 use super::store_part::StorePart;
 use super::upstream::Upstream;
@@ -431,26 +432,6 @@ impl Anonymous {
             Anonymous::Loopback => address.ip().is_loopback(),
             Anonymous::Never => false,
         }
-    }
-}
-
-impl AclRule {
-    /// The broker's form.
-    pub(crate) fn rule(&self) -> Rule {
-        let who = match (&self.user, &self.client) {
-            (Some(user), _) => Who::User(user.as_str().into()),
-            (None, Some(client)) => Who::Client(client.as_str().into()),
-            (None, None) if self.anonymous => Who::Anonymous,
-            (None, None) => Who::Anyone,
-        };
-        let action = match self.action {
-            RuleAction::Both => None,
-            RuleAction::Publish => Some(Action::Publish),
-            RuleAction::Subscribe => Some(Action::Subscribe),
-            RuleAction::Receive => Some(Action::Receive),
-        };
-        let filter = self.topic.as_str().into();
-        Rule { allow: self.allow, who, action, filter, exact: self.exact }
     }
 }
 

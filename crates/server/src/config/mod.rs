@@ -5,6 +5,7 @@
 //! opened or bound. `convert` converts the sections to the other crates' types. `fulmar.example.toml` at the root of the
 //! repository documents every key; a test compares the two.
 
+mod acl_rule;
 mod check;
 #[cfg_attr(not(feature = "cluster"), allow(dead_code, reason = "read only to be refused"))]
 mod cluster;
@@ -27,6 +28,7 @@ mod upstreams;
 
 use std::path::{Path, PathBuf};
 
+pub(crate) use acl_rule::AclRule;
 #[cfg_attr(not(feature = "cluster"), allow(unused_imports))]
 pub(crate) use cluster::{Cluster, Standby};
 pub use document::Config;
@@ -35,7 +37,7 @@ pub(crate) use otlp::Otlp;
 use read::Source;
 #[cfg(feature = "cluster")]
 pub(crate) use sections::Listeners;
-pub(crate) use sections::{AclRule, Acme, Auth, AuthHttp, CrlExpired, Tls, set};
+pub(crate) use sections::{Acme, Auth, AuthHttp, CrlExpired, Tls, set};
 pub(crate) use upstream::Upstream;
 
 impl Config {

@@ -10,6 +10,7 @@ use fulmar_broker::{ClientStatistics, DropPolicy, Limits, RatePolicy, SessionOwn
 use fulmar_transport::{QuicKeys, QuicSettings, TransportLimits};
 use serde::{Deserialize, Serialize};
 
+use super::acl_rule::AclRule;
 use super::disk::Disk;
 use super::memory::Memory;
 use crate::logging::Format;
@@ -512,44 +513,6 @@ impl Default for Acl {
     fn default() -> Self {
         Acl { default_allow: true, rules: Vec::new() }
     }
-}
-
-/// One access rule; for all clients unless it names a user, a client or anonymous clients.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct AclRule {
-    pub(super) allow: bool,
-    pub(super) topic: String,
-    #[serde(default)]
-    pub(super) user: Option<String>,
-    #[serde(default)]
-    pub(super) client: Option<String>,
-    #[serde(default)]
-    pub(super) anonymous: bool,
-    #[serde(default)]
-    pub(super) action: RuleAction,
-    /// Whether the topic is compared as text.
-    #[serde(default)]
-    pub(super) exact: bool,
-}
-
-impl AclRule {
-    /// How many subjects it names; more than one is an error.
-    pub(super) fn subjects(&self) -> usize {
-        let named = [self.user.is_some(), self.client.is_some(), self.anonymous];
-        named.into_iter().filter(|&named| named).count()
-    }
-}
-
-/// The action of a rule.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum RuleAction {
-    #[default]
-    Both,
-    Publish,
-    Subscribe,
-    Receive,
 }
 
 /// Durable state; see [`fulmar_store::Options`].

@@ -27,7 +27,8 @@ use parking_lot::Mutex;
 use tokio::net::UnixListener;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use super::http_publish::{self, Credentials};
+use super::http_credentials::Credentials;
+use super::http_publish;
 use super::local_client::{self, LocalReceiver, LocalSender};
 use super::platform::Platform;
 use super::watched::Watched;

@@ -17,8 +17,6 @@ use axum::extract::{ConnectInfo, Path, Query, State};
 use axum::http::{Extensions, HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use fulmar_broker::{ListenerPolicy, Peer, TransportKind};
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::packet::{Connect, Publish};
@@ -27,6 +25,7 @@ use fulmar_mqtt::{Packet, PacketId, Properties, QoS, ReasonCode};
 use fulmar_transport::Handoff;
 use serde::Deserialize;
 
+use super::http_credentials::Credentials;
 use super::local_client;
 use crate::config::Config;
 
@@ -48,13 +47,6 @@ pub(super) struct HttpPublisher {
 struct Wish {
     #[serde(default)]
     retain: bool,
-}
-
-/// The credentials of a request.
-#[derive(Default)]
-pub(super) struct Credentials {
-    username: Option<String>,
-    password: Option<Vec<u8>>,
 }
 
 impl HttpPublisher {
@@ -91,7 +83,7 @@ async fn publish(
     if let Err(error) = check_name(&topic) {
         return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response();
     }
-    let Some(credentials) = credentials(&headers) else {
+    let Some(credentials) = Credentials::of(&headers) else {
         return (StatusCode::BAD_REQUEST, "Authorization is Basic or Bearer\n").into_response();
     };
     // Last, after the whole head is checked.
@@ -135,25 +127,6 @@ fn refused(headers: &HeaderMap) -> Option<&'static str> {
     }
     let is_webhook = headers.contains_key("x-fulmar-delivery");
     is_webhook.then_some("webhooks may not publish here\n")
-}
-
-/// `None` for another scheme.
-fn credentials(headers: &HeaderMap) -> Option<Credentials> {
-    let Some(value) = headers.get(header::AUTHORIZATION) else {
-        return Some(Credentials::default());
-    };
-    let (scheme, rest) = value.to_str().ok()?.split_once(' ')?;
-    if scheme.eq_ignore_ascii_case("bearer") {
-        let password = Some(rest.trim().as_bytes().to_vec());
-        return Some(Credentials { username: None, password });
-    }
-    if !scheme.eq_ignore_ascii_case("basic") {
-        return None;
-    }
-    let text = String::from_utf8(STANDARD.decode(rest.trim()).ok()?).ok()?;
-    let (user, password) = text.split_once(':')?;
-    let (username, password) = (Some(user.to_owned()), Some(password.as_bytes().to_vec()));
-    Some(Credentials { username, password })
 }
 
 /// Connects, publishes at QoS 1, and returns the broker's answer.
@@ -239,23 +212,6 @@ fn answer(reason: ReasonCode, retained: bool) -> Response {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn credentials_are_those_of_http() {
-        let read = |value: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert(header::AUTHORIZATION, value.parse().unwrap());
-            credentials(&headers).map(|found| (found.username, found.password))
-        };
-        let basic = format!("Basic {}", STANDARD.encode("ann:a:b"));
-        assert_eq!(read(&basic), Some((Some("ann".into()), Some(b"a:b".to_vec()))));
-        assert_eq!(read("bearer x.y.z"), Some((None, Some(b"x.y.z".to_vec()))));
-        for bad in ["Digest x", "Basic", "Basic ?", "Basic YW5u"] {
-            assert!(read(bad).is_none(), "{bad}");
-        }
-        let none = credentials(&HeaderMap::new()).unwrap();
-        assert!(none.username.is_none() && none.password.is_none());
-    }
 
     #[test]
     fn pages_and_webhooks_are_turned_away() {

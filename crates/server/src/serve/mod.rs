@@ -23,6 +23,7 @@ pub mod doctor;
 mod first_administrator;
 mod gateway;
 mod http;
+mod http_credentials;
 mod http_publish;
 mod identities;
 mod internal_sessions;

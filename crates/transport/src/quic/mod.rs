@@ -17,6 +17,8 @@ mod server_id;
 mod silence;
 mod socket;
 pub(crate) mod steering;
+#[cfg(test)]
+mod steering_tests;
 mod timers;
 
 use std::net::{SocketAddr, UdpSocket};

@@ -141,7 +141,7 @@ fn op(code: u16, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
 }
 
 /// `A = first byte; if long header A = byte 6 else A = byte 1; return A mod workers`.
-fn program(workers: usize) -> Vec<libc::sock_filter> {
+pub(super) fn program(workers: usize) -> Vec<libc::sock_filter> {
     let modulus = u32::try_from(workers).unwrap_or(1);
     vec![
         op(LOAD_BYTE, 0, 0, 0),
@@ -156,7 +156,7 @@ fn program(workers: usize) -> Vec<libc::sock_filter> {
 
 /// The byte behind the server ID: 10, or in a long header 15. A long header's ID of another length is the client's:
 /// byte 6, because 15 may be behind it, where a client's packets differ.
-fn program_in_cluster(workers: usize) -> Vec<libc::sock_filter> {
+pub(super) fn program_in_cluster(workers: usize) -> Vec<libc::sock_filter> {
     let modulus = u32::try_from(workers).unwrap_or(1);
     let worker = ServerId::PREFIX_BYTES as u32;
     vec![
@@ -177,8 +177,6 @@ fn program_in_cluster(workers: usize) -> Vec<libc::sock_filter> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use std::net::UdpSocket;
-
     use super::*;
 
     #[test]
@@ -212,42 +210,5 @@ mod tests {
                 assert!(seen.insert(cid[10..].to_vec()), "the nonce is random");
             }
         }
-    }
-
-    /// Which of three workers the kernel gives a datagram to.
-    fn given_to(in_cluster: bool, datagrams: &[Vec<u8>]) -> Vec<usize> {
-        let sockets = crate::listen::bind_udp("127.0.0.1:0".parse().unwrap(), 3, in_cluster);
-        let sockets: Vec<UdpSocket> = sockets.unwrap();
-        let to = sockets[0].local_addr().unwrap();
-        let mut given = Vec::new();
-        for datagram in datagrams {
-            // Each from another address.
-            UdpSocket::bind("127.0.0.1:0").unwrap().send_to(datagram, to).unwrap();
-            let mut buffer = [0; 64];
-            // Loopback delivers within the call.
-            let got = |socket: &UdpSocket| socket.recv(&mut buffer).is_ok();
-            given.push(sockets.iter().position(got).unwrap());
-        }
-        given
-    }
-
-    #[test]
-    fn the_kernel_gives_a_packet_to_the_worker_in_its_connection_id() {
-        let id = ServerId::of_node("c", "a");
-        for server_id in [None, Some(id)] {
-            let (mut datagrams, mut workers) = (Vec::new(), Vec::new());
-            for index in [0, 1, 2, 2, 1, 0] {
-                let cid = WorkerCids::new(index, 3, server_id, FirstCid::default()).generate_cid();
-                let length = u8::try_from(cid.len()).unwrap();
-                datagrams.push([&[0x40][..], &cid[..], &[0xAA; 30]].concat());
-                datagrams.push([&[0xE0, 0, 0, 0, 1, length][..], &cid[..], &[0, 0xBB]].concat());
-                workers.extend([index, index]);
-            }
-            assert_eq!(given_to(server_id.is_some(), &datagrams), workers, "{server_id:?}");
-        }
-        // A client's first packets have an ID of its own, and differ in what is behind it.
-        let first = |rest: u8| [&[0xC0, 0, 0, 0, 1, 8][..], &[7; 8], &[0, rest, rest]].concat();
-        let given = given_to(true, &(0..20).map(first).collect::<Vec<_>>());
-        assert_eq!(given, [1; 20]);
     }
 }

@@ -1,9 +1,14 @@
 //! An answer of the service: JSON, of which nothing is taken unless all of it is right.
 
+use std::fmt;
+use std::marker::PhantomData;
+
 use anyhow::{Context as _, bail, ensure};
 use fulmar_broker::access::{AccessRules, Rule, Who};
 use fulmar_broker::auth::EXTERNAL_USER_PREFIX;
-use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use crate::config::AclRule;
 
@@ -29,9 +34,32 @@ struct Answer {
     #[serde(default)]
     superuser: bool,
     #[serde(default)]
-    rules: Vec<AclRule>,
+    rules: Vec<Object<AclRule>>,
     #[serde(default)]
     ttl_s: Option<u32>,
+}
+
+/// What is written as an object. serde takes a list of a type's fields, too, so that `[true]` would be an answer.
+struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Object<T>, D::Error> {
+        struct OfMap<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for OfMap<T> {
+            type Value = Object<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+
+        from.deserialize_map(OfMap(PhantomData))
+    }
 }
 
 /// The rights of a client; `None` if it is refused.
@@ -39,7 +67,8 @@ struct Answer {
 /// # Errors
 /// The answer is not as documented.
 pub(super) fn parse(body: &[u8]) -> anyhow::Result<Option<Allowed>> {
-    let answer: Answer = serde_json::from_slice(body).context("its answer is not as documented")?;
+    let answer = serde_json::from_slice(body).context("its answer is not as documented");
+    let Object::<Answer>(answer) = answer?;
     if !answer.allow {
         return Ok(None);
     }
@@ -50,7 +79,7 @@ pub(super) fn parse(body: &[u8]) -> anyhow::Result<Option<Allowed>> {
     }
     ensure!(answer.ttl_s != Some(0), "its answer has \"ttl_s\": 0");
     ensure!(answer.rules.len() <= MAX_RULES, "its answer has more than {MAX_RULES} rules");
-    let mut rules: Vec<Rule> = answer.rules.iter().map(AclRule::rule).collect();
+    let mut rules: Vec<Rule> = answer.rules.iter().map(|Object(rule)| rule.rule()).collect();
     ensure!(
         rules.iter().all(|rule| rule.who == Who::Anyone),
         "its answer has rules about users or clients; all of them are about the client that logs in"
@@ -86,11 +115,13 @@ mod tests {
         let allowed = parse(text).unwrap().unwrap();
         assert_eq!((allowed.user.as_deref(), allowed.ttl_s), (Some("ann"), Some(60)));
         assert!(allowed.rules.is_some());
-        let wrong: [&[u8]; 12] = [
+        let wrong: [&[u8]; 14] = [
             b"",
             b"true",
             b"{}",
             b"<html>",
+            b"[true]",
+            br#"{"allow": true, "rules": [[true, "a"]]}"#,
             br#"{"allow": "yes"}"#,
             br#"{"allow": true, "role": "admin"}"#,
             br#"{"allow": true, "user": ""}"#,

@@ -1,0 +1,29 @@
+//! Fuzz targets of `fulmar-server`: what it parses itself of what clients and the operator's web service send.
+//!
+//! The parsers are compiled in as source files: they are not public, and the rest of the crate (all parts of the server)
+//! would take minutes to build with counters.
+
+#[allow(unreachable_pub, reason = "a part of another crate")]
+#[path = "../../src/serve/auth_http/answer.rs"]
+mod answer;
+mod auth_answer;
+/// The path under which the source finds the rules of the configuration.
+#[allow(dead_code, unreachable_pub, reason = "a part of another crate")]
+#[path = "../../src/config"]
+mod config {
+    mod acl_rule;
+
+    pub(crate) use acl_rule::AclRule;
+}
+#[allow(unreachable_pub, reason = "a part of another crate")]
+#[path = "../../src/serve/otlp/context.rs"]
+mod context;
+mod credentials;
+#[allow(unreachable_pub, reason = "a part of another crate")]
+#[path = "../../src/serve/http_credentials.rs"]
+mod http_credentials;
+mod traceparent;
+
+pub use auth_answer::auth_answer;
+pub use credentials::credentials;
+pub use traceparent::traceparent;
