@@ -13,6 +13,7 @@ use crate::counts::PlatformCounts;
 use crate::error::Error;
 use crate::extract::Each;
 use crate::frames::types::NewFrame;
+use crate::measurements::handlers::take_messages;
 use crate::measurements::message::SensorMessage;
 use crate::photo_space::PhotoTotals;
 use crate::problem::Problem;
@@ -219,6 +220,22 @@ impl Platform {
             tracing::info!(twin, receiver, "frames of a receiver with an invalid name");
             return Ok(());
         };
+        let (from, to) = (publisher, &receiver);
+        let take =
+            async |payloads: &[Vec<u8>]| self.take_some_frames(&twin, to, from, payloads).await;
+        let refused = |problem: &Problem| {
+            tracing::warn!(%twin, %receiver, "frame refused: {}", problem.detail());
+        };
+        Ok(one_by_one(payloads, take, |_, problem| refused(problem)).await?)
+    }
+
+    async fn take_some_frames(
+        &self,
+        twin: &Name,
+        receiver: &Name,
+        publisher: Option<&str>,
+        payloads: &[Vec<u8>],
+    ) -> Result<(), Problem> {
         let parse = |payload: &Vec<u8>| match serde_json::from_slice::<Each<NewFrame>>(payload) {
             Ok(frame) => frame,
             Err(error) => {
@@ -231,7 +248,7 @@ impl Platform {
         let (reader, now) = (publisher.unwrap_or_else(|| receiver.clone()), Time::now());
         let account_cache = &self.app.account_cache;
         let role =
-            account_cache.account(&reader).and_then(|account| account_cache.role(&account, &twin));
+            account_cache.account(&reader).and_then(|account| account_cache.role(&account, twin));
         let reads = role.is_some_and(|role| role.may(Deed::Read));
         let sender = Sender { twin: twin.clone(), reader, own_lists_only: false, reads, now };
         let results = crate::frames::handlers::take(&self.app, sender, receiver.clone(), frames);
@@ -250,7 +267,13 @@ impl Platform {
     /// Something was not stored, for now: try all of it again; what has an identifier or a time of its
     /// own is stored once. What cannot be taken at all is logged, counted and done with.
     pub async fn take_measurements(&self, messages: &[SensorMessage]) -> Result<(), Error> {
-        Ok(crate::measurements::handlers::take_messages(&self.app, messages).await?)
+        let take = async |messages: &[SensorMessage]| take_messages(&self.app, messages).await;
+        let refused = |message: &SensorMessage, problem: &Problem| {
+            self.app.counts.malformed();
+            let topic = &message.topic;
+            tracing::warn!(topic, "message refused: {}", problem.detail());
+        };
+        Ok(one_by_one(messages, take, refused).await?)
     }
 
     /// What was counted since it was opened.
@@ -284,4 +307,24 @@ impl Platform {
     pub fn close(&self) {
         self.app.store.close();
     }
+}
+
+/// Takes items together; if that is refused because of one of them, one by one, so that the others are taken. Otherwise it
+/// would be tried for ever, and nothing that comes after it would be taken.
+async fn one_by_one<T>(
+    items: &[T],
+    take: impl AsyncFn(&[T]) -> Result<(), Problem>,
+    refused: impl Fn(&T, &Problem),
+) -> Result<(), Problem> {
+    match take(items).await {
+        Err(problem) if problem.status() < 500 => {}
+        done => return done,
+    }
+    for item in items {
+        match take(std::slice::from_ref(item)).await {
+            Err(problem) if problem.status() < 500 => refused(item, &problem),
+            done => done?,
+        }
+    }
+    Ok(())
 }

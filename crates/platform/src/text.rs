@@ -97,10 +97,10 @@ pub(crate) type Title = Text<1, 200>;
 pub(crate) type Note = Text<0, 2000>;
 
 impl<const MIN: usize, const MAX: usize> Text<MIN, MAX> {
-    /// The text's first characters, if they are enough.
+    /// The text's first characters, if they are enough and can be stored.
     pub(crate) fn cut(text: &str) -> Option<Self> {
         let cut: String = text.chars().take(MAX).collect();
-        (cut.chars().count() >= MIN).then_some(Text(cut))
+        (cut.chars().count() >= MIN && !cut.contains('\0')).then_some(Text(cut))
     }
 }
 
@@ -115,6 +115,10 @@ impl<const MIN: usize, const MAX: usize> Deref for Text<MIN, MAX> {
 impl<'de, const MIN: usize, const MAX: usize> Deserialize<'de> for Text<MIN, MAX> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
+        // JSON can have it as an escape, and no database can hold it.
+        if text.contains('\0') {
+            return Err(de::Error::custom("text with the character U+0000 cannot be stored"));
+        }
         let characters = text.chars().count();
         if (MIN..=MAX).contains(&characters) {
             return Ok(Text(text));

@@ -223,6 +223,33 @@ async fn messages_of_unknown_devices_are_kept_and_nonsense_is_counted() {
 }
 
 #[tokio::test]
+async fn a_message_that_cannot_be_stored_does_not_keep_others_from_being() {
+    let world = World::new();
+    let office = world.log_in("north-office").await;
+    let message = |device: &str, rest: &str, payload: &str| SensorMessage {
+        topic: format!("fulmar/north/sensor/{device}{rest}"),
+        payload: payload.into(),
+        ..SensorMessage::default()
+    };
+    // JSON can have U+0000 as an escape; no database can hold it.
+    let mut messages = vec![
+        message("a", "/radon", r#"{"value":1,"id":"\u0000"}"#),
+        message("b", "/radon", r#"[{"value":1,"id":"x\u0000"}]"#),
+        message("c", "", r#"{"id":"\u0000","radon":1}"#),
+        message("d", "/strange", r#"{"value":1,"unit":"\u0000"}"#),
+        message("good", "/radon", "5"),
+        message("e", "", r#"{"\u0000":1}"#),
+    ];
+    messages[4].id = Some("\0".to_owned());
+    messages.push(message("good", "/radon", "6"));
+    world.platform.take_measurements(&messages).await.unwrap();
+    let series = format!("{BASE}/series?device=good&quantity=radon&step=raw");
+    let series = world.get(&office, &series).await.json;
+    assert_eq!(series["points"].as_array().unwrap().len(), 1, "{series}");
+    assert_eq!(world.platform.counts().messages_malformed, 6);
+}
+
+#[tokio::test]
 async fn series_are_summed_up_in_steps_and_gaps_are_gaps() {
     let world = World::new();
     let office = world.log_in("north-office").await;

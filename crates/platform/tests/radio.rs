@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use axum::body::Body;
 use axum::http::Request;
-use common::World;
+use common::{World, reading};
 use fulmar_platform::Database;
 use fulmar_wmbus::simulate::Drive;
 use serde_json::{Value, json};
@@ -83,6 +83,42 @@ async fn frames_are_stored_as_published_by_whoever_published_them() {
     let readings = world.get(&admin, "/api/v1/north/reading").await.json;
     let stored = &readings["items"][0];
     assert_eq!((&stored["reader"], &stored["device"]), (&json!("north-office"), &json!("van-1")));
+}
+
+#[tokio::test]
+async fn a_frame_whose_reading_there_is_already_does_not_keep_others_from_being_stored() {
+    let world = World::new();
+    let (admin, reader) = (world.log_in("north-admin").await, world.log_in("north-reader").await);
+    for address in ["SEN-33225544-68-07", "SEN-33225545-68-07"] {
+        world.good(&admin, "POST", "/api/v1/north/meter", json!({"address": address})).await;
+    }
+    let other = CLEAR.replace("44552233", "45552233");
+    let payload = |hex: &str| frame(hex, "2026-11-21T10:00:00Z").to_string().into_bytes();
+    world.platform.take_frames("north", "van-1", None, &[payload(CLEAR)]).await.unwrap();
+    let stored = world.get(&admin, "/api/v1/north/reading").await.json["items"][0].clone();
+    // Somebody has seen the second frame, too, and uses its id before it comes.
+    let digest = ring::digest::digest(&ring::digest::SHA256, &hex(&other));
+    let mut id = [0; 16];
+    id.copy_from_slice(&digest.as_ref()[..16]);
+    let id = uuid::Builder::from_random_bytes(id).into_uuid();
+    let mut taken = reading(0, stored["meter"].as_str().unwrap(), "2026-11-20T00:00:00Z", 1.0);
+    taken["id"] = json!(id);
+    let answer = world.good(&reader, "POST", "/api/v1/north/reading", json!({"items": [taken]}));
+    assert_eq!(answer.await["results"][0]["status"], "stored");
+    let third = CLEAR.replace("44552233", "46552233");
+    world
+        .good(&admin, "POST", "/api/v1/north/meter", json!({"address": "SEN-33225546-68-07"}))
+        .await;
+    let payloads = [payload(&other), payload(&third)];
+    world.platform.take_frames("north", "van-1", None, &payloads).await.unwrap();
+    let readings = world.get(&admin, "/api/v1/north/reading").await.json;
+    assert_eq!(readings["items"].as_array().unwrap().len(), 3, "{readings}");
+}
+
+/// The bytes of hexadecimal digits.
+fn hex(digits: &str) -> Vec<u8> {
+    let pairs = digits.as_bytes().chunks(2);
+    pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
 #[tokio::test]

@@ -198,7 +198,13 @@ fn store(
     // A telegram authenticated by a meter's own key completes entries of work lists for any sender; other telegrams
     // do so only from senders that may read meters.
     let reads = sender.reads || telegram.security != Security::None;
-    let outcome = take(db, &Sender { reads, ..sender.clone() }, &new)?;
+    let outcome = match take(db, &Sender { reads, ..sender.clone() }, &new) {
+        // Another reading has the frame's id: the others that came with it are not to suffer for that.
+        Err(problem) if problem.status() < 500 => {
+            return Ok((failed(FrameStatus::Replayed, problem.detail()), Vec::new()));
+        }
+        outcome => outcome?,
+    };
     let status = match outcome.status {
         Status::Duplicate => FrameStatus::Duplicate,
         _ => FrameStatus::Stored,

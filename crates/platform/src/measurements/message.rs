@@ -68,7 +68,9 @@ impl Envelope {
 fn identifier(text: &str) -> Result<Text<1, 160>, String> {
     let length = text.chars().count();
     let whole = Text::cut(text).filter(|_| length <= 160);
-    whole.ok_or_else(|| "the identifier is empty or longer than 160 characters".to_owned())
+    whole.ok_or_else(|| {
+        "the identifier is empty, longer than 160 characters, or has U+0000".to_owned()
+    })
 }
 
 fn too_many() -> String {
