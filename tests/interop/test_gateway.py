@@ -270,7 +270,7 @@ class Gateway(unittest.TestCase):
     def test_what_is_full_holds_devices_back_and_loses_nothing(self):
         above = Subscriber(self, self.upstream.ports["mqtt"], "site/sensor/#")
         self.upstream.kill()
-        gateway = self.gateway("[upstream.outbox]\nmax_bytes = 200000\npolicy = \"refuse\"")
+        gateway = self.gateway("[upstream.outbox]\nmax_bytes = 200000\npolicy = \"refuse\"\n[limits]\nmax_packet_bytes = 100000")
         device = Publisher(self, gateway.ports["mqtt"])
         # More than outbox and broker's queue take together.
         messages = 8000

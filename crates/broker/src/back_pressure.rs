@@ -31,6 +31,9 @@ const DELAY_ALL: u8 = 2;
 /// of a publication when clients begin to wait, which is at three quarters.
 const ALWAYS_QUEUED_PER_WORKER: usize = 4;
 
+/// Publishers that are remembered by name; when there are more, all clients wait. A client may have any number of names.
+const MAX_PUBLISHERS: usize = 20_000;
+
 /// What a session has queued, not counting what is in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Queued {
@@ -144,7 +147,7 @@ pub(crate) struct BackPressure {
 struct Behind {
     /// Internal sessions that are behind, and their levels.
     sessions: Vec<(SessionKey, u8)>,
-    /// Clients that have published to one of them since.
+    /// Clients that have published to one of them since, up to [`MAX_PUBLISHERS`].
     publishers: FxHashSet<Box<str>>,
 }
 
@@ -197,7 +200,10 @@ impl BackPressure {
     pub(crate) fn delays(&self, client_id: &str) -> bool {
         match self.level.load(Ordering::Relaxed) {
             NO_DELAY => false,
-            DELAY_PUBLISHERS => self.behind.lock().publishers.contains(client_id),
+            DELAY_PUBLISHERS => {
+                let publishers = &self.behind.lock().publishers;
+                publishers.len() >= MAX_PUBLISHERS || publishers.contains(client_id)
+            }
             _ => true,
         }
     }
@@ -206,7 +212,9 @@ impl BackPressure {
     pub(crate) fn note(&self, client_id: &str, mut receivers: impl Iterator<Item = SessionKey>) {
         let mut behind = self.behind.lock();
         let Behind { sessions, publishers } = &mut *behind;
-        if receivers.any(|receiver| sessions.iter().any(|(session, _)| *session == receiver)) {
+        if publishers.len() < MAX_PUBLISHERS
+            && receivers.any(|receiver| sessions.iter().any(|(session, _)| *session == receiver))
+        {
             publishers.insert(client_id.into());
         }
     }

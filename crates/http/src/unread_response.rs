@@ -9,7 +9,7 @@
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Wake, Waker, ready};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -41,12 +41,27 @@ struct State {
     body: Option<Body>,
     /// The rest of a large part of it.
     rest: Bytes,
-    /// It has nothing to give yet.
+    /// It had nothing to give when it was last asked.
     waits: bool,
+    /// When it had something to give since, which its client may leave there.
+    woken: Arc<Mutex<Option<Instant>>>,
     /// When it was last asked for more.
     asked: Instant,
     is_given_up: bool,
     activity: Activity,
+}
+
+/// Notes when a body has something to give: where its client has closed the stream's window, nobody asks for it.
+struct Waking {
+    outer: Waker,
+    woken: Arc<Mutex<Option<Instant>>>,
+}
+
+impl Wake for Waking {
+    fn wake(self: Arc<Self>) {
+        *lock(&self.woken) = Some(Instant::now());
+        self.outer.wake_by_ref();
+    }
 }
 
 /// A large part of a response, until it has been sent.
@@ -75,13 +90,14 @@ pub(crate) fn watched(body: Body, patience: Duration, activity: &Activity) -> Bo
     }
     let (body, rest, asked) = (Some(body), Bytes::new(), Instant::now());
     let activity = activity.clone();
-    let state = State { body, rest, waits: false, asked, is_given_up: false, activity };
+    let (waits, woken, is_given_up) = (false, Arc::default(), false);
+    let state = State { body, rest, waits, woken, asked, is_given_up, activity };
     let state = Arc::new(Mutex::new(state));
     let watch = tokio::spawn(watch(Arc::clone(&state), patience));
     Body::new(Taken { state, watch })
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -90,8 +106,8 @@ async fn watch(state: Arc<Mutex<State>>, patience: Duration) {
         let due = {
             let mut state = lock(&state);
             let now = Instant::now();
-            match state.asked + patience {
-                _ if state.waits => now + patience,
+            let since = if state.waits { *lock(&state.woken) } else { Some(state.asked) };
+            match since.unwrap_or(now) + patience {
                 due if due > now => due,
                 _ => {
                     state.is_given_up = true;
@@ -121,7 +137,10 @@ impl State {
         if self.rest.is_empty() {
             let Some(body) = &mut self.body else { return Poll::Ready(None) };
             self.waits = true;
-            let frame = ready!(Pin::new(body).poll_frame(cx));
+            *lock(&self.woken) = None;
+            let waking = Arc::new(Waking { outer: cx.waker().clone(), woken: self.woken.clone() });
+            let waker = Waker::from(waking);
+            let frame = ready!(Pin::new(body).poll_frame(&mut Context::from_waker(&waker)));
             self.waits = false;
             match frame.map(|frame| frame.map(Frame::into_data)) {
                 Some(Ok(Ok(data))) if data.len() > SMALL_CHUNK_BYTES => self.rest = data,
@@ -274,6 +293,19 @@ mod tests {
         }
         assert_eq!(bytes, 100_000);
         assert!(body.frame().await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_comes_late_and_nobody_takes_is_dropped() {
+        let (send, receive) = mpsc::channel(1);
+        let mut body = watched(Body::new(Events(receive)), PATIENCE, &parts(1));
+        // Asked for, and not again when it is there: its client has closed the window meanwhile.
+        assert!(tokio::time::timeout(PATIENCE * 10, body.frame()).await.is_err());
+        send.send(Bytes::from_static(b"event")).await.unwrap();
+        tokio::time::sleep(PATIENCE / 2).await;
+        assert!(!send.is_closed());
+        tokio::time::sleep(PATIENCE).await;
+        assert!(send.is_closed());
     }
 
     #[tokio::test(start_paused = true)]

@@ -255,7 +255,7 @@ fn a_new_outbox_gets_what_was_acknowledged_for_the_one_before() {
     let upstream = Server::start(config("", upstream_data.path())).unwrap();
     let gateway = |url: &str| {
         let more = format!(
-            "[upstream]\nurl = \"{url}\"\n[upstream.outbox]\nmax_bytes = 65536\npolicy = \"refuse\"\n\
+            "[limits]\nmax_packet_bytes = 60000\n[upstream]\nurl = \"{url}\"\n[upstream.outbox]\nmax_bytes = 65536\npolicy = \"refuse\"\n\
              [[upstream.up]]\nfilter = \"#\"\n"
         );
         Server::start(config(&more, data.path())).unwrap()

@@ -24,7 +24,7 @@ use crate::mapping::Priority;
 
 /// Bytes that a message counts besides topic, payload and properties: its row, its entry in the index, and the hashes
 /// that are kept to recognise a repetition.
-const ROW_BYTES: usize = 160;
+pub const ROW_BYTES: usize = 160;
 /// Number of later messages after which a repetition is not recognised any more.
 const REMEMBERED: u64 = 32_768;
 /// Remembered messages are forgotten in steps of this many, because that reads the whole list.

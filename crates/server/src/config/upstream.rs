@@ -306,6 +306,19 @@ impl Upstream {
         Ok(())
     }
 
+    /// Checks that a message of this size, which the broker accepts, does not wait for ever.
+    pub(super) fn check_room_for(&self, largest: u64) -> Result<(), Usage> {
+        let bytes = self.outbox.max_bytes;
+        if self.outbox.policy != FullPolicy::Refuse || bytes >= largest {
+            return Ok(());
+        }
+        Err(Usage(format!(
+            "[{}.outbox] max_bytes = {bytes}: with policy = \"refuse\", it must have room for the largest message: set it \
+             to {largest} or more, or lower [limits] max_packet_bytes",
+            self.section()
+        )))
+    }
+
     fn check_numbers(&self) -> Result<(), Usage> {
         let wrong = |text: &str| Err(Usage(format!("[{}] {text}", self.section())));
         if self.outbox.max_bytes < 64 << 10 {

@@ -39,6 +39,9 @@ impl Config {
             return Err(Usage(format!("[upstreams.{name}]: {text}")));
         }
         self.upstreams().try_for_each(Upstream::check)?;
+        let largest =
+            self.limits.max_packet_bytes as u64 + fulmar_gateway::outbox::ROW_BYTES as u64;
+        self.upstreams().try_for_each(|upstream| upstream.check_room_for(largest))?;
         let on: Vec<&Upstream> = self.upstreams().filter(|upstream| upstream.is_on()).collect();
         if on.len() > MAX_UPSTREAMS {
             let text =

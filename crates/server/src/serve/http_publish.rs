@@ -144,6 +144,8 @@ pub(super) async fn hand_over(
         ..local_client::anonymous_session(Properties::NONE)
     };
     let (sender, mut receiver) = local_client::open(handoff, peer, &connect)?;
+    // The broker may not read it for as long as an outage lasts, and the publisher does not wait that long.
+    let unless_answered = sender.cut();
     sender.publish(&Publish {
         dup: false,
         qos: QoS::AtLeastOnce,
@@ -163,6 +165,8 @@ pub(super) async fn hand_over(
                 Packet::Ack(AckKind::Puback, ack) => {
                     let reason = ack.reason;
                     sender.disconnect(ReasonCode::Success, Properties::NONE);
+                    // DISCONNECT is still to be written.
+                    unless_answered.disarm();
                     return Ok(reason);
                 }
                 _ => {}

@@ -26,6 +26,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, mpsc};
+use tokio::task::AbortHandle;
 
 /// The version that local clients use.
 pub(super) const VERSION: Version = Version::V5;
@@ -52,8 +53,8 @@ pub(super) fn over(stream: UnixStream, connect: &Connect<'_>) -> (LocalSender, L
     let (reader, writer) = stream.into_split();
     let (packets, receiver) = mpsc::unbounded_channel();
     let queued = Arc::new(Queued { bytes: AtomicUsize::new(0), written: Notify::new() });
-    tokio::spawn(write(writer, receiver, Arc::clone(&queued)));
-    let sender = LocalSender { packets, queued };
+    let writing = tokio::spawn(write(writer, receiver, Arc::clone(&queued))).abort_handle();
+    let sender = LocalSender { packets, queued, writing };
     sender.send(|out| connect.encode(out));
     let weak = (sender.packets.downgrade(), Arc::clone(&sender.queued));
     (sender, LocalReceiver { reader, input: Vec::new(), done: 0, sender: weak })
@@ -105,9 +106,34 @@ enum Out {
 pub(super) struct LocalSender {
     packets: mpsc::UnboundedSender<Out>,
     queued: Arc<Queued>,
+    writing: AbortHandle,
+}
+
+/// Ends a client's connection when it is dropped, with what is queued unwritten.
+#[derive(Debug)]
+pub(super) struct Cut(Option<AbortHandle>);
+
+impl Cut {
+    /// Lets the connection end as others do.
+    pub(super) fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Cut {
+    fn drop(&mut self) {
+        if let Some(writing) = &self.0 {
+            writing.abort();
+        }
+    }
 }
 
 impl LocalSender {
+    /// What ends the connection at once, for one whose caller does not wait for ever.
+    pub(super) fn cut(&self) -> Cut {
+        Cut(Some(self.writing.clone()))
+    }
+
     pub(super) fn publish(&self, publish: &Publish<'_>) {
         self.send(|out| {
             out.reserve(publish.payload.len() + publish.topic.len() + 16);
@@ -376,6 +402,21 @@ mod tests {
             assert_ne!(read.expect("bytes in time").unwrap(), 0, "{bytes:x?}");
         }
         bytes
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_is_cut_ends_though_the_broker_does_not_read() {
+        let (near, far) = UnixStream::pair().unwrap();
+        let (sender, _receiver) = over(near, &anonymous_session(Properties::NONE));
+        let cut = sender.cut();
+        // More than the sockets' buffers take.
+        sender.publish(&publication(&[0; 4 << 20]));
+        drop(sender);
+        drop(cut);
+        let mut far = far;
+        let mut read = Vec::new();
+        timeout(LONG, far.read_to_end(&mut read)).await.unwrap().unwrap();
+        assert!(read.len() < 4 << 20, "{}", read.len());
     }
 
     #[tokio::test]

@@ -68,7 +68,9 @@ fn pool(allowlist: &WebhookAllowlist) -> anyhow::Result<Pool> {
         .with_root_certificates(roots)
         .with_no_client_auth();
     let builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
+    // Without a connection kept for the next delivery: one to each host that ever was a webhook's would stay.
     Ok(Client::builder(TokioExecutor::new())
+        .pool_max_idle_per_host(0)
         .build(builder.wrap_connector(Connector::new(allowlist))))
 }
 
