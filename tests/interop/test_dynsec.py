@@ -256,7 +256,7 @@ class DynamicSecurity(unittest.TestCase):
             command = [binary(), "import", "dynamic-security", str(state), "--data", str(data)]
             done, again = (subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S) for _ in range(2))
             self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertIn("4 clients, 2 groups and 3 roles added", done.stdout)
+            self.assertIn("clients: 4, groups: 2, roles: 3", done.stdout)
             self.assertIn("bob has no password that can be verified", done.stdout)
             self.assertNotEqual(again.returncode, 0)
             self.assertIn("Role already exists; nothing was added", again.stderr)

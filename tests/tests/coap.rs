@@ -224,6 +224,16 @@ fn what_is_wrong_is_said() {
     assert_eq!(wildcard.status.code(), Some(2));
     let nobody = run(&["pub", "coap://127.0.0.1:1", "-t", "a", "-m", "x"]);
     assert_eq!(nobody.status.code(), Some(1));
+    // What CoAP does not have is not ignored: somebody might take it for a login.
+    for (more, says) in [
+        (&["-u", "ann", "-P", "x"][..], "-u: coap:// has no login and no encryption; use coaps://"),
+        (&["-i", "x", "-c", "--will-topic", "w"], "-i, -c, --will-topic: CoAP has no sessions"),
+    ] {
+        let refused = run(&[&["pub", &coap, "-t", "a", "-m", "x"], more].concat());
+        assert_eq!(refused.status.code(), Some(2));
+        let error = String::from_utf8_lossy(&refused.stderr);
+        assert!(error.contains(says), "{error}");
+    }
 }
 
 #[test]

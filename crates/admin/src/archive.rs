@@ -202,7 +202,9 @@ fn unpack(file: File, folder: &Path) -> Result<Manifest, RestoreError> {
             .filter(|_| entry.header().entry_type() == EntryType::Regular && is_inside(&path))
             .ok_or_else(|| RestoreError::Damaged(format!("{name:?} is not in its list")))?;
         if *expected != put(entry, &folder.join(&path))? {
-            return Err(RestoreError::Damaged(format!("{name} is not what it was")));
+            return Err(RestoreError::Damaged(format!(
+                "{name} has another checksum than its list says"
+            )));
         }
     }
     match missing.keys().next() {

@@ -82,7 +82,10 @@ fn rejection(reason: ReasonCode) -> String {
             format!("not supported by the broker: {reason}")
         }
         R::NotAuthorized => {
-            format!("the broker refused the publication: {reason}; an access rule denies it")
+            format!(
+                "the broker refused the publication: {reason}; this client may not publish to this topic (of Fulmar, \
+                 `fulmar ctl explain` says why)"
+            )
         }
         _ => format!("the broker refused the publication: {reason}"),
     }

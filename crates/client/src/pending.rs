@@ -52,7 +52,17 @@ pub(crate) async fn make_room(events: &mpsc::Sender<Event>, backlog: &mut VecDeq
 
 /// The transport's error.
 pub(crate) fn lost(error: std::io::Error) -> Error {
-    Error::Lost(error.to_string())
+    // QUIC's says only that the connection was lost, and has the reason as its source.
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(&error);
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    Error::Lost(text.trim_start_matches("connection lost: ").to_owned())
 }
 
 /// Answers everybody that has asked for statistics.
@@ -63,5 +73,22 @@ pub(crate) fn answer_all(
     for ask in asked.drain(..) {
         // The caller may have dropped the future.
         let _ = ask.send(stats);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_connection_says_why() {
+        let lost_to = |error: quinn::ConnectionError| {
+            let read = quinn::ReadError::ConnectionLost(error);
+            lost(std::io::Error::new(std::io::ErrorKind::NotConnected, read)).to_string()
+        };
+        assert_eq!(lost_to(quinn::ConnectionError::TimedOut), "connection lost: timed out");
+        assert_eq!(lost_to(quinn::ConnectionError::Reset), "connection lost: reset by peer");
+        let plain = std::io::Error::new(std::io::ErrorKind::BrokenPipe, "broken pipe");
+        assert_eq!(lost(plain).to_string(), "connection lost: broken pipe");
     }
 }

@@ -74,6 +74,12 @@ impl Folder {
         Ok(BrokerUsers::of(&config, &data, &data.join(DATABASE_FILE)))
     }
 
+    /// The data folder.
+    fn data(&self) -> anyhow::Result<PathBuf> {
+        let given = self.data.clone();
+        given.map_or_else(|| Ok(Config::load(self.config.as_deref())?.data_dir()), Ok)
+    }
+
     fn open(&self, missing: Missing) -> anyhow::Result<Accounts> {
         let config = Config::load(self.config.as_deref())?;
         let data = self.data.clone().unwrap_or_else(|| config.data_dir());
@@ -311,6 +317,10 @@ pub fn user(args: &UserArgs) -> anyhow::Result<()> {
         return args.action.run_without_platform(&users);
     }
     let accounts = args.folder.open(args.action.with_none()?)?;
+    let added = match &args.action {
+        UserAction::Add { name, .. } => Some(format!("added {name} to the platform's users")),
+        _ => None,
+    };
     let command = match &args.action {
         UserAction::Add { name, display_name, admin: server_admin, twin, role } => {
             let role = twin.clone().zip(*role);
@@ -331,7 +341,12 @@ pub fn user(args: &UserArgs) -> anyhow::Result<()> {
             return Ok(());
         }
     };
-    accounts.run(&command).map(drop)
+    accounts.run(&command)?;
+    if let Some(added) = added {
+        let data = args.folder.data()?;
+        eprintln!("{added} in {}", data.display());
+    }
+    Ok(())
 }
 
 fn line(user: &UserSummary) -> String {

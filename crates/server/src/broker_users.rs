@@ -12,6 +12,9 @@ use crate::exit::Usage;
 #[cfg(feature = "admin")]
 use crate::node_users::NodeUsers;
 
+/// What every broker with storage has in its data folder.
+const BROKER_DATABASE: &str = "broker.db";
+
 /// The identity store of a data folder.
 pub(crate) struct BrokerUsers {
     file: PathBuf,
@@ -29,8 +32,11 @@ impl BrokerUsers {
         platform_database: &Path,
     ) -> Option<BrokerUsers> {
         let file = data.join(FILE);
-        // The configuration may not be the server's: what it has created shows what it runs.
-        let only_store = file.is_file() && !platform_database.is_file();
+        // The configuration may not be the server's: what it has created shows what it runs. With PostgreSQL, nothing of
+        // the platform is in the folder.
+        let has_run = file.is_file() || data.join(BROKER_DATABASE).is_file();
+        let in_folder = config.platform.database.0.is_empty();
+        let only_store = has_run && in_folder && !platform_database.is_file();
         let hasher = PasswordHasher::new(config.auth.verifier_iterations());
         #[cfg(feature = "admin")]
         let (node, is_node) = {
@@ -96,6 +102,7 @@ impl BrokerUsers {
         }
         commands.push(Command::CreateClient(client));
         store.apply(commands)?;
+        eprintln!("added {name} to the broker's users in {}", self.file.display());
         Ok(())
     }
 
@@ -150,4 +157,24 @@ pub(crate) fn only_platform(action: &str) -> anyhow::Error {
          `mosquitto_ctrl dynsec`"
     );
     Usage(text).into()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_a_broker_without_the_platform_has_used_has_the_brokers_users() {
+        let folder = tempfile::tempdir().unwrap();
+        let platform = folder.path().join("platform.db");
+        let are_the_brokers =
+            || BrokerUsers::of(&Config::default(), folder.path(), &platform).is_some();
+        // Before the first start, the configuration decides; by default, there is a platform.
+        assert!(!are_the_brokers());
+        std::fs::write(folder.path().join(BROKER_DATABASE), "").unwrap();
+        assert!(are_the_brokers());
+        std::fs::write(&platform, "").unwrap();
+        assert!(!are_the_brokers());
+    }
 }

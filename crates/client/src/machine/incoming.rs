@@ -165,8 +165,14 @@ impl<P, R> Machine<P, R> {
             ReasonCode::BadUserNameOrPassword if self.options.scram => {
                 "; check user name and password, which has to be set again if it was set before the broker had SCRAM"
             }
+            ReasonCode::NotAuthorized if self.options.will.is_some() => {
+                "; check user name and password, and whether this client may publish to the will's topic"
+            }
             ReasonCode::BadUserNameOrPassword | ReasonCode::NotAuthorized => {
                 "; check user name and password"
+            }
+            ReasonCode::ClientIdentifierNotValid => {
+                "; another user may have a session with this client identifier: choose another one"
             }
             ReasonCode::BadAuthenticationMethod if self.options.scram => {
                 "; it does not offer SCRAM-SHA-256 (Fulmar: [auth] scram = true)"

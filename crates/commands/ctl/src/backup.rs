@@ -57,7 +57,7 @@ pub(crate) fn restore(file: &Path, data: Option<&Path>) -> anyhow::Result<()> {
         println!("not in it: {left_out}");
     }
     println!(
-        "The configuration of then is {0}/configuration/fulmar.toml: compare it with yours.\n\
+        "The configuration of that time is {0}/configuration/fulmar.toml: compare it with yours.\n\
          Start the broker: fulmar serve --data {0}",
         data.display()
     );

@@ -116,7 +116,7 @@ fn fill_store(args: &DynamicSecurityArgs) -> anyhow::Result<()> {
         );
     }
     println!(
-        "{} clients, {} groups and {} roles added to {}. A running server sees them within half a second.",
+        "Added to {3}: clients: {0}, groups: {1}, roles: {2}. A running server sees them within half a second.",
         dynsec.clients.len(),
         dynsec.groups.len(),
         dynsec.roles.len(),

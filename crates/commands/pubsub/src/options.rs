@@ -182,10 +182,33 @@ impl Connection {
     /// What coaps:// needs of the options.
     ///
     /// # Errors
-    /// Usage: the password could not be asked for.
+    /// Usage: options that CoAP does not have, or the password could not be asked for.
     pub(super) fn prepare_coap(&self, stdin_taken: bool) -> anyhow::Result<super::coap::Given> {
         if self.auth == SignIn::Scram {
             return Err(Usage("--auth scram: CoAP has no SCRAM; leave it out".to_owned()).into());
+        }
+        // A password may be in the environment for other commands.
+        let secure = [
+            ("-u", self.username.is_some()),
+            ("--cafile", self.cafile.is_some()),
+            ("--cert", self.cert.is_some()),
+        ];
+        if let Some(names) = named(&secure).filter(|_| !super::coap::is_secure(&self.url)) {
+            let text = format!("{names}: coap:// has no login and no encryption; use coaps://");
+            return Err(Usage(text).into());
+        }
+        let of_mqtt = [
+            ("-i", !self.id.is_empty()),
+            ("-c", self.disable_clean_session),
+            ("-x", self.session_expiry.is_some()),
+            ("-D", !self.property.is_empty()),
+            ("--will-topic", self.will_topic.is_some()),
+            ("--fallback", self.fallback.is_some()),
+            ("--persistent-flows", self.persistent_flows),
+        ];
+        if let Some(names) = named(&of_mqtt) {
+            let text = format!("{names}: CoAP has no sessions, wills or properties; leave it out");
+            return Err(Usage(text).into());
         }
         Ok(super::coap::Given {
             username: self.username.clone(),
@@ -209,6 +232,13 @@ impl Connection {
             (None, false) => Trust::Auto,
         }
     }
+}
+
+/// The names of the options that are given; `None` if there are none.
+fn named(options: &[(&'static str, bool)]) -> Option<String> {
+    let given = options.iter().filter(|(_, is_given)| *is_given).map(|(name, _)| *name);
+    let given: Vec<&str> = given.collect();
+    (!given.is_empty()).then(|| given.join(", "))
 }
 
 /// Occurrences of -D out of their words one after the other: only user properties have four.

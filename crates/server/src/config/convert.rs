@@ -415,7 +415,10 @@ fn for_unreadable_file(error: ErrorKind, key: &str, path: &Path) -> String {
         ErrorKind::NotFound if key == "[auth] password_file" => {
             format!("; create it with `fulmar passwd USER --file {path}`")
         }
-        ErrorKind::NotFound => "; create it, or remove the key".to_owned(),
+        ErrorKind::NotFound if key == "[tls] client_ca" => {
+            "; `fulmar cert ca` creates a CA, or leave this setting out".to_owned()
+        }
+        ErrorKind::NotFound => "; create it, or leave this setting out".to_owned(),
         // The owner, because a private key may have no other readers.
         ErrorKind::PermissionDenied => format!(
             "; the server's user must be able to read it: for the service, run `chown fulmar {path}`"
@@ -448,7 +451,7 @@ mod tests {
                 "[auth] password_file",
                 "`fulmar passwd USER --file /etc/fulmar/x`",
             ),
-            (ErrorKind::NotFound, "[upstream] ca_file", "; create it, or remove the key"),
+            (ErrorKind::NotFound, "[upstream] ca_file", "; create it, or leave this setting out"),
             (ErrorKind::PermissionDenied, "[upstream] key", "`chown fulmar /etc/fulmar/x`"),
         ] {
             assert!(hint(error, key).ends_with(expected), "{}", hint(error, key));

@@ -373,6 +373,24 @@ mod tests {
     }
 
     #[test]
+    fn a_variable_with_one_underscore_too_few_is_an_error() {
+        let load = |name: &str, value: &str| {
+            Config::load_with(None, [(name.to_owned(), value.to_owned())].into_iter())
+        };
+        for (name, value, meant) in [
+            ("FULMAR_LISTENERS_MQTT", "[\"127.0.0.1:2883\"]", "FULMAR_LISTENERS__MQTT"),
+            ("FULMAR_SERVER_DATA_DIR", "/x", "FULMAR_SERVER__DATA_DIR"),
+        ] {
+            let error = load(name, value).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains(meant), "{error}");
+        }
+        for (name, value) in [("FULMAR_LOG", "debug"), ("FULMAR_LAB_SAMPLE", "x"), ("FULMAR_", "")]
+        {
+            assert!(load(name, value).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
     fn workers_share_what_may_be_remembered_of_receivers() {
         let config = Config::from_toml("[limits]\nmemory = \"1GB\"\n").unwrap();
         let of = |workers| {

@@ -18,11 +18,15 @@ const PREFIX: &str = "FULMAR_";
 const SEPARATOR: &str = "__";
 
 /// Further texts of serde that are replaced for users.
-const HERE: [(&str, &str); 3] = [
+const HERE: [(&str, &str); 4] = [
     ("expected socket address", "expected ADDRESS:PORT"),
     (
         "invalid socket address syntax",
         "not an ADDRESS:PORT, such as \"127.0.0.1:1883\" or \"[::1]:1883\"; names are not accepted",
+    ),
+    (
+        "wanted string or table",
+        "expected one of the setting's words, in quotes; fulmar.example.toml has them",
     ),
     ("expected a sequence", "expected a list in brackets: [\"...\"]"),
 ];
@@ -49,6 +53,11 @@ pub(super) fn read(
             features::check(&layer, "")
                 .map_err(|error| Usage(format!("environment variable {name}: {error}")))?;
             lay_over(&mut table, layer);
+        } else if let Some(meant) = meant(&name, &value) {
+            let text = format!(
+                "environment variable {name}: is {meant} meant? Section and key have two underscores between them"
+            );
+            return Err(Usage(text).into());
         }
     }
     let config = Config::deserialize_table(&table);
@@ -107,6 +116,17 @@ fn read_variable(name: &str, keys: &[String], text: &str) -> anyhow::Result<Tabl
     }
     let error = first_error.unwrap_or_default();
     Err(Usage(format!("environment variable {name}={text}: {error}")).into())
+}
+
+/// The variable that would be a setting if one of the underscores of this one were two.
+fn meant(name: &str, value: &str) -> Option<String> {
+    let keys = name.strip_prefix(PREFIX)?;
+    keys.match_indices('_').find_map(|(at, _)| {
+        let (section, key) = (&keys[..at], &keys[at + 1..]);
+        let path = [section.to_lowercase(), key.to_lowercase()];
+        read_variable(name, &path, value).ok()?;
+        Some(format!("{PREFIX}{section}{SEPARATOR}{key}"))
+    })
 }
 
 fn lay_over(table: &mut Table, layer: Table) {

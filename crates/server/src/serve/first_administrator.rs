@@ -105,6 +105,8 @@ impl Users {
             #[cfg(feature = "platform")]
             Users::Platform(_) => format!(
                 "Log in with a browser, at the address of the https listener.\n\
+                 It may use the platform's topics only. Users for others: fulmar passwd NAME --file FILE, with [auth] \
+                 password_file = \"FILE\" in the configuration.\n\
                  Create users for devices: fulmar user token --help\n\
                  Change the password: fulmar user passwd {NAME} --data {data}\n"
             ),

@@ -62,7 +62,7 @@ pub(super) fn find(name: &str) -> Option<&'static Known> {
 
 #[rustfmt::skip]
 static OPTIONS: &[Known] = &[
-    known("allow_duplicate_messages", Global, Bool, NotNeeded("clients choose: docs/mqtt.md has overlapping subscriptions")),
+    known("allow_duplicate_messages", Global, Bool, NotNeeded("a client gets a message once, however many of its subscriptions match")),
     known("allow_anonymous", Security, Bool, Translated),
     known("allow_zero_length_clientid", Security, Bool, Always("true", "Fulmar gives such a client an identifier")),
     known("auto_id_prefix", Security, Text, No("Fulmar makes identifiers without a prefix of your choice; do not use it in access rules")),

@@ -78,7 +78,7 @@ impl Parts<'_> {
 
     fn head(&self, text: &mut String, report: &Report) {
         comment(text, &format!("Made by `fulmar import mosquitto {}`.", self.path.display()));
-        comment(text, "All keys, with their defaults: docs/reference/configuration.md.");
+        comment(text, "All keys, with their defaults: docs/reference/settings.md.");
         if !report.notes().is_empty() {
             text.push_str("#\n");
             comment(text, "What was not translated, or works differently:");

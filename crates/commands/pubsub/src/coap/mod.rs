@@ -32,6 +32,11 @@ pub fn is_coap(url: &str) -> bool {
     ["coap://", "coaps://"].iter().any(|scheme| url.to_ascii_lowercase().starts_with(scheme))
 }
 
+/// Whether it is one with DTLS.
+pub fn is_secure(url: &str) -> bool {
+    url.to_ascii_lowercase().starts_with("coaps://")
+}
+
 impl Url {
     /// Parses a URL.
     ///
