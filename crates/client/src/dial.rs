@@ -315,17 +315,31 @@ async fn staggered<T, E, F: Future<Output = Result<T, E>>>(
     }
 }
 
+/// What a server misses in the client's certificate: alerts of TLS by their names, and over QUIC by their numbers.
+pub(crate) fn certificate_hint(reason: &str) -> Option<&'static str> {
+    let about = |words: &[&str]| words.iter().any(|word| reason.contains(word));
+    if about(&["CertificateRequired", "handshake failed: error 116"]) {
+        return Some("; the broker requires a client certificate: give --cert and --key");
+    }
+    about(&["alert: UnknownCA", "handshake failed: error 48"])
+        .then_some("; the broker does not trust the CA of the client's certificate (--cert)")
+}
+
 /// A hint what to try next.
 fn hint(url: &BrokerUrl, reason: &str) -> &'static str {
     let about = |words: &[&str]| words.iter().any(|word| reason.contains(word));
-    if about(&["UnknownIssuer", "UnknownCA", "unknown CA", "BadSignature"]) {
+    if let Some(hint) = certificate_hint(reason) {
+        hint
+    } else if about(&["any known protocol", "NoApplicationProtocol", "error 120"]) {
+        "; is that a port for MQTT over this transport?"
+    } else if about(&["UnknownIssuer", "UnknownCA", "unknown CA", "BadSignature"]) {
         "; give the server's CA with --cafile"
     } else if about(&["NotValidForName", "not valid for name"]) {
         "; use a name in the broker's certificate; if this one is missing there, add it to [tls] names on the \
          broker"
     } else if about(&["refused"]) {
         "; is a broker listening there?"
-    } else if about(&["InvalidContentType"]) {
+    } else if about(&["InvalidContentType", "handshake eof"]) {
         "; is that a port for TLS?"
     } else if about(&["Handshake not finished"]) {
         "; is that a port for WebSocket?"

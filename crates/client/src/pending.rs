@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::api::{Event, PathStats};
+use crate::dial::certificate_hint;
 use crate::dial::{Rival, ServerConnection};
 use crate::error::Error;
 use crate::quic::{Change, QuicConnection};
@@ -62,7 +63,8 @@ pub(crate) fn lost(error: std::io::Error) -> Error {
         }
         source = cause.source();
     }
-    Error::Lost(text.trim_start_matches("connection lost: ").to_owned())
+    let hint = certificate_hint(&text).unwrap_or_default();
+    Error::Lost(text.trim_start_matches("connection lost: ").to_owned() + hint)
 }
 
 /// Answers everybody that has asked for statistics.

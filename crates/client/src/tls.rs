@@ -63,9 +63,12 @@ pub(crate) fn client_config(options: &Options) -> Result<ClientConfig, Error> {
     match &options.certificate {
         None => Ok(builder.with_no_client_auth()),
         Some((chain, key)) => {
-            let chain = fulmar_certs::files::read_chain(chain).map_err(options_error)?;
-            let key = fulmar_certs::files::read_key(key).map_err(options_error)?;
-            builder.with_client_auth_cert(chain, key).map_err(options_error)
+            let certificates = fulmar_certs::files::read_chain(chain).map_err(options_error)?;
+            let secret = fulmar_certs::files::read_key(key).map_err(options_error)?;
+            builder.with_client_auth_cert(certificates, secret).map_err(|error| {
+                let (chain, key) = (chain.display(), key.display());
+                Error::Options(format!("certificate {chain} and key {key}: {error}"))
+            })
         }
     }
 }
