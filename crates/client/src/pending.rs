@@ -6,8 +6,7 @@ use std::collections::VecDeque;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::api::{Event, PathStats};
-use crate::dial::certificate_hint;
-use crate::dial::{Rival, ServerConnection};
+use crate::dial::{Rival, ServerConnection, certificate_hint};
 use crate::error::Error;
 use crate::quic::{Change, QuicConnection};
 
