@@ -78,6 +78,17 @@ fn finding(url: &BrokerUrl, step: Step) -> Finding {
                 "check that {host} is up (ping {host}), and allow TCP port {port} in the firewalls on the path"
             ),
         ),
+        Step::Handshake(reason) | Step::Mqtt(reason)
+            if reason.contains("requires a client certificate") =>
+        {
+            Finding::warning(
+                CHECK,
+                format!("{url} requires a client certificate, and doctor has none"),
+                format!(
+                    "try it with one: fulmar sub {url} --cert FILE --key FILE -t '$SYS/#' -C 1"
+                ),
+            )
+        }
         Step::Handshake(reason) => Finding::problem(
             CHECK,
             format!("TCP reaches {url}, but a client does not connect: {reason}"),
