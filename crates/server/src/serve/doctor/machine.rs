@@ -2,6 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
 use super::facts::{Clock, Facts};
 use crate::serve::check::finding::Finding;
 
@@ -26,7 +29,9 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
 fn clock(facts: &Facts) -> Option<Finding> {
     const CHECK: &str = "clock";
     let since = facts.now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let set = format!("{} s since 1970", since.as_secs());
+    let utc = OffsetDateTime::from(facts.now).replace_nanosecond(0).ok();
+    let utc = utc.and_then(|utc| utc.format(&Rfc3339).ok());
+    let set = utc.unwrap_or_else(|| format!("{} s since 1970", since.as_secs()));
     if since < WRITTEN {
         let text = set + ": it is not set, and every certificate seems to begin in the future";
         let next = "timedatectl set-ntp true, or on a machine without a clock wait for the time in the service (After=time-sync.target)";
