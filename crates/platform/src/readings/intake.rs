@@ -143,7 +143,9 @@ pub(crate) fn take(db: &Db, sender: &Sender, new: &NewReading) -> Result<Outcome
     for rival in &rivals {
         readings::set_conflict(db, twin, new.id, *rival)?;
     }
-    readings::update_meter(db, twin, &new.meter, sender.now)?;
+    if !flags.contains(&Flag::Future) {
+        readings::update_meter(db, twin, &new.meter, sender.now)?;
+    }
     let status = if rivals.is_empty() { Status::Stored } else { Status::Conflict };
     Ok(Outcome { status, detail: None, lists })
 }
