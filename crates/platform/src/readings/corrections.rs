@@ -20,7 +20,7 @@ use crate::paging;
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, Page, json, open_number};
 use crate::role::Deed;
-use crate::store::{Db, corrections, readings, work_lists};
+use crate::store::{Db, corrections, meters, readings, work_lists};
 use crate::text::{Name, Text};
 use crate::time::Time;
 
@@ -146,8 +146,11 @@ fn flags(
         Flag::Superseded | Flag::NotOnList => true,
     };
     let mut flags: Vec<Flag> = known.flags.iter().copied().filter(stays).collect();
-    if is_corrected && corrections::is_backwards(db, twin, known)? {
-        flags.push(Flag::Backwards);
+    if is_corrected {
+        let meter = meters::get(db, twin, &known.meter, Time::now())?;
+        let can_show = meter.is_none_or(|meter| meter.can_show(known.value, &known.unit));
+        flags.extend(corrections::is_backwards(db, twin, known)?.then_some(Flag::Backwards));
+        flags.extend((!can_show).then_some(Flag::Implausible));
     }
     flags.extend(known.original.is_some().then_some(Flag::Corrected));
     flags.extend(withdrawn.then_some(Flag::Withdrawn));

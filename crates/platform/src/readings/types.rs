@@ -39,7 +39,7 @@ pub(crate) struct NewReading {
 }
 
 words! {
-    /// What is to be known of a reading.
+    /// Something notable about a reading.
     Flag {
         /// Another device read something else for the same work list.
         Conflict = "conflict",
@@ -49,11 +49,11 @@ words! {
         Corrected = "corrected",
         /// It does not count: it was withdrawn.
         Withdrawn = "withdrawn",
-        /// Outside the expected range.
+        /// Outside the meter's expected range, or more digits than its register has, or negative where that cannot be.
         Implausible = "implausible",
         /// Less than the meter showed before.
         Backwards = "backwards",
-        /// Taken later than it came, by the clocks.
+        /// Its time was more than an hour ahead of the server's clock: it does not count until that is corrected.
         Future = "future",
         /// Its meter is not on the work list it names.
         NotOnList = "not_on_list",

@@ -207,7 +207,7 @@ pub(crate) fn reading(id: u128, meter: &str, at: &str, value: f64) -> Value {
     json!({"id": uuid::Uuid::from_u128(id), "meter": meter, "at": at, "value": value, "method": "manual"})
 }
 
-/// The time in so many seconds.
+/// The time `ahead_s` seconds from now.
 pub(crate) fn now(ahead_s: i64) -> String {
     let now = time::OffsetDateTime::now_utc() + time::Duration::seconds(ahead_s);
     let (date, (hour, minute, second)) = (now.date(), now.to_hms());
