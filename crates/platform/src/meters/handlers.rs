@@ -137,7 +137,7 @@ pub(crate) async fn add(
     body: Unread<Import<NewMeter>>,
 ) -> Answer {
     member.may(Deed::Manage)?;
-    let import = body.read().await?;
+    let import = body.read_import().await?;
     match import {
         Import::One(new) => {
             let meter = app.store.write(move |db| add_one(db, &member.twin, &new)).await?;
