@@ -50,27 +50,28 @@ impl LimitedRouter {
         B::Error: Into<axum::BoxError>,
     {
         let request = Drained::within(request);
+        let errors = Errors::of(request.uri().path());
         let max = self.limits.max_body_bytes;
         if content_length(&request).is_some_and(|bytes| bytes > max as u64) {
-            return text_response(StatusCode::PAYLOAD_TOO_LARGE, "the body is too large");
+            return errors.response(StatusCode::PAYLOAD_TOO_LARGE, "the body is too large");
         }
         let account = self.knows.as_ref().and_then(|knows| knows.account(request.headers()));
         let share = self.bodies.share(address.ip(), account, activity);
         if !request.body().is_end_stream() && share.charge_headers(request.headers()).is_err() {
-            return self.no_room(address);
+            return self.no_room(address, errors);
         }
         let mut request = request.map(|body| Body::new(share.count(Limited::new(body, max))));
         request.extensions_mut().insert(ConnectInfo(address));
         let answer = self.router.clone().call(request);
         let answer = tokio::time::timeout(self.limits.request_timeout, answer).await;
         if share.is_refused() {
-            return self.no_room(address);
+            return self.no_room(address, errors);
         }
         match answer {
             Ok(Ok(response)) => {
                 response.map(|body| watched(body, self.limits.request_timeout, activity))
             }
-            Err(_) => text_response(StatusCode::SERVICE_UNAVAILABLE, "this took too long"),
+            Err(_) => errors.response(StatusCode::SERVICE_UNAVAILABLE, "this took too long"),
         }
     }
 
@@ -86,14 +87,38 @@ impl LimitedRouter {
         }
     }
 
-    fn no_room(&self, address: SocketAddr) -> Response<Body> {
+    fn no_room(&self, address: SocketAddr, errors: Errors) -> Response<Body> {
         self.count_refusal(address);
-        let mut response = text_response(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "too much is being sent at once; try again",
-        );
+        let text = "too much is being sent at once; try again";
+        let mut response = errors.response(StatusCode::SERVICE_UNAVAILABLE, text);
         response.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER_S.into());
         response
+    }
+}
+
+/// The form of errors at a path.
+#[derive(Clone, Copy)]
+pub(crate) enum Errors {
+    /// A line of text.
+    Text,
+    /// A problem (RFC 9457), as all errors of APIs.
+    Problem,
+}
+
+impl Errors {
+    pub(crate) fn of(path: &str) -> Errors {
+        if path.starts_with("/api/") { Errors::Problem } else { Errors::Text }
+    }
+
+    /// An error response; `text` needs no escapes in JSON.
+    pub(crate) fn response(self, status: StatusCode, text: &'static str) -> Response<Body> {
+        let Errors::Problem = self else { return text_response(status, text) };
+        let (number, title) = (status.as_u16(), status.canonical_reason().unwrap_or_default());
+        let problem = format!(
+            r#"{{"type":"about:blank","title":"{title}","status":{number},"detail":"{text}"}}"#
+        );
+        let kind = [(header::CONTENT_TYPE, "application/problem+json")];
+        (status, kind, problem).into_response()
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::connection_slots::{Activity, ConnectionSlots};
 use crate::host_header;
-use crate::limited_router::{LimitedRouter, text_response};
+use crate::limited_router::{Errors, LimitedRouter};
 use crate::websocket;
 
 /// What the connections of one address share: the router, and where MQTT goes.
@@ -77,7 +77,8 @@ impl RequestHandler {
     {
         if early && !is_safe(request.method()) {
             self.router.metrics.early_refused.fetch_add(1, Relaxed);
-            return text_response(StatusCode::TOO_EARLY, "send this again after the handshake");
+            let text = "send this again after the handshake";
+            return Errors::of(request.uri().path()).response(StatusCode::TOO_EARLY, text);
         }
         if let Some(refusal) = host_header::refuse_ambiguous(&request) {
             return refusal;

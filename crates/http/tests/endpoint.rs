@@ -126,6 +126,7 @@ fn router() -> Router {
         .route("/", get(|| async { "hello" }))
         .route("/echo", post(|body: Bytes| async { body }))
         .route("/never", get(std::future::pending::<()>))
+        .route("/api/never", get(std::future::pending::<()>))
         .route("/large", get(|| async { Bytes::from_owner(Large::new()) }))
 }
 
@@ -408,6 +409,22 @@ async fn answered<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, bytes: &str)
     // A reset because of unread data also counts as closed.
     stream.read_to_end(&mut answers).await.ok();
     String::from_utf8_lossy(&answers).into_owned()
+}
+
+#[tokio::test]
+async fn apis_get_problems_and_other_paths_a_line_of_text() {
+    let site = start_impatient(Duration::from_secs(1));
+    let large = format!("content-length: {}\r\n", MAX_BODY_BYTES + 1);
+    for (request, status, length) in
+        [("POST /api/any", 413, &*large), ("GET /api/never", 503, ""), ("POST /echo", 413, &large)]
+    {
+        let head = format!("{request} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{length}\r\n");
+        let answer = answered(site.dial_tcp(b"http/1.1").await, &head).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+        let is_problem = answer.contains("content-type: application/problem+json\r\n")
+            && answer.contains(&format!("\"status\":{status},\"detail\":\""));
+        assert_eq!(is_problem, request.contains("/api/"), "{answer}");
+    }
 }
 
 #[tokio::test]

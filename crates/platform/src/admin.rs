@@ -367,10 +367,18 @@ impl Admin {
     /// Removes an account, which ends its sessions; what it sent stays.
     ///
     /// # Errors
-    /// There is no such account.
+    /// There is no such account, or it is the only admin of the server.
     pub fn remove_user(&self, user: &str) -> Result<(), Error> {
         let user = user.to_owned();
-        self.change(move |db| found(accounts::remove(db, &user)?, "user"))
+        self.change(move |db| {
+            if accounts::is_only_server_admin(db, &user)? {
+                return Err(Problem::conflict(format!(
+                    "{user} is the only admin of the server: create another one first, with \
+                     `fulmar user add NAME --admin`"
+                )));
+            }
+            found(accounts::remove(db, &user)?, "user")
+        })
     }
 
     /// All accounts, by name.

@@ -6,16 +6,19 @@
 use std::borrow::Cow;
 use std::error::Error;
 use std::fmt::Formatter;
+use std::iter::successors;
 use std::marker::PhantomData;
 
 use axum::body::{Bytes, to_bytes};
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequest, FromRequestParts, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use http_body_util::LengthLimitError;
-use serde::de::{DeserializeOwned, IgnoredAny, SeqAccess, Visitor};
+use serde::de::{self, DeserializeOwned, IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
+use serde_path_to_error::{Path, Segment};
 
 use crate::in_hand::InHand;
 use crate::problem::Problem;
@@ -54,17 +57,30 @@ impl<S: Send + Sync, T> FromRequest<S> for Unread<T> {
 impl<T: DeserializeOwned> Unread<T> {
     /// Reads it when it is its turn, which lasts until it is answered.
     pub(crate) async fn read(self) -> Result<T, Problem> {
+        object(&self.bytes().await?)
+    }
+}
+
+impl<T: DeserializeOwned> Unread<Import<T>> {
+    /// The same of an import.
+    pub(crate) async fn read_import(self) -> Result<Import<T>, Problem> {
+        import(&self.bytes().await?)
+    }
+}
+
+impl<T> Unread<T> {
+    async fn bytes(self) -> Result<Bytes, Problem> {
         let in_hand = self.0.extensions().get::<InHand>().cloned();
         let bytes = json_bytes(self.0, usize::MAX).await?;
         if let Some(in_hand) = in_hand {
             in_hand.turn().await?;
         }
-        parse(&bytes)
+        Ok(bytes)
     }
 }
 
 async fn json<T: DeserializeOwned>(request: Request, max_bytes: usize) -> Result<T, Problem> {
-    parse(&json_bytes(request, max_bytes).await?)
+    object(&json_bytes(request, max_bytes).await?)
 }
 
 async fn json_bytes(request: Request, max_bytes: usize) -> Result<Bytes, Problem> {
@@ -95,18 +111,65 @@ fn is_json(headers: &HeaderMap) -> bool {
     kind.is_some_and(|kind| kind.eq_ignore_ascii_case("application/json"))
 }
 
+/// Reads a JSON object.
+fn object<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    refuse_list(bytes)?;
+    parse(bytes)
+}
+
+/// Serde takes a list for the members of a struct in their order, which would find fault with the first of them.
+fn refuse_list(json: &[u8]) -> Result<(), Problem> {
+    if json.trim_ascii_start().first() == Some(&b'[') {
+        return Err(Problem::invalid_whole(NOT_AN_OBJECT));
+    }
+    Ok(())
+}
+
 /// Reads JSON; an error names the place.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
-    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let (path, inner) = (error.path().to_string(), error.inner());
-        match inner.classify() {
-            serde_json::error::Category::Data => Problem::invalid(path, inner.to_string()),
-            _ => Problem::malformed(format!("the body is not JSON: {inner}")),
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|error: PathError<_>| {
+        match error.inner().classify() {
+            serde_json::error::Category::Data => invalid_json(&error),
+            _ => Problem::malformed(format!("the body is not JSON: {}", error.inner())),
         }
     })?;
     json.end().map_err(|error| Problem::malformed(format!("the body is not JSON: {error}")))?;
     Ok(value)
+}
+
+type PathError<E> = serde_path_to_error::Error<E>;
+
+/// What is wrong, without where that is in the text: the field says it, and an item's sender does not know the text.
+fn invalid_json(error: &PathError<serde_json::Error>) -> Problem {
+    let inner = error.inner();
+    let text = inner.to_string();
+    let position = format!(" at line {} column {}", inner.line(), inner.column());
+    invalid(error.path(), text.strip_suffix(&position).unwrap_or(&text))
+}
+
+fn invalid(path: &Path, text: &str) -> Problem {
+    let detail = plain(text);
+    if path.iter().all(|segment| matches!(segment, Segment::Unknown)) {
+        Problem::invalid_whole(detail)
+    } else {
+        Problem::invalid(path.to_string(), detail)
+    }
+}
+
+const NOT_AN_OBJECT: &str = "expected an object";
+
+/// What serde says, without the names of our types.
+fn plain(text: &str) -> &str {
+    let wants_struct =
+        text.rsplit_once(", expected ").is_some_and(|(_, wanted)| wanted.starts_with("struct "));
+    if wants_struct {
+        NOT_AN_OBJECT
+    } else if text.starts_with("UUID parsing failed: ") {
+        "expected a UUID"
+    } else {
+        text
+    }
 }
 
 /// What stands behind the question mark.
@@ -117,9 +180,15 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         let query = Query::<T>::try_from_uri(&parts.uri);
-        query
-            .map(|Query(query)| Params(query))
-            .map_err(|rejection| Problem::invalid("query", rejection.body_text()))
+        query.map(|Query(query)| Params(query)).map_err(|rejection| invalid_query(&rejection))
+    }
+}
+
+fn invalid_query(rejection: &QueryRejection) -> Problem {
+    let mut causes = successors(rejection.source(), |&error| error.source());
+    match causes.find_map(|error| error.downcast_ref::<PathError<de::value::Error>>()) {
+        Some(error) => invalid(error.path(), &error.inner().to_string()),
+        None => Problem::invalid_whole(rejection.body_text()),
     }
 }
 
@@ -129,20 +198,13 @@ pub(crate) enum Import<T> {
     Many(Vec<Each<T>>),
 }
 
-impl<'de, T: DeserializeOwned> Deserialize<'de> for Import<T> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Import<T>, D::Error> {
-        use serde::de::Error as _;
-        let raw = <&RawValue>::deserialize(from)?.get();
-        let has_items = serde_json::from_str(raw).is_ok_and(|HasItems { items }| items.is_some());
-        if has_items {
-            let many: Many<T> = serde_json::from_str(raw).map_err(D::Error::custom)?;
-            return Ok(Import::Many(many.items));
-        }
-        let one = understand(raw);
-        let explain = |error: PathError| {
-            D::Error::custom(format!("{}: {}", error.path(), without_position(error.inner())))
-        };
-        one.map(|one| Import::One(Box::new(one))).map_err(explain)
+/// Reads one item or many.
+pub(crate) fn import<T: DeserializeOwned>(bytes: &[u8]) -> Result<Import<T>, Problem> {
+    let has_items = serde_json::from_slice(bytes).is_ok_and(|HasItems { items }| items.is_some());
+    if has_items {
+        object(bytes).map(|Many { items }| Import::Many(items))
+    } else {
+        object(bytes).map(|one| Import::One(Box::new(one)))
     }
 }
 
@@ -189,11 +251,11 @@ where
     from.deserialize_seq(First::<T, MAX>(PhantomData))
 }
 
-type PathError = serde_path_to_error::Error<serde_json::Error>;
-
-/// Reads JSON; an error names the place.
-fn understand<T: DeserializeOwned>(json: &str) -> Result<T, PathError> {
-    serde_path_to_error::deserialize(&mut serde_json::Deserializer::from_str(json))
+/// Reads an object; an error names the place in it.
+fn understand<T: DeserializeOwned>(json: &str) -> Result<T, Problem> {
+    refuse_list(json.as_bytes())?;
+    let mut json = serde_json::Deserializer::from_str(json);
+    serde_path_to_error::deserialize(&mut json).map_err(|error| invalid_json(&error))
 }
 
 /// One of several things sent together, each with an outcome of its own: what is wrong with one does
@@ -211,18 +273,8 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for Each<T> {
         let raw = <&RawValue>::deserialize(from)?.get();
         let id = serde_json::from_str(raw).ok().and_then(|HasId { id }| id);
         let id = id.filter(|id| id.len() <= 64).map(Cow::into_owned);
-        let item = understand(raw).map_err(|error| {
-            Problem::invalid(error.path().to_string(), without_position(error.inner()))
-        });
-        Ok(Each { id, item })
+        Ok(Each { id, item: understand(raw) })
     }
-}
-
-/// What is wrong, without where that is in the item's text: the sender knows the item, but not that text.
-fn without_position(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    let position = format!(" at line {} column {}", error.line(), error.column());
-    text.strip_suffix(&position).unwrap_or(&text).to_owned()
 }
 
 /// An item's identifier.

@@ -64,7 +64,7 @@ pub(crate) async fn put(
     let id = id_of(&id)?;
     let bytes = extract::bytes(request, MAX_PHOTO_BYTES).await?;
     let kind = kind_of(&bytes)
-        .ok_or_else(|| Problem::media_type("a photo is image/jpeg, image/png or image/webp"))?;
+        .ok_or_else(|| Problem::media_type("the content is not a JPEG, PNG or WebP image"))?;
     let (twin, account, length) = (member.twin.clone(), member.name().clone(), bytes.len() as u64);
     let size = length as f64;
     app.photo_bytes.take_many(account.clone(), size, Instant::now()).map_err(|retry_after_s| {

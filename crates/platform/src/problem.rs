@@ -64,10 +64,14 @@ impl Problem {
     /// It is understood, but a value cannot be taken.
     pub(crate) fn invalid(field: impl Into<String>, detail: impl Into<String>) -> Problem {
         let (field, detail) = (field.into(), detail.into());
-        let mut problem =
-            Problem::new(StatusCode::UNPROCESSABLE_ENTITY, format!("{field}: {detail}"));
+        let mut problem = Problem::invalid_whole(format!("{field}: {detail}"));
         problem.errors.push(Fault { field, detail });
         problem
+    }
+
+    /// It cannot be taken for a reason that is not a single value's.
+    pub(crate) fn invalid_whole(detail: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
     }
 
     /// The caller is unknown (401).

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use axum::body::{Body, Bytes};
 use axum::http::Request;
 use common::{PASSWORD, World};
+use fulmar_platform::UserToAdd;
 use futures_util::stream;
 use serde_json::{Value, json};
 
@@ -95,6 +96,41 @@ async fn admins_manage_their_twins_users() {
     assert_eq!(others.status, 404);
     world.good(&admin, "DELETE", "/api/v1/north/user/eve", Value::Null).await;
     assert_eq!(world.get(&eve, "/api/v1/north").await.status, 404);
+}
+
+#[tokio::test]
+async fn a_twins_only_admin_stays_until_there_is_another() {
+    let world = World::new();
+    let (root, admin) = (world.log_in("root").await, world.log_in("north-admin").await);
+    let own = "/api/v1/north/user/north-admin";
+    let office = json!({"role": "office"});
+    for (method, body) in [("PATCH", &office), ("DELETE", &Value::Null)] {
+        let refused = world.call(&admin, method, own, body).await;
+        assert_eq!(refused.status, 409, "{method}");
+        assert_eq!(
+            refused.json["detail"],
+            "this would leave the twin without an administrator; make another one first"
+        );
+    }
+    assert_eq!(world.get(&admin, "/api/v1/session").await.json["user"]["role"], "admin");
+    let same = json!({"role": "admin"});
+    world.good(&admin, "PATCH", own, same.clone()).await;
+    world.good(&admin, "PATCH", "/api/v1/north/user/north-viewer", same).await;
+    world.good(&admin, "DELETE", own, Value::Null).await;
+    // The server's admin can make another one at any time.
+    world.good(&root, "PATCH", "/api/v1/north/user/north-viewer", office).await;
+    world.good(&root, "DELETE", "/api/v1/north/user/north-viewer", Value::Null).await;
+}
+
+#[test]
+fn the_servers_only_admin_is_not_removed() {
+    let world = World::new();
+    let refused = world.admin().remove_user("root").unwrap_err().to_string();
+    assert!(refused.contains("`fulmar user add NAME --admin`"), "{refused}");
+    let second = UserToAdd { name: "vera", display_name: None, server_admin: true, role: None };
+    world.admin().add_user(&second, PASSWORD).unwrap();
+    world.admin().remove_user("root").unwrap();
+    assert!(world.admin().users().unwrap().iter().all(|user| user.name != "root"));
 }
 
 #[tokio::test]

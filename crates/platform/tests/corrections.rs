@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{World, reading};
+use common::{World, now, reading};
 use serde_json::{Value, json};
 
 const BASE: &str = "/api/v1/north";
@@ -44,12 +44,6 @@ async fn list_of(world: &World, office: &str, meters: &[&str]) -> String {
 
 async fn done(world: &World, office: &str, list: &str) -> Value {
     world.get(office, &format!("{BASE}/work_list/{list}")).await.json["done"].clone()
-}
-
-fn now(ahead_s: i64) -> String {
-    let now = time::OffsetDateTime::now_utc() + time::Duration::seconds(ahead_s);
-    let (date, (hour, minute, second)) = (now.date(), now.to_hms());
-    format!("{date}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
 #[tokio::test]
@@ -248,4 +242,82 @@ async fn readings_for_no_list_do_the_open_work_of_lists() {
     assert_eq!(done(&world, &office, &list).await, 1);
     send(&world, &office, vec![reading(4, "m2", &now(3), 20.0)]).await;
     assert_eq!(done(&world, &office, &list).await, 2);
+}
+
+#[tokio::test]
+async fn a_clock_far_ahead_leaves_a_meters_checks_as_they_are() {
+    let world = World::new();
+    let office = world.log_in("north-office").await;
+    meters(&world, &office, &["m1"]).await;
+    let meter = format!("{BASE}/meter/m1");
+    let flags = async |number| {
+        let path = format!("{BASE}/reading/{}", id(number));
+        world.get(&office, &path).await.json["flags"].clone()
+    };
+    let sent = vec![
+        reading(1, "m1", "2026-11-01T00:00:00Z", 100.0),
+        reading(2, "m1", "2026-11-03T00:00:00Z", 110.0),
+    ];
+    send(&world, &office, sent).await;
+    let expected = json!({"expected": {"low": 110.0, "high": 130.0}});
+    world.good(&office, "PATCH", &meter, expected.clone()).await;
+    send(&world, &office, vec![reading(3, "m1", "2126-11-04T00:00:00Z", 120.0)]).await;
+    assert_eq!(flags(3).await, json!(["future"]));
+    let shown = world.get(&office, &meter).await.json;
+    assert_eq!(shown["last"]["value"], json!(110.0));
+    assert_eq!(shown["expected"], expected["expected"], "the next reading is still to come");
+    send(&world, &office, vec![reading(4, "m1", "2026-11-04T00:00:00Z", 900.0)]).await;
+    assert_eq!(flags(4).await, json!(["implausible"]));
+    send(&world, &office, vec![reading(5, "m1", "2026-11-05T00:00:00Z", 12.0)]).await;
+    assert_eq!(flags(5).await, json!(["backwards", "implausible"]));
+    send(&world, &office, vec![reading(6, "m1", "2026-11-06T00:00:00Z", 13.0)]).await;
+
+    // Its value alone says nothing of its time.
+    let path = format!("{BASE}/reading/{}", id(3));
+    let typed = json!({"value": 13.5, "reason": "a digit too much"});
+    let typed = world.good(&office, "PATCH", &path, typed).await;
+    assert_eq!(typed["flags"], json!(["future", "corrected"]));
+    assert_eq!(world.get(&office, &meter).await.json["last"]["value"], json!(13.0));
+    let dated = json!({"at": "2026-11-07T00:00:00Z", "reason": "the clock was a century ahead"});
+    let dated = world.good(&office, "PATCH", &path, dated).await;
+    assert_eq!(dated["flags"], json!(["corrected"]));
+    assert_eq!(world.get(&office, &meter).await.json["last"]["value"], json!(13.5));
+}
+
+#[tokio::test]
+async fn a_reading_from_the_future_counts_when_its_time_is_corrected() {
+    let world = World::new();
+    let (office, reader) = (world.log_in("north-office").await, world.log_in("north-reader").await);
+    meters(&world, &office, &["m1"]).await;
+    let open = json!({"name": "Monday", "assignee": "north-reader", "meters": ["m1"]});
+    let open = world.good(&office, "POST", &format!("{BASE}/work_list"), open).await;
+    let list = open["id"].as_str().unwrap();
+    let mut other = reading(1, "m1", "2026-11-01T00:00:00Z", 10.0);
+    send(&world, &reader, vec![other.clone(), reading(2, "m1", "2126-11-02T00:00:00Z", 20.0)])
+        .await;
+    // What happens to another reading does not make this one count.
+    let path = format!("{BASE}/reading/{}", id(1));
+    let change = json!({"value": 11.0, "reason": "misread"});
+    world.good(&office, "PATCH", &path, change).await;
+    assert_eq!(done(&world, &office, list).await, 0);
+    let path = format!("{BASE}/reading/{}", id(2));
+    let change = json!({"at": now(2), "reason": "the phone's clock was wrong"});
+    world.good(&office, "PATCH", &path, change).await;
+    assert_eq!(done(&world, &office, list).await, 1);
+    let again = json!({"withdrawn": true, "reason": "the wrong meter"});
+    world.good(&office, "PATCH", &path, again).await;
+    assert_eq!(done(&world, &office, list).await, 0);
+    let back = json!({"withdrawn": false, "reason": "the right one"});
+    world.good(&office, "PATCH", &path, back).await;
+    assert_eq!(done(&world, &office, list).await, 1);
+
+    // Of two for a list, that with a time is shown.
+    (other["id"], other["at"], other["work_list"]) =
+        (json!(id(3)), json!("2126-11-03T00:00:00Z"), json!(list));
+    send(&world, &reader, vec![other]).await;
+    let full = world.get(&office, &format!("{BASE}/work_list/{list}")).await.json;
+    assert_eq!(full["tasks"][0]["reading"]["id"], id(2).as_str());
+    let progress = world.get(&office, &format!("{BASE}/report/progress")).await.json;
+    let newest = progress["items"][0]["last_reading_at"].as_str().unwrap();
+    assert!(newest.starts_with("20") && !newest.starts_with("2126"), "{newest}");
 }

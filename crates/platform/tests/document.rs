@@ -191,3 +191,98 @@ async fn words_in_the_document_are_those_in_answers() {
     let states = &schemas["MeterState"]["enum"];
     assert_eq!(*states, json!(["ok", "missed", "leak_suspected"]));
 }
+
+/// The sentence, and the field that it is about.
+fn told(answer: &Value) -> (&str, Option<&str>) {
+    (answer["detail"].as_str().unwrap(), answer["errors"][0]["field"].as_str())
+}
+
+#[tokio::test]
+async fn errors_name_what_is_wrong_in_the_words_of_the_api() {
+    let world = World::new();
+    let office = world.log_in("north-office").await;
+    let rule = |change: Value| {
+        let mut rule = json!({"name": "n", "severity": "info", "quantity": "co2"});
+        rule.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        rule
+    };
+    for (path, body, detail, field) in [
+        (
+            "meter",
+            json!({"medium": "beer"}),
+            "medium: unknown variant `beer`, expected one of `water`, `warm_water`, `heat`, `gas`, `electricity`, `other`",
+            Some("medium"),
+        ),
+        (
+            "meter",
+            json!({"items": 5}),
+            "items: invalid type: integer `5`, expected a list",
+            Some("items"),
+        ),
+        ("meter", json!([]), "expected an object", None),
+        ("reading", json!([]), "expected an object", None),
+        ("reading", json!([{"id": 1}]), "expected an object", None),
+        ("reading", json!("one"), "expected an object", None),
+        ("reading", json!({}), "missing field `items`", None),
+        ("work_list", json!({"name": "n", "meters": [""]}), "", Some("meters[0]")),
+        (
+            "alert_rule",
+            rule(json!({"above": 5, "clear": 6})),
+            "clear: expected a value at or below `above`",
+            Some("clear"),
+        ),
+        (
+            "alert_rule",
+            rule(json!({"below": 5, "clear": 4})),
+            "clear: expected a value at or above `below`",
+            Some("clear"),
+        ),
+    ] {
+        let answer = world.call(&office, "POST", &format!("/api/v1/north/{path}"), &body).await;
+        assert_eq!(answer.status, 422, "{path} {body}: {}", answer.json);
+        let (said, about) = told(&answer.json);
+        assert!(said == detail || detail.is_empty(), "{path} {body}: {said}");
+        assert_eq!(about, field, "{path} {body}: {said}");
+    }
+    let items = json!({"items": [
+        {"meter": "m"},
+        {"id": "x", "meter": "m"},
+        7,
+        ["a list"],
+        {"id": uuid::Uuid::nil(), "meter": "m", "at": "now", "value": 1, "method": "manual"},
+    ]});
+    let sent = world.good(&office, "POST", "/api/v1/north/reading", items).await;
+    let details: Vec<&str> =
+        sent["results"].as_array().unwrap().iter().map(|r| r["detail"].as_str().unwrap()).collect();
+    let expected = [
+        "missing field `id`",
+        "id: expected a UUID",
+        "expected an object",
+        "expected an object",
+        "at: expected a time such as 2026-11-21T12:00:00Z (RFC 3339)",
+    ];
+    assert_eq!(details, expected);
+    for (query, detail, field) in [
+        (
+            "meter/m/consumption?from=yesterday",
+            "from: expected a time such as 2026-11-21T12:00:00Z (RFC 3339)",
+            Some("from"),
+        ),
+        (
+            "series?device=x&quantity=co2&step=never",
+            "step: expected auto, raw or 1 to 31622400 seconds",
+            Some("step"),
+        ),
+        ("series?quantity=co2", "missing field `device`", None),
+        ("reading?work_list=5", "work_list: expected a UUID", Some("work_list")),
+    ] {
+        let answer = world.get(&office, &format!("/api/v1/north/{query}")).await;
+        assert_eq!((answer.status, told(&answer.json)), (422, (detail, field)), "{query}");
+    }
+    let request = Request::put(format!("/api/v1/north/photo/{}", uuid::Uuid::nil()));
+    let request = request.header("authorization", format!("Bearer {office}"));
+    let request = request.header("content-type", "image/jpeg").body(Body::from("a,b\n")).unwrap();
+    let answer = world.send(request).await;
+    let expected = "the content is not a JPEG, PNG or WebP image";
+    assert_eq!((answer.status, told(&answer.json).0), (415, expected));
+}

@@ -178,3 +178,42 @@ async fn a_reader_sees_own_and_unassigned_lists_only() {
         (&json!("unreachable"), &json!("dog"))
     );
 }
+
+#[tokio::test]
+async fn values_that_a_register_cannot_show_are_flagged() {
+    let world = World::new();
+    let office = world.log_in("north-office").await;
+    let meters = json!({"items": [
+        {"id": "cold", "register_digits": 5},
+        {"id": "warm", "medium": "warm_water"},
+        {"id": "solar", "medium": "electricity", "register_digits": 6},
+    ]});
+    world.good(&office, "POST", "/api/v1/north/meter", meters).await;
+    let cases = [
+        ("cold", -1.5, "m3", true),
+        ("cold", 100_000.0, "m3", true),
+        ("cold", 99_999.999, "m3", false),
+        ("warm", -0.001, "m3", true),
+        ("solar", -20.0, "kWh", false),
+        ("solar", -1_000_000.0, "kWh", true),
+        // The register's digits are those of its own unit.
+        ("cold", 1_182_000.0, "l", false),
+    ];
+    for (number, (meter, value, unit, flagged)) in (1..).zip(cases) {
+        // Each older than the one before, so that nothing is compared with it.
+        let at = format!("2026-11-{:02}T10:00:00Z", 20 - number);
+        let mut item = reading(number, meter, &at, value);
+        item["unit"] = json!(unit);
+        world.good(&office, "POST", "/api/v1/north/reading", json!({"items": [item]})).await;
+        let path = format!("/api/v1/north/reading/{}", uuid::Uuid::from_u128(number));
+        let flags = world.get(&office, &path).await.json["flags"].clone();
+        let expected = if flagged { json!(["implausible"]) } else { json!([]) };
+        assert_eq!(flags, expected, "{meter} {value} {unit}");
+    }
+    let path = format!("/api/v1/north/reading/{}", uuid::Uuid::from_u128(4));
+    for (value, flags) in [(-2.0, json!(["implausible", "corrected"])), (2.0, json!(["corrected"]))]
+    {
+        let change = json!({"value": value, "reason": "misread"});
+        assert_eq!(world.good(&office, "PATCH", &path, change).await["flags"], flags, "{value}");
+    }
+}

@@ -3,7 +3,7 @@
 use fulmar_mqtt_fuzz::heap;
 use serde::de::DeserializeOwned;
 
-use crate::extract::{Each, Import, parse};
+use crate::extract::{Each, Import, import as import_of, parse};
 use crate::frames::types::NewFrame;
 use crate::measurements::NewMeasurement;
 use crate::meters::NewMeter;
@@ -25,12 +25,12 @@ pub fn body(data: &[u8]) {
         1 => items::<NewMeasurement>(text, |one| is_bounded(&one.device) && one.value.is_finite()),
         2 => items::<NewReading>(text, |one| is_bounded(&one.meter) && one.value.abs() <= 1e12),
         3 => items::<NewFrame>(text, |one| (2..=1200).contains(&one.hex.chars().count())),
-        _ => drop(read::<NewMeter>(text)),
+        _ => drop(read(text, parse::<NewMeter>)),
     }
 }
 
 fn import(text: &[u8]) {
-    match read::<Import<NewMeter>>(text) {
+    match read(text, import_of::<NewMeter>) {
         Some(Import::One(meter)) => assert!(is_good(&meter), "{meter:?}"),
         Some(Import::Many(items)) => check(text, &items, is_good),
         None => {}
@@ -38,7 +38,7 @@ fn import(text: &[u8]) {
 }
 
 fn items<T: DeserializeOwned>(text: &[u8], is_good: fn(&T) -> bool) {
-    if let Some(items) = read::<Vec<Each<T>>>(text) {
+    if let Some(items) = read(text, parse::<Vec<Each<T>>>) {
         check(text, &items, is_good);
     }
 }
@@ -67,8 +67,8 @@ fn is_bounded(name: &str) -> bool {
     (1..=64).contains(&name.len()) && name.is_ascii()
 }
 
-fn read<T: DeserializeOwned>(text: &[u8]) -> Option<T> {
-    let (read, used) = heap::measure(|| parse::<T>(text));
+fn read<T>(text: &[u8], parse: fn(&[u8]) -> Result<T, Problem>) -> Option<T> {
+    let (read, used) = heap::measure(|| parse(text));
     assert!(used.peak_bytes <= MAX_HEAP_BYTES + MAX_HEAP_PER_BYTE * text.len(), "{used:?}");
     read.inspect_err(|problem| is_explained(problem, text)).ok()
 }

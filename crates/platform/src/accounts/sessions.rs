@@ -202,7 +202,9 @@ pub(crate) async fn log_out(State(app): State<App>, caller: Caller) -> Answer {
     end(&app, caller).await
 }
 
-/// Log out, as the study's app does
+/// Log out at a twin's path
+///
+/// The same as `DELETE /session`, for the meter-reading app.
 #[utoipa::path(delete, path = "/{twin}/session", tag = "session",
     params(("twin" = Name, Path)), responses((status = 204)))]
 pub(crate) async fn log_out_of_twin(State(app): State<App>, member: Member) -> Answer {

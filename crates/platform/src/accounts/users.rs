@@ -19,6 +19,7 @@ use crate::extract::Body;
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, Page, done, json};
 use crate::role::{Deed, Role};
+use crate::store::Db;
 use crate::store::accounts::{self, AccountRow};
 use crate::text::{Line, Name, Text};
 use crate::time::Time;
@@ -92,6 +93,8 @@ pub(crate) async fn add(
 }
 
 /// Change a user's role
+///
+/// The twin's only admin cannot get another role (409), unless an admin of the server gives it.
 #[utoipa::path(patch, path = "/{twin}/user/{name}", tag = "users",
     params(("twin" = Name, Path), ("name" = Name, Path)), request_body = UserChange,
     responses((status = 200, body = TwinUser)))]
@@ -106,24 +109,39 @@ pub(crate) async fn change(
     if !account.roles.contains_key(&member.twin) {
         return Err(Problem::not_found("user"));
     }
-    let (twin, role) = (member.twin, change.role);
-    app.change_roster(move |db| Ok(accounts::set_role(db, &twin, &name, role)?)).await?;
+    let role = change.role;
+    app.change_roster(move |db| {
+        accounts::set_role(db, &member.twin, &name, role)?;
+        check_admin_left(db, &member)
+    })
+    .await?;
     let (name, display_name) = (account.name.clone(), account.display_name.clone());
     json(StatusCode::OK, &TwinUser { name, display_name, role })
 }
 
 /// Remove a user from the twin
+///
+/// The twin's only admin cannot be removed (409), except by an admin of the server.
 #[utoipa::path(delete, path = "/{twin}/user/{name}", tag = "users",
     params(("twin" = Name, Path), ("name" = Name, Path)), responses((status = 204)))]
 pub(crate) async fn remove(State(app): State<App>, member: Member, Ids([name]): Ids<1>) -> Answer {
     member.may(Deed::Administer)?;
     app.change_roster(move |db| {
-        if accounts::remove_member(db, &member.twin, &name)? {
-            Ok(())
-        } else {
-            Err(Problem::not_found("user"))
+        if !accounts::remove_member(db, &member.twin, &name)? {
+            return Err(Problem::not_found("user"));
         }
+        check_admin_left(db, &member)
     })
     .await?;
     done()
+}
+
+/// Refuses a change after which nobody could manage the twin's users; an admin of the server still can.
+fn check_admin_left(db: &Db, member: &Member) -> Result<(), Problem> {
+    if member.caller.account.server_admin || accounts::has_admin(db, &member.twin)? {
+        return Ok(());
+    }
+    Err(Problem::conflict(
+        "this would leave the twin without an administrator; make another one first",
+    ))
 }

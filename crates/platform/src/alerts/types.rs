@@ -216,17 +216,18 @@ impl Rule {
         if self.silent_s.is_none() && self.quantity.is_none() {
             return Err(Problem::invalid("quantity", "expected a quantity"));
         }
-        let wrong_side = match (self.above, self.below, self.clear) {
-            (Some(above), _, Some(clear)) => clear > above,
-            (_, Some(below), Some(clear)) => clear < below,
-            (None, None, Some(_)) => true,
-            _ => false,
+        let wanted = match (self.above, self.below, self.clear) {
+            (Some(above), _, Some(clear)) if clear > above => {
+                Some("expected a value at or below `above`")
+            }
+            (_, Some(below), Some(clear)) if clear < below => {
+                Some("expected a value at or above `below`")
+            }
+            (None, None, Some(_)) => Some("only a rule with `above` or `below` has this value"),
+            _ => None,
         };
-        if wrong_side {
-            return Err(Problem::invalid(
-                "clear",
-                "expected a value on the right side of the limit",
-            ));
+        if let Some(wanted) = wanted {
+            return Err(Problem::invalid("clear", wanted));
         }
         for (field, seconds, range) in [
             ("for_s", Some(self.for_s), 0..=MAX_RULE_S),

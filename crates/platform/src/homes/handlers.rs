@@ -107,7 +107,7 @@ pub(crate) async fn add(
     body: Unread<Import<NewHome>>,
 ) -> Answer {
     member.may(Deed::Manage)?;
-    let import = body.read().await?;
+    let import = body.read_import().await?;
     match import {
         Import::One(new) => {
             let home = app.store.write(move |db| {

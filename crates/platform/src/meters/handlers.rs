@@ -137,7 +137,7 @@ pub(crate) async fn add(
     body: Unread<Import<NewMeter>>,
 ) -> Answer {
     member.may(Deed::Manage)?;
-    let import = body.read().await?;
+    let import = body.read_import().await?;
     match import {
         Import::One(new) => {
             let meter = app.store.write(move |db| add_one(db, &member.twin, &new)).await?;
@@ -219,6 +219,7 @@ pub(crate) struct MeterChange {
     #[schema(value_type = Option<Line>)]
     street: Option<Option<Line>>,
     unit: Option<Text<1, 16>>,
+    /// Digits of its register before the decimal point.
     #[schema(minimum = 1, maximum = 12)]
     register_digits: Option<u8>,
     #[serde(default, deserialize_with = "given")]

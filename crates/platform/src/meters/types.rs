@@ -104,6 +104,11 @@ impl Medium {
             Medium::Water | Medium::WarmWater | Medium::Gas | Medium::Other => "m3",
         }
     }
+
+    /// Whether its meters may show a negative value: electricity may be the balance of a home that generates some.
+    fn may_be_negative(self) -> bool {
+        matches!(self, Medium::Electricity | Medium::Other)
+    }
 }
 
 /// A wireless M-Bus address: manufacturer, number and, where they are known, version and type, as
@@ -224,14 +229,14 @@ pub(crate) struct Meter {
     pub(crate) street: Option<String>,
     /// Its unit, such as `m3` or `kWh`.
     pub(crate) unit: String,
-    /// Digits of its register.
+    /// Digits of its register before the decimal point.
     pub(crate) register_digits: u8,
     /// Whether it has a radio.
     pub(crate) radio: bool,
     /// Whether the server has its key.
     pub(crate) has_key: bool,
     pub(crate) note: Option<String>,
-    /// The plausible range of its next value, if it is known.
+    /// The plausible range of its next value, if it is known. One that was set holds until the next reading.
     pub(crate) expected: Option<Expected>,
     pub(crate) last: Option<LastReading>,
     pub(crate) state: MeterState,
@@ -242,6 +247,13 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
+    /// Whether its register can show this: with a sign only for some media, and no more digits than it has. Those of
+    /// another unit than the meter's are not known.
+    pub(crate) fn can_show(&self, value: f64, unit: &str) -> bool {
+        let fits = unit != self.unit || value.abs() < 10_f64.powi(self.register_digits.into());
+        fits && (value >= 0.0 || self.medium.may_be_negative())
+    }
+
     /// Keeps only what a receiver needs to recognize meters.
     pub(crate) fn strip(&mut self) {
         (self.serial, self.place, self.street, self.note) = (None, None, None, None);
@@ -262,10 +274,11 @@ pub(crate) struct NewMeter {
     pub(crate) place: Option<Place>,
     pub(crate) street: Option<Line>,
     pub(crate) unit: Option<Text<1, 16>>,
-    /// Digits of its register.
+    /// Digits of its register before the decimal point.
     #[schema(minimum = 1, maximum = 12)]
     pub(crate) register_digits: Option<u8>,
     pub(crate) note: Option<Note>,
+    /// The plausible range of its next value; the next reading clears it.
     pub(crate) expected: Option<Expected>,
 }
 

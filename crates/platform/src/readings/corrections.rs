@@ -14,12 +14,13 @@ use super::types::{Action, Change, Flag, Original, ReadingChange};
 use crate::accounts::caller::{Ids, Member};
 use crate::app::App;
 use crate::extract::{Body, Params};
+use crate::meters::Method;
 use crate::number::Amount;
 use crate::paging;
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, Page, json, open_number};
 use crate::role::Deed;
-use crate::store::{Db, corrections, readings, work_lists};
+use crate::store::{Db, corrections, meters, readings, work_lists};
 use crate::text::{Name, Text};
 use crate::time::Time;
 
@@ -101,30 +102,55 @@ fn apply(
     let mut touched = vec![reading.id];
     touched.extend(end_conflicts(db, twin, reading, after.value, withdrawn)?);
     let known = existing(db, twin, reading.id)?;
-    readings::set_flags(db, twin, reading.id, &flags(db, twin, &known, is_corrected, withdrawn)?)?;
+    let flags = flags(db, twin, reading, &known, withdrawn)?;
+    readings::set_flags(db, twin, reading.id, &flags)?;
     readings::update_meter(db, twin, &reading.meter, now)?;
-    let lists = work_lists::recount(db, twin, &reading.meter)?;
+    let mut lists = Vec::new();
+    if reading.flags.contains(&Flag::Future) && !flags.contains(&Flag::Future) && !withdrawn {
+        lists = complete_work(db, twin, &known)?;
+    }
+    lists.extend(work_lists::recount(db, twin, &reading.meter)?);
     let changed = touched.into_iter().map(|id| existing(db, twin, id));
     Ok((changed.collect::<Result<_, _>>()?, lists))
 }
 
-/// What is to be known of the reading now. What looked wrong about the old value says nothing of the new one.
+/// Completes the open work of lists, as the reading would have if its time had been right when it came. Lists of other
+/// readers stay open as they would have, except for the radio.
+fn complete_work(db: &Db, twin: &Name, reading: &Reading) -> Result<Vec<Uuid>, Problem> {
+    if reading.work_list.is_some() {
+        return Ok(Vec::new());
+    }
+    let only = (reading.method != Method::Radio).then_some(&reading.reader);
+    let lists = work_lists::tick(db, twin, &reading.meter, reading.at, only)?;
+    if let Some(first) = lists.first() {
+        readings::set_work_list(db, twin, reading.id, *first)?;
+    }
+    Ok(lists)
+}
+
+/// The flags of the reading now. What looked wrong about the old value says nothing of the new one, and the same of
+/// times.
 fn flags(
     db: &Db,
     twin: &Name,
+    before: &Reading,
     known: &Reading,
-    is_corrected: bool,
     withdrawn: bool,
 ) -> Result<Vec<Flag>, Problem> {
+    let is_corrected = (known.value, known.at) != (before.value, before.at);
     let stays = |flag: &Flag| match flag {
-        Flag::Implausible | Flag::Backwards | Flag::Future => !is_corrected,
+        Flag::Implausible | Flag::Backwards => !is_corrected,
+        Flag::Future => known.at == before.at,
         Flag::Conflict => !known.conflict_with.is_empty(),
         Flag::Corrected | Flag::Withdrawn => false,
         Flag::Superseded | Flag::NotOnList => true,
     };
     let mut flags: Vec<Flag> = known.flags.iter().copied().filter(stays).collect();
-    if is_corrected && corrections::is_backwards(db, twin, known)? {
-        flags.push(Flag::Backwards);
+    if is_corrected {
+        let meter = meters::get(db, twin, &known.meter, Time::now())?;
+        let can_show = meter.is_none_or(|meter| meter.can_show(known.value, &known.unit));
+        flags.extend(corrections::is_backwards(db, twin, known)?.then_some(Flag::Backwards));
+        flags.extend((!can_show).then_some(Flag::Implausible));
     }
     flags.extend(known.original.is_some().then_some(Flag::Corrected));
     flags.extend(withdrawn.then_some(Flag::Withdrawn));

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::types::Flag;
 use super::{NewReading, ReadingResult, Status};
 use crate::extract::Each;
-use crate::meters::Method;
+use crate::meters::{Expected, Meter, Method};
 use crate::problem::Problem;
 use crate::store::readings::{self, Row};
 use crate::store::{Db, meters, work_lists};
@@ -99,7 +99,8 @@ pub(crate) fn take(db: &Db, sender: &Sender, new: &NewReading) -> Result<Outcome
     if let Some(known) = readings::same(db, twin, new, &sender.reader)? {
         return Ok(Outcome::duplicate(Some(format!("the same as {known}"))));
     }
-    let mut flags = flags(&meter, new, sender.now);
+    let unit = new.unit.as_ref().map_or(meter.unit.as_str(), |unit| unit);
+    let mut flags = flags(&meter, new, unit, sender.now);
     let mut lists = Vec::new();
     if let Some(list) = new.work_list {
         let visible =
@@ -127,7 +128,6 @@ pub(crate) fn take(db: &Db, sender: &Sender, new: &NewReading) -> Result<Outcome
     if !rivals.is_empty() {
         flags.push(Flag::Conflict);
     }
-    let unit = new.unit.as_ref().map_or(meter.unit.as_str(), |unit| unit);
     readings::insert(
         db,
         &Row {
@@ -143,7 +143,9 @@ pub(crate) fn take(db: &Db, sender: &Sender, new: &NewReading) -> Result<Outcome
     for rival in &rivals {
         readings::set_conflict(db, twin, new.id, *rival)?;
     }
-    readings::update_meter(db, twin, &new.meter, sender.now)?;
+    if !flags.contains(&Flag::Future) {
+        readings::update_meter(db, twin, &new.meter, sender.now)?;
+    }
     let status = if rivals.is_empty() { Status::Stored } else { Status::Conflict };
     Ok(Outcome { status, detail: None, lists })
 }
@@ -153,7 +155,7 @@ pub(crate) fn is_future(at: Time, now: Time) -> bool {
     at > now.plus_ms(AHEAD_MS)
 }
 
-fn flags(meter: &crate::meters::Meter, new: &NewReading, now: Time) -> Vec<Flag> {
+fn flags(meter: &Meter, new: &NewReading, unit: &str, now: Time) -> Vec<Flag> {
     let mut flags = Vec::new();
     if is_future(new.at, now) {
         flags.push(Flag::Future);
@@ -163,9 +165,9 @@ fn flags(meter: &crate::meters::Meter, new: &NewReading, now: Time) -> Vec<Flag>
         flags.push(Flag::Backwards);
     }
     let newest = meter.last.as_ref().is_none_or(|last| last.at <= new.at);
-    let outside =
-        |expected: crate::meters::Expected| new.value < expected.low || new.value > expected.high;
-    if newest && meter.expected.is_some_and(outside) {
+    let outside = |expected: Expected| new.value < expected.low || new.value > expected.high;
+    let unexpected = newest && meter.expected.is_some_and(outside);
+    if unexpected || !meter.can_show(*new.value, unit) {
         flags.push(Flag::Implausible);
     }
     flags

@@ -11,10 +11,10 @@ use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
 use crate::text::{Name, Note, Text};
 use crate::time::Time;
 
-/// A reading that is sent. Members a [`Reading`] has besides are the server's, and passed over.
+/// A reading that is sent. The server sets the other members of a `Reading`, and ignores them here.
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
 pub(crate) struct NewReading {
-    /// Made by who took it. What is sent again under it is stored once.
+    /// Chosen by the sender. A reading that is sent again under the same id is stored once.
     pub(crate) id: Uuid,
     pub(crate) meter: Name,
     /// When it was taken.
@@ -30,7 +30,7 @@ pub(crate) struct NewReading {
     pub(crate) place: Option<Place>,
     pub(crate) rssi_dbm: Option<Rssi>,
     pub(crate) note: Option<Note>,
-    /// Whether who took it confirmed a value that is not plausible.
+    /// Whether the sender confirmed a value that looks implausible.
     #[serde(default)]
     pub(crate) implausible_confirmed: bool,
     pub(crate) work_list: Option<Uuid>,
@@ -39,7 +39,7 @@ pub(crate) struct NewReading {
 }
 
 words! {
-    /// What is to be known of a reading.
+    /// Something notable about a reading.
     Flag {
         /// Another device read something else for the same work list.
         Conflict = "conflict",
@@ -49,11 +49,11 @@ words! {
         Corrected = "corrected",
         /// It does not count: it was withdrawn.
         Withdrawn = "withdrawn",
-        /// Outside the expected range.
+        /// Outside the meter's expected range, or more digits than its register has, or negative where that cannot be.
         Implausible = "implausible",
         /// Less than the meter showed before.
         Backwards = "backwards",
-        /// Taken later than it came, by the clocks.
+        /// Its time was more than an hour ahead of the server's clock: it does not count until that is corrected.
         Future = "future",
         /// Its meter is not on the work list it names.
         NotOnList = "not_on_list",
@@ -87,7 +87,7 @@ pub(crate) struct Original {
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct Change {
     pub(crate) action: Action,
-    /// Whose account did it.
+    /// The account that did it.
     pub(crate) by: Name,
     pub(crate) at: Time,
     /// Why; null where a conflict was decided.
@@ -122,10 +122,10 @@ pub(crate) struct Reading {
     pub(crate) note: Option<String>,
     pub(crate) implausible_confirmed: bool,
     pub(crate) work_list: Option<Uuid>,
-    /// Whose account sent it.
+    /// The account that sent it.
     pub(crate) reader: Name,
     pub(crate) device: Option<Name>,
-    /// When the server had it.
+    /// When the server received it.
     pub(crate) received_at: Time,
     /// Readings it is in conflict with.
     pub(crate) conflict_with: Vec<Uuid>,

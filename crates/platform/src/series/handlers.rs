@@ -55,7 +55,7 @@ impl<'de> Deserialize<'de> for Step {
             "auto" => Ok(Step::Auto),
             "raw" => Ok(Step::Raw),
             _ => seconds().map(Step::Seconds).ok_or_else(|| {
-                serde::de::Error::custom("step: expected auto, raw or 1 to 31622400 seconds")
+                serde::de::Error::custom("expected auto, raw or 1 to 31622400 seconds")
             }),
         }
     }

@@ -43,6 +43,22 @@ pub(crate) fn all(db: &Db) -> Result<Vec<AccountRow>> {
     rows.collect()
 }
 
+/// Whether this is the only account that is an admin of the server.
+pub(crate) fn is_only_server_admin(db: &Db, name: &str) -> Result<bool> {
+    let mut rows = db.prepare_cached(
+        "SELECT 1 FROM account a WHERE a.name = ?1 AND a.server_admin = ?2
+         AND NOT EXISTS (SELECT 1 FROM account b WHERE b.name <> a.name AND b.server_admin = ?2)",
+    )?;
+    rows.exists(params![name, true])
+}
+
+/// Whether a member of the twin has the role `admin`.
+pub(crate) fn has_admin(db: &Db, twin: &str) -> Result<bool> {
+    let mut rows =
+        db.prepare_cached("SELECT 1 FROM member WHERE twin = ?1 AND role = ?2 LIMIT 1")?;
+    rows.exists(params![twin, Role::Admin])
+}
+
 /// Twin, account, role.
 pub(crate) fn members(db: &Db) -> Result<Vec<(Name, Name, Role)>> {
     let mut rows = db.prepare_cached("SELECT twin, account, role FROM member")?;

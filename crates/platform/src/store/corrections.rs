@@ -4,6 +4,7 @@ use uuid::Uuid;
 
 use super::Db;
 use super::filter::Filter;
+use super::readings::IN_TIME;
 use super::sql::{Result, ToSql, params, params_from_iter};
 use crate::readings::Reading;
 use crate::readings::types::{Action, Change, Original, ReadingChange};
@@ -55,10 +56,11 @@ pub(crate) fn set(db: &Db, twin: &str, id: Uuid, after: &Original) -> Result<()>
 
 /// Whether the meter showed more than this before, by its valid readings.
 pub(crate) fn is_backwards(db: &Db, twin: &str, reading: &Reading) -> Result<bool> {
-    let mut rows = db.prepare_cached(
-        "SELECT value FROM reading WHERE twin = ?1 AND meter = ?2 AND at < ?3 AND holds = 1 AND id <> ?4
-         ORDER BY at DESC, seq DESC LIMIT 1",
-    )?;
+    let sql = format!(
+        "SELECT value FROM reading r WHERE twin = ?1 AND meter = ?2 AND at < ?3 AND holds = 1 AND {IN_TIME} AND id <> ?4
+         ORDER BY at DESC, seq DESC LIMIT 1"
+    );
+    let mut rows = db.prepare_cached(&sql)?;
     let values = params![twin, reading.meter, reading.at, reading.id.to_string()];
     let before = rows.query_map(values, |row| row.get::<f64>(0))?.next().transpose()?;
     Ok(before.is_some_and(|before| reading.value < before))

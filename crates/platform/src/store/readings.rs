@@ -44,6 +44,8 @@ const COLUMNS: &str = "r.id, r.meter, r.at, r.value, r.unit, r.method, r.photo, 
     r.implausible_confirmed, r.work_list, r.reader, r.device, r.received_at, r.flags,
     (SELECT string_agg(c.other, ' ' ORDER BY c.other) FROM reading_conflict c WHERE c.twin = r.twin AND c.reading = r.id),
     r.seq, r.revision, r.sent_value, r.sent_at, k.action, k.changed_by, k.changed_at, k.reason";
+/// Whether reading `r` was not in the future when it came: the time of one that was is unknown until it is corrected.
+pub(super) const IN_TIME: &str = "' ' || r.flags || ' ' NOT LIKE '% future %'";
 /// With the last entry of each reading's audit trail.
 const FROM: &str = "FROM reading r LEFT JOIN reading_change k ON k.seq = r.last_change";
 
@@ -235,6 +237,12 @@ pub(crate) fn set_flags(db: &Db, twin: &str, id: Uuid, flags: &[Flag]) -> Result
     update.execute(params![twin, id.to_string(), words(flags), holds, contested]).map(drop)
 }
 
+/// Sets the list whose entry the reading completes.
+pub(crate) fn set_work_list(db: &Db, twin: &str, id: Uuid, list: Uuid) -> Result<()> {
+    let sql = "UPDATE reading SET work_list = ?3 WHERE twin = ?1 AND id = ?2";
+    db.execute(sql, params![twin, id.to_string(), list.to_string()]).map(drop)
+}
+
 /// Records a conflict of two readings, in both.
 pub(crate) fn set_conflict(db: &Db, twin: &str, one: Uuid, other: Uuid) -> Result<()> {
     let mut insert = db.prepare_cached(
@@ -267,23 +275,23 @@ pub(crate) fn clear_conflicts(db: &Db, twin: &str, id: Uuid) -> Result<()> {
 /// Updates the meter's first and last reading, and whether its flow pauses, after a reading was added or changed.
 ///
 /// The rate of consumption counts from the first reading that is not above the last one: a meter that starts again
-/// has been exchanged.
+/// has been exchanged. Readings from the future do not count: nothing could be compared with them for years.
 pub(crate) fn update_meter(db: &Db, twin: &str, meter: &str, now: Time) -> Result<()> {
-    let mut update = db.prepare_cached(
+    let sql = format!(
         "UPDATE meter SET (last_value, last_at, last_method) =
              (SELECT value, at, method FROM reading r WHERE r.twin = ?1 AND r.meter = ?2
-                 AND r.holds = 1 ORDER BY at DESC, seq DESC LIMIT 1)
-         WHERE twin = ?1 AND id = ?2",
-    )?;
-    update.execute(params![twin, meter])?;
-    let mut update = db.prepare_cached(
+                 AND r.holds = 1 AND {IN_TIME} ORDER BY at DESC, seq DESC LIMIT 1)
+         WHERE twin = ?1 AND id = ?2"
+    );
+    db.prepare_cached(&sql)?.execute(params![twin, meter])?;
+    let sql = format!(
         "UPDATE meter SET (first_value, first_at) =
-             (SELECT value, at FROM reading r WHERE r.twin = ?1 AND r.meter = ?2 AND r.holds = 1
+             (SELECT value, at FROM reading r WHERE r.twin = ?1 AND r.meter = ?2 AND r.holds = 1 AND {IN_TIME}
                  AND r.value <= meter.last_value AND r.at >= meter.last_at - ?3 ORDER BY at, seq LIMIT 1),
              expected_low = NULL, expected_high = NULL, revision = revision + 1, changed_at = ?4
-         WHERE twin = ?1 AND id = ?2",
-    )?;
-    update.execute(params![twin, meter, RATE_OVER_MS, now])?;
+         WHERE twin = ?1 AND id = ?2"
+    );
+    db.prepare_cached(&sql)?.execute(params![twin, meter, RATE_OVER_MS, now])?;
     reports::note_flow(db, twin, meter)
 }
 

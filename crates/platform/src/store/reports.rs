@@ -2,6 +2,7 @@
 
 use uuid::Uuid;
 
+use super::readings::IN_TIME;
 use super::sql::{OptionalExtension as _, Result, Row, params};
 use super::{Db, meters, work_lists};
 use crate::meters::Meter;
@@ -17,20 +18,20 @@ fn sample(row: &Row<'_>) -> Result<Sample> {
 
 /// The meter's newest reading at or before `at`.
 pub(crate) fn newest_until(db: &Db, twin: &str, meter: &str, at: Time) -> Result<Option<Sample>> {
-    let mut rows = db.prepare_cached(
-        "SELECT at, value FROM reading WHERE twin = ?1 AND meter = ?2 AND at <= ?3
-         AND holds = 1 ORDER BY at DESC, seq DESC LIMIT 1",
-    )?;
-    rows.query_row(params![twin, meter, at], sample).optional()
+    let sql = format!(
+        "SELECT at, value FROM reading r WHERE twin = ?1 AND meter = ?2 AND at <= ?3
+         AND holds = 1 AND {IN_TIME} ORDER BY at DESC, seq DESC LIMIT 1"
+    );
+    db.prepare_cached(&sql)?.query_row(params![twin, meter, at], sample).optional()
 }
 
 /// The meter's oldest reading at or after `at`.
 pub(crate) fn oldest_from(db: &Db, twin: &str, meter: &str, at: Time) -> Result<Option<Sample>> {
-    let mut rows = db.prepare_cached(
-        "SELECT at, value FROM reading WHERE twin = ?1 AND meter = ?2 AND at >= ?3
-         AND holds = 1 ORDER BY at, seq LIMIT 1",
-    )?;
-    rows.query_row(params![twin, meter, at], sample).optional()
+    let sql = format!(
+        "SELECT at, value FROM reading r WHERE twin = ?1 AND meter = ?2 AND at >= ?3
+         AND holds = 1 AND {IN_TIME} ORDER BY at, seq LIMIT 1"
+    );
+    db.prepare_cached(&sql)?.query_row(params![twin, meter, at], sample).optional()
 }
 
 /// The meter's flow up to its last reading, if continuous; only for water.
@@ -150,12 +151,13 @@ pub(crate) fn progress(
         meters::MISSED
     );
     let mut missed = db.prepare_cached(&missed)?;
-    let mut readings = db.prepare_cached(
+    let readings = format!(
         "SELECT count(DISTINCT CASE WHEN EXISTS (SELECT 1 FROM reading_conflict c
                                                  WHERE c.twin = r.twin AND c.reading = r.id)
-                               THEN r.meter END), max(r.at)
-         FROM reading r WHERE r.twin = ?1 AND r.work_list = ?2",
-    )?;
+                               THEN r.meter END), max(CASE WHEN {IN_TIME} THEN r.at END)
+         FROM reading r WHERE r.twin = ?1 AND r.work_list = ?2"
+    );
+    let mut readings = db.prepare_cached(&readings)?;
     let lists = work_lists::list(db, twin, &query, limit)?.into_iter();
     let detailed = lists.map(|(list, number)| {
         let id = list.id.to_string();

@@ -3,6 +3,7 @@
 use uuid::Uuid;
 
 use super::filter::Filter;
+use super::readings::IN_TIME;
 use super::sql::{OptionalExtension as _, Result, params, params_from_iter};
 use super::{Db, meters, readings};
 use crate::text::Name;
@@ -78,14 +79,14 @@ pub(crate) fn list(
     rows.collect()
 }
 
-/// The list's meters, with the newest reading for the list that holds.
+/// The list's meters, with the newest reading for the list that holds; one from the future only if there is no other.
 pub(crate) fn tasks(db: &Db, twin: &str, list: Uuid, now: Time) -> Result<Vec<Task>> {
     let at = meters::COLUMN_COUNT;
     let sql = format!(
         "SELECT {}, k.state, k.note,
              (SELECT r.id FROM reading r WHERE r.twin = k.twin AND r.work_list = k.work_list
                  AND r.meter = k.meter AND r.holds = 1
-              ORDER BY r.at DESC, r.seq DESC LIMIT 1)
+              ORDER BY {IN_TIME} DESC, r.at DESC, r.seq DESC LIMIT 1)
          FROM task k JOIN meter m ON m.twin = k.twin AND m.id = k.meter
          WHERE k.twin = ?2 AND k.work_list = ?3 ORDER BY k.place",
         meters::COLUMNS
@@ -215,7 +216,7 @@ pub(crate) fn tick(
 pub(crate) fn recount(db: &Db, twin: &str, meter: &str) -> Result<Vec<Uuid>> {
     const HELD: &str = "EXISTS (SELECT 1 FROM reading r WHERE r.twin = t.twin AND r.meter = t.meter AND r.holds = 1
          AND (r.work_list = t.work_list";
-    let lost = format!("t.state = 'read' AND NOT {HELD} OR r.at >= w.created_at))");
+    let lost = format!("t.state = 'read' AND NOT {HELD} OR r.at >= w.created_at AND {IN_TIME}))");
     let won = format!("t.state = 'open' AND {HELD}))");
     let mut changed = Vec::new();
     for (state, condition) in [("open", lost), ("read", won)] {

@@ -206,3 +206,10 @@ fn add(admin: &Admin, name: &str, server_admin: bool, role: Option<(&str, Role)>
 pub(crate) fn reading(id: u128, meter: &str, at: &str, value: f64) -> Value {
     json!({"id": uuid::Uuid::from_u128(id), "meter": meter, "at": at, "value": value, "method": "manual"})
 }
+
+/// The time `ahead_s` seconds from now.
+pub(crate) fn now(ahead_s: i64) -> String {
+    let now = time::OffsetDateTime::now_utc() + time::Duration::seconds(ahead_s);
+    let (date, (hour, minute, second)) = (now.date(), now.to_hms());
+    format!("{date}T{hour:02}:{minute:02}:{second:02}Z")
+}
