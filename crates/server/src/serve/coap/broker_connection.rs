@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use bytes::Bytes;
 use fulmar_broker::Peer;
@@ -20,8 +22,6 @@ use crate::serve::local_client::{self, LocalReceiver, LocalSender};
 const RECEIVE_MAXIMUM: u16 = 256;
 /// Publications that may wait for their acknowledgement; above this, peers are asked to try again later.
 const MAX_IN_FLIGHT: usize = 1024;
-/// Payload bytes of unacknowledged publications.
-const MAX_IN_FLIGHT_BYTES: usize = 16 << 20;
 /// All requests that may wait, including those that end a subscription. Identifiers have 16 bits.
 const MAX_WAITING: usize = 1 << 15;
 
@@ -49,9 +49,36 @@ pub(super) struct Publication<'a> {
     pub(super) retain: bool,
 }
 
+/// Payload bytes of all users' unacknowledged publications: while the broker delays its clients, they wait here. Clones
+/// share them.
+#[derive(Clone, Debug)]
+pub(super) struct InFlight(Arc<(AtomicUsize, usize)>);
+
+impl InFlight {
+    /// At most this many bytes, of which a user may have half; a single publication may always be larger.
+    pub(super) fn new(most: usize) -> InFlight {
+        InFlight(Arc::new((AtomicUsize::new(0), most)))
+    }
+
+    fn has_room(&self, own: usize, bytes: usize) -> bool {
+        let (all, most) = &*self.0;
+        own == 0 && all.load(Relaxed) < *most
+            || own + bytes <= most / 2 && all.load(Relaxed) + bytes <= *most
+    }
+
+    fn add(&self, bytes: usize) {
+        self.0.0.fetch_add(bytes, Relaxed);
+    }
+
+    fn remove(&self, bytes: usize) {
+        self.0.0.fetch_sub(bytes, Relaxed);
+    }
+}
+
 /// An MQTT connection to the broker in this process. Dropping it ends the connection.
 pub(super) struct BrokerConnection {
     sender: LocalSender,
+    in_flight: InFlight,
     /// Requests that wait for an answer by packet identifier, with their bytes.
     waiting: BTreeMap<PacketId, (RequestId, usize)>,
     waiting_bytes: usize,
@@ -69,6 +96,7 @@ impl BrokerConnection {
     /// There are no file descriptors left, or the broker is ending.
     pub(super) fn open<N: Clone + Send + 'static>(
         handoff: &Handoff,
+        in_flight: &InFlight,
         peer: Peer,
         owner: N,
         events: mpsc::Sender<(N, BrokerEvent)>,
@@ -78,12 +106,13 @@ impl BrokerConnection {
         let connect = local_client::anonymous_session(properties.as_properties());
         let (sender, receiver) = local_client::open(handoff, peer, &connect)?;
         tokio::spawn(read(receiver, owner, events));
-        Ok(BrokerConnection::new(sender))
+        Ok(BrokerConnection::new(sender, in_flight.clone()))
     }
 
-    fn new(sender: LocalSender) -> BrokerConnection {
+    fn new(sender: LocalSender, in_flight: InFlight) -> BrokerConnection {
         BrokerConnection {
             sender,
+            in_flight,
             waiting: BTreeMap::new(),
             waiting_bytes: 0,
             last_id: 0,
@@ -142,6 +171,7 @@ impl BrokerConnection {
     pub(super) fn take_answer(&mut self, packet_id: PacketId) -> Option<RequestId> {
         let (request_id, bytes) = self.waiting.remove(&packet_id)?;
         self.waiting_bytes -= bytes;
+        self.in_flight.remove(bytes);
         (request_id != 0).then_some(request_id)
     }
 
@@ -155,8 +185,7 @@ impl BrokerConnection {
     }
 
     fn take_id(&mut self, request_id: RequestId, bytes: usize) -> Result<PacketId, Busy> {
-        let full = self.waiting_bytes > 0 && self.waiting_bytes + bytes > MAX_IN_FLIGHT_BYTES;
-        if full {
+        if !self.in_flight.has_room(self.waiting_bytes, bytes) {
             return Err(Busy);
         }
         self.take_id_below(self.max_in_flight, request_id, bytes)
@@ -178,11 +207,18 @@ impl BrokerConnection {
                 Some(id) if !self.waiting.contains_key(&id) => {
                     self.waiting.insert(id, (request_id, bytes));
                     self.waiting_bytes += bytes;
+                    self.in_flight.add(bytes);
                     return Ok(id);
                 }
                 _ => {}
             }
         }
+    }
+}
+
+impl Drop for BrokerConnection {
+    fn drop(&mut self) {
+        self.in_flight.remove(self.waiting_bytes);
     }
 }
 
@@ -293,7 +329,7 @@ mod tests {
         let (near, mut far) = UnixStream::pair().unwrap();
         let connect = local_client::anonymous_session(Properties::NONE);
         let (sender, _receiver) = local_client::over(near, &connect);
-        let mut connection = BrokerConnection::new(sender);
+        let mut connection = BrokerConnection::new(sender, InFlight::new(1000));
         connection.set_max_in_flight(1);
         let publication =
             Publication { topic: "a", payload: b"1", content_type: None, retain: false };
@@ -309,6 +345,31 @@ mod tests {
             sent.drain(..2 + usize::from(sent[1]));
         }
         assert_eq!(packets, [1, 3, 10], "CONNECT, PUBLISH, UNSUBSCRIBE");
+    }
+
+    #[tokio::test]
+    async fn users_share_what_may_wait_for_the_broker() {
+        let in_flight = InFlight::new(1000);
+        let connection = || {
+            let (near, far) = UnixStream::pair().unwrap();
+            let connect = local_client::anonymous_session(Properties::NONE);
+            let (sender, receiver) = local_client::over(near, &connect);
+            (BrokerConnection::new(sender, in_flight.clone()), receiver, far)
+        };
+        let (mut ann, mut bob, mut eve) = (connection(), connection(), connection());
+        let publish = |connection: &mut BrokerConnection, bytes: usize| {
+            let (topic, content_type, retain) = ("a", None, false);
+            let payload = &vec![0; bytes];
+            connection.publish(1, &Publication { topic, payload, content_type, retain }).is_ok()
+        };
+        assert!(publish(&mut ann.0, 400) && !publish(&mut ann.0, 200), "more than half");
+        assert!(publish(&mut bob.0, 2000), "one may be larger");
+        assert!(!publish(&mut eve.0, 1), "there is none left");
+        drop(bob);
+        assert!(publish(&mut eve.0, 500));
+        assert!(ann.0.take_answer(PacketId::FIRST).is_some());
+        drop(eve);
+        assert_eq!(in_flight.0.0.load(Relaxed), 0);
     }
 
     #[test]

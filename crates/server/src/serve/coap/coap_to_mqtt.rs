@@ -21,11 +21,15 @@ use fulmar_transport::{Clock, Handoff};
 use tokio::sync::mpsc;
 
 use super::Address;
-use super::broker_connection::{BrokerConnection, BrokerEvent, Busy, Publication, RequestId};
+use super::broker_connection::{
+    BrokerConnection, BrokerEvent, Busy, InFlight, Publication, RequestId,
+};
 use super::listing::{Listed, Listing};
 
 /// Requests that wait until a user's connection is accepted.
 const MAX_WAITING: usize = 256;
+/// Payload bytes of them, with which another one still waits.
+const MAX_WAITING_BYTES: usize = 256 << 10;
 /// Seconds after which a client should repeat what the broker could not accept (Max-Age).
 const RETRY_AFTER_S: u32 = 10;
 
@@ -75,6 +79,7 @@ pub(super) struct CoapToMqtt {
     handoff: Handoff,
     clock: Clock,
     events: mpsc::Sender<(UserId, BrokerEvent)>,
+    in_flight: InFlight,
     users: BTreeMap<UserId, User>,
     pending: BTreeMap<RequestId, Pending>,
     observed: BTreeMap<ObservationId, (UserId, Box<str>)>,
@@ -90,6 +95,7 @@ impl CoapToMqtt {
         handoff: Handoff,
         clock: Clock,
         events: mpsc::Sender<(UserId, BrokerEvent)>,
+        in_flight: InFlight,
     ) -> CoapToMqtt {
         CoapToMqtt {
             server,
@@ -97,6 +103,7 @@ impl CoapToMqtt {
             handoff,
             clock,
             events,
+            in_flight,
             users: BTreeMap::new(),
             pending: BTreeMap::new(),
             observed: BTreeMap::new(),
@@ -185,6 +192,7 @@ impl CoapToMqtt {
         if matches!(user.state, State::Away) {
             match BrokerConnection::open(
                 &self.handoff,
+                &self.in_flight,
                 user.peer.clone(),
                 user_id,
                 self.events.clone(),
@@ -200,7 +208,11 @@ impl CoapToMqtt {
             }
         }
         match &mut user.state {
-            State::Opening { waiting, .. } if waiting.len() < MAX_WAITING => {
+            State::Opening { waiting, .. }
+                if waiting.len() < MAX_WAITING
+                    && waiting.iter().map(|one| one.payload.len()).sum::<usize>()
+                        < MAX_WAITING_BYTES =>
+            {
                 waiting.push_back(request);
             }
             State::Open { .. } => self.execute(user_id, request),

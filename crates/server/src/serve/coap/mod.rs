@@ -27,7 +27,7 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::net::UdpSocket;
 use tokio::sync::{mpsc, watch};
 
-use self::broker_connection::BrokerEvent;
+use self::broker_connection::{BrokerEvent, InFlight};
 use self::coap_to_mqtt::{CoapToMqtt, UserId};
 use self::rejections::Rejections;
 pub(in crate::serve) use self::rejections::Statistics;
@@ -87,10 +87,14 @@ impl Coap {
             .fill(&mut secret)
             .ok()
             .context("the system random number generator failed")?;
-        let server = Server::new(config.coap.limits(config.memory()), &secret, Instant::now());
+        let limits = config.coap.limits(config.memory());
+        // As much again as for bodies in transfer.
+        let in_flight = InFlight::new(limits.max_buffered_bytes);
+        let server = Server::new(limits, &secret, Instant::now());
         let (sender, events) = mpsc::channel(MAX_WAITING_EVENTS);
         let broker = Arc::clone(wiring.broker);
-        let coap_to_mqtt = CoapToMqtt::new(server, broker, wiring.handoff, wiring.clock, sender);
+        let (handoff, clock) = (wiring.handoff, wiring.clock);
+        let coap_to_mqtt = CoapToMqtt::new(server, broker, handoff, clock, sender, in_flight);
         let rejections = Rejections::new(wiring.clock, Arc::clone(&statistics));
         let service = Service::new(coap_to_mqtt, sockets, rejections);
         let thread = std::thread::Builder::new()
