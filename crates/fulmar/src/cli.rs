@@ -81,7 +81,7 @@ pub(crate) enum Command {
     Demo(demo::Args),
     /// Create a development CA and certificates
     Cert(cert::Args),
-    /// Add a user to the password file, or change a password
+    /// Add a user to the password file, change a password, or remove a user
     Passwd(passwd::Args),
     /// Translate another broker's configuration
     #[cfg_attr(not(feature = "import"), command(hide = true))]

@@ -15,10 +15,11 @@ Examples:
   fulmar passwd ann --file passwords       add ann to the file, or change ann's password
   fulmar passwd ann --file passwords < secret
                                            the password is the first line of a file
+  fulmar passwd ann --file passwords -D    remove ann from the file
 
 The broker reads the file named by [auth] password_file at start and on SIGHUP.";
 
-/// Add a user to the password file, or change a password
+/// Add a user to the password file, change a password, or remove a user
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -27,6 +28,9 @@ pub struct Args {
     /// Password file to change, created if missing [default: print the line for the file]
     #[arg(long, short, value_name = "FILE")]
     file: Option<PathBuf>,
+    /// Remove the user from the file
+    #[arg(short = 'D', long, requires = "file")]
+    delete: bool,
 }
 
 /// Asks, hashes, and prints or writes the line.
@@ -37,6 +41,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             "user name {user:?}: must not be empty, begin with # or contain a colon"
         ))
         .into());
+    }
+    if let (Some(path), true) = (&args.file, args.delete) {
+        let before = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        let after = removed(&before, user);
+        let after = after.with_context(|| format!("{} has no user {user:?}", path.display()))?;
+        return Ok(files::write(path, after.as_bytes(), true)?);
     }
     let line = format!("{user}:{}", hash_password(ask_new()?.as_bytes())?);
     let Some(path) = &args.file else {
@@ -51,11 +61,21 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     Ok(files::write(path, replaced(&before, user, &line).as_bytes(), true)?)
 }
 
+fn is_of(line: &str, user: &str) -> bool {
+    line.trim().split_once(':').is_some_and(|(name, _)| name == user)
+}
+
+/// The file without the user's line; `None` if there is none.
+fn removed(before: &str, user: &str) -> Option<String> {
+    let rest: Vec<&str> = before.lines().filter(|line| !is_of(line, user)).collect();
+    (rest.len() < before.lines().count())
+        .then(|| rest.iter().map(|line| format!("{line}\n")).collect())
+}
+
 /// The file with the user's line exchanged, or with a new one at its end.
 fn replaced(before: &str, user: &str, line: &str) -> String {
-    let theirs = |old: &str| old.trim().split_once(':').is_some_and(|(name, _)| name == user);
     let mut lines: Vec<&str> = before.lines().collect();
-    match lines.iter().position(|old| theirs(old)) {
+    match lines.iter().position(|old| is_of(old, user)) {
         Some(at) => lines[at] = line,
         None => lines.push(line),
     }
@@ -72,5 +92,13 @@ mod tests {
         assert_eq!(replaced(before, "ann", "ann:new"), "# who may come in\nann:new\nbob:b\n");
         assert_eq!(replaced("ann:a", "an", "an:x"), "ann:a\nan:x\n");
         assert_eq!(replaced("", "ann", "ann:a"), "ann:a\n");
+    }
+
+    #[test]
+    fn a_users_line_is_removed_and_the_rest_kept() {
+        let before = "# who may come in\nann:a\nanna:b\n";
+        assert_eq!(removed(before, "ann").as_deref(), Some("# who may come in\nanna:b\n"));
+        assert_eq!(removed("ann:a", "ann").as_deref(), Some(""));
+        assert_eq!(removed(before, "bob"), None);
     }
 }
