@@ -111,5 +111,5 @@ async fn what_no_text_column_can_hold_is_refused() {
     let token = world.log_in("north-admin").await;
     let body = json!({"id": "m", "note": "a\u{0}b"});
     let answer = world.call(&token, "POST", "/api/v1/north/meter", &body).await;
-    assert_eq!(answer.status, 400, "{}", answer.json);
+    assert_eq!(answer.status, 422, "{}", answer.json);
 }
