@@ -153,7 +153,7 @@ impl RouteCache {
             self.routes.clear();
             self.bytes = 0;
         }
-        // One that is larger than the bound would be found anew for each of its messages.
+        // Even one that is larger than the bound: otherwise it would be searched for again for each of its messages.
         self.bytes += bytes;
         self.routes.insert(topic.into(), Arc::clone(&route));
         route

@@ -35,6 +35,7 @@ struct Known {
 }
 
 impl InHand {
+    /// Of a request that has just come: nothing is known yet.
     pub(crate) fn new(turns: &Turns) -> InHand {
         let (account, turns, turn) = (OnceLock::new(), turns.clone(), OnceLock::new());
         InHand(Arc::new(Known { account, turns, turn }))
