@@ -179,6 +179,21 @@ mod tests {
         assert!(items.iter().all(|item| item.at == Time(2000)));
     }
 
+    proptest::proptest! {
+        /// To the last bit, however it is written: as a number, in an object, or beside other quantities.
+        #[test]
+        fn a_value_is_kept_as_it_was_sent(value in -1e12..1e12f64) {
+            let forms = [format!("{value:?}"), format!("{{\"value\":{value:?}}}")];
+            for payload in forms {
+                let items = parse("attic", Some("radon"), &message(&payload), Time(1)).unwrap();
+                proptest::prop_assert_eq!(*items[0].value, value);
+            }
+            let wide = format!("{{\"co2\":{value:?}}}");
+            let items = parse("attic", None, &message(&wide), Time(1)).unwrap();
+            proptest::prop_assert_eq!(*items[0].value, value);
+        }
+    }
+
     #[test]
     fn a_gateways_properties_say_what_the_payload_does_not() {
         let now = Time(1_000_000);
