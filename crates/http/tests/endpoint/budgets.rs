@@ -1,4 +1,4 @@
-//! Who gives way when requests and connections take more memory than there is.
+//! Requests and connections that give way when they take more memory than there is.
 
 use std::time::Duration;
 
