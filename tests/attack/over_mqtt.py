@@ -161,6 +161,69 @@ def full_queues(site, seconds):
     return spread(Pace(seconds, 1_000), one)
 
 
+def subscribed(site, clients):
+    """Durable sessions that are subscribed and away: (name, user, password, filter) each."""
+    leaving = Leaving()
+    for number, (name, user, password, wanted) in enumerate(clients):
+        sock = dial(site["mqtt"], number)
+        leaving.add(sock, wire.connect5(name, user, password, WEEK_S), wire.subscribe5([wanted]))
+    while leaving.waiting:
+        leaving.leave()
+
+
+def acknowledged(line, topics, payload):
+    """Publishes to each of these topics at QoS 1, all at once, and waits for the answers."""
+    line.send(b"".join(wire.publish5(topic, payload, number) for number, topic in enumerate(topics, 1)))
+    heard = wire.Packets()
+    for _ in topics:
+        if answer(line.sock, heard) is None:
+            return line.close()
+
+
+def emptied_queues(site, seconds):
+    """50 sessions at a time, for each of which a thousand messages wait; it takes them, and acknowledges all but one."""
+    line = Line(lambda number: logged_in(site, f"emptier-{number}", durable=False))
+
+    def take(name, many):
+        with logged_in(site, name) as sock:
+            heard, numbers = wire.Packets(), []
+            while len(numbers) < many and (packet := answer(sock, heard)):
+                if packet[0] >> 4 == 3:
+                    topic = int.from_bytes(packet[1][:2])
+                    numbers.append(int.from_bytes(packet[1][2 + topic : 4 + topic]))
+            sock.sendall(b"".join(map(wire.puback, numbers[1:])) + b"\xc0\x00")
+            while (packet := answer(sock, heard)) and packet[0] >> 4 != 13:
+                pass
+
+    def one(number):
+        names = [f"emptied-{number}-{at}" for at in range(50)]
+        subscribed(site, [(name, site["attacker"], site["password"], f"emptied/{number}") for name in names])
+        acknowledged(line, [f"emptied/{number}"] * 1_000, b"x")
+        for name in names:
+            take(name, 1_000)
+
+    return spread(Pace(seconds, 1_000), one)
+
+
+def users_with_little(site, seconds):
+    """500 users a second, for each of whom 15 KB wait: fewer than each may have of a part that is full."""
+    line, payload = Line(lambda number: logged_in(site, f"giver-{number}", durable=False)), os.urandom(1_000)
+
+    def one(number):
+        users = [f"little-{number}-{at}" for at in range(50)]
+        subscribed(site, [(user, user, token(site, user), user) for user in users])
+        acknowledged(line, [user for user in users for _ in range(15)], payload)
+
+    return 50 * spread(Pace(seconds, 10), one)
+
+
+def identifiers_never_released(site, seconds):
+    """100 sessions a second that are left with 1,000 QoS 2 messages which their publisher does not release."""
+    packets = [wire.publish5_qos2("nobody/listens", b"x", number) for number in range(1, 1_001)]
+    leaving = Leaving()
+    return spread(Pace(seconds, 100), lambda number: leaving.add(logged_in(site, f"open-{number}"), *packets))
+
+
 def connected(site, count, *packets):
     """Clients with small buffers that send these packets and read nothing; none at closed ports."""
     clients = []
@@ -293,6 +356,9 @@ ATTACKS = {
     "wills of 64 KB": big_wills,
     "takeovers": takeovers,
     "full queues": full_queues,
+    "queues filled and emptied": emptied_queues,
+    "many users with little": users_with_little,
+    "QoS 2 never released": identifiers_never_released,
     "deaf readers": deaf_readers,
     "deaf readers of large messages": deaf_readers_of_large_messages,
     "unread answers": unread_answers,

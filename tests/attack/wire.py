@@ -126,6 +126,10 @@ def publish5(topic, payload, number=None, retain=False, alias=None) -> bytes:
     return packet(0x30 | (number is not None) << 1 | retain, text(topic) + identifier + properties + payload)
 
 
+def publish5_qos2(topic, payload, number) -> bytes:
+    return packet(0x34, text(topic) + struct.pack(">H", number) + b"\x00" + payload)
+
+
 def puback(number) -> bytes:
     return packet(0x40, struct.pack(">H", number))
 

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use fulmar_mqtt::ack::{self, AckKind};
-use fulmar_mqtt::session::{Outbound, Replay};
+use fulmar_mqtt::session::{Outbound, Replay, give_back};
 use fulmar_mqtt::{PacketId, QoS, ReasonCode};
 use smallvec::SmallVec;
 
@@ -182,7 +182,7 @@ impl SessionState {
             }
             turn.metrics().messages_dropped_queue.add(1);
             if !has_memory {
-                self.refused_memory(session, turn);
+                self.refused_memory(session, turn, "message not queued");
             }
             if policy == DropPolicy::Disconnect
                 && let Some(at) = self.attachment
@@ -204,7 +204,7 @@ impl SessionState {
     }
 
     /// A message has found no room because of the owner's share of the memory.
-    fn refused_memory(&self, session: &Session, turn: &mut Turn) {
+    pub(crate) fn refused_memory(&self, session: &Session, turn: &mut Turn, what: &str) {
         turn.metrics().memory_refused.add(1);
         turn.memory_refused = true;
         if let Some(times) = turn.memory_full.occurred(turn.now) {
@@ -212,7 +212,7 @@ impl SessionState {
                 client = session.client_id(),
                 user = self.username.as_deref(),
                 times,
-                "message not queued: the user's sessions have their share of [limits] memory"
+                "{what}: the user's sessions have their share of [limits] memory"
             );
         }
     }
@@ -220,6 +220,7 @@ impl SessionState {
     fn drop_oldest(&mut self, session: &Session, turn: &mut Turn, index: usize) -> bool {
         match self.flows[index].queue.pop_front() {
             Some(old) => {
+                give_back(&mut self.flows[index].queue);
                 self.queued.remove(old.message.size());
                 self.forget(session, turn, index, &old);
                 self.unblock(turn);
@@ -291,6 +292,7 @@ impl SessionState {
                 break;
             }
             rare.unsendable.pop_front();
+            give_back(&mut rare.unsendable);
             let Some(outgoing) = outgoing else { continue };
             outgoing.send_state = SendState::Sendable;
             // What is to be sent again goes out before it, and it with them.
@@ -347,9 +349,12 @@ impl SessionState {
         if !flow.can_resend() {
             return false;
         }
-        let Some(packet_id) = flow.rare.as_mut().and_then(|rare| rare.resend.pop_front()) else {
-            return false;
+        let next = |rare: &mut Box<FlowExtras>| {
+            let next = rare.resend.pop_front();
+            give_back(&mut rare.resend);
+            next
         };
+        let Some(packet_id) = flow.rare.as_mut().and_then(next) else { return false };
         match flow.outbound.replay_of(packet_id) {
             // A message whose identifier is not durable yet is sent when it is.
             Some(Replay::Publish { message: outgoing, .. })
@@ -381,6 +386,7 @@ impl SessionState {
             return false;
         }
         let Some(outgoing) = self.flows[index].queue.pop_front() else { return false };
+        give_back(&mut self.flows[index].queue);
         self.queued.remove(outgoing.message.size());
         if outgoing.message.is_expired(now) {
             turn.metrics().messages_expired.add(1);
@@ -450,6 +456,7 @@ impl SessionState {
             let (most, identifiers) = (cursor.qos, cursor.identifiers.clone());
             if next.is_none() && cursor.is_done() {
                 cursors.pop_front();
+                give_back(cursors);
             }
             if let Some(message) = next {
                 let (username, client_id) = (self.username.as_deref(), session.client_id());

@@ -4,7 +4,8 @@
 //! therefore counts in an [`Account`], and for an owner: a user, or all clients without a user at one address. While an
 //! account is less than half full, owners get what they ask for. Above that, an owner may have as much as is still
 //! free: one greedy owner gets half of the account, n greedy owners get 1/(n+1) each, and room remains for the others
-//! ("dynamic thresholds", Choudhury and Hahne, 1998). A user that has next to nothing always gets [`FLOOR`].
+//! ("dynamic thresholds", Choudhury and Hahne, 1998). The last eighth is for those that have less than [`FLOOR`], so
+//! that no number of greedy owners can take everything, and no number of modest ones more than the account.
 //!
 //! A message's content is counted once, however many receivers it waits for, so that the account shows what is really
 //! in use; for owners, each receiver's copy counts in full.
@@ -18,8 +19,11 @@ use rustc_hash::FxHashMap;
 
 use crate::quota::Payer;
 
-/// What every owner may have in some accounts, even if they are full ([`Account::floor`]).
+/// What an owner may have in some accounts as long as they are not full ([`Account::floor`]).
 const FLOOR: usize = 16 * 1024;
+
+/// The part of an account, one in this many, in which owners get no more than that.
+const RESERVE: usize = 8;
 
 /// Encoded packets of one flow that are not counted; below this, counting would cost more than it is worth.
 pub(crate) const FREE_OUTPUT: usize = 16 * 1024;
@@ -69,13 +73,18 @@ impl Account {
         }
     }
 
-    /// What every owner may have, even if the account is full. Nothing of what strangers use, who may have any number of
-    /// addresses.
+    /// What every owner may have as long as the account is not full. Nothing of what strangers use, who may have any
+    /// number of addresses.
     fn floor(self) -> usize {
         match self {
             Account::Sessions | Account::Messages | Account::Output | Account::Aliases => FLOOR,
             Account::Input | Account::Logins | Account::Connections => 0,
         }
+    }
+
+    /// What those that have more may share.
+    fn shared(self, limit: usize) -> usize {
+        if self.floor() == 0 { limit } else { limit - limit / RESERVE }
     }
 }
 
@@ -220,7 +229,7 @@ impl MemoryOwner {
         }
         let (used, limit) = (self.accounts.used(account), self.accounts.limits.of(account));
         let own = self.used[account as usize].load(Ordering::Relaxed);
-        limit.saturating_sub(used).saturating_sub(own).min(wanted)
+        account.shared(limit).saturating_sub(used).saturating_sub(own).min(wanted)
     }
 
     /// Whether it may have this many bytes more.
@@ -229,8 +238,9 @@ impl MemoryOwner {
         if used.saturating_add(more) <= limit / 2 || self.unlimited {
             return true;
         }
-        let own = self.used[account as usize].load(Ordering::Relaxed);
-        own.saturating_add(more) <= limit.saturating_sub(used).max(account.floor())
+        let own = self.used[account as usize].load(Ordering::Relaxed).saturating_add(more);
+        let is_modest = own <= account.floor() && used.saturating_add(more) <= limit;
+        is_modest || own <= account.shared(limit).saturating_sub(used)
     }
 
     /// Whether it is the program, whose own sessions are never refused.
@@ -419,7 +429,7 @@ mod tests {
                     }
                 }
             }
-            let share = MAX / (greedy + 1);
+            let share = (MAX / 2).min((MAX - MAX / RESERVE) / (greedy + 1)).max(MAX / 2 / greedy);
             for charge in &charges {
                 assert!(
                     charge.bytes().abs_diff(share) <= share / 10,
@@ -429,7 +439,7 @@ mod tests {
             }
             let mut honest = charge(&memory, Some("ann"), HERE);
             assert!(fill(&mut honest) >= share / 3, "{greedy}");
-            assert!(memory.totals(Account::Sessions).0 <= MAX + FLOOR);
+            assert!(memory.totals(Account::Sessions).0 <= MAX);
         }
     }
 
@@ -446,14 +456,42 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_with_nothing_gets_the_floor_of_a_full_account_and_the_program_everything() {
-        let memory = Memory::new(MemoryLimits { sessions: 4096, ..MemoryLimits::NONE });
-        let mut full = charge(&memory, Some("eve"), HERE);
-        full.set(8192);
-        let mut honest = charge(&memory, Some("ann"), HERE);
-        assert_eq!(fill(&mut honest), FLOOR);
+    fn an_owner_with_nothing_gets_the_floor_beside_greedy_ones_and_the_program_everything() {
+        let memory = memory();
+        let names: Vec<_> = (0..1000).map(|number| format!("eve-{number}")).collect();
+        let mut greedy: Vec<_> =
+            names.iter().map(|name| charge(&memory, Some(name), HERE)).collect();
+        for round in 1..=MAX / 1024 {
+            for charge in &mut greedy {
+                if charge.has_room(1024) {
+                    charge.set(round * 1024);
+                }
+            }
+        }
+        let honest = (0..300).map(|number| {
+            let mut honest = charge(&memory, Some(&format!("ann-{number}")), HERE);
+            assert!(fill(&mut honest) >= FLOOR, "{number}");
+            honest
+        });
+        let honest: Vec<_> = honest.collect();
+        assert!(memory.totals(Account::Sessions).0 <= MAX, "{}", honest.len());
         let program = crate::access::EXTERNAL_USER_PREFIX;
         assert!(charge(&memory, Some(program), HERE).has_room(MAX));
+    }
+
+    #[test]
+    fn many_owners_that_have_little_do_not_exceed_the_account() {
+        let memory = memory();
+        let many = 4 * MAX / FLOOR;
+        let owners = (0..many).map(|number| {
+            let mut owner = charge(&memory, Some(&format!("device-{number}")), HERE);
+            fill(&mut owner);
+            owner
+        });
+        let owners: Vec<_> = owners.collect();
+        let used = memory.totals(Account::Sessions).0;
+        assert!(used <= MAX && used > MAX - FLOOR, "{used}");
+        assert_eq!(owners.iter().map(Charge::bytes).sum::<usize>(), used);
     }
 
     #[test]

@@ -131,6 +131,9 @@ fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) {
             None => drop(repairs.ended.insert((key, id))),
         }
     }
+    for session in sessions.values() {
+        session.lock().count_memory(session);
+    }
     for session in repairs.ended.iter().filter_map(|(key, _)| sessions.get(key)) {
         // The messages of an ended flow have been appended after the control flow's.
         let queue = &mut session.lock().flows[0].queue;

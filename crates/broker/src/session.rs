@@ -408,7 +408,12 @@ impl Flow {
         self.stream = None;
         self.ready = false;
         self.outbox = Outbox::default();
+        // The session may stay for days.
+        self.outbound.shrink_to_fit();
+        self.inbound.shrink_to_fit();
+        self.queue.shrink_to_fit();
         if let Some(rare) = &mut self.rare {
+            rare.unsendable.shrink_to_fit();
             rare.resend = VecDeque::new();
             rare.resend_after = None;
             rare.retained = VecDeque::new();

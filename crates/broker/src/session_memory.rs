@@ -21,6 +21,12 @@ const LEVEL_BYTES: usize = 128;
 /// A flow beyond the control flow, with the state that only such flows have.
 pub(crate) const FLOW_BYTES: usize = size_of::<Flow>() + 512;
 
+/// QoS 2 identifiers of a publisher that count together, once there are this many; fewer are worth no step.
+const IDENTIFIER_STEP: usize = 16;
+
+/// One of them, in memory and on disk.
+const IDENTIFIER_BYTES: usize = 32;
+
 /// A place in a queue.
 const PLACE_BYTES: usize = size_of::<Outgoing>() + 32;
 
@@ -28,6 +34,11 @@ const PLACE_BYTES: usize = size_of::<Outgoing>() + 32;
 pub(crate) fn of_subscription(filter: &str) -> usize {
     let levels = 1 + filter.bytes().filter(|byte| *byte == b'/').count();
     SUBSCRIPTION_BYTES + levels * LEVEL_BYTES + 2 * filter.len()
+}
+
+/// What the identifiers take that a flow's publisher has not released.
+fn of_identifiers(open: usize) -> usize {
+    open / IDENTIFIER_STEP * IDENTIFIER_STEP * IDENTIFIER_BYTES
 }
 
 /// What a new session takes.
@@ -52,7 +63,8 @@ impl SessionState {
     pub(crate) fn count_memory(&mut self, session: &Session) {
         let flows = self.flows.len().saturating_sub(1) * FLOW_BYTES;
         let bytes = of_session(session.client_id(), self.will.as_deref());
-        let bytes = bytes + self.subscription_bytes + flows;
+        let open: usize = self.flows.iter().map(|flow| of_identifiers(flow.inbound.len())).sum();
+        let bytes = bytes + self.subscription_bytes + flows + open;
         if let Some(memory) = &mut self.memory {
             memory.set(bytes);
         }
@@ -61,6 +73,20 @@ impl SessionState {
     /// Whether the session may take this many bytes more.
     pub(crate) fn may_grow(&self, bytes: usize) -> bool {
         self.memory.as_ref().is_none_or(|memory| memory.has_room(bytes))
+    }
+
+    /// Whether the publisher may have one more QoS 2 identifier open, in this flow.
+    pub(crate) fn may_open_identifier(&self, index: usize) -> bool {
+        let open = self.flows[index].inbound.len();
+        let more = of_identifiers(open + 1) - of_identifiers(open);
+        more == 0 || self.may_grow(more)
+    }
+
+    /// An identifier has been opened or released, and now there are `open`.
+    pub(crate) fn identifiers_changed(&mut self, session: &Session, before: usize, open: usize) {
+        if of_identifiers(before) != of_identifiers(open) {
+            self.count_memory(session);
+        }
     }
 
     /// Whether a message may wait for the session.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use fulmar_mqtt::packet::{RetainHandling, SubscribeOptions};
+use fulmar_mqtt::session::give_back;
 use fulmar_mqtt::topic::Subscription;
 use fulmar_mqtt::{ReasonCode, Version};
 
@@ -167,6 +168,11 @@ pub(crate) fn remove(
     if state.subscriptions.remove(text).is_none() {
         return ReasonCode::NoSubscriptionExisted;
     }
+    // Their room is not counted, and the session may stay for days.
+    let subscriptions = &mut state.subscriptions;
+    if subscriptions.len() < subscriptions.capacity() / 4 {
+        subscriptions.shrink_to(2 * subscriptions.len());
+    }
     state.subscription_bytes -= session_memory::of_subscription(text);
     state.count_memory(session);
     if quota::is_wide(&parsed) {
@@ -175,6 +181,7 @@ pub(crate) fn remove(
     turn.broker.change_tree(|tree| tree.remove(parsed.filter, parsed.share, session));
     for rare in state.flows.iter_mut().filter_map(|flow| flow.rare.as_mut()) {
         rare.retained.retain(|cursor| !cursor.is_for(parsed.filter));
+        give_back(&mut rare.retained);
     }
     if state.durable {
         turn.op(Op::SubscriptionRemove { session: session.key(), filter: text.into() });

@@ -10,7 +10,7 @@ use common::{Conn, Hello, Seen, Setup, World, hello, lasting};
 use fulmar_broker::message::Message;
 use fulmar_broker::{Account, Limits, MemoryLimits, TransportKind};
 use fulmar_mqtt::ack::AckKind;
-use fulmar_mqtt::{Properties, Property, PropertyBuf, QoS, ReasonCode};
+use fulmar_mqtt::{Properties, Property, PropertyBuf, QoS, ReasonCode, Version};
 
 const Q0: QoS = QoS::AtMostOnce;
 const Q1: QoS = QoS::AtLeastOnce;
@@ -280,7 +280,8 @@ fn a_subscriber_that_reads_is_served_while_others_have_filled_the_account() {
         // Each has a content of its own for one receiver, as far as there is room.
         publish(&mut world, publisher, &format!("eve/{number}"), &[b'x'; 9_000]);
     }
-    assert!(used(&world, Account::Messages) > MIB / 2);
+    let refused = publish(&mut world, publisher, "eve/t", &[b'x'; 9_000]);
+    assert_eq!(refused, ReasonCode::QuotaExceeded, "nobody of them has room");
     let (reader, _) = connect(&mut world, "ann", "ann");
     world.subscribe(reader, "ann/#", Q1);
     world.seen(reader);
@@ -460,6 +461,63 @@ fn what_storage_remembers_counts() {
     let world = World::with(Setup { storage: storage as _, ..setup });
     assert_eq!(used(&world, Account::Messages), before);
     assert!(used(&world, Account::Sessions) > 500);
+}
+
+/// How many QoS 2 messages a client has opened until one is refused, or the connection is closed.
+fn open_identifiers(world: &mut World, conn: Conn) -> (u16, Option<ReasonCode>) {
+    for id in 1..=1_000 {
+        world.publish(conn, "nobody", "x", QoS::ExactlyOnce, id);
+        let seen = world.seen(conn);
+        match seen[..] {
+            [Seen::Ack(AckKind::Pubrec, _, reason)] if reason.is_error() => {
+                return (id - 1, Some(reason));
+            }
+            [Seen::Ack(AckKind::Pubrec, ..)] => {}
+            _ => {
+                assert!(world.is_closed(conn), "{seen:?}");
+                return (id - 1, None);
+            }
+        }
+    }
+    (1_000, None)
+}
+
+#[test]
+fn identifiers_that_a_publisher_does_not_release_count() {
+    let mut world = world();
+    let (conn, _) = connect(&mut world, "eve", "eve");
+    let before = used(&world, Account::Sessions);
+    assert_eq!(open_identifiers(&mut world, conn), (1_000, None));
+    let taken = used(&world, Account::Sessions) - before;
+    assert!((30_000..=32_000).contains(&taken), "{taken}");
+    for id in 1..=1_000 {
+        world.ack(conn, AckKind::Pubrel, id);
+    }
+    assert_eq!(used(&world, Account::Sessions), before);
+    world.seen(conn);
+    // A user's share ends them too; whoever has none open is let in.
+    let mut opened = 0;
+    let (id, reason) = loop {
+        let (conn, seen) = connect(&mut world, "eve", &format!("eve-{opened}"));
+        assert!(is_accepted(&seen), "{seen:?}");
+        opened += 1;
+        let (id, reason) = open_identifiers(&mut world, conn);
+        if id < 1_000 {
+            // A repeated one is none more.
+            world.publish(conn, "nobody", "x", QoS::ExactlyOnce, id);
+            assert!(matches!(world.seen(conn)[..], [Seen::Ack(_, _, ReasonCode::Success)]));
+            break (id, reason);
+        }
+    };
+    assert_eq!(reason, Some(ReasonCode::QuotaExceeded), "{id}");
+    assert!((10..30).contains(&opened), "{opened}");
+    // A 3.1.1 client, for which one session makes room, would take any answer as success.
+    world.send_bytes(conn, END);
+    let old = world.open_user(0, TransportKind::Tcp, Some("eve"));
+    world.say_hello(old, &Hello { version: Version::V311, ..hello("old") });
+    assert!(is_accepted(&world.seen(old)));
+    assert_eq!(open_identifiers(&mut world, old), (15, None));
+    assert!(world.is_closed(old));
 }
 
 #[test]

@@ -295,11 +295,22 @@ impl Connection {
         if !state.is_attached(self.at) {
             return;
         }
-        let Some(flow) = state.flow_mut(flow_id) else { return };
+        let Some(index) = state.flow_index(flow_id) else { return };
+        let is_open = state.flows[index].inbound.is_open(id);
+        let is_full = !is_open && !reason.is_error() && !state.may_open_identifier(index);
+        let reason = if is_full { ReasonCode::QuotaExceeded } else { reason };
+        if is_full {
+            state.refused_memory(session, &mut shard.turn, "QoS 2 message refused");
+        }
         // An error ends the exchange ([MQTT-4.3.3-9]). A duplicate of a message accepted before its topic was denied
         // still succeeds: after an error, its client could reuse an identifier that is not released yet.
-        if reason.is_error() && !flow.inbound.is_open(id) {
+        if reason.is_error() && !is_open {
             drop(state);
+            if is_full && self.version == Version::V311 {
+                // It would take any acknowledgement as success.
+                let why = "the user's sessions have their share of [limits] memory";
+                return self.refuse_packet(shard, reason, &why);
+            }
             return self.answer(
                 shard,
                 stream_index,
@@ -307,8 +318,12 @@ impl Connection {
                 Waiting::Ack(AckKind::Pubrec, id, reason),
             );
         }
+        let flow = &mut state.flows[index];
         let received = flow.inbound.publish(id, maximum);
-        let flow_is_stored = flow.is_stored();
+        let (open, flow_is_stored) = (flow.inbound.len(), flow.is_stored());
+        if received == InboundQos2::New {
+            state.identifiers_changed(session, open - 1, open);
+        }
         state.last_turn = shard.turn.awaitable_stamp();
         drop(state);
         let reason = match received {
@@ -320,9 +335,7 @@ impl Connection {
             InboundQos2::New => self.publish_unless_denied(shard, parts, reason),
         };
         if reason.is_error() {
-            if let Some(flow) = session.lock().flow_mut(flow_id) {
-                flow.inbound.release(id);
-            }
+            release(&mut session.lock(), session, flow_id, id);
         } else if received == InboundQos2::New && durable && flow_is_stored {
             let (session, flow) = (session.key(), flow_id);
             shard.turn.op(Op::InboundReceived { session, flow, packet_id: id });
@@ -478,14 +491,29 @@ fn handle_pubrel(
     flow: FlowId,
     packet_id: PacketId,
 ) -> bool {
-    let durable = state.durable;
-    let Some(flow_state) = state.flow_mut(flow) else { return false };
-    let known = flow_state.inbound.release(packet_id);
-    if known && durable && flow_state.is_stored() {
+    let stored = release(state, session, flow, packet_id);
+    if stored == Some(true) && state.durable {
         let session = session.key();
         turn.op(Op::InboundReleased { session, flow, packet_id });
     }
-    known
+    stored.is_some()
+}
+
+/// Frees a publisher's packet identifier. Says whether the flow is stored; `None` if the identifier is not in use.
+fn release(
+    state: &mut SessionState,
+    session: &Session,
+    flow: FlowId,
+    packet_id: PacketId,
+) -> Option<bool> {
+    let flow = state.flow_mut(flow)?;
+    let known = flow.inbound.release(packet_id);
+    let (open, is_stored) = (flow.inbound.len(), flow.is_stored());
+    if !known {
+        return None;
+    }
+    state.identifiers_changed(session, open + 1, open);
+    Some(is_stored)
 }
 
 /// Whether only servers send packets of this type.

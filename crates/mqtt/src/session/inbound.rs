@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::spare::give_back;
 use crate::types::PacketId;
 
 /// The state of a QoS 2 PUBLISH.
@@ -54,10 +55,13 @@ impl Inbound {
     pub fn release(&mut self, id: PacketId) -> bool {
         let Some(at) = self.open.iter().position(|open| *open == id.get()) else { return false };
         self.open.remove(at);
-        if self.open.is_empty() && self.open.capacity() > 32 {
-            self.open = VecDeque::new();
-        }
+        give_back(&mut self.open);
         true
+    }
+
+    /// Frees the room that is not in use, for a connection that is gone.
+    pub fn shrink_to_fit(&mut self) {
+        self.open.shrink_to_fit();
     }
 
     /// Opens an identifier that storage remembers.

@@ -6,7 +6,9 @@
 mod aliases;
 mod inbound;
 mod outbound;
+mod spare;
 
 pub use aliases::TopicAliases;
 pub use inbound::{Inbound, InboundQos2};
 pub use outbound::{AckError, Outbound, Replay};
+pub use spare::give_back;

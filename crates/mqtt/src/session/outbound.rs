@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use super::spare::give_back;
 use crate::types::{PacketId, QoS};
 
 /// An acknowledgement that does not match any message in flight.
@@ -121,6 +122,12 @@ impl<M> Outbound<M> {
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.entries.len()
+    }
+
+    /// Frees the room that is not in use, for a connection that is gone.
+    pub fn shrink_to_fit(&mut self) {
+        self.entries.shrink_to_fit();
+        self.reserved.shrink_to_fit();
     }
 
     /// Changes the window, as a new connection may.
@@ -256,9 +263,7 @@ impl<M> Outbound<M> {
 
     fn remove(&mut self, at: usize) -> Option<M> {
         let entry = self.entries.remove(at);
-        if self.entries.is_empty() && self.entries.capacity() > 64 {
-            self.entries = VecDeque::new();
-        }
+        give_back(&mut self.entries);
         entry.map(|entry| entry.message)
     }
 
