@@ -166,7 +166,8 @@ def subscribed(site, clients):
     leaving = Leaving()
     for number, (name, user, password, wanted) in enumerate(clients):
         sock = dial(site["mqtt"], number)
-        leaving.add(sock, wire.connect5(name, user, password, WEEK_S), wire.subscribe5([wanted]))
+        sock.sendall(wire.connect5(name, user, password, WEEK_S))
+        leaving.add(sock, wire.subscribe5([wanted]))
     while leaving.waiting:
         leaving.leave()
 

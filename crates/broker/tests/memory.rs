@@ -495,7 +495,7 @@ fn identifiers_that_a_publisher_does_not_release_count() {
     }
     assert_eq!(used(&world, Account::Sessions), before);
     world.seen(conn);
-    // A user's share ends them too; whoever has none open is let in.
+    // A user's share ends them too; a session with none open is let in.
     let mut opened = 0;
     let (id, reason) = loop {
         let (conn, seen) = connect(&mut world, "eve", &format!("eve-{opened}"));
