@@ -262,8 +262,8 @@ impl Platform {
         Ok(())
     }
 
-    /// Takes what was published on sensors' topics, in this order, and returns when it is durable. What has no time of its
-    /// own was measured when it `arrived`.
+    /// Takes what was published on sensors' topics, in this order, and returns when it is durable. What has no time of
+    /// its own was measured when it `arrived`.
     ///
     /// # Errors
     /// Something was not stored, for now: try all of it again, with the same time of arrival, so that it is stored

@@ -240,8 +240,8 @@ fn add(db: &Db, twin: &Name, alert: &Alert) -> Result<Alert, Problem> {
     stored.ok_or_else(|| Problem::internal(&"an alert that was just stored is missing"))
 }
 
-/// Raises alerts for silent devices, and clears those of devices that are not silent any more: up to [`MAX_SILENCES`] of
-/// each. None of them is found again, so that the next call handles others.
+/// Raises alerts for silent devices, and clears those of devices that are not silent any more: up to [`MAX_SILENCES`]
+/// of each. None of them is found again, so that the next call handles others.
 pub(crate) fn silence(db: &Db, now: Time) -> Result<Vec<(Name, AlertNotification)>, Problem> {
     let mut notifications = Vec::new();
     for silence in alerts::silences(db, now, MAX_SILENCES)? {

@@ -75,8 +75,8 @@ async fn take(
     Ok(results)
 }
 
-/// Takes messages, in their order; what cannot be taken is logged and done with. Each twin's are stored for themselves: what
-/// has no time gets that of its arrival, which is the same when the others fail and all are tried again.
+/// Takes messages, in their order; what cannot be taken is logged and done with. Each twin's are stored for themselves:
+/// what has no time gets that of its arrival, which is the same when the others fail and all are tried again.
 pub(crate) async fn take_messages(
     app: &App,
     messages: &[SensorMessage],
