@@ -2,6 +2,7 @@
 //! `serve/platform_client.rs` of `crates/server` has it.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use fastrand::Rng;
 use fulmar_baddisk::{Disk, Survival, Trouble};
@@ -26,6 +27,7 @@ const RAW_DAYS: u32 = 36_500;
 struct Taken {
     line: Option<usize>,
     messages: Vec<SensorMessage>,
+    arrived: SystemTime,
     acknowledge: Vec<PacketId>,
     stored: bool,
 }
@@ -150,7 +152,8 @@ impl<'a> Server<'a> {
             }
         })?;
         if !acknowledge.is_empty() {
-            self.taken = Some(Taken { line, messages, acknowledge, stored: false });
+            let arrived = SystemTime::now();
+            self.taken = Some(Taken { line, messages, arrived, acknowledge, stored: false });
         }
         wrong.map(|()| read > 0)
     }
@@ -158,7 +161,7 @@ impl<'a> Server<'a> {
     /// The platform stores what was received. False if there is nothing, or if it fails.
     pub(crate) fn store(&mut self) -> bool {
         let Some(taken) = self.taken.as_mut().filter(|taken| !taken.stored) else { return false };
-        let stored = self.platform.take_measurements(&taken.messages);
+        let stored = self.platform.take_measurements(&taken.messages, taken.arrived);
         taken.stored = self.runtime.block_on(stored).is_ok();
         taken.stored
     }

@@ -38,7 +38,7 @@ fn main() {
             .collect();
         let started = Instant::now();
         for part in messages.chunks(batch) {
-            runtime.block_on(platform.take_measurements(part)).unwrap();
+            runtime.block_on(platform.take_measurements(part, SystemTime::now())).unwrap();
         }
         let seconds = started.elapsed().as_secs_f64();
         assert_eq!(platform.counts().measurements_stored, total as u64);

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::Path;
+use std::time::SystemTime;
 
 use tokio::sync::mpsc;
 
@@ -261,13 +262,20 @@ impl Platform {
         Ok(())
     }
 
-    /// Takes what was published on sensors' topics, in this order, and returns when it is durable.
+    /// Takes what was published on sensors' topics, in this order, and returns when it is durable. What has no time of
+    /// its own was measured when it `arrived`.
     ///
     /// # Errors
-    /// Something was not stored, for now: try all of it again; what has an identifier or a time of its
-    /// own is stored once. What cannot be taken at all is logged, counted and done with.
-    pub async fn take_measurements(&self, messages: &[SensorMessage]) -> Result<(), Error> {
-        let take = async |messages: &[SensorMessage]| take_messages(&self.app, messages).await;
+    /// Something was not stored, for now: try all of it again, with the same time of arrival, so that it is stored
+    /// once. What cannot be taken at all is logged, counted and done with.
+    pub async fn take_measurements(
+        &self,
+        messages: &[SensorMessage],
+        arrived: SystemTime,
+    ) -> Result<(), Error> {
+        let arrived = Time::from(arrived);
+        let take =
+            async |messages: &[SensorMessage]| take_messages(&self.app, messages, arrived).await;
         let refused = |message: &SensorMessage, problem: &Problem| {
             self.app.counts.malformed();
             let topic = &message.topic;

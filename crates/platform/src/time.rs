@@ -16,6 +16,9 @@ pub(crate) const SECOND_MS: i64 = 1000;
 pub(crate) const HOUR_MS: i64 = 3600 * SECOND_MS;
 pub(crate) const DAY_MS: i64 = 24 * HOUR_MS;
 
+/// How far a device's clock may be ahead.
+const MAX_AHEAD_MS: i64 = DAY_MS;
+
 /// A moment, to the millisecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Time(pub(crate) i64);
@@ -26,8 +29,12 @@ impl Time {
 
     /// Now, by the system's clock.
     pub(crate) fn now() -> Time {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Time(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+        Time::from(SystemTime::now())
+    }
+
+    /// Whether it is further ahead of `now` than a device's clock may be.
+    pub(crate) fn is_ahead_of(self, now: Time) -> bool {
+        self.ms_since(now) > MAX_AHEAD_MS
     }
 
     /// Later by this much.
@@ -38,6 +45,13 @@ impl Time {
     /// From `earlier` until this.
     pub(crate) fn ms_since(self, earlier: Time) -> i64 {
         self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl From<SystemTime> for Time {
+    fn from(at: SystemTime) -> Time {
+        let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Time(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
     }
 }
 

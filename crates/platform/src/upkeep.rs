@@ -10,6 +10,8 @@ use crate::time::Time;
 
 /// The interval of the check for silent devices.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// The pause if there may be more of them: others want to store something, too, and announcements to be published.
+const LOOK_ON: Duration = Duration::from_secs(1);
 /// Before it is first looked: what the broker kept while the platform was away comes first.
 const SETTLE: Duration = Duration::from_secs(30);
 /// How often what is old is forgotten.
@@ -26,10 +28,15 @@ impl Platform {
     async fn watch_for_silence(&self) {
         tokio::time::sleep(SETTLE).await;
         loop {
-            if let Err(problem) = self.look_for_silence().await {
-                tracing::warn!("platform: silent sensors: {}", problem.detail());
-            }
-            tokio::time::sleep(LOOK_EVERY).await;
+            let pause = match self.look_for_silence().await {
+                Ok(true) => LOOK_ON,
+                Ok(false) => LOOK_EVERY,
+                Err(problem) => {
+                    tracing::warn!("platform: silent sensors: {}", problem.detail());
+                    LOOK_EVERY
+                }
+            };
+            tokio::time::sleep(pause).await;
         }
     }
 
@@ -48,21 +55,23 @@ impl Platform {
         }
     }
 
-    async fn look_for_silence(&self) -> Result<(), Problem> {
+    /// Whether there may be more.
+    async fn look_for_silence(&self) -> Result<bool, Problem> {
         let app = self.app();
         let changed = app.store.read(|db| {
             let now = Time::now();
-            let quiet = stored::silences(db, now)?.is_empty();
-            Ok(!quiet || !stored::silences_over(db, now)?.is_empty())
+            let quiet = stored::silences(db, now, 1)?.is_empty();
+            Ok(!quiet || !stored::silences_over(db, now, 1)?.is_empty())
         });
         if !changed.await? {
-            return Ok(());
+            return Ok(false);
         }
         let notifications = app.store.write(|db| evaluate::silence(db, Time::now())).await?;
+        let more = notifications.len() >= evaluate::MAX_SILENCES;
         for (twin, notification) in notifications {
             alerts::announce(app, &twin, &[notification]);
         }
-        Ok(())
+        Ok(more)
     }
 
     async fn forget_what_is_old(&self) {

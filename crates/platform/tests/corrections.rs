@@ -215,6 +215,46 @@ async fn a_conflict_ends_when_a_correction_agrees_and_decisions_are_on_the_trail
 }
 
 #[tokio::test]
+async fn a_conflict_is_resolved_once_and_no_reading_keeps_an_empty_one() {
+    let mut world = World::new();
+    let office = world.log_in("north-office").await;
+    meters(&world, &office, &["m1"]).await;
+    let list = list_of(&world, &office, &["m1"]).await;
+    let rival = |number, value, device: &str| {
+        let mut item = reading(number, "m1", "2026-11-02T10:00:00Z", value);
+        item["device"] = json!(device);
+        item["work_list"] = json!(list);
+        item
+    };
+    // The third agrees with the first, and contradicts the second alone.
+    let all = vec![rival(1, 51.0, "a"), rival(2, 57.0, "b"), rival(3, 51.0, "c")];
+    assert_eq!(send(&world, &office, all).await, ["stored", "conflict", "conflict"]);
+    let path = |number| format!("{BASE}/reading/{}", id(number));
+    let resolve = |number| format!("{}/resolve", path(number));
+    while world.announced.try_recv().is_ok() {}
+    world.good(&office, "POST", &resolve(1), json!({"keep": true})).await;
+    let told = std::iter::from_fn(|| world.announced.try_recv().ok());
+    let told: Vec<Value> = told
+        .map(|told| serde_json::from_slice::<Value>(&told.payload).unwrap()["id"].clone())
+        .collect();
+    assert_eq!(told, [id(1), id(2), id(3)], "everything that changed is announced");
+
+    assert_eq!(walk(&world, &office, "conflict=true").await, [] as [String; 0]);
+    for (number, flags) in [(1, json!([])), (2, json!(["superseded"])), (3, json!(["backwards"]))] {
+        let shown = world.get(&office, &path(number)).await.json;
+        assert_eq!((&shown["flags"], &shown["conflict_with"]), (&flags, &json!([])), "{number}");
+    }
+    // Somebody else had the page open.
+    for (number, keep) in [(1, true), (2, true), (2, false), (1, false)] {
+        let again = world.call(&office, "POST", &resolve(number), &json!({"keep": keep})).await;
+        assert_eq!(again.status, 409, "{number} {keep}: {}", again.json);
+    }
+    assert_eq!(world.get(&office, &path(1)).await.json["flags"], json!([]));
+    assert_eq!(world.get(&office, &path(2)).await.json["flags"], json!(["superseded"]));
+    assert_eq!(done(&world, &office, &list).await, 1);
+}
+
+#[tokio::test]
 async fn readings_for_no_list_do_the_open_work_of_lists() {
     let mut world = World::new();
     let office = world.log_in("north-office").await;

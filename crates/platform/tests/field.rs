@@ -217,3 +217,34 @@ async fn values_that_a_register_cannot_show_are_flagged() {
         assert_eq!(world.good(&office, "PATCH", &path, change).await["flags"], flags, "{value}");
     }
 }
+
+#[tokio::test]
+async fn no_access_does_not_undo_a_reading() {
+    let world = World::new();
+    let (office, reader) = (world.log_in("north-office").await, world.log_in("north-reader").await);
+    meters(&world, &office, 2).await;
+    let list = list_of(&world, &office, Some("north-reader"), &["m000", "m001"]).await;
+    let path = format!("/api/v1/north/work_list/{list}");
+    let task = async || {
+        let full = world.get(&reader, &path).await.json;
+        let task = full["tasks"][0].clone();
+        (task["state"].clone(), task["note"].clone(), full["done"].clone())
+    };
+    let no_access =
+        |note| json!({"tasks": [{"meter": "m000", "state": "unreachable", "note": note}]});
+    world.good(&reader, "PATCH", &path, no_access("dog")).await;
+    assert_eq!(task().await, (json!("unreachable"), json!("dog"), json!(0)));
+    let read = json!({"readings": [reading(1, "m000", "2026-11-21T10:00:00Z", 12.5)]});
+    world.good(&reader, "PATCH", &path, read).await;
+    assert_eq!(task().await, (json!("read"), json!("dog"), json!(1)));
+    // Another phone sends now what it noted in the morning.
+    let sent = world.good(&reader, "PATCH", &path, no_access("nobody home")).await;
+    assert_eq!(sent["work_list"]["unreachable"], 0);
+    assert_eq!(task().await, (json!("read"), json!("nobody home"), json!(1)));
+    // Without a reading that holds, it is as it is said to be.
+    let change = json!({"withdrawn": true, "reason": "the neighbour's meter"});
+    let id = uuid::Uuid::from_u128(1);
+    world.good(&office, "PATCH", &format!("/api/v1/north/reading/{id}"), change).await;
+    world.good(&reader, "PATCH", &path, no_access("dog")).await;
+    assert_eq!(task().await, (json!("unreachable"), json!("dog"), json!(0)));
+}

@@ -3,8 +3,10 @@
 
 mod common;
 
+use std::time::{Duration, SystemTime};
+
 use common::World;
-use fulmar_platform::{Announcement, SensorMessage};
+use fulmar_platform::{Announcement, Database, SensorMessage};
 use serde_json::{Value, json};
 
 const BASE: &str = "/api/v1/north";
@@ -206,7 +208,7 @@ async fn messages_of_unknown_devices_are_kept_and_nonsense_is_counted() {
         message("north/sensor/cellar/radon/x", "5", "gw-5"),
         message("south/sensor/cellar/radon", "6", "gw-1"),
     ];
-    world.platform.take_measurements(&messages).await.unwrap();
+    world.platform.take_measurements(&messages, SystemTime::now()).await.unwrap();
     let sensor = world.get(&office, &format!("{BASE}/sensor/cellar")).await.json;
     assert_eq!(sensor["home"], Value::Null);
     assert_eq!(sensor["quantities"], json!(["co2", "humidity", "radon"]));
@@ -242,11 +244,48 @@ async fn a_message_that_cannot_be_stored_does_not_keep_others_from_being() {
     ];
     messages[4].id = Some("\0".to_owned());
     messages.push(message("good", "/radon", "6"));
-    world.platform.take_measurements(&messages).await.unwrap();
+    world.platform.take_measurements(&messages, SystemTime::now()).await.unwrap();
     let series = format!("{BASE}/series?device=good&quantity=radon&step=raw");
     let series = world.get(&office, &series).await.json;
     assert_eq!(series["points"].as_array().unwrap().len(), 1, "{series}");
     assert_eq!(world.platform.counts().messages_malformed, 6);
+}
+
+/// Without PostgreSQL only: the tests cannot look into a world's database there.
+#[tokio::test]
+async fn messages_without_a_time_are_stored_once_however_often_they_are_tried() {
+    let world = World::new();
+    if world.database != Database::File {
+        return;
+    }
+    let office = world.log_in("north-office").await;
+    let message = |twin: &str| SensorMessage {
+        topic: format!("fulmar/{twin}/sensor/cellar/radon"),
+        payload: b"410".to_vec(),
+        ..SensorMessage::default()
+    };
+    let messages = [message("north"), message("south")];
+    let file = rusqlite::Connection::open(world.folder.path().join("platform.db")).unwrap();
+    file.execute_batch(
+        "CREATE TRIGGER fails BEFORE INSERT ON sensor WHEN NEW.twin = 'south'
+         BEGIN SELECT RAISE(ABORT, 'for now'); END",
+    )
+    .unwrap();
+    let arrived = SystemTime::now() - Duration::from_secs(1);
+    // North's are stored, and then the whole is tried again.
+    world.platform.take_measurements(&messages, arrived).await.unwrap_err();
+    file.execute_batch("DROP TRIGGER fails").unwrap();
+    world.platform.take_measurements(&messages, arrived).await.unwrap();
+
+    let series = format!("{BASE}/series?device=cellar&quantity=radon");
+    let raw = world.get(&office, &format!("{series}&step=raw")).await.json;
+    assert_eq!(raw["points"].as_array().unwrap().len(), 1, "{raw}");
+    let count =
+        "SELECT sum(count) FROM series_hour x JOIN series s ON s.seq = x.series WHERE twin = ?1";
+    for twin in ["north", "south"] {
+        let count: i64 = file.query_row(count, [twin], |row| row.get(0)).unwrap();
+        assert_eq!(count, 1, "{twin}");
+    }
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{PASSWORD, World, reading, server};
-use fulmar_platform::{Database, Platform, Role, Settings, UserToAdd};
+use fulmar_platform::{Admin, Database, Platform, Role, Settings, UserToAdd};
 use serde_json::json;
 
 fn there_is_a_server() -> bool {
@@ -42,6 +42,45 @@ async fn one_server_alone_uses_a_database_and_commands_work_beside_it() {
         // Wrong logins are counted: not again at once.
         tokio::time::sleep(std::time::Duration::from_millis(600)).await;
     }
+}
+
+#[tokio::test]
+async fn tables_are_upgraded_without_the_time_limit_of_requests() {
+    if !there_is_a_server() {
+        return;
+    }
+    let name = server::name("upgraded");
+    server::sql(&format!("CREATE DATABASE {name}"));
+    // Notes the limits under which tables get indexes, which takes long where there are many rows.
+    server::sql_in(
+        &name,
+        "CREATE TABLE seen (statements text, locks text);
+         CREATE FUNCTION note() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
+             INSERT INTO public.seen
+                 VALUES (current_setting('statement_timeout'), current_setting('lock_timeout')); END $$;
+         CREATE EVENT TRIGGER note ON ddl_command_end WHEN TAG IN ('CREATE INDEX') EXECUTE FUNCTION note()",
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let database = server::database(&name).unwrap();
+    let admin = Admin::open(folder.path(), &database).unwrap();
+    let seen = || {
+        let sql = "SELECT string_agg(DISTINCT statements || ' ' || locks, ', ') FROM public.seen";
+        server::sql_in(&name, sql).unwrap()
+    };
+    assert_eq!(seen(), "0 10s");
+
+    // And afterwards with it.
+    server::sql_in(
+        &name,
+        "TRUNCATE public.seen;
+         CREATE FUNCTION note_row() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             INSERT INTO public.seen
+                 VALUES (current_setting('statement_timeout'), current_setting('lock_timeout'));
+             RETURN NEW; END $$;
+         CREATE TRIGGER note AFTER INSERT ON fulmar.twin EXECUTE FUNCTION note_row()",
+    );
+    admin.add_twin("north", None, false).unwrap();
+    assert_eq!(seen(), "20s 10s");
 }
 
 #[tokio::test]

@@ -252,6 +252,16 @@ async fn devices_take_commands_and_tell_of_themselves() {
     );
     let shown = world.get(&office, at).await.json;
     assert_eq!(shown["telemetry"]["battery_percent"], json!(40.0));
+
+    // As for measurements: an hour ahead may be a clock, two days would be the newest for two days.
+    let item = |id, ahead_s| json!({"id": uuid::Uuid::from_u128(id), "at": common::now(ahead_s)});
+    let items = json!({"items": [item(2, 2 * 86_400), item(3, 3600)]});
+    let sent = world.good(&van, "POST", &format!("{at}/telemetry"), items).await;
+    assert_eq!(sent["results"][0]["status"], "rejected", "{sent}");
+    assert!(sent["results"][0]["detail"].as_str().unwrap().contains("future"), "{sent}");
+    assert_eq!(sent["results"][1]["status"], "stored");
+    let shown = world.get(&office, at).await.json;
+    assert_eq!(shown["telemetry"]["id"], json!(uuid::Uuid::from_u128(3)));
 }
 
 #[tokio::test]

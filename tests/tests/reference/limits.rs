@@ -3,7 +3,7 @@
 use crate::{check, source, sources, table};
 
 /// File, or folder where only one file has it, constant, what it limits, and what happens beyond it.
-const FIXED: [[&str; 4]; 32] = [
+const FIXED: [[&str; 4]; 33] = [
     [
         "crates/broker/src/limits.rs",
         "MAX_CONNECT_BYTES",
@@ -99,6 +99,12 @@ const FIXED: [[&str; 4]; 32] = [
         "413",
     ],
     ["crates/platform/src/photos.rs", "MAX_PHOTO_BYTES", "Bytes of a photo", "413"],
+    [
+        "crates/platform/src/sensors/mod.rs",
+        "MAX_SENSORS",
+        "Sensors of a twin",
+        "409; measurements of further ones are rejected",
+    ],
     ["crates/platform/src/alerts/rules.rs", "MAX_RULES", "Alert rules of a twin", "409"],
     ["crates/platform/src/alerts/webhooks.rs", "MAX_WEBHOOKS", "Webhooks of a twin", "409"],
     [

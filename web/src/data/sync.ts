@@ -239,13 +239,13 @@ function finished(report: Report): void {
   if (stopped) {
     scheduleRetry(stopped.retryAfterS ? stopped.retryAfterS * 1000 : retryMs);
     retryMs = Math.min(retryMs * 2, RETRY_MS.most);
-    return;
+  } else {
+    retryMs = RETRY_MS.first;
+    state.online.value = true;
   }
-  retryMs = RETRY_MS.first;
-  state.online.value = true;
   if (report.conflicts > 0) state.say('Another reading exists for a meter: see Pending.', 'bad');
   else if (report.refused > 0) state.say('The server refused an item: see Pending.', 'bad');
-  if (report.sent > 0) void refresh();
+  if (report.sent > 0 && !state.expired.value) void refresh();
 }
 
 function scheduleRetry(ms: number): void {

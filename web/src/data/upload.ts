@@ -20,7 +20,7 @@ export interface Report {
   sent: number;
   refused: number;
   conflicts: number;
-  /** Why it stopped before the end; null when everything was answered. */
+  /** Why something still waits: the photos alone, or everything after an error; null when all was answered. */
   stopped: ApiError | null;
 }
 
@@ -32,7 +32,7 @@ export async function upload(db: Database, sender: Sender, send: Send = call): P
   const waiting = (await all(db)).filter((one) => one.state === 'waiting' && one.user === sender.user);
   const pass = new Pass(db, sender, send, report);
   try {
-    for (const photo of waiting) if (photo.kind === 'photo') await pass.photo(photo);
+    report.stopped = await pass.photos(waiting);
     const unsent = new Set((await all(db)).filter((one) => one.kind === 'photo').map((one) => one.id));
     for (const [key, items] of batches(waiting)) {
       const ready = items.filter(
@@ -92,7 +92,18 @@ class Pass {
     private readonly report: Report,
   ) {}
 
-  async photo(photo: Item): Promise<void> {
+  /** The error if the server has no room for photos now: readings are worth more and need less. */
+  async photos(waiting: Item[]): Promise<ApiError | null> {
+    try {
+      for (const one of waiting) if (one.kind === 'photo') await this.photo(one);
+    } catch (error) {
+      if (error instanceof ApiError && (error.status === 429 || error.status === 507)) return error;
+      throw error;
+    }
+    return null;
+  }
+
+  private async photo(photo: Item): Promise<void> {
     const blob = await this.db.get('photos', photo.id);
     if (!blob) {
       await this.refuse([photo], 'The photo is no longer on this device.');

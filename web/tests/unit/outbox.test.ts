@@ -78,6 +78,43 @@ describe('sending', () => {
     ]);
   });
 
+  it.each([507, 429])('sends readings after an answer of %i to a photo', async (status) => {
+    const { asked, stored, send } = server();
+    const jpeg = () => new Blob(['jpeg'], { type: 'image/jpeg' });
+    await fill(reading('a', 1, null, jpeg()), reading('b', 2), reading('c', 3, null, jpeg()));
+    let photos = 0;
+    const full: typeof send = (path, request) => {
+      if (!path.includes('/photo/')) return send(path, request);
+      photos += 1;
+      return Promise.reject(new ApiError(status, 'The server has no room for photos.', 60));
+    };
+    const report = await upload(db, SENDER, full);
+    expect(report).toMatchObject({ sent: 1, refused: 0, stopped: { status, retryAfterS: 60 } });
+    expect([...stored.values()].map((one) => one.meter)).toEqual(['b']);
+    expect(photos).toBe(1);
+    expect((await all(db)).map((one) => [one.kind, one.state])).toEqual([
+      ['photo', 'waiting'],
+      ['reading', 'waiting'],
+      ['photo', 'waiting'],
+      ['reading', 'waiting'],
+    ]);
+    // There is room again.
+    expect(await upload(db, SENDER, send)).toMatchObject({ sent: 4, stopped: null });
+    expect(asked.map(({ method }) => method)).toEqual(['POST', 'PUT', 'PUT', 'POST']);
+    expect(await all(db)).toEqual([]);
+  });
+
+  it('sends nothing more when the server is away while a photo is sent', async () => {
+    await fill(reading('a', 1, null, new Blob(['jpeg'], { type: 'image/jpeg' })), reading('b'));
+    const paths: string[] = [];
+    const report = await upload(db, SENDER, (path) => {
+      paths.push(path);
+      return Promise.reject(new ApiError(503, 'later'));
+    });
+    expect(report).toMatchObject({ sent: 0, stopped: { status: 503 } });
+    expect(paths).toHaveLength(1);
+  });
+
   it('loses nothing when the network goes, and doubles nothing when the answer is lost', async () => {
     const { stored, send } = server();
     await fill(reading('a'), reading('b'));

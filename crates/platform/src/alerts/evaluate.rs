@@ -17,6 +17,8 @@ use crate::time::{SECOND_MS, Time};
 
 /// The most measurements that are evaluated again when older ones have arrived.
 const MAX_REPLAYED: usize = 20_000;
+/// The most sensors that one transaction notes as silent, and as silent no longer: the writer is everybody's.
+pub(crate) const MAX_SILENCES: usize = 1000;
 
 /// A rule applied to a series.
 struct Watch<'a> {
@@ -238,10 +240,11 @@ fn add(db: &Db, twin: &Name, alert: &Alert) -> Result<Alert, Problem> {
     stored.ok_or_else(|| Problem::internal(&"an alert that was just stored is missing"))
 }
 
-/// Raises alerts for silent devices, and clears those of devices that are not silent any more.
+/// Raises alerts for silent devices, and clears those of devices that are not silent any more: up to [`MAX_SILENCES`]
+/// of each. None of them is found again, so that the next call handles others.
 pub(crate) fn silence(db: &Db, now: Time) -> Result<Vec<(Name, AlertNotification)>, Problem> {
     let mut notifications = Vec::new();
-    for silence in alerts::silences(db, now)? {
+    for silence in alerts::silences(db, now, MAX_SILENCES)? {
         let silent_ms = i64::from(silence.rule.silent_s.unwrap_or_default()) * SECOND_MS;
         let alert = Alert {
             id: Uuid::new_v4(),
@@ -268,7 +271,7 @@ pub(crate) fn silence(db: &Db, now: Time) -> Result<Vec<(Name, AlertNotification
         let alert = add(db, &silence.twin, &alert)?;
         notifications.push((silence.twin, AlertNotification { event: AlertEvent::Raised, alert }));
     }
-    for (twin, id, heard_at) in alerts::silences_over(db, now)? {
+    for (twin, id, heard_at) in alerts::silences_over(db, now, MAX_SILENCES)? {
         let Some(mut alert) = alerts::get(db, &twin, id)? else { continue };
         alert.cleared_at = Some(heard_at.max(alert.raised_at));
         let alert = alert.finished();
@@ -318,3 +321,7 @@ fn clear(
     remember(db, twin, &notifications, now)?;
     Ok(notifications)
 }
+
+#[cfg(test)]
+#[path = "evaluate_tests.rs"]
+mod tests;

@@ -220,6 +220,21 @@ pub(crate) struct TelemetryResults {
 pub(crate) struct TelemetryResult {
     id: Uuid,
     status: crate::readings::Status,
+    /// Why it was rejected.
+    detail: Option<String>,
+}
+
+impl TelemetryResult {
+    /// Rejected, if it is from the future: it would be its device's newest until then.
+    fn checked(item: &Telemetry, now: Time) -> TelemetryResult {
+        use crate::readings::Status::{Duplicate, Rejected};
+        let (id, at) = (item.id, item.at);
+        if at.is_ahead_of(now) {
+            let detail = format!("at: {at} is in the future: set the device's clock");
+            return TelemetryResult { id, status: Rejected, detail: Some(detail) };
+        }
+        TelemetryResult { id, status: Duplicate, detail: None }
+    }
 }
 
 /// Where a device is.
@@ -233,7 +248,8 @@ struct Position {
 
 /// Send telemetry
 ///
-/// Items sent twice are stored once.
+/// Items sent twice are stored once; items more than a day ahead of the server's clock are rejected. The newest 100,000
+/// of a device are kept.
 #[utoipa::path(post, path = "/{twin}/instance/{device}/telemetry", tag = "devices",
     params(("twin" = Name, Path), ("device" = Name, Path)), request_body = TelemetryUpload,
     responses((status = 200, body = TelemetryResults)))]
@@ -243,12 +259,16 @@ pub(crate) async fn add_telemetry(
     Ids([device]): Ids<1>,
     body: Unread<TelemetryUpload>,
 ) -> Answer {
-    use crate::readings::Status::{Duplicate, Stored};
+    use crate::readings::Status::{Rejected, Stored};
     member.may(Deed::BeDevice)?;
-    let TelemetryUpload { items } = body.read().await?;
+    let TelemetryUpload { mut items } = body.read().await?;
     if items.len() > MAX_ITEMS {
         return Err(Problem::too_large(format!("at most {MAX_ITEMS} items at once")));
     }
+    let now = Time::now();
+    let mut results: Vec<TelemetryResult> =
+        items.iter().map(|item| TelemetryResult::checked(item, now)).collect();
+    items.retain(|item| !item.at.is_ahead_of(now));
     let latest = items.iter().filter(|item| item.place.is_some()).max_by_key(|item| item.at);
     let position = latest.and_then(|item| {
         Some(Position {
@@ -261,12 +281,11 @@ pub(crate) async fn add_telemetry(
     let topic = format!("fulmar/{}/instance/{device}/position", member.twin);
     let results = app.store.write(move |db| {
         own(db, &member, &device)?;
-        let new = devices::add_telemetry(db, &member.twin, &device, &items, Time::now())?;
-        let results = items.iter().zip(new).map(|(item, new)| TelemetryResult {
-            id: item.id,
-            status: if new { Stored } else { Duplicate },
-        });
-        Ok(results.collect())
+        let most = devices::MAX_TELEMETRY;
+        let new = devices::add_telemetry(db, &member.twin, &device, &items, now, most)?;
+        let taken = results.iter_mut().filter(|result| result.status != Rejected);
+        taken.zip(new).filter(|(_, new)| *new).for_each(|(result, _)| result.status = Stored);
+        Ok(results)
     });
     let results = results.await?;
     if let Some(position) = position {

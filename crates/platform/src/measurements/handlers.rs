@@ -75,12 +75,16 @@ async fn take(
     Ok(results)
 }
 
-/// Takes messages, in their order; what cannot be taken is logged and done with.
-pub(crate) async fn take_messages(app: &App, messages: &[SensorMessage]) -> Result<(), Problem> {
+/// Takes messages, in their order; what cannot be taken is logged and done with. Each twin's are stored for themselves:
+/// what has no time gets that of its arrival, which is the same when the others fail and all are tried again.
+pub(crate) async fn take_messages(
+    app: &App,
+    messages: &[SensorMessage],
+    arrived: Time,
+) -> Result<(), Problem> {
     let mut by_twin: BTreeMap<Name, Vec<Each<NewMeasurement>>> = BTreeMap::new();
-    let now = Time::now();
     for message in messages {
-        match read(app, message, now) {
+        match read(app, message, arrived) {
             Ok((twin, items)) => {
                 let items = items.into_iter().map(|item| Each { id: None, item: Ok(item) });
                 by_twin.entry(twin).or_default().extend(items);
@@ -112,7 +116,7 @@ fn device(each: &Each<NewMeasurement>) -> Option<Name> {
 fn read(
     app: &App,
     message: &SensorMessage,
-    now: Time,
+    arrived: Time,
 ) -> Result<(Name, Vec<NewMeasurement>), String> {
     let levels: Vec<&str> = message.topic.split('/').collect();
     let (twin, device, quantity) = match levels[..] {
@@ -124,5 +128,5 @@ fn read(
     if !app.account_cache.has_twin(&twin) {
         return Err("there is no such twin".to_owned());
     }
-    Ok((twin, parse(device, quantity, message, now)?))
+    Ok((twin, parse(device, quantity, message, arrived)?))
 }

@@ -10,15 +10,13 @@ use super::{NewMeasurement, Quantity, units};
 use crate::alerts::{AlertNotification, evaluate};
 use crate::extract::Each;
 use crate::problem::Problem;
+use crate::sensors::{MAX_SENSORS, too_many_sensors};
 use crate::settings::Monitoring;
 use crate::store::Db;
 use crate::store::measurements::{self, Sample, SeriesRow};
 use crate::store::sensors::{self, Unit};
 use crate::text::Name;
-use crate::time::{DAY_MS, Time};
-
-/// How far a device's clock may be ahead.
-const MAX_AHEAD_MS: i64 = DAY_MS;
+use crate::time::Time;
 
 /// What came of measurements.
 #[derive(Debug, Default)]
@@ -44,6 +42,8 @@ pub(crate) struct Known {
 struct Register {
     by_name: HashMap<(Name, Quantity), usize>,
     all: Vec<Known>,
+    /// How many sensors the twin has, counted when the first one is registered.
+    sensors: Option<usize>,
 }
 
 impl Register {
@@ -55,7 +55,9 @@ impl Register {
             None => {
                 let usual = units::usual(&new.quantity);
                 let given = new.unit.as_deref().unwrap_or_default();
-                let unit = sensors::unit(db, twin, &new.device)?;
+                let Some(unit) = self.unit(db, twin, &new.device)? else {
+                    return Ok(Err(format!("device: {}", too_many_sensors())));
+                };
                 let first_unit = usual.unwrap_or(given);
                 // What cannot be taken registers nothing but its device.
                 if units::convert(*new.value, new.unit.as_deref().unwrap_or(first_unit), first_unit)
@@ -78,6 +80,23 @@ impl Register {
             None => Err(wrong_unit(given, wanted)),
         })
     }
+
+    /// The device, registered now if it is not yet; none if there are too many.
+    fn unit(&mut self, db: &Db, twin: &Name, device: &Name) -> Result<Option<Unit>, Problem> {
+        if let Some(known) = sensors::unit(db, twin, device)? {
+            return Ok(Some(known));
+        }
+        let count = match self.sensors {
+            Some(count) => count,
+            None => sensors::count(db, twin)?,
+        };
+        self.sensors = Some(count);
+        if count >= MAX_SENSORS {
+            return Ok(None);
+        }
+        self.sensors = Some(count + 1);
+        Ok(Some(sensors::register(db, twin, device)?))
+    }
 }
 
 /// Number of the series and value, or why there is none.
@@ -88,7 +107,7 @@ fn wrong_unit(given: &str, wanted: &str) -> String {
 }
 
 fn in_time(at: Time, now: Time, settings: &Monitoring) -> Result<(), String> {
-    if at.ms_since(now) > MAX_AHEAD_MS {
+    if at.is_ahead_of(now) {
         return Err(format!("at: {at} is in the future"));
     }
     if at < settings.raw_since(now) {
@@ -179,4 +198,44 @@ fn heard(db: &Db, twin: &Name, values: &[LiveValue]) -> Result<(), Problem> {
         sensors::heard(db, twin, device, at)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::store::sql::{Database, Purpose};
+    use crate::store::{Store, twins};
+    use crate::twins::types::TwinKind;
+
+    #[test]
+    fn a_full_twin_takes_measurements_of_its_sensors_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path(), &Database::File, Purpose::Server).unwrap();
+        let taken = store.write_now(|db| {
+            let twin: Name = "t".parse().unwrap();
+            twins::add(db, &twin, "T", TwinKind::Homes, None, Time(0))?;
+            // All but one of them.
+            db.execute(
+                "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
+                 INSERT INTO sensor (twin, device, revision) SELECT 't', 's' || i, 1 FROM n",
+                [MAX_SENSORS - 1],
+            )?;
+            let item = |device: &str| {
+                let text = format!(
+                    r#"{{"device":"{device}","quantity":"radon","at":"2026-11-21T10:00:00Z","value":1}}"#
+                );
+                Each { id: None, item: Ok(serde_json::from_str(&text).unwrap()) }
+            };
+            let items = ["last", "more", "s1", "last"].map(item).into();
+            let now = "2026-11-21T10:00:00Z".parse().unwrap();
+            take(db, &Monitoring::default(), &twin, items, now)
+        });
+        let results = taken.unwrap().results;
+        let statuses: Vec<_> = results.iter().map(|result| result.status).collect();
+        use MeasurementStatus::{Duplicate, Rejected, Stored};
+        assert_eq!(statuses, [Stored, Rejected, Stored, Duplicate]);
+        let detail = results[1].detail.as_deref().unwrap();
+        assert!(detail.contains("50000 sensors") && detail.contains("another twin"), "{detail}");
+    }
 }

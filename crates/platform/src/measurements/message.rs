@@ -1,7 +1,7 @@
 //! Measurements as MQTT messages: a number, an object, a list of objects, or an object of quantities.
 //!
 //! What a payload does not say is taken from the message's user properties `at` and `id`, which a
-//! gateway adds when it accepts a message; if there is no time at all, it is now.
+//! gateway adds when it accepts a message; if there is no time at all, it is that of its arrival.
 
 use std::collections::BTreeMap;
 
@@ -82,12 +82,12 @@ pub(crate) fn parse(
     device: &str,
     quantity: Option<&str>,
     message: &SensorMessage,
-    now: Time,
+    arrived: Time,
 ) -> Result<Vec<NewMeasurement>, String> {
     let device: Name = device.parse()?;
     let quantity = quantity.map(Quantity::new).transpose()?;
     let at = message.at.as_deref().map(str::parse).transpose();
-    let at = at.map_err(|wrong| format!("user property at: {wrong}"))?.unwrap_or(now);
+    let at = at.map_err(|wrong| format!("user property at: {wrong}"))?.unwrap_or(arrived);
     let envelope = Envelope { device, at, id: message.id.clone() };
     let text = std::str::from_utf8(&message.payload).map_err(|_| "the payload is not text")?.trim();
     let json = |error: serde_json::Error| format!("the payload is not a measurement: {error}");

@@ -1,6 +1,8 @@
 //! Readings that are changed after they came: corrected, withdrawn, decided about where two contradict each
 //! other, and the audit trail of all that. What was sent is never lost: a correction stands beside it.
 
+use std::collections::BTreeSet;
+
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Deserialize;
@@ -229,7 +231,7 @@ pub(crate) struct Resolution {
 
 /// Resolve a conflict of readings
 ///
-/// All stay stored; those that do not hold are flagged `superseded`.
+/// All stay stored; those that do not hold are flagged `superseded`. A reading that is in no conflict is refused (409).
 #[utoipa::path(post, path = "/{twin}/reading/{id}/resolve", tag = "readings",
     params(("twin" = Name, Path), ("id" = Uuid, Path)), request_body = Resolution,
     responses((status = 200, body = Reading)))]
@@ -242,13 +244,27 @@ pub(crate) async fn resolve(
     member.may(Deed::Manage)?;
     let id = as_uuid(&id)?;
     let (twin, by) = (member.twin.clone(), member.name().clone());
-    let reading = app.store.write(move |db| settle(db, &twin, id, resolution.keep, &by)).await?;
-    announce(&app, &member.twin, std::slice::from_ref(&reading));
-    json(StatusCode::OK, &reading)
+    let settled = app.store.write(move |db| settle(db, &twin, id, resolution.keep, &by));
+    let (changed, lists) = settled.await?;
+    announce(&app, &member.twin, &changed);
+    announce_lists(&app, &member.twin, lists).await?;
+    let reading = changed.first().ok_or_else(|| Problem::not_found("reading"))?;
+    json(StatusCode::OK, reading)
 }
 
-fn settle(db: &Db, twin: &Name, id: Uuid, keep: bool, by: &Name) -> Result<Reading, Problem> {
+/// Ends the reading's conflicts; the reading, the others that changed, and work lists that changed with them.
+fn settle(
+    db: &Db,
+    twin: &Name,
+    id: Uuid,
+    keep: bool,
+    by: &Name,
+) -> Result<(Vec<Reading>, Vec<Uuid>), Problem> {
     let (reading, now) = (existing(db, twin, id)?, Time::now());
+    if reading.conflict_with.is_empty() {
+        let detail = "this reading is in no conflict, or somebody has resolved it: load it again";
+        return Err(Problem::conflict(detail));
+    }
     let set = |reading: &Reading, holds: bool| {
         let action = if holds { Action::Kept } else { Action::Superseded };
         let change = Change { action, by: by.clone(), at: now, reason: None };
@@ -259,17 +275,35 @@ fn settle(db: &Db, twin: &Name, id: Uuid, keep: bool, by: &Name) -> Result<Readi
         flags.extend((!holds).then_some(Flag::Superseded));
         readings::set_flags(db, twin, reading.id, &flags)
     };
+    let mut others: BTreeSet<Uuid> = reading.conflict_with.iter().copied().collect();
     for other in &reading.conflict_with {
         let other = existing(db, twin, *other)?;
         if keep {
             readings::clear_conflicts(db, twin, other.id)?;
             set(&other, false)?;
+            others.extend(&other.conflict_with);
         } else if other.conflict_with == [id] {
             set(&other, true)?;
         }
     }
     readings::clear_conflicts(db, twin, id)?;
     set(&reading, keep)?;
+    others.remove(&id);
+    for other in &others {
+        drop_ended_conflict(db, twin, *other)?;
+    }
     readings::update_meter(db, twin, &reading.meter, now)?;
-    existing(db, twin, id)
+    let lists = work_lists::recount(db, twin, &reading.meter)?;
+    let changed = std::iter::once(id).chain(others).map(|id| existing(db, twin, id));
+    Ok((changed.collect::<Result<_, _>>()?, lists))
+}
+
+/// Removes the flag of a reading whose last conflict ended with another reading's.
+fn drop_ended_conflict(db: &Db, twin: &Name, id: Uuid) -> Result<(), Problem> {
+    let mut reading = existing(db, twin, id)?;
+    if reading.conflict_with.is_empty() && reading.flags.contains(&Flag::Conflict) {
+        reading.flags.retain(|flag| *flag != Flag::Conflict);
+        readings::set_flags(db, twin, id, &reading.flags)?;
+    }
+    Ok(())
 }

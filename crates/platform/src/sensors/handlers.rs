@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{NewSensor, Sensor};
+use super::{MAX_SENSORS, NewSensor, Sensor, too_many_sensors};
 use crate::accounts::caller::{Ids, Member};
 use crate::alerts::{self, evaluate};
 use crate::app::App;
@@ -108,6 +108,9 @@ pub(crate) async fn put(
                 && !homes::exists(db, twin, home)?
             {
                 return Err(Problem::invalid("home", "there is no such home"));
+            }
+            if known.is_none() && sensors::count(db, twin)? >= MAX_SENSORS {
+                return Err(Problem::conflict(too_many_sensors()));
             }
             let moves = known.as_ref().is_some_and(|known| known.home != new.home);
             let notifications =

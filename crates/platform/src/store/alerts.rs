@@ -345,14 +345,14 @@ const WATCHED: &str = "FROM alert_rule r JOIN (
         AND a.cleared_at IS NULL
     WHERE r.silent_s IS NOT NULL AND r.enabled = 1";
 
-/// Devices that have become silent.
-pub(crate) fn silences(db: &Db, now: Time) -> Result<Vec<Silence>> {
+/// Up to `limit` devices that have become silent.
+pub(crate) fn silences(db: &Db, now: Time, limit: usize) -> Result<Vec<Silence>> {
     let sql = format!(
         "SELECT {RULE}, r.twin, w.home, w.device, w.last_at {WATCHED}
-         AND a.id IS NULL AND w.last_at < ?1 - r.silent_s * 1000"
+         AND a.id IS NULL AND w.last_at < ?1 - r.silent_s * 1000 LIMIT ?2"
     );
     let mut rows = db.prepare_cached(&sql)?;
-    let rows = rows.query_map([now], |row| {
+    let rows = rows.query_map(params![now, limit], |row| {
         Ok(Silence {
             rule: rule(row)?,
             twin: row.get(14)?,
@@ -364,14 +364,14 @@ pub(crate) fn silences(db: &Db, now: Time) -> Result<Vec<Silence>> {
     rows.collect()
 }
 
-/// Twins, alerts of silences that are over, and the times of the devices' last measurements.
-pub(crate) fn silences_over(db: &Db, now: Time) -> Result<Vec<(Name, Uuid, Time)>> {
+/// Up to `limit` silences that are over: twins, alerts, and the times of the devices' last measurements.
+pub(crate) fn silences_over(db: &Db, now: Time, limit: usize) -> Result<Vec<(Name, Uuid, Time)>> {
     let sql = format!(
         "SELECT r.twin, a.id, w.last_at {WATCHED}
-         AND a.id IS NOT NULL AND w.last_at >= ?1 - r.silent_s * 1000"
+         AND a.id IS NOT NULL AND w.last_at >= ?1 - r.silent_s * 1000 LIMIT ?2"
     );
     let mut rows = db.prepare_cached(&sql)?;
-    let rows = rows.query_map([now], |row| {
+    let rows = rows.query_map(params![now, limit], |row| {
         let id: String = row.get(1)?;
         Ok((row.get(0)?, id.parse().unwrap_or_default(), row.get(2)?))
     })?;

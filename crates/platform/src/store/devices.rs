@@ -10,10 +10,11 @@ use crate::text::Name;
 use crate::time::Time;
 
 /// The most items of telemetry per device; beyond, the oldest are deleted.
-const MAX_TELEMETRY: u32 = 100_000;
+pub(crate) const MAX_TELEMETRY: u32 = 100_000;
 
 const INSTANCE: &str = "SELECT i.device, i.kind, i.name, i.app_version, i.account, i.seen_at,
-    (SELECT item FROM telemetry t WHERE t.twin = i.twin AND t.device = i.device ORDER BY at DESC LIMIT 1)
+    (SELECT item FROM telemetry t WHERE t.twin = i.twin AND t.device = i.device
+        ORDER BY at DESC, id DESC LIMIT 1)
     FROM instance i";
 
 fn instance(row: &super::sql::Row<'_>) -> Result<Device> {
@@ -137,13 +138,14 @@ pub(crate) fn set_command(
     Ok(changed == 1)
 }
 
-/// Stores new items; returns which of them were new.
+/// Stores new items, and deletes the oldest of the device beyond `most`; returns which of them were new.
 pub(crate) fn add_telemetry(
     db: &Db,
     twin: &str,
     device: &str,
     items: &[Telemetry],
     now: Time,
+    most: u32,
 ) -> Result<Vec<bool>> {
     let mut insert = db.prepare_cached(
         "INSERT INTO telemetry (twin, device, at, id, item) VALUES (?1, ?2, ?3, ?4, ?5)
@@ -156,9 +158,10 @@ pub(crate) fn add_telemetry(
         new.push(insert.execute(values)? == 1);
     }
     db.execute(
-        "DELETE FROM telemetry WHERE twin = ?1 AND device = ?2 AND at <
-         (SELECT at FROM telemetry WHERE twin = ?1 AND device = ?2 ORDER BY at DESC LIMIT 1 OFFSET ?3)",
-        params![twin, device, MAX_TELEMETRY],
+        "DELETE FROM telemetry WHERE twin = ?1 AND device = ?2 AND (at, id) <=
+         (SELECT at, id FROM telemetry WHERE twin = ?1 AND device = ?2
+          ORDER BY at DESC, id DESC LIMIT 1 OFFSET ?3)",
+        params![twin, device, most],
     )?;
     db.execute(
         "UPDATE instance SET seen_at = ?3 WHERE twin = ?1 AND device = ?2",
@@ -185,4 +188,49 @@ pub(crate) fn telemetry(
         items.extend(serde_json::from_str::<Telemetry>(&row?).ok());
     }
     Ok(items)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::store::accounts::{self, AccountRow};
+    use crate::store::sql::{Database, Purpose};
+    use crate::store::{Store, twins};
+    use crate::twins::types::TwinKind;
+
+    /// The limit of these tests.
+    const MOST: u32 = 5;
+
+    fn items(numbers: std::ops::Range<u128>, at: impl Fn(u128) -> i64) -> Vec<Telemetry> {
+        let item = |number| {
+            let (id, at) = (Uuid::from_u128(number), Time(at(number)));
+            serde_json::from_value(serde_json::json!({"id": id, "at": at})).unwrap()
+        };
+        numbers.map(item).collect()
+    }
+
+    #[test]
+    fn the_newest_items_are_kept_also_of_one_moment() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path(), &Database::File, Purpose::Server).unwrap();
+        let kept = store.write_now(|db| {
+            let (van, now) = ("van".parse().unwrap(), Time(9));
+            twins::add(db, &"t".parse().unwrap(), "T", TwinKind::Meters, None, now)?;
+            let (name, display_name) = ("ann".parse().unwrap(), "Ann".to_owned());
+            let account = AccountRow { name, display_name, server_admin: false };
+            accounts::add(db, &account, "hash", now)?;
+            let new = serde_json::from_str(r#"{"kind": "van"}"#).unwrap();
+            put(db, "t", &van, &new, &account.name, now)?;
+            let mut kept = Vec::new();
+            for items in [items(0..8, |_| 7), items(8..10, |_| 7), items(10..13, |n| n as i64)] {
+                add_telemetry(db, "t", "van", &items, now, MOST)?;
+                let left = telemetry(db, "t", "van", None, 100)?;
+                kept.push(left.iter().map(|item| item.id.as_u128()).collect::<Vec<_>>());
+            }
+            Ok(kept)
+        });
+        let expected = [vec![3, 4, 5, 6, 7], vec![5, 6, 7, 8, 9], vec![8, 9, 10, 11, 12]];
+        assert_eq!(kept.unwrap(), expected);
+    }
 }

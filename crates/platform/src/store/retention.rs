@@ -71,7 +71,7 @@ mod tests {
         let counts = store.write_now(move |db| {
             let twin = "t".parse().map_err(|_| crate::problem::Problem::not_found("twin"))?;
             twins::add(db, &twin, "T", TwinKind::Homes, None, Time(0))?;
-            crate::store::sensors::unit(db, &twin, &twin)?;
+            crate::store::sensors::register(db, &twin, &twin)?;
             let series = measurements::series(db, "t", "t", "radon", "Bq/m³")?.seq;
             for n in 0..10 {
                 let hours: Vec<Sample> = (0..24)

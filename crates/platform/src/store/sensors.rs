@@ -74,21 +74,29 @@ pub(crate) struct Unit {
     pub(crate) expected_every_s: Option<u32>,
 }
 
-/// The device, registered now if it is not yet.
-pub(crate) fn unit(db: &Db, twin: &str, device: &Name) -> Result<Unit> {
+/// The device, if it is registered.
+pub(crate) fn unit(db: &Db, twin: &str, device: &Name) -> Result<Option<Unit>> {
     let mut rows = db.prepare_cached(
         "SELECT home, expected_every_s FROM sensor WHERE twin = ?1 AND device = ?2",
     )?;
     let known = rows.query_row([twin, device], |row| {
         Ok(Unit { home: row.get(0)?, expected_every_s: row.get(1)? })
     });
-    if let Some(known) = known.optional()? {
-        return Ok(known);
-    }
+    known.optional()
+}
+
+/// Registers a device that measured and is not registered.
+pub(crate) fn register(db: &Db, twin: &str, device: &Name) -> Result<Unit> {
     let mut insert =
         db.prepare_cached("INSERT INTO sensor (twin, device, revision) VALUES (?1, ?2, 1)")?;
     insert.execute(params![twin, device])?;
     Ok(Unit { home: None, expected_every_s: None })
+}
+
+/// How many sensors the twin has.
+pub(crate) fn count(db: &Db, twin: &str) -> Result<usize> {
+    let mut count = db.prepare_cached("SELECT count(*) FROM sensor WHERE twin = ?1")?;
+    count.query_row([twin], |row| row.get(0))
 }
 
 /// Notes that the device measured then.

@@ -211,11 +211,14 @@ pub(crate) fn tick(
     Ok(lists)
 }
 
+/// Whether a reading of task `t`'s list holds, without its end: which others do as well.
+const HELD: &str =
+    "EXISTS (SELECT 1 FROM reading r WHERE r.twin = t.twin AND r.meter = t.meter AND r.holds = 1
+     AND (r.work_list = t.work_list";
+
 /// Gives work back after a reading of the meter no longer counts, or counts again: a task is read as long as a
 /// reading of its list, or one taken since the list was made, holds. Gives the lists that changed.
 pub(crate) fn recount(db: &Db, twin: &str, meter: &str) -> Result<Vec<Uuid>> {
-    const HELD: &str = "EXISTS (SELECT 1 FROM reading r WHERE r.twin = t.twin AND r.meter = t.meter AND r.holds = 1
-         AND (r.work_list = t.work_list";
     let lost = format!("t.state = 'read' AND NOT {HELD} OR r.at >= w.created_at AND {IN_TIME}))");
     let won = format!("t.state = 'open' AND {HELD}))");
     let mut changed = Vec::new();
@@ -239,7 +242,8 @@ pub(crate) fn recount(db: &Db, twin: &str, meter: &str) -> Result<Vec<Uuid>> {
     Ok(changed)
 }
 
-/// Sets what became of a meter on the list; whether it is on it.
+/// Sets what became of a meter on the list; whether it is on it. The task stays read while a reading holds, as in
+/// [`recount`]: phones send readings first, and what another one noted before may come later.
 pub(crate) fn set_task(
     db: &Db,
     twin: &str,
@@ -248,10 +252,14 @@ pub(crate) fn set_task(
     state: Option<TaskState>,
     note: Option<Option<&str>>,
 ) -> Result<bool> {
-    let mut update = db.prepare_cached(
-        "UPDATE task SET state = coalesce(?4, state), note = CASE WHEN ?5 THEN ?6 ELSE note END
-         WHERE twin = ?1 AND work_list = ?2 AND meter = ?3",
-    )?;
+    let sql = format!(
+        "UPDATE task AS t SET note = CASE WHEN ?5 THEN ?6 ELSE t.note END,
+             state = CASE WHEN t.state = 'read' AND {HELD} OR {IN_TIME} AND r.at >=
+                 (SELECT w.created_at FROM work_list w WHERE w.twin = t.twin AND w.id = t.work_list)))
+             THEN 'read' ELSE coalesce(?4, t.state) END
+         WHERE t.twin = ?1 AND t.work_list = ?2 AND t.meter = ?3"
+    );
+    let mut update = db.prepare_cached(&sql)?;
     let values = params![twin, list.to_string(), meter, state, note.is_some(), note.flatten()];
     Ok(update.execute(values)? == 1)
 }

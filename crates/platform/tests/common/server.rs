@@ -20,7 +20,12 @@ pub(crate) fn database(name: &str) -> Option<Database> {
 
 /// Runs a statement as the server's administrator; the first column of the first row.
 pub(crate) fn sql(statement: &str) -> Option<String> {
-    let address = format!("{}/postgres", address().unwrap());
+    sql_in("postgres", statement)
+}
+
+/// The same in this database.
+pub(crate) fn sql_in(database: &str, statement: &str) -> Option<String> {
+    let address = format!("{}/{database}", address().unwrap());
     let statement = statement.to_owned();
     // Tests are tasks, which must not wait.
     let done = std::thread::spawn(move || {

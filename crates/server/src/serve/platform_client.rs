@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use fulmar_gateway::batch;
 use fulmar_mqtt::packet::{Connect, Publish, RetainHandling, SubscribeOptions};
@@ -214,7 +214,9 @@ async fn take(platform: &Platform, receiver: &mut LocalReceiver) -> std::io::Res
         }
     }
     if !measured.is_empty() {
-        while let Err(error) = platform.take_measurements(&measured).await {
+        // What has no time of its own has this one, however often it is tried.
+        let arrived = SystemTime::now();
+        while let Err(error) = platform.take_measurements(&measured, arrived).await {
             tracing::warn!("measurements are waiting: {error}");
             tokio::time::sleep(PAUSE).await;
         }

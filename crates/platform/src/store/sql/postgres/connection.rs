@@ -38,6 +38,8 @@ pub(super) struct Connection {
     client: Client,
     prepared: RefCell<HashMap<String, Statement>>,
     lost: Cell<bool>,
+    /// How long it waits for an answer.
+    patience: Cell<Duration>,
     /// Whether a statement failed since the transaction or its mark was set.
     spoilt: Cell<bool>,
     server: String,
@@ -86,6 +88,7 @@ impl Connection {
             client,
             prepared: RefCell::default(),
             lost: Cell::new(false),
+            patience: Cell::new(PATIENCE),
             spoilt: Cell::new(false),
             server: address.to_string(),
         };
@@ -106,6 +109,18 @@ impl Connection {
     /// From here on statements are asked about anew.
     pub(super) fn unspoil(&self) {
         self.spoilt.set(false);
+    }
+
+    /// Does `work` with another limit of the wait for each answer. The server's own limits stay.
+    pub(super) fn with_patience<T>(
+        &self,
+        patience: Duration,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let usual = self.patience.replace(patience);
+        let done = work();
+        self.patience.set(usual);
+        done
     }
 
     /// Runs statements without parameters.
@@ -149,7 +164,8 @@ impl Connection {
     ) -> Result<T> {
         let away = |why: String| DatabaseError::Away(self.server.clone(), why);
         let Some(runtime) = &self.runtime else { return Err(away("closed".to_owned())) };
-        let answer = runtime.block_on(async { tokio::time::timeout(PATIENCE, answer).await });
+        let patience = self.patience.get();
+        let answer = runtime.block_on(async { tokio::time::timeout(patience, answer).await });
         let failure = match answer {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(error)) if error.as_db_error().is_some() => failure(&error),
@@ -159,7 +175,7 @@ impl Connection {
             }
             Err(_) => {
                 self.lost.set(true);
-                away("no answer".to_owned())
+                away(format!("no answer within {} s", patience.as_secs()))
             }
         };
         self.spoilt.set(true);

@@ -17,6 +17,8 @@ use super::tables;
 
 /// For so long a server that was there is waited for: it may be starting again.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long each statement may take that upgrades the tables.
+const UPGRADE_PATIENCE: Duration = Duration::from_secs(3600);
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(100);
 /// After a wait without success, the interval of attempts to connect; meanwhile requests are refused at once.
@@ -230,8 +232,31 @@ fn prepare(connection: &Connection, address: &Address) -> Result<()> {
         );
     }
     connection.batch(&format!("BEGIN; SELECT pg_advisory_xact_lock({LOCKS}, {WRITER})"))?;
-    tables::migrate(connection)?;
-    connection.batch("COMMIT")
+    let version = tables::version(connection)?;
+    if version == tables::VERSION {
+        return connection.batch("COMMIT");
+    }
+    connection.with_patience(UPGRADE_PATIENCE, || upgrade(connection, address, version))
+}
+
+/// Migrates the tables, and ends the transaction. A new index or column takes as long as there are rows: under the time
+/// limit of requests, large tables could never be upgraded. What others have locked is not waited for any longer.
+fn upgrade(connection: &Connection, address: &Address, version: usize) -> Result<()> {
+    let (to, started) = (tables::VERSION, Instant::now());
+    if version > 0 {
+        tracing::info!(
+            "platform storage: upgrading the tables in PostgreSQL ({address}) from version {version} to {to}: with \
+             many rows this takes minutes, for which the server must not be stopped"
+        );
+    }
+    connection.batch("SET LOCAL statement_timeout = 0")?;
+    tables::migrate(connection, version)?;
+    connection.batch("COMMIT")?;
+    if version > 0 {
+        let seconds = started.elapsed().as_secs();
+        tracing::info!(seconds, "platform storage: the tables are upgraded to version {to}");
+    }
+    Ok(())
 }
 
 /// Sees to it that one server alone uses the database. In a cluster, that is the node that serves: it takes the lock from

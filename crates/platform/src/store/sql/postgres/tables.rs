@@ -4,8 +4,12 @@ use super::super::{DatabaseError, Result};
 use super::connection::{Connection, SCHEMA};
 use crate::store::schema::MIGRATIONS;
 
-/// Migrates the tables to this version. Call it in a transaction during which no other server writes.
-pub(super) fn migrate(connection: &Connection) -> Result<()> {
+/// The version of the tables that this program wants.
+pub(super) const VERSION: usize = MIGRATIONS.len();
+
+/// The version of the tables, at most this program's; 0 if there are none yet. Call it in a transaction during which no
+/// other server writes.
+pub(super) fn version(connection: &Connection) -> Result<usize> {
     // A user who may not create schemas can be given one.
     if connection
         .number(&format!("SELECT count(*) FROM pg_namespace WHERE nspname = '{SCHEMA}'"))?
@@ -19,15 +23,20 @@ pub(super) fn migrate(connection: &Connection) -> Result<()> {
     )?;
     let done = usize::try_from(connection.number("SELECT version FROM installation")?)
         .unwrap_or(usize::MAX);
-    if done > MIGRATIONS.len() {
+    if done > VERSION {
         let text =
             "a newer version of Fulmar created its tables: use that version, or another database";
         return Err(DatabaseError::Setting(text.to_owned()));
     }
-    for migration in MIGRATIONS.iter().skip(done) {
+    Ok(done)
+}
+
+/// Migrates the tables from this version to [`VERSION`], in the same transaction.
+pub(super) fn migrate(connection: &Connection, version: usize) -> Result<()> {
+    for migration in MIGRATIONS.iter().skip(version) {
         connection.batch(&translated(migration))?;
     }
-    connection.batch(&format!("UPDATE installation SET version = {}", MIGRATIONS.len()))
+    connection.batch(&format!("UPDATE installation SET version = {VERSION}"))
 }
 
 /// SQLite's tables in PostgreSQL's words. Text is ordered by its bytes, as SQLite does.
