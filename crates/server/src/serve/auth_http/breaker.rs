@@ -1,7 +1,7 @@
 //! Decides whether the service is asked at all: after several failures in a row it is left alone for a while, so that
 //! clients get their refusal at once.
 //!
-//! Whoever can cause failures must not be able to keep others out. Therefore a failure that may depend on the question
+//! A client that causes failures must not keep others out. Therefore a failure that may depend on the question
 //! counts once per network, and a failure to connect, which no question causes, counts every time.
 
 use std::net::IpAddr;

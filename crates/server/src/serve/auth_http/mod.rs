@@ -38,6 +38,7 @@ use tokio::sync::{Notify, Semaphore};
 use self::answer::Allowed;
 use self::breaker::{Breaker, Throttle};
 use self::known::{Digest, Known};
+use super::timed_connector::TimedConnector;
 use crate::config::{AuthHttp, set};
 
 /// Longest question, in bytes: name, password and client identifier as JSON. Longer ones are refused, so that those that
@@ -46,7 +47,7 @@ const MAX_QUESTION_BYTES: usize = 16 * 1024;
 /// Longest answer, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
 
-type Pool = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+type Pool = Client<TimedConnector<HttpsConnector<HttpConnector>>, Full<Bytes>>;
 
 /// Asks the service.
 #[derive(Debug)]
@@ -133,7 +134,7 @@ struct Failure {
     of: FailureOf,
 }
 
-/// What a failure tells about other logins.
+/// What a failure means for other logins.
 enum FailureOf {
     /// The connection: no login can be asked about.
     Connection,
@@ -293,7 +294,8 @@ fn pool(settings: &AuthHttp) -> anyhow::Result<Pool> {
         .with_no_client_auth();
     let connector =
         HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build();
-    Ok(Client::builder(TokioExecutor::new()).build(connector))
+    let limit = Duration::from_millis(settings.timeout_ms.into());
+    Ok(Client::builder(TokioExecutor::new()).build(TimedConnector::new(connector, limit)))
 }
 
 /// The header with the operator's token.
