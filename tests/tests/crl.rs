@@ -150,6 +150,23 @@ fn a_revoked_certificate_ends_its_clients_connections_and_opens_none() {
 }
 
 #[test]
+fn a_list_applies_as_soon_as_the_other_files_can_be_read_again() {
+    let ca = Authority::new();
+    ca.issue("stolen", 7);
+    ca.write(&ca.list(&[], 2100));
+    let broker = ca.broker("");
+    assert!(ca.publishes(&broker, "mqtts", "stolen"));
+    let (file, away) = (ca.path("ca.pem"), ca.path("away.pem"));
+    fs::rename(&file, &away).unwrap();
+    ca.write(&ca.list(&[7], 2100));
+    broker.wait_for_log("revocation lists not reloaded");
+    fs::rename(&away, &file).unwrap();
+    broker.wait_for_log("revocation lists reloaded");
+    assert!(!ca.publishes(&broker, "mqtts", "stolen"));
+    assert_eq!(broker.log().matches("revocation lists not reloaded").count(), 1);
+}
+
+#[test]
 fn an_expired_list_refuses_new_clients_unless_it_is_accepted() {
     let ca = Authority::new();
     ca.issue("meter", 8);

@@ -33,7 +33,7 @@ pub struct Issued {
 }
 
 impl Issued {
-    /// Reads what [`Issued::keep`] has written; `None` where there is no such file.
+    /// Reads what [`write`] has written; `None` where there is no such file.
     ///
     /// # Errors
     /// The file cannot be read, is open to others, or is damaged.
@@ -45,27 +45,23 @@ impl Issued {
         }
     }
 
-    /// Checks what an authority has issued, and writes it to `path`, chain and key in one file, so that they
-    /// always fit.
+    /// Checks what an authority has issued. Whether TLS can use it remains to be checked.
     ///
     /// # Errors
-    /// It is not for these names, has ended, or is for another key; or the file cannot be written.
-    pub fn keep(
-        path: &Path,
+    /// It is not for these names, has ended, or is for another key.
+    pub fn check(
         chain_pem: &str,
         key_pem: &str,
         names: &[String],
         now: SystemTime,
     ) -> Result<Issued, CertError> {
-        let pem = format!("{}\n{key_pem}", chain_pem.trim_end());
-        let issued = Issued::parse(pem.as_bytes())?;
+        let issued = Issued::parse(in_one(chain_pem, key_pem).as_bytes())?;
         if !issued.covers(names) {
             return Err(CertError::Issued("it does not cover the requested names"));
         }
         if issued.end <= now {
             return Err(CertError::Issued("it has expired; is this machine's clock right?"));
         }
-        files::write(path, pem.as_bytes(), true)?;
         Ok(issued)
     }
 
@@ -107,6 +103,18 @@ impl Issued {
         let earlier = lifetime.mul_f64(EARLIER * jitter.clamp(0.0, 1.0));
         self.begin + (lifetime * 2 / 3).saturating_sub(earlier)
     }
+}
+
+/// Writes what has been checked, chain and key in one file, so that they always fit.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write(path: &Path, chain_pem: &str, key_pem: &str) -> Result<(), CertError> {
+    files::write(path, in_one(chain_pem, key_pem).as_bytes(), true)
+}
+
+fn in_one(chain_pem: &str, key_pem: &str) -> String {
+    format!("{}\n{key_pem}", chain_pem.trim_end())
 }
 
 /// A request for a certificate, in DER, and its new key on P-256, in PEM.
@@ -168,11 +176,9 @@ mod tests {
 
     #[test]
     fn it_is_renewed_when_a_third_is_left_and_a_little_earlier_at_most() {
-        let dir = tempfile::tempdir().unwrap();
         for (days, at, earliest) in [(90, DAY * 60, DAY * 57), (6, DAY * 4, DAY * 19 / 5)] {
             let (chain, key) = answer(&["a.test"], days);
-            let path = dir.path().join("kept.pem");
-            let issued = Issued::keep(&path, &chain, &key, &names(&["a.test"]), now()).unwrap();
+            let issued = Issued::check(&chain, &key, &names(&["a.test"]), now()).unwrap();
             assert_eq!(issued.renew_at(0.0), now() + at);
             let early = issued.renew_at(1.0);
             let off =
@@ -189,7 +195,8 @@ mod tests {
         let path = dir.path().join("kept.pem");
         assert!(Issued::read(&path).unwrap().is_none());
         let (chain, key) = answer(&["a.test", "b.test"], 90);
-        let kept = Issued::keep(&path, &chain, &key, &names(&["b.test"]), now()).unwrap();
+        let kept = Issued::check(&chain, &key, &names(&["b.test"]), now()).unwrap();
+        write(&path, &chain, &key).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let read = Issued::read(&path).unwrap().unwrap();
         assert_eq!((&read.chain, &read.key, read.end), (&kept.chain, &kept.key, now() + DAY * 90));
@@ -200,20 +207,17 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_another_question_is_refused_and_not_written() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("kept.pem");
+    fn an_answer_to_another_question_is_refused() {
         let (chain, key) = answer(&["a.test"], 90);
         let (_, other) = answer(&["a.test"], 90);
         let refused = |chain: &str, key: &str, name: &str, now| {
             let wanted = names(&[name]);
-            Issued::keep(&path, chain, key, &wanted, now).unwrap_err().to_string()
+            Issued::check(chain, key, &wanted, now).unwrap_err().to_string()
         };
         assert!(refused(&chain, &key, "b.test", now()).contains("names"));
         assert!(refused(&chain, &key, "a.test", now() + DAY * 91).contains("clock"));
         assert!(refused(&chain, &other, "a.test", now()).contains("another key"));
         assert!(refused("", &key, "a.test", now()).contains("no certificate"));
-        assert!(!path.exists());
     }
 
     #[test]

@@ -183,7 +183,7 @@ fn acme(config: &Config) -> Result<(), Usage> {
                 .to_owned(),
         );
     }
-    if !acme.directory.starts_with("https://") {
+    if !is_https_url(&acme.directory) {
         return wrong(format!("directory = {:?}: must be an https:// URL", acme.directory));
     }
     if let Some(contact) = acme.contact.iter().find(|contact| !contact.starts_with("mailto:")) {
@@ -196,6 +196,12 @@ fn acme(config: &Config) -> Result<(), Usage> {
         return wrong("needs an https listener, where names are validated".to_owned());
     }
     Ok(())
+}
+
+/// Whether requests over HTTPS can be made to it.
+pub(crate) fn is_https_url(text: &str) -> bool {
+    let https = |url: http::Uri| url.scheme() == Some(&http::uri::Scheme::HTTPS);
+    text.parse().is_ok_and(https)
 }
 
 /// A name as public CAs certify it: at least two labels, and the last one is not a number.
@@ -409,7 +415,9 @@ mod tests {
         };
         refused("agree_to_terms", &|c| c.acme.agree_to_terms = false);
         refused("tls-alpn-01", &|c| c.acme.challenge = Challenge::Http01);
-        refused("https://", &|c| c.acme.directory = "http://acme.example".to_owned());
+        for directory in ["", "http://acme.example", "https://", "https://a b", "/dir"] {
+            refused("https://", &|c| c.acme.directory = directory.to_owned());
+        }
         refused("mailto:", &|c| c.acme.contact = vec!["me@example.org".to_owned()]);
         refused("[tls] cert", &|c| (c.tls.cert, c.tls.key) = ("a".into(), "b".into()));
         refused("https listener", &|c| c.listeners.https.clear());

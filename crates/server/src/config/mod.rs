@@ -29,6 +29,8 @@ mod upstreams;
 use std::path::{Path, PathBuf};
 
 pub(crate) use acl_rule::AclRule;
+#[cfg(feature = "acme")]
+pub(crate) use check::is_https_url;
 #[cfg_attr(not(feature = "cluster"), allow(unused_imports))]
 pub(crate) use cluster::{Cluster, Standby};
 pub use document::Config;

@@ -110,8 +110,8 @@ impl Certificates {
 }
 
 fn read_identity(config: &Config, acme: &Acme, data: &Path) -> anyhow::Result<Arc<Identity>> {
-    if let Some(issued) = acme::kept(acme, data, SystemTime::now()) {
-        return Ok(Identity::new(issued.chain, issued.key)?);
+    if let Some((_, identity)) = acme::kept(acme, data, SystemTime::now()) {
+        return Ok(identity);
     }
     let (chain, key) = identity_files(config, data)?;
     read_pair(&chain, &key)
@@ -145,10 +145,8 @@ pub(super) fn inspect(config: &Config, data: &Path) -> anyhow::Result<Presented>
         builder.build().context("[tls] client_ca")?;
     }
     set(&config.coap.psk_file).map(super::psk::read).transpose()?;
-    if let Some(issued) = acme::kept(&config.acme, data, SystemTime::now()) {
-        let chain = issued.chain.clone();
-        Identity::new(issued.chain, issued.key)?;
-        return Ok(Presented::Chain(data.to_owned(), chain));
+    if let Some((issued, _)) = acme::kept(&config.acme, data, SystemTime::now()) {
+        return Ok(Presented::Chain(data.to_owned(), issued.chain));
     }
     if let (Some(chain), Some(key)) = (set(&config.tls.cert), set(&config.tls.key)) {
         read_pair(chain, key)?;

@@ -52,6 +52,7 @@ mod server;
 mod shared_rows;
 mod status;
 mod stored;
+mod timed_connector;
 mod udp;
 #[cfg(feature = "platform")]
 mod users;

@@ -13,7 +13,7 @@ use rustls::ServerConfig;
 use crate::config::Acme;
 
 /// No certificate.
-pub(super) fn kept(_: &Acme, _: &Path, _: SystemTime) -> Option<Issued> {
+pub(super) fn kept(_: &Acme, _: &Path, _: SystemTime) -> Option<(Issued, Arc<Identity>)> {
     None
 }
 

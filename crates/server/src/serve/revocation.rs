@@ -33,7 +33,10 @@ pub(super) struct Revocation {
 /// What the lists are, and for whom.
 struct Watched {
     settings: Tls,
+    /// Of the lists in use.
     files: FileStates,
+    /// Why others are not in use, as the log says.
+    failed: Option<(FileStates, String)>,
     /// The earliest next update has passed, and the log says so.
     expiry_logged: bool,
     tls: ServerTls,
@@ -45,12 +48,10 @@ struct Watched {
 type FileState = (SystemTime, u64);
 
 /// The states of the files, taken before they are read: what is written meanwhile is read again.
-pub(super) struct FileStates(Vec<Option<FileState>>);
+type FileStates = Vec<Option<FileState>>;
 
-impl FileStates {
-    pub(super) fn of(settings: &Tls) -> FileStates {
-        FileStates(settings.crl_files.iter().map(state_of).collect())
-    }
+fn states_of(settings: &Tls) -> FileStates {
+    settings.crl_files.iter().map(state_of).collect()
 }
 
 fn state_of(file: &PathBuf) -> Option<FileState> {
@@ -71,7 +72,8 @@ impl Revocation {
         let next_update = Arc::new(AtomicI64::new(0));
         let watched = Watched {
             settings: settings.clone(),
-            files: FileStates(Vec::new()),
+            files: Vec::new(),
+            failed: None,
             expiry_logged: false,
             tls: tls.clone(),
             broker: Arc::clone(broker),
@@ -80,8 +82,7 @@ impl Revocation {
         let watched = Arc::new(Mutex::new(watched));
         let (stop, stopped) = mpsc::channel();
         let mut revocation = Revocation { watched, next_update, stop: Some(stop), thread: None };
-        let files = FileStates::of(settings);
-        revocation.apply(settings, files, &client_trust(settings)?);
+        revocation.replace(settings, || client_trust(settings))?;
         if tls.client_auth != ClientAuth::Off {
             let watched = Arc::clone(&revocation.watched);
             let thread = std::thread::Builder::new().name("fulmar-crl".into());
@@ -95,12 +96,23 @@ impl Revocation {
         Ok(revocation)
     }
 
-    /// Uses these settings from now on, with what has been read from the files that they name.
-    pub(super) fn apply(&self, settings: &Tls, files: FileStates, trust: &ClientTrust) {
+    /// Uses these settings from now on, with what `read` reads from the files that they name and puts into use for TLS.
+    /// Meanwhile the thread does not, because it would put back what the settings before name.
+    ///
+    /// # Errors
+    /// Those of `read`; then nothing has changed.
+    pub(super) fn replace(
+        &self,
+        settings: &Tls,
+        read: impl FnOnce() -> anyhow::Result<ClientTrust>,
+    ) -> anyhow::Result<()> {
         let mut watched = lock(&self.watched);
+        let files = states_of(settings);
+        let trust = read()?;
         watched.settings = settings.clone();
-        watched.files = files;
-        watched.publish(trust);
+        (watched.files, watched.failed) = (files, None);
+        watched.publish(&trust);
+        Ok(())
     }
 
     /// When the first of the lists expires, in seconds since the Unix epoch; 0 without lists.
@@ -120,17 +132,32 @@ impl Drop for Revocation {
 
 impl Watched {
     fn look(&mut self) {
-        let files = FileStates::of(&self.settings);
-        if files.0 != self.files.0 {
-            self.files = files;
+        let files = states_of(&self.settings);
+        if files != self.files {
             match self.read_again() {
-                Ok(revoked) => tracing::info!(revoked, "revocation lists reloaded"),
-                Err(error) => tracing::error!(
-                    "revocation lists not reloaded, those read before stay in use; correct the file: {error:#}"
-                ),
+                Ok(revoked) => {
+                    (self.files, self.failed) = (files, None);
+                    tracing::info!(revoked, "revocation lists reloaded");
+                }
+                // The error may be of another file, such as [tls] client_ca, so that these are read again even if they
+                // do not change.
+                Err(error) => self.failed(files, format!("{error:#}")),
             }
         }
         self.log_expiry();
+    }
+
+    fn failed(&mut self, files: FileStates, error: String) {
+        let failed = Some((files, error));
+        if failed == self.failed {
+            return;
+        }
+        self.failed = failed;
+        if let Some((_, error)) = &self.failed {
+            tracing::error!(
+                "revocation lists not reloaded, those read before stay in use; correct the file: {error}"
+            );
+        }
     }
 
     fn read_again(&mut self) -> anyhow::Result<usize> {

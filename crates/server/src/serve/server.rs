@@ -32,7 +32,7 @@ use super::landing_page;
 use super::mqttsn::MqttSn;
 use super::otlp::Telemetry;
 use super::publish_hook::IncomingHook;
-use super::revocation::{FileStates, Revocation};
+use super::revocation::Revocation;
 use super::shared_rows::Database;
 use super::stored::{Stored, TakenOver, cluster_status};
 use super::watched::Watched;
@@ -139,9 +139,7 @@ impl Server {
         let mut access_control = config.access_control()?;
         let data = data_dir(&self.started)?;
         replaced_hashes::keep(&access_control, &data)?;
-        let files = FileStates::of(&config.tls);
-        let trust = parts.certificates.reload(&config)?;
-        parts.revocation.apply(&config.tls, files, &trust);
+        parts.revocation.replace(&config.tls, || parts.certificates.reload(&config))?;
         parts.identities.add_to(&mut access_control, (&config.auth, &data))?;
         parts.broker.set_access_control(access_control);
         Ok(config.changes_requiring_restart(&self.started))

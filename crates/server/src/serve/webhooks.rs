@@ -29,6 +29,8 @@ use tower_service::Service;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two searches for attempts to be repeated.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Longest pause while results cannot be stored.
+const LAST_PAUSE: Duration = Duration::from_secs(300);
 
 /// Host names resolved at the same time.
 const LOOKUPS: usize = 8;
@@ -37,7 +39,7 @@ type Pool = Client<HttpsConnector<Connector>, Full<Bytes>>;
 
 /// Sends messages to webhooks as long as it is polled.
 pub(super) async fn run(platform: &Platform) {
-    let mut pool = None;
+    let (mut pool, mut pause) = (None, LOOK_EVERY);
     loop {
         let due = platform.due_deliveries().await.unwrap_or_else(|error| {
             tracing::warn!("webhooks wait: {error}");
@@ -50,7 +52,12 @@ pub(super) async fn run(platform: &Platform) {
             continue;
         }
         match pool.get_or_insert_with(|| self::pool(platform.webhook_allowlist())) {
-            Ok(pool) => deliver(platform, pool, due).await,
+            Ok(pool) if deliver(platform, pool, due).await => pause = LOOK_EVERY,
+            // What has been sent is still due, and would be sent again at once.
+            Ok(_) => {
+                tokio::time::sleep(pause).await;
+                pause = (2 * pause).min(LAST_PAUSE);
+            }
             Err(error) => {
                 tracing::warn!("webhooks: {error:#}");
                 pool = None;
@@ -129,9 +136,9 @@ impl Service<Uri> for Connector {
     }
 }
 
-/// Tries all at the same time; each is for a different webhook.
-async fn deliver(platform: &Platform, pool: &Pool, due: Vec<Delivery>) {
-    let mut attempts = JoinSet::new();
+/// Tries all at the same time; each is for a different webhook. Returns whether all results are stored.
+async fn deliver(platform: &Platform, pool: &Pool, due: Vec<Delivery>) -> bool {
+    let (mut attempts, mut stored) = (JoinSet::new(), true);
     for delivery in due {
         let pool = pool.clone();
         attempts.spawn(async move {
@@ -147,10 +154,14 @@ async fn deliver(platform: &Platform, pool: &Pool, due: Vec<Delivery>) {
     while let Some(attempt) = attempts.join_next().await {
         let Ok((delivery, taken)) = attempt else { continue };
         if let Err(error) = platform.delivered(&delivery, taken).await {
-            tracing::warn!("webhooks: {error}");
-            tokio::time::sleep(LOOK_EVERY).await;
+            stored = false;
+            tracing::warn!(
+                delivery = delivery.id,
+                "webhooks: the result of a delivery cannot be stored; it will be sent again: {error}"
+            );
         }
     }
+    stored
 }
 
 async fn send(pool: &Pool, delivery: &Delivery) -> anyhow::Result<()> {

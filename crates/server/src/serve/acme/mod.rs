@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use fulmar_certs::files;
-use fulmar_certs::issued::Issued;
+use fulmar_certs::issued::{self, Issued};
 use fulmar_text::hex;
 use fulmar_transport::tls::Identity;
 use ring::digest::{SHA256, digest};
@@ -44,17 +44,28 @@ const FIRST_WAIT: Duration = Duration::from_secs(5 * 60);
 const LAST_WAIT: Duration = Duration::from_secs(6 * 3600);
 
 /// The certificate of an earlier order; `None` if there is none that can be used.
-pub(super) fn kept(acme: &Acme, data: &Path, now: SystemTime) -> Option<Issued> {
+pub(super) fn kept(acme: &Acme, data: &Path, now: SystemTime) -> Option<(Issued, Arc<Identity>)> {
     if !acme.is_on() {
         return None;
     }
-    match Issued::read(&folder(acme, data).join(CERTIFICATE)) {
-        Ok(issued) => issued.filter(|issued| now < issued.end),
+    match read(&folder(acme, data).join(CERTIFICATE)) {
+        Ok(kept) => kept.filter(|(issued, _)| now < issued.end),
         Err(error) => {
-            tracing::warn!("ACME: {error}; ordering another certificate");
+            tracing::warn!("ACME: {error:#}; ordering another certificate");
             None
         }
     }
+}
+
+/// A certificate and key that TLS can use; `None` without the file.
+fn read(path: &Path) -> anyhow::Result<Option<(Issued, Arc<Identity>)>> {
+    let Some(issued) = Issued::read(path)? else { return Ok(None) };
+    let identity = identity(&issued).with_context(|| path.display().to_string())?;
+    Ok(Some((issued, identity)))
+}
+
+fn identity(issued: &Issued) -> anyhow::Result<Arc<Identity>> {
+    Ok(Identity::new(issued.chain.clone(), issued.key.clone_key())?)
 }
 
 /// A readable and unique name: `acme-v02.api.letsencrypt.org-` and the beginning of the URL's hash.
@@ -169,8 +180,8 @@ impl Orders {
 
     /// The certificate in use, if it is for all names.
     fn read(&self) -> Option<Issued> {
-        let issued = Issued::read(&self.folder.join(CERTIFICATE)).ok().flatten();
-        issued.filter(|issued| issued.covers(&self.acme.domains))
+        let kept = read(&self.folder.join(CERTIFICATE)).ok().flatten();
+        kept.map(|(issued, _)| issued).filter(|issued| issued.covers(&self.acme.domains))
     }
 
     async fn order(&self) -> anyhow::Result<Issued> {
@@ -181,8 +192,10 @@ impl Orders {
         let answer = placed.context("the order takes too long")??;
         let path = self.folder.join(CERTIFICATE);
         let now = SystemTime::now();
-        let issued = Issued::keep(&path, &answer.chain, &answer.key, &self.acme.domains, now)?;
-        let identity = Identity::new(issued.chain.clone(), issued.key.clone_key())?;
+        let issued = Issued::check(&answer.chain, &answer.key, &self.acme.domains, now)?;
+        // Before it is written: one that TLS refuses must not replace one that works.
+        let identity = identity(&issued).context("the CA's certificate cannot be used")?;
+        issued::write(&path, &answer.chain, &answer.key)?;
         self.shown.replace(&identity);
         Ok(issued)
     }

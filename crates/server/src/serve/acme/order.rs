@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use fulmar_certs::{CertError, files, issued};
 use instant_acme::{
     Account, AuthorizationStatus, ChallengeType, Error, Identifier, NewAccount, NewOrder, Order,
@@ -38,10 +38,10 @@ pub(super) async fn place(
     let account = open(acme, account).await?;
     let names: Vec<_> = acme.domains.iter().cloned().map(Identifier::Dns).collect();
     let mut order = account.new_order(&NewOrder::new(&names)).await.context("order refused")?;
-    answer_challenges(&mut order, challenges).await?;
+    answer_challenges(&mut order, &acme.domains, challenges).await?;
     let ready = order.poll_ready(&POLLING).await;
     if !matches!(ready, Ok(OrderStatus::Ready)) {
-        return Err(invalid(&mut order, ready.err()).await);
+        return Err(invalid(&mut order, &acme.domains, ready.err()).await);
     }
     let (request, key) = issued::request(&acme.domains)?;
     order.finalize_csr(&request).await.context("request for the certificate refused")?;
@@ -74,11 +74,21 @@ async fn open(acme: &Acme, path: &Path) -> anyhow::Result<Account> {
     }
 }
 
-async fn answer_challenges(order: &mut Order, challenges: &Challenges) -> anyhow::Result<()> {
+async fn answer_challenges(
+    order: &mut Order,
+    domains: &[String],
+    challenges: &Challenges,
+) -> anyhow::Result<()> {
+    check_number(order, domains)?;
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
         let mut authorization = authorization?;
         let name = authorization.identifier().to_string();
+        let ordered = domains.iter().any(|domain| domain.eq_ignore_ascii_case(&name));
+        ensure!(
+            ordered,
+            "the CA answers with an authorization for {name:?}, which was not ordered"
+        );
         match authorization.status {
             AuthorizationStatus::Pending => {}
             AuthorizationStatus::Valid => continue,
@@ -93,8 +103,19 @@ async fn answer_challenges(order: &mut Order, challenges: &Challenges) -> anyhow
     Ok(())
 }
 
+/// Each one is requested and kept in memory.
+fn check_number(order: &mut Order, domains: &[String]) -> anyhow::Result<()> {
+    let (number, most) = (order.state().authorizations.len(), domains.len());
+    ensure!(number <= most, "the CA answers with {number} authorizations for {most} names");
+    Ok(())
+}
+
 /// Why an order is not ready: the CA's errors per name, or else `error`.
-async fn invalid(order: &mut Order, error: Option<Error>) -> anyhow::Error {
+async fn invalid(order: &mut Order, domains: &[String], error: Option<Error>) -> anyhow::Error {
+    // It may be another list than at first.
+    if let Err(error) = check_number(order, domains) {
+        return error;
+    }
     if let Ok(Some((name, problem))) = refused(order).await {
         return anyhow::Error::from(Error::Api(problem))
             .context(format!("{name} is not validated"));

@@ -3,13 +3,14 @@
 //!
 //! It fails closed: a service that is slow, down or wrong keeps new clients out, and nobody else. Workers never wait for
 //! it. One thread sends the requests, a limited number at the same time; what waits is limited too, and networks whose
-//! logins have failed come last. After several
-//! failures in a row it pauses, so that clients get their refusal at once. Successful logins are remembered for a while,
+//! logins have failed come last. After several failures in a row it pauses. Successful logins are remembered for a while,
 //! and so are the access rules that came with them.
 
 mod answer;
+mod breaker;
 mod known;
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, SystemTime};
@@ -24,7 +25,7 @@ use fulmar_broker::{Broker, Timestamp};
 use fulmar_certs::files;
 use fulmar_mqtt::ReasonCode;
 use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -35,7 +36,9 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::sync::{Notify, Semaphore};
 
 use self::answer::Allowed;
+use self::breaker::{Breaker, Throttle};
 use self::known::{Digest, Known};
+use super::timed_connector::TimedConnector;
 use crate::config::{AuthHttp, set};
 
 /// Longest question, in bytes: name, password and client identifier as JSON. Longer ones are refused, so that those that
@@ -43,13 +46,8 @@ use crate::config::{AuthHttp, set};
 const MAX_QUESTION_BYTES: usize = 16 * 1024;
 /// Longest answer, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
-/// Failures in a row after which the service is left alone for a while.
-const FAILURES: u32 = 5;
-const PAUSE: Duration = Duration::from_secs(10);
-/// Failures are logged at most so often.
-const LOG_EVERY: Duration = Duration::from_secs(10);
 
-type Pool = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
+type Pool = Client<TimedConnector<HttpsConnector<HttpConnector>>, Full<Bytes>>;
 
 /// Asks the service.
 #[derive(Debug)]
@@ -88,6 +86,8 @@ struct Waiting {
     body: Vec<u8>,
     username: String,
     client_id: String,
+    /// Of the client.
+    network: IpAddr,
     digest: Digest,
     reply_to: ReplyTo,
 }
@@ -102,18 +102,7 @@ struct Question<'a> {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     certificate: bool,
     client_id: &'a str,
-    address: std::net::IpAddr,
-}
-
-/// Decides whether the service is asked at all.
-#[derive(Debug, Default)]
-struct Breaker(Mutex<Failures>);
-
-#[derive(Debug, Default)]
-struct Failures {
-    in_a_row: u32,
-    paused_until_ms: u64,
-    logged_ms: u64,
+    address: IpAddr,
 }
 
 /// What a request needs.
@@ -125,7 +114,34 @@ struct Service {
     known: Arc<Known>,
     counts: Arc<Counts>,
     breaker: Arc<Breaker>,
+    /// Of lines about failures, and about statuses that are no documented refusal: neither may hide the other.
+    failures: Throttle,
+    statuses: Throttle,
     broker: Arc<OnceLock<Weak<Broker>>>,
+}
+
+/// What the service says about a login.
+enum Said {
+    Allowed(Allowed),
+    Refused,
+    /// Refused with a status that is not documented.
+    RefusedWith(StatusCode),
+}
+
+/// Why there is no answer about a login.
+struct Failure {
+    error: anyhow::Error,
+    of: FailureOf,
+}
+
+/// What a failure means for other logins.
+enum FailureOf {
+    /// The connection: no login can be asked about.
+    Connection,
+    /// The service, perhaps only at this question.
+    Service,
+    /// This exchange: the service works, and answers something else than it should.
+    Answer,
 }
 
 impl AuthHook {
@@ -148,6 +164,8 @@ impl AuthHook {
             known: Arc::clone(&known),
             counts: Arc::clone(&counts),
             breaker: Arc::clone(&breaker),
+            failures: Throttle::default(),
+            statuses: Throttle::default(),
             broker: Arc::clone(&broker),
         };
         let logins = Arc::<Logins>::default();
@@ -205,7 +223,7 @@ impl LoginHook for AuthHook {
         }
         let (username, client_id) = (username.to_owned(), client_id.to_owned());
         let Applicant { site, reputation, reply_to } = applicant;
-        let login = Waiting { body, username, client_id, digest, reply_to };
+        let login = Waiting { body, username, client_id, network: site, digest, reply_to };
         let added = self.logins.waiting.lock().push(site, reputation, login);
         match added {
             Ok((_, displaced)) => {
@@ -276,7 +294,8 @@ fn pool(settings: &AuthHttp) -> anyhow::Result<Pool> {
         .with_no_client_auth();
     let connector =
         HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build();
-    Ok(Client::builder(TokioExecutor::new()).build(connector))
+    let limit = Duration::from_millis(settings.timeout_ms.into());
+    Ok(Client::builder(TokioExecutor::new()).build(TimedConnector::new(connector, limit)))
 }
 
 /// The header with the operator's token.
@@ -307,22 +326,19 @@ async fn serve(service: Service, limit: u32, logins: &Logins) {
 
 impl Service {
     async fn answer(&self, login: Waiting) {
-        let Waiting { body, username, client_id, digest, reply_to } = login;
+        let Waiting { body, username, client_id, network, digest, reply_to } = login;
         // While this one waited for others, the service may have failed.
         if self.breaker.is_paused(now_ms()) {
             return reply_to.send(Err(ReasonCode::ServerUnavailable));
         }
         let asked = tokio::time::timeout(self.timeout, self.ask(body)).await;
         let late = || anyhow::anyhow!("no complete answer within timeout_ms");
-        let answer = asked.unwrap_or_else(|_| Err(late()));
-        let reply = match answer {
-            Ok(Some(allowed)) => self.admit(allowed, &username, client_id, digest),
-            Ok(None) => {
-                self.breaker.succeeded();
-                self.counts.refused.fetch_add(1, Relaxed);
-                Err(ReasonCode::BadUserNameOrPassword)
-            }
-            Err(error) => Err(self.failed(&error)),
+        let said = asked.unwrap_or_else(|_| Err(Failure { error: late(), of: FailureOf::Service }));
+        let reply = match said {
+            Ok(Said::Allowed(allowed)) => self.admit(allowed, &username, client_id, digest),
+            Ok(Said::Refused) => Err(self.refused(None)),
+            Ok(Said::RefusedWith(status)) => Err(self.refused(Some(status))),
+            Err(failure) => Err(self.failed(&failure, network)),
         };
         reply_to.send(reply);
     }
@@ -363,10 +379,29 @@ impl Service {
         Ok(admitted)
     }
 
-    fn failed(&self, error: &anyhow::Error) -> ReasonCode {
+    fn refused(&self, odd: Option<StatusCode>) -> ReasonCode {
+        self.breaker.succeeded();
+        self.counts.refused.fetch_add(1, Relaxed);
+        if let Some(status) = odd
+            && self.statuses.lets_through(now_ms())
+        {
+            tracing::warn!(
+                "[auth.http] login refused, because the service answered {status}; if it is to refuse, let it \
+                 answer 403, else correct url or the service"
+            );
+        }
+        ReasonCode::BadUserNameOrPassword
+    }
+
+    fn failed(&self, failure: &Failure, network: IpAddr) -> ReasonCode {
         self.counts.failed.fetch_add(1, Relaxed);
-        let (log, pauses) = self.breaker.failed(now_ms());
-        if log {
+        let (error, now) = (&failure.error, now_ms());
+        let pauses = match failure.of {
+            FailureOf::Connection => self.breaker.unreachable(now),
+            FailureOf::Service => self.breaker.failed(network, now),
+            FailureOf::Answer => false,
+        };
+        if self.failures.lets_through(now) {
             tracing::error!(
                 pauses,
                 "[auth.http] logins refused, because the service failed: {error:#}"
@@ -375,8 +410,35 @@ impl Service {
         ReasonCode::ServerUnavailable
     }
 
-    /// What the service says: the client's rights, or `None` if it refuses.
-    async fn ask(&self, body: Vec<u8>) -> anyhow::Result<Option<Allowed>> {
+    async fn ask(&self, body: Vec<u8>) -> Result<Said, Failure> {
+        let failure = |of| move |error| Failure { error, of };
+        let request = self.request(body).map_err(failure(FailureOf::Answer))?;
+        let response = self.pool.request(request).await.map_err(|error| {
+            let connection = error.is_connect();
+            let of = if connection { FailureOf::Connection } else { FailureOf::Service };
+            Failure { error: advised(error.into()), of }
+        })?;
+        let status = response.status();
+        match self.kind_of(status) {
+            StatusKind::Answer => {}
+            StatusKind::Refusal => return Ok(Said::Refused),
+            StatusKind::OddRefusal => return Ok(Said::RefusedWith(status)),
+            StatusKind::Failure(of) => {
+                let error = anyhow::anyhow!("it answered {status}; 200 and 403 are expected");
+                return Err(Failure { error, of });
+            }
+        }
+        let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
+        let body = body.map_err(|error| {
+            let long = error.is::<LengthLimitError>();
+            let of = if long { FailureOf::Answer } else { FailureOf::Service };
+            Failure { error: anyhow::anyhow!("its answer cannot be read: {error}"), of }
+        })?;
+        let answer = answer::parse(&body.to_bytes()).map_err(failure(FailureOf::Answer))?;
+        Ok(answer.map_or(Said::Refused, Said::Allowed))
+    }
+
+    fn request(&self, body: Vec<u8>) -> anyhow::Result<Request<Full<Bytes>>> {
         let mut request = Request::builder()
             .method(Method::POST)
             .uri(&self.url)
@@ -385,21 +447,34 @@ impl Service {
         if let Some(authorization) = &self.authorization {
             request = request.header(header::AUTHORIZATION, authorization);
         }
-        let response = self.pool.request(request.body(Full::from(body))?).await;
-        let response = response.map_err(|error| advised(error.into()))?;
-        match response.status() {
-            StatusCode::OK => {}
-            StatusCode::FORBIDDEN | StatusCode::UNAUTHORIZED if self.authorization.is_none() => {
-                return Ok(None);
-            }
-            // With a token, 401 is about the token.
-            StatusCode::FORBIDDEN => return Ok(None),
-            status => anyhow::bail!("it answered {status}; 200 and 403 are expected"),
-        }
-        let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
-        let body = body.map_err(|error| anyhow::anyhow!("its answer cannot be read: {error}"))?;
-        answer::parse(&body.to_bytes())
+        Ok(request.body(Full::from(body))?)
     }
+
+    fn kind_of(&self, status: StatusCode) -> StatusKind {
+        match status {
+            StatusCode::OK => StatusKind::Answer,
+            StatusCode::FORBIDDEN => StatusKind::Refusal,
+            StatusCode::UNAUTHORIZED if self.authorization.is_none() => StatusKind::Refusal,
+            // About the token (with one), a proxy's password and the rate of requests: nothing is known about the
+            // client's password, so that this is no failed login of its.
+            StatusCode::UNAUTHORIZED
+            | StatusCode::PROXY_AUTHENTICATION_REQUIRED
+            | StatusCode::TOO_MANY_REQUESTS => StatusKind::Failure(FailureOf::Answer),
+            StatusCode::REQUEST_TIMEOUT => StatusKind::Failure(FailureOf::Service),
+            status if status.is_server_error() => StatusKind::Failure(FailureOf::Service),
+            status if status.is_client_error() => StatusKind::OddRefusal,
+            _ => StatusKind::Failure(FailureOf::Answer),
+        }
+    }
+}
+
+/// What a status means for a login.
+enum StatusKind {
+    /// The body has the answer.
+    Answer,
+    Refusal,
+    OddRefusal,
+    Failure(FailureOf),
 }
 
 /// The error, and what the operator can do about it.
@@ -410,51 +485,4 @@ fn advised(error: anyhow::Error) -> anyhow::Error {
         );
     }
     error
-}
-
-impl Breaker {
-    fn is_paused(&self, now_ms: u64) -> bool {
-        now_ms < self.0.lock().paused_until_ms
-    }
-
-    fn succeeded(&self) {
-        self.0.lock().in_a_row = 0;
-    }
-
-    /// Whether to log this failure, and whether it begins a pause. After a pause, one failure begins the next.
-    fn failed(&self, now_ms: u64) -> (bool, bool) {
-        let millis = |duration: Duration| duration.as_millis() as u64;
-        let mut failures = self.0.lock();
-        failures.in_a_row += 1;
-        let pauses = failures.in_a_row >= FAILURES;
-        if pauses {
-            failures.paused_until_ms = now_ms + millis(PAUSE);
-        }
-        let log = failures.logged_ms == 0 || now_ms >= failures.logged_ms + millis(LOG_EVERY);
-        if log {
-            failures.logged_ms = now_ms;
-        }
-        (log, pauses)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn failures_in_a_row_begin_a_pause_and_one_after_it_the_next() {
-        let (breaker, pause) = (Breaker::default(), PAUSE.as_millis() as u64);
-        for _ in 0..FAILURES - 1 {
-            assert!(!breaker.failed(1000).1 && !breaker.is_paused(1000));
-        }
-        breaker.succeeded();
-        for failure in 1..=FAILURES {
-            assert_eq!(breaker.failed(1000).1, failure == FAILURES);
-        }
-        assert!(breaker.is_paused(999 + pause) && !breaker.is_paused(1000 + pause));
-        assert!(breaker.failed(1000 + pause).1 && breaker.is_paused(1001 + pause));
-        breaker.succeeded();
-        assert!(!breaker.failed(1000 + 2 * pause).1);
-    }
 }

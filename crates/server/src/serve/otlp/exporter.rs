@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use super::counts::Counts;
 use super::span::{self, Span, now_ns};
 use super::{Render, page};
+use crate::serve::timed_connector::TimedConnector;
 
 /// Spans of one request.
 const BATCH: usize = 512;
@@ -40,7 +41,7 @@ const MAX_ANSWER_BYTES: usize = 64 * 1024;
 
 /// A connection to the collector.
 pub(super) struct Exporter {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    client: Client<TimedConnector<HttpsConnector<HttpConnector>>, Full<Bytes>>,
     endpoint: String,
     headers: HeaderMap,
     resource: Value,
@@ -73,7 +74,8 @@ impl Exporter {
             .with_root_certificates(roots)
             .with_no_client_auth();
         let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
-        let client = Client::builder(TokioExecutor::new()).build(connector.enable_http1().build());
+        let connector = TimedConnector::new(connector.enable_http1().build(), TIMEOUT);
+        let client = Client::builder(TokioExecutor::new()).build(connector);
         let endpoint = endpoint.trim_end_matches('/').to_owned();
         Ok(Exporter { client, endpoint, headers, resource, counts, stopped })
     }
