@@ -36,6 +36,8 @@ const IDLE: Duration = Duration::from_millis(50);
 const DISK_AGAIN: Duration = Duration::from_secs(5);
 /// Time between two transactions of the copy.
 const FLUSH: Duration = Duration::from_secs(1);
+/// Pauses between snapshots that fail double up to this many times, to an hour: what was stored of one stays in NATS.
+const MAX_DOUBLINGS: u32 = 7;
 /// A node that is busy with a snapshot leaves a free lease to others for so long; then it may be the only one left.
 const LEAVE_TO_OTHERS: Duration = Duration::from_secs(10);
 /// Connections at once to one address of `http`.
@@ -110,7 +112,7 @@ impl StandBy {
         let mut platform = PlatformCopy::open(&node.config, &node.data)?;
         let mut watcher = Watcher::start(node, &self.serving, &self.target)?;
         let mut flush_at = Instant::now() + FLUSH;
-        let mut length_at = Instant::now() + replica::length_pause();
+        let (mut length_at, mut failures) = (Instant::now() + replica::length_pause(), 0);
         loop {
             for signal in signals.pending() {
                 if signal != SIGHUP {
@@ -135,10 +137,11 @@ impl StandBy {
                 node.status.set_position(follower.position().number);
             }
             if Instant::now() >= length_at {
-                length_at = Instant::now() + replica::length_pause();
                 watcher.busy.store(true, Ordering::Relaxed);
-                self.shorten(node, &mut follower);
+                let done = self.shorten(node, &mut follower);
                 watcher.busy.store(false, Ordering::Relaxed);
+                failures = if done { 0 } else { MAX_DOUBLINGS.min(failures + 1) };
+                length_at = Instant::now() + replica::length_pause() * (1 << failures);
             }
             if let Some(keeper) = watcher.taken() {
                 match node.claim(follower, &mut platform, &keeper) {
@@ -168,17 +171,18 @@ impl StandBy {
         std::iter::once("standby".to_owned()).chain(words).collect()
     }
 
-    /// Stores a snapshot when the log has become long.
-    fn shorten(&self, node: &Node, follower: &mut Follower) {
+    /// Stores a snapshot when the log has become long. Whether nothing went wrong.
+    fn shorten(&self, node: &Node, follower: &mut Follower) -> bool {
         let (log, snapshots) = (&node.shared.log, &node.shared.snapshots);
         let done = match replica::needs_snapshot(log, snapshots) {
-            Ok(false) => return,
+            Ok(false) => return true,
             Ok(true) => replica::snapshot(follower, &node.data, (log, snapshots)).map(drop),
             Err(error) => Err(error.into()),
         };
-        if let Err(error) = done {
+        if let Err(error) = &done {
             tracing::warn!("no snapshot: {error:#}");
         }
+        done.is_ok()
     }
 }
 
