@@ -2,14 +2,15 @@
 //! receives commands and returns events.
 //!
 //! It never waits for the application while the server waits for it: events that do not fit go to a backlog, during
-//! which nothing more is read. The machine makes all decisions of the protocol.
+//! which nothing more is read. Nothing is read either while the server does not read what it is answered. The machine
+//! makes all decisions of the protocol.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, BufMut, BytesMut};
 use fulmar_mqtt::ReasonCode;
 use fulmar_mqtt::packet::SubscribeOptions;
 use tokio::io::AsyncReadExt;
@@ -32,8 +33,9 @@ use crate::url::Transport;
 /// The interval at which a QUIC connection is checked for silence.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Room for one read, in bytes.
+/// Room for one read, in bytes, and the most of one: each read may cause as many bytes of acknowledgements.
 const READ_BYTES: usize = 16 * 1024;
+const MAX_READ_BYTES: usize = 64 * 1024;
 
 /// Stands for "no deadline".
 const FAR: Duration = Duration::from_secs(24 * 3600);
@@ -414,7 +416,9 @@ impl Driver {
         if conn.quic.is_some() {
             wake_at = wake_at.min(*look_at);
         }
+        let reads = !waiting && self.machine.may_receive(CONTROL);
         input.reserve(READ_BYTES);
+        let mut room = input.limit(MAX_READ_BYTES);
         tokio::select! {
             biased;
             accepted = answer(early) => Wake::EarlyData(accepted),
@@ -426,7 +430,7 @@ impl Driver {
             happened = poll_fn(|context| streams.poll(context, &self.machine, !waiting)) => {
                 Wake::Stream(happened)
             }
-            read = conn.reader.read_buf(input), if !waiting => Wake::Read(read),
+            read = conn.reader.read_buf(&mut room), if reads => Wake::Read(read),
             command = self.inbox.next(accepting) => Wake::Command(command),
             change = changed(&mut conn.quic) => Wake::Path(change),
             () = self.network.changed(), if conn.quic.is_some() => Wake::Network,
@@ -613,3 +617,8 @@ impl Driver {
         self.machine.on_deadline(now, self.backlog.is_empty())
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+#[path = "driver_tests.rs"]
+mod tests;
