@@ -21,11 +21,12 @@ use crate::addresses::{Addresses, Ended, Next};
 use crate::api::{Event, PathStats};
 use crate::dial::{Dialer, Dialled, Rival, ServerConnection};
 use crate::error::Error;
+use crate::event_queue::QueueSender;
 use crate::machine::{CONTROL, MAX_OUT_BYTES, Machine, Outcome};
 use crate::message::{Message, Receipt};
 use crate::network::Monitor;
 use crate::options::{Options, Streams};
-use crate::pending::{answer, answer_all, changed, lost, make_room, or_never};
+use crate::pending::{answer, answer_all, changed, lost, or_never};
 use crate::quic::{Change, QuicConnection};
 use crate::streams::{DataStreams, Happened};
 use crate::url::Transport;
@@ -74,7 +75,7 @@ pub(crate) struct Driver {
     network: Monitor,
     machine: Machine<Published, Answered>,
     inbox: Inbox,
-    events: mpsc::Sender<Event>,
+    events: QueueSender<Event>,
     backlog: VecDeque<Event>,
     /// The connection's transport.
     transport: Transport,
@@ -161,7 +162,7 @@ impl Driver {
         dialer: Dialer,
         publications: mpsc::Receiver<Publication>,
         control: mpsc::Receiver<Control>,
-        events: mpsc::Sender<Event>,
+        events: QueueSender<Event>,
     ) -> Driver {
         Driver {
             machine: Machine::new(Arc::clone(&options), Instant::now()),
@@ -215,11 +216,8 @@ impl Driver {
         }
         self.machine.abandon(&Error::Closed);
         self.settle();
-        let Driver { events, backlog, .. } = self;
-        for event in backlog {
-            if events.send(event).await.is_err() {
-                return;
-            }
+        while !self.backlog.is_empty() {
+            self.events.send_from(&mut self.backlog).await;
         }
     }
 
@@ -291,7 +289,7 @@ impl Driver {
             tokio::select! {
                 output = &mut future => return Some(output),
                 command = self.inbox.next(self.machine.has_room()) => self.command(command),
-                () = make_room(&self.events, &mut self.backlog), if !self.backlog.is_empty() => {}
+                () = self.events.send_from(&mut self.backlog), if !self.backlog.is_empty() => {}
                 () = sleep_until(drain_by.into()) => {}
             }
         }
@@ -426,7 +424,7 @@ impl Driver {
             written = conn.writer.push(out), if *unflushed || !out.is_empty() => {
                 Wake::Wrote(written)
             }
-            () = make_room(&self.events, &mut self.backlog), if waiting => Wake::Room,
+            () = self.events.send_from(&mut self.backlog), if waiting => Wake::Room,
             happened = poll_fn(|context| streams.poll(context, &self.machine, !waiting)) => {
                 Wake::Stream(happened)
             }

@@ -6,6 +6,8 @@ use std::task::Poll;
 use tokio::io::AsyncWriteExt as _;
 
 use super::*;
+use crate::api::{EVENTS, MAX_EVENT_BYTES};
+use crate::event_queue;
 
 /// CONNACK, without properties.
 const CONNACK: [u8; 5] = [0x20, 3, 0, 0, 0];
@@ -22,14 +24,23 @@ async fn now<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
     .await
 }
 
-#[tokio::test]
-async fn a_server_that_does_not_read_the_answers_is_not_read_either() {
+/// The application's end.
+type Application =
+    (mpsc::Sender<Publication>, mpsc::Sender<Control>, event_queue::QueueReceiver<Event>);
+
+fn driver() -> (Driver, Application) {
     let options = Arc::new(Options::new("mqtt://server.example").unwrap());
     let dialer = Dialer::new(Arc::clone(&options)).unwrap();
-    let (_publish, publications) = mpsc::channel(1);
-    let (_control, control) = mpsc::channel(1);
-    let (events, _events) = mpsc::channel(8);
-    let mut driver = Driver::new(options, dialer, publications, control, events);
+    let (publish, publications) = mpsc::channel(1);
+    let (command, control) = mpsc::channel(1);
+    let (events, receiver) = event_queue::bounded(EVENTS, MAX_EVENT_BYTES, Event::size);
+    let driver = Driver::new(options, dialer, publications, control, events);
+    (driver, (publish, command, receiver))
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_read_the_answers_is_not_read_either() {
+    let (mut driver, _application) = driver();
     let (near, mut far) = tokio::io::duplex(1024);
     let conn = ServerConnection::plain(near, Transport::Tcp);
     let mut packets = CONNACK.to_vec();
@@ -65,4 +76,29 @@ async fn a_server_that_does_not_read_the_answers_is_not_read_either() {
         assert!(answers > written / 2, "{answers}");
     }
     assert!(driver.machine.output(CONTROL).len() < 3 * MAX_OUT_BYTES);
+}
+
+#[tokio::test]
+async fn messages_that_the_application_does_not_accept_are_bounded_in_bytes() {
+    let (mut driver, _application) = driver();
+    let (near, mut far) = tokio::io::duplex(64 * 1024);
+    let conn = ServerConnection::plain(near, Transport::Tcp);
+    // QoS 0, topic "t", no properties: 512 KiB.
+    let mut publication = vec![0x30, 0x84, 0x80, 0x20, 0, 1, b't', 0];
+    publication.extend(vec![0; 512 * 1024]);
+    let mut packets = CONNACK.to_vec();
+    packets.extend(publication.repeat(64));
+    let (mut written, mut quiet, mut rival) = (0, 0, None);
+    let mut served = pin!(driver.serve(conn, &mut rival));
+    while quiet < 1000 && written < packets.len() {
+        quiet += 1;
+        assert!(now(served.as_mut()).await.is_none());
+        if let Some(more) = now(pin!(far.write(&packets[written..]))).await {
+            written += more.unwrap();
+            quiet = 0;
+        }
+        tokio::task::yield_now().await;
+    }
+    assert!(written > MAX_EVENT_BYTES, "{written}");
+    assert!(written < MAX_EVENT_BYTES + (2 << 20), "{written} bytes were read");
 }

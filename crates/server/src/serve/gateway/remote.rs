@@ -10,7 +10,7 @@ use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use fulmar_client::{
-    Client, Delivery, Error, Event, Events, Message, ReasonCode, Receipt, RetainHandling,
+    Client, Delivery, Error, Event, Events, Message, Options, ReasonCode, Receipt, RetainHandling,
     SubscribeOptions,
 };
 use fulmar_gateway::forward::{self, BatchForm, Outgoing};
@@ -67,12 +67,7 @@ pub(super) async fn run(
     let mut again = AGAIN;
     loop {
         scheduler.restart(now_ms());
-        let options = shared.config.options(&shared.name).map(|mut options| {
-            options.congestion = shared.congestion;
-            options.copies = shared.copies;
-            options
-        });
-        match options.and_then(|options| Ok(Client::connect(options)?)) {
+        match options(shared).and_then(|options| Ok(Client::connect(options)?)) {
             Ok((client, events)) => {
                 let mut uplink = Uplink::new(shared, outbox, client, events, &down, &mut scheduler);
                 match uplink.run(&mut stopped).await {
@@ -97,6 +92,15 @@ pub(super) async fn run(
             _ = stopped.wait_for(|stop| *stop) => return,
         }
     }
+}
+
+/// The client's options; files with secrets are read now.
+fn options(shared: &Shared) -> anyhow::Result<Options> {
+    let mut options = shared.config.options(&shared.name)?;
+    options.congestion = shared.congestion;
+    options.copies = shared.copies;
+    options.max_packet_bytes = shared.max_packet_bytes;
+    Ok(options)
 }
 
 struct Uplink<'a> {

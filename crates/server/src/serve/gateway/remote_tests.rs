@@ -103,7 +103,7 @@ async fn while_connected(
         upstream(stream, topic, &counted).await;
     });
     let mut scheduler = UplinkScheduler::new(shared.config.window(), shared.config.batching());
-    let options = shared.config.options(&shared.name).unwrap();
+    let options = options(shared).unwrap();
     let (client, events) = Client::connect(options).unwrap();
     let mut uplink = Uplink::new(shared, outbox, client, events, down, &mut scheduler);
     let (_stop, mut stopped) = watch::channel(false);

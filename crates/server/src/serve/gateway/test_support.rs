@@ -26,6 +26,7 @@ pub(super) fn shared(config: &str) -> Shared {
         config,
         congestion: fulmar_congestion::Congestion::default(),
         copies: false,
+        max_packet_bytes: 2 << 20,
         metrics: Arc::new(GatewayMetrics::new(None)),
         name: "gw".to_owned(),
         client_id: "gateway-1".to_owned(),
