@@ -15,12 +15,15 @@ use tokio::sync::{mpsc, oneshot};
 use crate::dial::Dialer;
 use crate::driver::{Control, Driver, Publication};
 use crate::error::Error;
+use crate::event_queue::{self, QueueReceiver};
 use crate::message::{Message, Receipt};
 use crate::options::{Options, Streams};
 use crate::url::{BrokerUrl, Transport};
 
-/// Events and messages that may wait for the application before the client stops reading from the connection.
-const EVENTS: usize = 1024;
+/// Events and messages that may wait for the application before the client stops reading from the connection, and their
+/// bytes.
+pub(crate) const EVENTS: usize = 1024;
+pub(crate) const MAX_EVENT_BYTES: usize = 8 << 20;
 
 /// Commands that may wait for the task.
 const COMMANDS: usize = 256;
@@ -38,7 +41,7 @@ pub struct Client {
 /// What happens, in order.
 #[derive(Debug)]
 pub struct Events {
-    receiver: mpsc::Receiver<Event>,
+    receiver: QueueReceiver<Event>,
 }
 
 /// Something that happened.
@@ -143,6 +146,16 @@ impl Future for Delivery {
     }
 }
 
+impl Event {
+    /// Bytes that count while it waits for the application.
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            Event::Message(message) => message.size(),
+            _ => 0,
+        }
+    }
+}
+
 impl Events {
     /// The next event; `None` when the client is closed. Cancelling it loses nothing.
     pub async fn next(&mut self) -> Option<Event> {
@@ -162,7 +175,7 @@ impl Client {
         let separate_subscribes = options.streams != Streams::Single;
         let (publications, publications_out) = mpsc::channel(COMMANDS);
         let (control, control_out) = mpsc::channel(COMMANDS);
-        let (events, receiver) = mpsc::channel(EVENTS);
+        let (events, receiver) = event_queue::bounded(EVENTS, MAX_EVENT_BYTES, Event::size);
         tokio::spawn(Driver::new(options, dialer, publications_out, control_out, events).run());
         Ok((Client { publications, control, separate_subscribes }, Events { receiver }))
     }

@@ -16,8 +16,9 @@ use tokio_rustls::TlsConnector;
 use crate::error::Error;
 use crate::options::{Fallback, Options};
 use crate::quic::{QuicConnection, QuicDialer};
+use crate::tls;
 use crate::url::{BrokerUrl, Transport};
-use crate::{tls, websocket};
+use crate::websocket::{self, Bridge};
 
 /// Head start of QUIC before TLS over TCP is tried too. The "happy eyeballs" advice for connection attempts is 250 ms
 /// (RFC 8305 section 5); QUIC is preferred, so a little more.
@@ -51,6 +52,8 @@ pub(crate) struct ServerConnection {
     pub(crate) writer: Writer,
     pub(crate) transport: Transport,
     pub(crate) quic: Option<QuicConnection>,
+    /// Of a WebSocket.
+    _bridge: Option<Bridge>,
 }
 
 /// The result of dialling.
@@ -75,13 +78,13 @@ impl Writer {
 }
 
 impl ServerConnection {
-    fn plain<S>(stream: S, transport: Transport) -> ServerConnection
+    pub(crate) fn plain<S>(stream: S, transport: Transport) -> ServerConnection
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
     {
         let (reader, writer) = tokio::io::split(stream);
         let writer = Writer::Plain(Box::new(writer));
-        ServerConnection { reader: Box::new(reader), writer, transport, quic: None }
+        ServerConnection { reader: Box::new(reader), writer, transport, quic: None, _bridge: None }
     }
 
     pub(crate) fn quic(
@@ -95,6 +98,7 @@ impl ServerConnection {
             writer,
             transport: Transport::Quic,
             quic: Some(quic),
+            _bridge: None,
         }
     }
 
@@ -248,10 +252,12 @@ impl Dialer {
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let stream = websocket::connect(stream, &url.to_string(), limit).await;
-        stream
-            .map(|stream| ServerConnection::plain(stream, url.transport))
-            .map_err(|error| error.to_string())
+        let opened = websocket::connect(stream, &url.to_string(), limit).await;
+        let (stream, bridge) = opened.map_err(|error| error.to_string())?;
+        Ok(ServerConnection {
+            _bridge: Some(bridge),
+            ..ServerConnection::plain(stream, url.transport)
+        })
     }
 }
 

@@ -2,14 +2,15 @@
 //! receives commands and returns events.
 //!
 //! It never waits for the application while the server waits for it: events that do not fit go to a backlog, during
-//! which nothing more is read. The machine makes all decisions of the protocol.
+//! which nothing more is read. Nothing is read either while the server does not read what it is answered. The machine
+//! makes all decisions of the protocol.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, BufMut, BytesMut};
 use fulmar_mqtt::ReasonCode;
 use fulmar_mqtt::packet::SubscribeOptions;
 use tokio::io::AsyncReadExt;
@@ -20,11 +21,12 @@ use crate::addresses::{Addresses, Ended, Next};
 use crate::api::{Event, PathStats};
 use crate::dial::{Dialer, Dialled, Rival, ServerConnection};
 use crate::error::Error;
+use crate::event_queue::QueueSender;
 use crate::machine::{CONTROL, MAX_OUT_BYTES, Machine, Outcome};
 use crate::message::{Message, Receipt};
 use crate::network::Monitor;
 use crate::options::{Options, Streams};
-use crate::pending::{answer, answer_all, changed, lost, make_room, or_never};
+use crate::pending::{answer, answer_all, changed, lost, or_never};
 use crate::quic::{Change, QuicConnection};
 use crate::streams::{DataStreams, Happened};
 use crate::url::Transport;
@@ -32,8 +34,9 @@ use crate::url::Transport;
 /// The interval at which a QUIC connection is checked for silence.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Room for one read, in bytes.
+/// Room for one read, in bytes, and the most of one: each read may cause as many bytes of acknowledgements.
 const READ_BYTES: usize = 16 * 1024;
+const MAX_READ_BYTES: usize = 64 * 1024;
 
 /// Stands for "no deadline".
 const FAR: Duration = Duration::from_secs(24 * 3600);
@@ -72,7 +75,7 @@ pub(crate) struct Driver {
     network: Monitor,
     machine: Machine<Published, Answered>,
     inbox: Inbox,
-    events: mpsc::Sender<Event>,
+    events: QueueSender<Event>,
     backlog: VecDeque<Event>,
     /// The connection's transport.
     transport: Transport,
@@ -159,7 +162,7 @@ impl Driver {
         dialer: Dialer,
         publications: mpsc::Receiver<Publication>,
         control: mpsc::Receiver<Control>,
-        events: mpsc::Sender<Event>,
+        events: QueueSender<Event>,
     ) -> Driver {
         Driver {
             machine: Machine::new(Arc::clone(&options), Instant::now()),
@@ -213,11 +216,8 @@ impl Driver {
         }
         self.machine.abandon(&Error::Closed);
         self.settle();
-        let Driver { events, backlog, .. } = self;
-        for event in backlog {
-            if events.send(event).await.is_err() {
-                return;
-            }
+        while !self.backlog.is_empty() {
+            self.events.send_from(&mut self.backlog).await;
         }
     }
 
@@ -289,7 +289,7 @@ impl Driver {
             tokio::select! {
                 output = &mut future => return Some(output),
                 command = self.inbox.next(self.machine.has_room()) => self.command(command),
-                () = make_room(&self.events, &mut self.backlog), if !self.backlog.is_empty() => {}
+                () = self.events.send_from(&mut self.backlog), if !self.backlog.is_empty() => {}
                 () = sleep_until(drain_by.into()) => {}
             }
         }
@@ -414,7 +414,9 @@ impl Driver {
         if conn.quic.is_some() {
             wake_at = wake_at.min(*look_at);
         }
+        let reads = !waiting && self.machine.may_receive(CONTROL);
         input.reserve(READ_BYTES);
+        let mut room = input.limit(MAX_READ_BYTES);
         tokio::select! {
             biased;
             accepted = answer(early) => Wake::EarlyData(accepted),
@@ -422,11 +424,11 @@ impl Driver {
             written = conn.writer.push(out), if *unflushed || !out.is_empty() => {
                 Wake::Wrote(written)
             }
-            () = make_room(&self.events, &mut self.backlog), if waiting => Wake::Room,
+            () = self.events.send_from(&mut self.backlog), if waiting => Wake::Room,
             happened = poll_fn(|context| streams.poll(context, &self.machine, !waiting)) => {
                 Wake::Stream(happened)
             }
-            read = conn.reader.read_buf(input), if !waiting => Wake::Read(read),
+            read = conn.reader.read_buf(&mut room), if reads => Wake::Read(read),
             command = self.inbox.next(accepting) => Wake::Command(command),
             change = changed(&mut conn.quic) => Wake::Path(change),
             () = self.network.changed(), if conn.quic.is_some() => Wake::Network,
@@ -613,3 +615,8 @@ impl Driver {
         self.machine.on_deadline(now, self.backlog.is_empty())
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+#[path = "driver_tests.rs"]
+mod tests;

@@ -10,6 +10,7 @@ mod copying;
 mod dial;
 mod driver;
 mod error;
+mod event_queue;
 mod machine;
 mod message;
 mod network;

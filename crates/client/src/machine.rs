@@ -296,6 +296,11 @@ impl<P, R> Machine<P, R> {
         &self.flows[flow].out
     }
 
+    /// Whether more of the server's bytes may be received on a flow. If not, its output has to be sent first.
+    pub(crate) fn may_receive(&self, flow: usize) -> bool {
+        self.flows[flow].may_receive()
+    }
+
     /// This many bytes of a flow's output were sent.
     pub fn sent(&mut self, flow: usize, bytes: usize, now: Instant) {
         self.flows[flow].out.drain(..bytes);
@@ -311,11 +316,27 @@ impl<P, R> Machine<P, R> {
     /// When [`Machine::on_deadline`] has something to do.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let keep_alive = self.keep_alive.filter(|_| self.phase == Phase::Up)?;
-        Some(match self.ping_sent {
+        let give_up = self.give_up_at(keep_alive);
+        let ping = match self.ping_sent {
             Some(at) => at + keep_alive / 2,
-            // A little early, because of the network's delay and late timers ([MQTT-3.1.2-20]).
-            None => self.last_sent.min(self.last_received) + keep_alive - keep_alive / 8,
-        })
+            None => {
+                // What waits to be sent is a sign of life as well as PINGREQ would be.
+                let quiet_since = match give_up {
+                    Some(_) => self.last_received,
+                    None => self.last_sent.min(self.last_received),
+                };
+                // A little early, because of the network's delay and late timers ([MQTT-3.1.2-20]).
+                quiet_since + keep_alive - keep_alive / 8
+            }
+        };
+        Some(give_up.map_or(ping, |at| at.min(ping)))
+    }
+
+    /// When a server that does not read what waits for it is given up: when it has to give up this client, from which it
+    /// has read nothing for so long ([MQTT-3.1.2-22]).
+    fn give_up_at(&self, keep_alive: Duration) -> Option<Instant> {
+        let waiting = !self.flows[CONTROL].out.is_empty();
+        waiting.then(|| self.last_sent + keep_alive + keep_alive / 2)
     }
 
     /// Handles the passing of time. `listening`: the owner has read all received bytes.
@@ -326,7 +347,11 @@ impl<P, R> Machine<P, R> {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return Ok(());
         }
-        if self.ping_sent.is_some() && listening {
+        let give_up = self.keep_alive.and_then(|keep_alive| self.give_up_at(keep_alive));
+        if give_up.is_some_and(|at| at <= now) {
+            return Err(Error::KeepAlive);
+        }
+        if self.ping_sent.is_some() && listening && self.may_receive(CONTROL) {
             return Err(Error::KeepAlive);
         }
         self.ping_sent = Some(now);
@@ -434,6 +459,7 @@ impl<P, R> Machine<P, R> {
     fn put_disconnect(&mut self, reason: ReasonCode) {
         let properties = PropertyBuf::new();
         let properties = properties.as_properties();
+        self.flows[CONTROL].put_waiting_acks();
         let out = &mut self.flows[CONTROL].out;
         Disconnect { reason, properties }.encode(self.options.version, out);
     }

@@ -1,11 +1,9 @@
 //! Optional waits of the driver besides its connection: without anything to wait for, they never end, so that a
 //! `select!` can contain them unconditionally. And its smallest parts that need nothing of it.
 
-use std::collections::VecDeque;
+use tokio::sync::oneshot;
 
-use tokio::sync::{mpsc, oneshot};
-
-use crate::api::{Event, PathStats};
+use crate::api::PathStats;
 use crate::dial::{Rival, ServerConnection, certificate_hint};
 use crate::error::Error;
 use crate::quic::{Change, QuicConnection};
@@ -31,22 +29,6 @@ pub(crate) async fn answer(early: &mut Option<quinn::ZeroRttAccepted>) -> bool {
     match early {
         Some(accepted) => accepted.await,
         None => std::future::pending().await,
-    }
-}
-
-/// Sends as many events as fit, at least one; drops all of them if the application has dropped the receiver.
-pub(crate) async fn make_room(events: &mpsc::Sender<Event>, backlog: &mut VecDeque<Event>) {
-    let Ok(permit) = events.reserve().await else {
-        backlog.clear();
-        return;
-    };
-    if let Some(event) = backlog.pop_front() {
-        permit.send(event);
-    }
-    while let Ok(permit) = events.try_reserve()
-        && let Some(event) = backlog.pop_front()
-    {
-        permit.send(event);
     }
 }
 

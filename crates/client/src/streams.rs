@@ -84,7 +84,7 @@ impl DataStreams {
         stream.map(|stream| &mut stream.input)
     }
 
-    /// The next event; reads only if `listening`.
+    /// The next event; reads only if `listening`, and the machine allows it.
     pub(crate) fn poll<P, R>(
         &mut self,
         context: &mut Context<'_>,
@@ -97,8 +97,10 @@ impl DataStreams {
         let count = self.streams.len();
         for offset in 0..count {
             let at = (self.next + offset) % count;
-            let output = machine.output(self.streams[at].flow);
-            let scratch = listening.then_some(&mut self.scratch[..]);
+            let flow = self.streams[at].flow;
+            let output = machine.output(flow);
+            let reads = listening && machine.may_receive(flow);
+            let scratch = reads.then_some(&mut self.scratch[..]);
             let Some(happened) = self.streams[at].poll(context, output, scratch) else {
                 continue;
             };

@@ -122,6 +122,8 @@ pub(super) struct Flow<P, R> {
     pub(super) waiting: VecDeque<Request<R>>,
     pub(super) asked: Vec<(PacketId, Request<R>)>,
     pub(super) out: Vec<u8>,
+    /// Acknowledgements that wait for room in `out`.
+    acks: Vec<u8>,
 }
 
 impl<P, R> Flow<P, R> {
@@ -135,6 +137,7 @@ impl<P, R> Flow<P, R> {
             waiting: VecDeque::new(),
             asked: Vec::new(),
             out: Vec::new(),
+            acks: Vec::new(),
         }
     }
 
@@ -150,6 +153,7 @@ impl<P, R> Flow<P, R> {
     /// subscriptions.
     pub(super) fn down(&mut self) -> Vec<Ask> {
         self.out.clear();
+        self.acks.clear();
         self.replay.clear();
         self.aliases = TopicAliases::default();
         for (id, request) in std::mem::take(&mut self.asked).into_iter().rev() {
@@ -218,6 +222,9 @@ impl<P, R> Flow<P, R> {
 
     /// Writes whatever may be written, up to a bound. Publications only if `publish`.
     pub(super) fn pump(&mut self, desk: &mut Desk<P, R>, publish: bool) {
+        if self.out.len() < MAX_OUT_BYTES {
+            self.put_waiting_acks();
+        }
         self.pump_replay(desk.version);
         self.pump_requests(desk);
         // Messages in flight come before new ones ([MQTT-4.6.0-1]).
@@ -325,7 +332,21 @@ impl<P, R> Flow<P, R> {
         id: PacketId,
         reason: ReasonCode,
     ) {
-        fulmar_mqtt::ack::encode(&mut self.out, version, kind, id, reason);
+        let has_room = self.acks.is_empty() && self.out.len() < MAX_OUT_BYTES;
+        let out = if has_room { &mut self.out } else { &mut self.acks };
+        fulmar_mqtt::ack::encode(out, version, kind, id, reason);
+    }
+
+    /// Writes the acknowledgements that wait for room.
+    pub(super) fn put_waiting_acks(&mut self) {
+        self.out.append(&mut self.acks);
+    }
+
+    /// Whether more may be received: the server causes acknowledgements, but does not have to read them. They are
+    /// counted apart from publications: a server that does not read while it has something to write would wait for this
+    /// client for ever if publications alone kept the client from reading.
+    pub(super) fn may_receive(&self) -> bool {
+        self.acks.len() < MAX_OUT_BYTES
     }
 }
 

@@ -213,7 +213,10 @@ impl<P, R> Machine<P, R> {
     }
 
     pub(super) fn put_ack(&mut self, flow: usize, kind: AckKind, id: PacketId, reason: ReasonCode) {
-        self.flows[flow].put_ack(self.options.version, kind, id, reason);
+        // Nothing may follow DISCONNECT ([MQTT-3.14.4-2]).
+        if self.phase == Phase::Up {
+            self.flows[flow].put_ack(self.options.version, kind, id, reason);
+        }
     }
 
     fn received(&mut self, index: usize, publish: &Publish<'_>) -> Result<(), Failure> {

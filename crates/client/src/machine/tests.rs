@@ -519,6 +519,35 @@ fn mqtt_3_1_2_20_a_quiet_client_pings_and_gives_up_on_a_silent_server() {
 }
 
 #[test]
+fn mqtt_3_1_2_22_a_server_that_writes_and_does_not_read_is_given_up_when_it_must_give_up_the_client()
+ {
+    let mut pair = Pair::new();
+    pair.up();
+    pair.publish(QoS::AtMostOnce, 1);
+    let (since, waiting) = (pair.now, pair.session.output(CONTROL).len());
+    for seconds in 1..90 {
+        pair.now = since + Duration::from_secs(seconds);
+        // A PUBREL each second is not silence.
+        pair.give(&[0x62, 2, 0, 1]).unwrap();
+        pair.session.on_deadline(pair.now, true).unwrap();
+    }
+    let grown = pair.session.output(CONTROL).len() - waiting;
+    assert_eq!(grown, 89 * 5, "the answers, and no PINGREQ behind what waits");
+    let late = since + Duration::from_secs(90);
+    assert_eq!(pair.session.deadline(), Some(late));
+    assert!(matches!(pair.session.on_deadline(late, true), Err(Error::KeepAlive)));
+}
+
+#[test]
+fn mqtt_3_14_4_2_nothing_follows_disconnect() {
+    let mut pair = Pair::new();
+    pair.up();
+    pair.session.close_now();
+    pair.give(&[0x62, 2, 0, 1]).unwrap();
+    assert!(pair.flush().ends_with(&[0xE0, 0]));
+}
+
+#[test]
 fn a_server_that_breaks_the_protocol_is_told_so() {
     let mut pair = Pair::new();
     pair.up();

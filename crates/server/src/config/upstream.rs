@@ -12,6 +12,7 @@ use fulmar_gateway::mapping::{self, Mapping, Priority, Rule};
 use fulmar_gateway::outbox::{Bounds, Policy};
 use fulmar_gateway::uplink_scheduler::{Batching, Window};
 use fulmar_mqtt::QoS;
+use fulmar_mqtt::codec::MAX_PACKET_BYTES;
 use fulmar_mqtt::topic::check_name;
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +21,12 @@ use crate::exit::Usage;
 
 /// Messages in flight at once, of any size.
 const MAX_IN_FLIGHT: usize = 512;
+
+/// The least limit of packets from upstream, in bytes, so that what is too large for a small broker becomes a dead letter.
+const LEAST_MAX_PACKET_BYTES: usize = 1 << 20;
+
+/// The least with MQTT 3.1.1.
+const MAX_PACKET_BYTES_3_1_1: u32 = 16 << 20;
 
 /// An upstream broker, and which messages are forwarded.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -425,6 +432,18 @@ impl Upstream {
         Ok(Some(self.password.0.clone()).filter(|text| !text.is_empty()))
     }
 
+    /// The largest packet that is received from upstream, for the limit of the broker here. What that cannot accept becomes a
+    /// dead letter; far larger messages are not worth their memory. An MQTT 5 upstream does not send them. A 3.1.1 one does
+    /// not know the limit, and would send such a message again for ever.
+    pub(crate) fn max_packet_bytes(&self, local: usize) -> u32 {
+        let useful = local.saturating_mul(2).clamp(LEAST_MAX_PACKET_BYTES, MAX_PACKET_BYTES);
+        let useful = u32::try_from(useful).unwrap_or(u32::MAX);
+        match self.version {
+            Protocol::V5 => useful,
+            Protocol::V311 => useful.max(MAX_PACKET_BYTES_3_1_1),
+        }
+    }
+
     /// The client's options; files with secrets are read now.
     ///
     /// # Errors
@@ -514,6 +533,16 @@ mod tests {
             let error = refused(change);
             assert!(error.contains(part), "{part:?} is not in: {error}");
         }
+    }
+
+    #[test]
+    fn what_the_broker_here_cannot_accept_by_far_is_not_received() {
+        let bytes =
+            |version, local| Upstream { version, ..Upstream::default() }.max_packet_bytes(local);
+        assert_eq!(bytes(Protocol::V5, 3 << 20), 6 << 20);
+        assert_eq!(bytes(Protocol::V5, 4096), 1 << 20, "what is too large becomes a dead letter");
+        assert_eq!(bytes(Protocol::V311, 4096), 16 << 20, "it would be sent again for ever");
+        assert_eq!(bytes(Protocol::V311, 64 << 20), 128 << 20);
     }
 
     #[test]

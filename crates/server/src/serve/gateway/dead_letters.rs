@@ -25,6 +25,8 @@ pub(super) struct DeadLetter {
     pub(super) message: Stored,
     pub(super) reason: &'static str,
     pub(super) way: Way,
+    /// The log's text.
+    pub(super) text: &'static str,
 }
 
 impl DeadLetter {
@@ -35,13 +37,6 @@ impl DeadLetter {
         properties: Properties<'_>,
         way: Way,
     ) -> DeadLetter {
-        let reason = ReasonCode::TopicNameInvalid.text();
-        tracing::error!(
-            topic,
-            way = way.name(),
-            bytes = payload.len(),
-            "dropped: the mapping rules give no valid topic name"
-        );
         let identity = MessageIdentity::read(properties);
         let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
         let message = Stored {
@@ -51,7 +46,13 @@ impl DeadLetter {
             at: text(identity.at),
             ..Stored::default()
         };
-        DeadLetter { message, reason, way }
+        let reason = ReasonCode::TopicNameInvalid.text();
+        DeadLetter {
+            message,
+            reason,
+            way,
+            text: "dropped: the mapping rules give no valid topic name",
+        }
     }
 }
 
@@ -67,7 +68,7 @@ pub(super) enum Way {
 }
 
 impl Way {
-    fn name(&self) -> &'static str {
+    pub(super) fn name(&self) -> &'static str {
         match self {
             Way::Up | Way::Refused => "up",
             Way::Down(_) => "down",
@@ -115,10 +116,10 @@ impl DeadLetters {
         OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path)
     }
 
-    /// Writes messages, with an fsync.
+    /// Writes messages, with one fsync. After an error, none of them is there.
     pub(super) fn append(&mut self, letters: &[DeadLetter]) -> std::io::Result<()> {
         let mut lines = Vec::new();
-        for DeadLetter { message, reason, way } in letters {
+        for DeadLetter { message, reason, way, .. } in letters {
             let line = Line {
                 time: time_of(now_ms()),
                 way: way.name(),
@@ -134,15 +135,20 @@ impl DeadLetters {
             lines.push(b'\n');
         }
         let mut file = self.file()?;
-        let size = file.metadata()?.len();
+        let mut size = file.metadata()?.len();
         if size > 0 && size + lines.len() as u64 > self.max_bytes {
             let mut earlier = self.path.clone().into_os_string();
             earlier.push(".1");
             std::fs::rename(&self.path, earlier)?;
             file = self.file()?;
+            size = 0;
         }
-        file.write_all(&lines)?;
-        file.sync_data()
+        let written = file.write_all(&lines).and_then(|()| file.sync_data());
+        if written.is_err() {
+            // The caller tries again: half a line would spoil the next one.
+            file.set_len(size)?;
+        }
+        written
     }
 }
 
@@ -158,7 +164,7 @@ mod tests {
         let mut letters = DeadLetters::open(&path, 300).unwrap();
         let message =
             Stored { topic: "a".into(), payload: vec![0, 255].into(), ..Stored::default() };
-        let letter = DeadLetter { message, reason: "Topic Name invalid", way: Way::Up };
+        let letter = DeadLetter { message, reason: "Topic Name invalid", way: Way::Up, text: "" };
         letters.append(std::slice::from_ref(&letter)).unwrap();
         let line: serde_json::Value =
             serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();

@@ -20,6 +20,8 @@ const MAX_OPEN: usize = 256;
 /// Messages that wait because their topics are refused. A client has fewer unacknowledged (`receive_maximum`); MQTT
 /// 3.1.1 has no such property, so from a 3.1.1 upstream nothing more is received then.
 const MAX_WAITING: usize = 1024;
+/// Bytes of all these messages; the last may exceed it.
+const MAX_BYTES: usize = 4 << 20;
 /// First and longest pause before refused topics are tried again.
 const FIRST_RETRY: Duration = Duration::from_secs(5);
 const LAST_RETRY: Duration = Duration::from_secs(60);
@@ -37,6 +39,11 @@ pub(super) struct DownlinkMessage {
 }
 
 impl DownlinkMessage {
+    fn size(&self) -> usize {
+        let properties = self.properties.as_properties().raw().len();
+        self.topic.len() + self.payload.len() + properties
+    }
+
     /// The local broker has accepted it.
     fn done(self) {
         // Nobody waits if the connection by which it arrived has ended.
@@ -86,7 +93,16 @@ impl DownlinkScheduler {
     /// Whether it can hold another message.
     pub(super) fn has_room(&self) -> bool {
         let waiting: usize = self.refused.values().map(|refusal| refusal.waiting.len()).sum();
-        self.ready.len() + self.open.len() < MAX_OPEN && waiting < MAX_WAITING
+        self.ready.len() + self.open.len() < MAX_OPEN
+            && waiting < MAX_WAITING
+            && self.bytes() < MAX_BYTES
+    }
+
+    /// Counted anew, for at most a few hundred messages: there is no sum that could become wrong.
+    fn bytes(&self) -> usize {
+        let open = self.open.iter().map(|(_, message)| message);
+        let waiting = self.refused.values().flat_map(|refusal| &refusal.waiting);
+        self.ready.iter().chain(open).chain(waiting).map(DownlinkMessage::size).sum()
     }
 
     /// Adds a message from upstream.
@@ -279,6 +295,35 @@ mod tests {
         accepted.try_recv().unwrap();
         second_accepted.try_recv().unwrap();
         assert_eq!((downlink.refusals().count(), downlink.retry_at()), (0, None));
+    }
+
+    #[test]
+    fn messages_that_wait_are_bounded_in_bytes() {
+        let (mut downlink, now) = (DownlinkScheduler::default(), Instant::now());
+        let large = bytes::Bytes::from(vec![0; 1 << 20]);
+        let mut receivers = Vec::new();
+        let mut push = |downlink: &mut DownlinkScheduler, topic: &str| {
+            let (mut message, accepted) = down(topic, "");
+            message.payload = large.clone();
+            receivers.push(accepted);
+            downlink.push(message);
+        };
+        push(&mut downlink, "refused");
+        let first = downlink.next().unwrap();
+        downlink.published(id(1), first);
+        downlink.answered(id(1), ReasonCode::QuotaExceeded, now, 1);
+        let mut waiting = 1;
+        while downlink.has_room() && waiting < 100 {
+            push(&mut downlink, "refused");
+            waiting += 1;
+        }
+        assert_eq!(waiting, 4, "MiB");
+        downlink.retry(now);
+        let first = downlink.next().unwrap();
+        downlink.published(id(2), first);
+        assert!(!downlink.has_room(), "what is being tried counts as well");
+        downlink.answered(id(2), ReasonCode::Success, now, 2);
+        assert!(downlink.has_room());
     }
 
     #[test]

@@ -22,8 +22,9 @@ use crate::serve::internal_sessions::{self, InternalSessions};
 use crate::serve::otlp::SpanMaker;
 use crate::serve::shared_rows::SharedRows;
 
-/// Messages from upstream that the local broker has not accepted yet.
-const MAX_COMING_DOWN: usize = 64;
+/// Messages from upstream that the downlink scheduler has not accepted yet. Few, because their bytes are not counted: they
+/// are exchanged within one thread.
+const MAX_COMING_DOWN: usize = 4;
 
 /// Forwards messages to and from one upstream broker: opened, and connected by [`Forwarder::go_live`]. Dropping it ends
 /// both connections, and then writes pending changes of the outbox.
@@ -62,6 +63,7 @@ impl Forwarder {
         (restored, shared): (&Restored, Option<&SharedRows>),
     ) -> anyhow::Result<Forwarder> {
         let (congestion, copies) = (config.quic.congestion(), config.quic.copies);
+        let max_packet_bytes = upstream.max_packet_bytes(config.limits.max_packet_bytes);
         let config = upstream;
         let random = random()?;
         let (file, bounds) = (data.join(config.outbox_file()), config.bounds());
@@ -91,6 +93,7 @@ impl Forwarder {
             config: config.clone(),
             congestion,
             copies,
+            max_packet_bytes,
             metrics: Arc::clone(&metrics),
             name,
             client_id,

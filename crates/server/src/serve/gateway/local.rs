@@ -67,6 +67,7 @@ pub(super) async fn run(
 #[derive(Default)]
 struct Taken {
     items: Vec<Item>,
+    letters: Vec<DeadLetter>,
     acknowledge: Vec<PacketId>,
 }
 
@@ -100,7 +101,8 @@ impl<'a> Session<'a> {
         let mut ended = None;
         let outcome = self.exchange(handoff, down, &mut ended).await;
         if let Some(message) = self.downlink.lost(ended) {
-            self.give_up(message, ended.unwrap_or(ReasonCode::UnspecifiedError));
+            let letter = dead_letter(message, ended.unwrap_or(ReasonCode::UnspecifiedError));
+            self.outbox.add_dead_letters(vec![letter]).await;
         }
         self.tell();
         outcome
@@ -113,7 +115,17 @@ impl<'a> Session<'a> {
         down: &mut mpsc::Receiver<DownlinkMessage>,
         ended: &mut Option<ReasonCode>,
     ) -> std::io::Result<()> {
-        let (sender, mut receiver) = self.connect(handoff).await?;
+        let connection = self.connect(handoff).await?;
+        self.serve(connection, down, ended).await
+    }
+
+    /// The same over a connection.
+    async fn serve(
+        &mut self,
+        (sender, mut receiver): (LocalSender, LocalReceiver),
+        down: &mut mpsc::Receiver<DownlinkMessage>,
+        ended: &mut Option<ReasonCode>,
+    ) -> std::io::Result<()> {
         loop {
             tokio::select! {
                 open = receiver.fill() => {
@@ -180,9 +192,11 @@ impl<'a> Session<'a> {
             match packet {
                 Packet::Publish(publish) => {
                     taken.acknowledge.extend(publish.packet_id);
-                    taken.items.extend(self.item(&publish));
+                    self.sort(&publish, &mut taken);
                 }
-                Packet::Ack(AckKind::Puback, ack) => self.answered(ack.packet_id, ack.reason),
+                Packet::Ack(AckKind::Puback, ack) => {
+                    taken.letters.extend(self.answered(ack.packet_id, ack.reason));
+                }
                 Packet::Disconnect(goodbye) => *ended = Some(goodbye.reason),
                 Packet::Connack(connack) if connack.reason.is_error() => {
                     let text = format!("the broker refused it: {}", connack.reason);
@@ -200,33 +214,28 @@ impl<'a> Session<'a> {
         Ok(taken)
     }
 
-    /// The message for upstream; `None` if it is not forwarded.
-    fn item(&self, publish: &Publish<'_>) -> Option<Item> {
+    /// Adds the message for upstream, or a dead letter, unless it is not forwarded.
+    fn sort(&self, publish: &Publish<'_>, taken: &mut Taken) {
         let Shared { up, name, stamper, metrics, .. } = self.shared;
         match forward::item(publish, up, name, stamper, now_ms()) {
-            Ok(item) => return Some(item),
+            Ok(item) => taken.items.push(item),
             Err(NotForwarded::Loop) => {
                 count(&metrics.circles, 1);
                 tracing::warn!(topic = publish.topic, "dropped: loop detected");
             }
             Err(NotForwarded::NoRule) if up.takes(publish.topic) => {
                 let Publish { topic, payload, properties, .. } = *publish;
-                self.outbox.add_dead_letters(vec![DeadLetter::nameless(
-                    topic,
-                    payload,
-                    properties,
-                    Way::Refused,
-                )]);
+                let letter = DeadLetter::nameless(topic, payload, properties, Way::Refused);
+                taken.letters.push(letter);
             }
             Err(NotForwarded::NoRule) => {}
         }
-        None
     }
 
-    /// Puts messages into the outbox, trying until it succeeds, then acknowledges them. Nothing is read meanwhile:
-    /// messages wait in the broker's queue, and if that is too long, their publishers wait.
+    /// Puts messages into the outbox and the dead-letter file, trying until it succeeds, then acknowledges them. Nothing
+    /// is read meanwhile: messages wait in the broker's queue, and if that is too long, their publishers wait.
     async fn keep(&self, taken: Taken, receiver: &LocalReceiver) {
-        let Taken { mut items, acknowledge } = taken;
+        let Taken { mut items, letters, acknowledge } = taken;
         let mut most = items.len();
         while !items.is_empty() {
             let part: Vec<Item> = items.drain(..most.clamp(1, items.len())).collect();
@@ -246,6 +255,7 @@ impl<'a> Session<'a> {
                 }
             }
         }
+        self.outbox.add_dead_letters(letters).await;
         acknowledge.into_iter().for_each(|packet_id| receiver.acknowledge(packet_id));
     }
 
@@ -273,11 +283,12 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The broker has answered a publication.
-    fn answered(&mut self, id: PacketId, reason: ReasonCode) {
+    /// The broker has answered a publication. Returns the message if it can never be accepted.
+    fn answered(&mut self, id: PacketId, reason: ReasonCode) -> Option<DeadLetter> {
+        let mut letter = None;
         match self.downlink.answered(id, reason, Instant::now(), now_ms()) {
-            Answer::Done => return,
-            Answer::Never(message) => self.give_up(message, reason),
+            Answer::Done => return None,
+            Answer::Never(message) => letter = Some(dead_letter(message, reason)),
             Answer::Kept(_, false) => {}
             Answer::Kept(topic, true) => tracing::error!(
                 topic, %reason,
@@ -291,25 +302,7 @@ impl<'a> Session<'a> {
             }
         }
         self.tell();
-    }
-
-    /// The local broker can never accept the message: it is logged, counted and dropped, or put into the dead-letter
-    /// file.
-    fn give_up(&self, message: DownlinkMessage, reason: ReasonCode) {
-        tracing::error!(
-            topic = message.topic, %reason, bytes = message.payload.len(),
-            "dropped: the local broker can never accept this message from upstream"
-        );
-        let DownlinkMessage { topic, payload, qos, retain, properties, taken } = message;
-        let identity = MessageIdentity::read(properties.as_properties());
-        let id = identity.id.unwrap_or_default().to_owned();
-        let at = identity.at.unwrap_or_default().to_owned();
-        let message = Stored { topic, payload, qos, retain, id, at, ..Stored::default() };
-        self.outbox.add_dead_letters(vec![DeadLetter {
-            message,
-            reason: reason.text(),
-            way: Way::Down(taken),
-        }]);
+        letter
     }
 
     /// Publishes the present refusals for operators.
@@ -320,6 +313,25 @@ impl<'a> Session<'a> {
             since_ms: refusal.since_ms,
         };
         self.shared.metrics.refusals.lock().down = self.downlink.refusals().map(refused).collect();
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+#[path = "local_tests.rs"]
+mod tests;
+
+/// The local broker can never accept the message.
+fn dead_letter(message: DownlinkMessage, reason: ReasonCode) -> DeadLetter {
+    let DownlinkMessage { topic, payload, qos, retain, properties, taken } = message;
+    let identity = MessageIdentity::read(properties.as_properties());
+    let id = identity.id.unwrap_or_default().to_owned();
+    let at = identity.at.unwrap_or_default().to_owned();
+    DeadLetter {
+        message: Stored { topic, payload, qos, retain, id, at, ..Stored::default() },
+        reason: reason.text(),
+        way: Way::Down(taken),
+        text: "dropped: the local broker can never accept this message from upstream",
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct GatewayMetrics {
     label: Option<String>,
     /// The outbox's fill level.
     pub(super) totals: Mutex<Totals>,
-    /// Why the outbox cannot be written, if it cannot.
+    /// Why the outbox or the dead-letter file cannot be written, if it cannot.
     pub(super) failure: Mutex<Option<String>>,
     /// Messages that the upstream broker has acknowledged.
     pub(super) sent: AtomicU64,
@@ -192,7 +192,12 @@ impl GatewayMetrics {
                 "Age of the oldest message in the outbox",
                 one(age as f64 / 1000.0),
             ),
-            metric("outbox_failing", "gauge", "1 while the outbox cannot be written", one(failing)),
+            metric(
+                "outbox_failing",
+                "gauge",
+                "1 while the outbox or the dead-letter file cannot be written",
+                one(failing),
+            ),
             metric("sent_total", "counter", "Messages acknowledged upstream", counter(&self.sent)),
             metric(
                 "publications_total",

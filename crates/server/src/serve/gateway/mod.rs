@@ -3,16 +3,18 @@
 //! The path of a message to upstream: its publication is stamped where it enters the broker (`stamps`). A durable
 //! session inside the process (`local`) receives it, and acknowledges it when the outbox has it on disk
 //! (`outbox_thread`). From there it is sent to upstream (`remote`), and removed when the upstream broker has
-//! acknowledged it. Commands from upstream take the opposite path and are published by the local session
-//! (`downlink_scheduler`). All this exists once per upstream broker (`forwarder`), with two threads: the outbox's, which
+//! acknowledged it. Commands from upstream take the opposite path (`arriving`) and are published by the local session
+//! (`downlink_scheduler`). What no broker can ever accept becomes a dead letter (`dead_letters`). All this exists once per upstream broker (`forwarder`), with two threads: the outbox's, which
 //! waits for the disk, and one for both connections.
 //!
 //! `fulmar_gateway` decides which messages are forwarded, in which order and in which form; this module connects its
 //! parts.
 
+mod arriving;
 mod current_refusals;
 mod dead_letters;
 mod downlink_scheduler;
+mod drop_log;
 mod forwarder;
 mod local;
 mod metrics;
@@ -21,6 +23,9 @@ mod remote;
 mod shared;
 mod stamps;
 mod status;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod test_support;
 mod wall_clock;
 
 use std::path::Path;

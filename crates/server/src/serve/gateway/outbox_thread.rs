@@ -2,7 +2,8 @@
 //! other thread uses the file.
 //!
 //! An error is returned to the caller and logged once. The caller tries again, and acknowledges nothing meanwhile, so
-//! that no message is lost.
+//! that no message is lost. Both connections wait for the answer to messages before they accept more, so that the thread's
+//! queue is bounded.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use fulmar_gateway::outbox::{Item, Outbox, Page, Put};
 use tokio::sync::oneshot;
 
 use super::dead_letters::{DeadLetter, DeadLetters, Way};
+use super::drop_log::{self, DropLog};
 use super::metrics::{GatewayMetrics, count};
 use super::wall_clock::now_ms;
 
@@ -28,6 +30,8 @@ const REMOVE_AT: usize = 512;
 const REMOVE_AFTER: Duration = Duration::from_millis(100);
 /// Pause before reading again after an error.
 const READ_AGAIN: Duration = Duration::from_secs(1);
+/// Pause before dead letters are written again after an error.
+const ADD_AGAIN: Duration = Duration::from_millis(500);
 /// Time between two searches for messages that are too old.
 const TIDY: Duration = Duration::from_secs(1);
 
@@ -36,7 +40,7 @@ enum Request {
     Put(Vec<Item>, oneshot::Sender<(Vec<Item>, Result<Put, ()>)>),
     Read { priority: Priority, after: u64, answer: oneshot::Sender<Option<Page>> },
     Remove(Vec<u64>),
-    AddDeadLetters(Vec<DeadLetter>),
+    AddDeadLetters(Vec<DeadLetter>, oneshot::Sender<Result<(), Vec<DeadLetter>>>),
     SetMeta { name: &'static str, value: String },
     Meta { name: &'static str, answer: oneshot::Sender<String> },
     Close,
@@ -60,8 +64,15 @@ impl OutboxThread {
     ) -> anyhow::Result<OutboxThread> {
         let (request, requests) = mpsc::channel();
         *metrics.totals.lock() = outbox.totals();
-        let worker =
-            Worker { outbox, dead_letters, metrics, removals: BTreeSet::new(), dropped: 0 };
+        let worker = Worker {
+            outbox,
+            dead_letters,
+            metrics,
+            removals: BTreeSet::new(),
+            dropped: 0,
+            drop_log: DropLog::default(),
+            letters_failed: false,
+        };
         let thread = std::thread::Builder::new().name("fulmar-outbox".into());
         let run = move || {
             let _entered = worker.metrics.span().entered();
@@ -123,9 +134,27 @@ impl OutboxHandle {
         self.request(Request::Remove(seqs));
     }
 
-    /// Removes messages that can never be accepted, once they are in the dead-letter file if there is one.
-    pub(super) fn add_dead_letters(&self, letters: Vec<DeadLetter>) {
-        self.request(Request::AddDeadLetters(letters));
+    /// Drops messages that can never be accepted: they are in the dead-letter file, if there is one, when this returns.
+    /// Tries until it succeeds.
+    pub(super) async fn add_dead_letters(&self, mut letters: Vec<DeadLetter>) {
+        while !letters.is_empty() {
+            let (answer, answered) = oneshot::channel();
+            self.request(Request::AddDeadLetters(letters, answer));
+            letters = match answered.await {
+                Ok(Ok(())) => return,
+                Ok(Err(back)) => back,
+                // The thread has ended. Nothing may be acknowledged any more.
+                Err(_) => std::future::pending().await,
+            };
+            tokio::time::sleep(ADD_AGAIN).await;
+        }
+    }
+
+    /// The same for messages of the outbox: they are removed once they are in the file, and stay if it cannot be
+    /// written.
+    pub(super) fn give_up(&self, letters: Vec<DeadLetter>) {
+        let (answer, _) = oneshot::channel();
+        self.request(Request::AddDeadLetters(letters, answer));
     }
 
     /// A text stored with the messages; empty if there is none.
@@ -149,6 +178,9 @@ struct Worker {
     removals: BTreeSet<u64>,
     /// Messages dropped, as last logged.
     dropped: u64,
+    drop_log: DropLog,
+    /// The dead-letter file could not be written at the last try.
+    letters_failed: bool,
 }
 
 impl Worker {
@@ -185,7 +217,9 @@ impl Worker {
                 let outcome = self.outbox.put(&items, now_ms());
                 let outcome = outcome.map_err(|error| self.failed(&error));
                 if let Ok(put) = outcome {
-                    self.recovered();
+                    if !self.letters_failed {
+                        self.recovered();
+                    }
                     count(&self.metrics.repeated, put.known);
                 }
                 self.update_totals();
@@ -200,7 +234,10 @@ impl Worker {
                 let _ = answer.send(page);
             }
             Request::Remove(seqs) => self.removals.extend(seqs),
-            Request::AddDeadLetters(letters) => self.add_dead_letters(letters),
+            Request::AddDeadLetters(letters, answer) => {
+                // Nobody waits for those of the outbox.
+                let _ = answer.send(self.add_dead_letters(letters));
+            }
             Request::SetMeta { name, value } => {
                 if let Err(error) = self.outbox.set_meta(name, &value) {
                     self.failed(&error);
@@ -214,20 +251,26 @@ impl Worker {
         }
     }
 
-    fn add_dead_letters(&mut self, letters: Vec<DeadLetter>) {
+    /// Returns the letters if they cannot be written.
+    fn add_dead_letters(&mut self, letters: Vec<DeadLetter>) -> Result<(), Vec<DeadLetter>> {
         if let Some(dead_letters) = &mut self.dead_letters {
             if let Err(error) = dead_letters.append(&letters) {
-                // They stay in the outbox or upstream, and are sent again with the next connection.
-                tracing::error!(
-                    "[upstream.outbox] dead_letter_file {}: {error}; {} messages are kept where they are",
-                    dead_letters.path().display(),
-                    letters.len()
-                );
-                return;
+                let path = dead_letters.path().display().to_string();
+                self.letters_failed = true;
+                self.report(format!(
+                    "dead_letter_file {path}: {error}; its messages are kept where they are and tried again: \
+                     make room, or correct [upstream.outbox]"
+                ));
+                return Err(letters);
             }
             count(&self.metrics.dead_letters, letters.len());
+            if std::mem::take(&mut self.letters_failed) {
+                self.recovered();
+            }
         }
-        for DeadLetter { message, way, .. } in letters {
+        for letter in letters {
+            self.log_dropped(&letter);
+            let DeadLetter { message, way, .. } = letter;
             match way {
                 Way::Up => {
                     count(&self.metrics.refused, 1);
@@ -239,6 +282,20 @@ impl Worker {
                     taken.send(()).ok();
                 }
             }
+        }
+        Ok(())
+    }
+
+    fn log_dropped(&mut self, DeadLetter { message, reason, way, text }: &DeadLetter) {
+        if self.drop_log.names(Instant::now()) {
+            tracing::error!(
+                topic = drop_log::shortened(&message.topic),
+                way = way.name(),
+                reason,
+                id = drop_log::shortened(&message.id),
+                bytes = message.payload.len(),
+                "{text}"
+            );
         }
     }
 
@@ -256,6 +313,12 @@ impl Worker {
     }
 
     fn tidy(&mut self) {
+        if let Some(more) = self.drop_log.rest(Instant::now()) {
+            tracing::error!(
+                "dropped: {more} more messages within a minute that can never be accepted; metrics count \
+                 them, and dead_letter_file of [upstream.outbox] keeps them"
+            );
+        }
         if let Err(error) = self.outbox.tidy(now_ms()) {
             self.failed(&error);
         }
@@ -280,7 +343,10 @@ impl Worker {
     }
 
     fn failed(&self, error: &Error) {
-        let text = error.to_string();
+        self.report(error.to_string());
+    }
+
+    fn report(&self, text: String) {
         let mut failure = self.metrics.failure.lock();
         if failure.as_ref() != Some(&text) {
             tracing::error!("outbox: {text}");

@@ -10,20 +10,20 @@ use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use fulmar_client::{
-    Client, Delivery, Error, Event, Events, Message, Property, ReasonCode, Receipt, RetainHandling,
+    Client, Delivery, Error, Event, Events, Message, Options, ReasonCode, Receipt, RetainHandling,
     SubscribeOptions,
 };
 use fulmar_gateway::forward::{self, BatchForm, Outgoing};
-use fulmar_gateway::identity::{self, MessageIdentity};
 use fulmar_gateway::mapping::Priority;
 use fulmar_gateway::outbox::{Page, Stored};
 use fulmar_gateway::refusals::{RefusalRecord, Refused, is_passing, may_pass};
 use fulmar_gateway::uplink_scheduler::{Publication, UplinkScheduler};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+use super::arriving::Arriving;
 use super::current_refusals;
 use super::dead_letters::{DeadLetter, Way};
 use super::downlink_scheduler::DownlinkMessage;
@@ -51,8 +51,6 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// A publication and its result.
 type Flight = Pin<Box<dyn Future<Output = (Publication, Result<ReasonCode, Error>)> + Send>>;
-/// A message from upstream, until the local broker has accepted it.
-type Landing = Pin<Box<dyn Future<Output = Option<Receipt>> + Send>>;
 /// Messages read from the outbox for a lane.
 type Read = Pin<Box<dyn Future<Output = (Priority, Page)> + Send>>;
 /// The answer to SUBSCRIBE.
@@ -69,12 +67,7 @@ pub(super) async fn run(
     let mut again = AGAIN;
     loop {
         scheduler.restart(now_ms());
-        let options = shared.config.options(&shared.name).map(|mut options| {
-            options.congestion = shared.congestion;
-            options.copies = shared.copies;
-            options
-        });
-        match options.and_then(|options| Ok(Client::connect(options)?)) {
+        match options(shared).and_then(|options| Ok(Client::connect(options)?)) {
             Ok((client, events)) => {
                 let mut uplink = Uplink::new(shared, outbox, client, events, &down, &mut scheduler);
                 match uplink.run(&mut stopped).await {
@@ -101,16 +94,23 @@ pub(super) async fn run(
     }
 }
 
+/// The client's options; files with secrets are read now.
+fn options(shared: &Shared) -> anyhow::Result<Options> {
+    let mut options = shared.config.options(&shared.name)?;
+    options.congestion = shared.congestion;
+    options.copies = shared.copies;
+    options.max_packet_bytes = shared.max_packet_bytes;
+    Ok(options)
+}
+
 struct Uplink<'a> {
     shared: &'a Shared,
     outbox: &'a OutboxHandle,
     client: Client,
     events: Events,
-    down: &'a mpsc::Sender<DownlinkMessage>,
     scheduler: &'a mut UplinkScheduler,
     flights: FuturesUnordered<Flight>,
-    /// Messages from upstream that the local broker has not accepted yet.
-    landing: FuturesUnordered<Landing>,
+    arriving: Arriving<'a>,
     reading: Option<Read>,
     asked: Option<Asked>,
     /// Nothing is sent until everything in flight is done, and not before this time.
@@ -160,9 +160,8 @@ impl<'a> Uplink<'a> {
             outbox,
             client,
             events,
-            down,
+            arriving: Arriving::new(shared, outbox, down),
             flights: FuturesUnordered::new(),
-            landing: FuturesUnordered::new(),
             reading: None,
             asked,
             again_at: None,
@@ -274,9 +273,9 @@ impl<'a> Uplink<'a> {
         tokio::select! {
             // The sender that could stop it was dropped: that is an end as well.
             _ = stopped.changed() => Wake::Stop,
-            event = self.events.next() => Wake::Event(event),
+            event = self.events.next(), if self.arriving.has_room() => Wake::Event(event),
             Some((publication, outcome)) = self.flights.next() => Wake::Over(publication, outcome),
-            Some(receipt) = self.landing.next() => Wake::Landed(receipt),
+            landed = self.arriving.progress() => Wake::Landed(landed),
             (priority, read) = or_never(&mut self.reading) => Wake::Read(priority, read),
             outcome = or_never(&mut self.asked) => Wake::Subscribed(outcome),
             () = self.shared.metrics.arrivals.notified() => Wake::Arrived,
@@ -414,18 +413,13 @@ impl<'a> Uplink<'a> {
             Error::Rejected(reason) => reason.text(),
             _ => ReasonCode::TopicNameInvalid.text(),
         };
-        for message in publication.messages() {
-            tracing::error!(
-                topic = message.topic,
-                reason,
-                id = message.id,
-                bytes = message.payload.len(),
-                "dropped: the upstream broker can never accept it"
-            );
-        }
-        let letter =
-            |message: &Stored| DeadLetter { message: message.clone(), reason, way: Way::Up };
-        self.outbox.add_dead_letters(publication.messages().iter().map(letter).collect());
+        let letter = |message: &Stored| DeadLetter {
+            message: message.clone(),
+            reason,
+            way: Way::Up,
+            text: "dropped: the upstream broker can never accept it",
+        };
+        self.outbox.give_up(publication.messages().iter().map(letter).collect());
         self.scheduler.done(publication.first());
     }
 
@@ -437,7 +431,7 @@ impl<'a> Uplink<'a> {
                 self.was_connected = true;
                 if session_present {
                     // Upstream sends unacknowledged messages again by this connection.
-                    self.landing.clear();
+                    self.arriving.forget_unacknowledged();
                 }
                 self.scheduler.look_again(now_ms());
                 count(&metrics.connections, 1);
@@ -462,7 +456,10 @@ impl<'a> Uplink<'a> {
                 count(&metrics.migrations, 1);
                 tracing::info!(%local, "upstream: the connection continues from another address");
             }
-            Event::Message(message) => self.came_down(message).await,
+            Event::Message(message) => {
+                let receipt = self.arriving.accept(message);
+                self.acknowledge(receipt).await;
+            }
             _ => {}
         }
     }
@@ -482,62 +479,6 @@ impl<'a> Uplink<'a> {
         let since_ms = refusals.connection.as_ref().map_or_else(now_ms, |before| before.since_ms);
         let what = format!("the connection is refused to user {:?}", self.shared.config.user);
         refusals.connection = Some(current_refusals::Refused { what, reason: *reason, since_ms });
-    }
-
-    async fn came_down(&self, message: Message) {
-        let receipt = message.receipt.clone();
-        let (taken, landed) = oneshot::channel();
-        let rules = &self.shared.down;
-        if rules.map(&message.topic).is_none() && rules.takes(&message.topic) {
-            let (payload, properties) = (&message.payload, message.properties.as_properties());
-            let way = Way::Down(taken);
-            self.outbox.add_dead_letters(vec![DeadLetter::nameless(
-                &message.topic,
-                payload,
-                properties,
-                way,
-            )]);
-            if receipt.is_some() {
-                self.landing.push(Box::pin(async move { landed.await.ok().and(receipt) }));
-            }
-            return;
-        }
-        let Some(down) = self.as_it_is_here(message, taken) else {
-            return self.acknowledge(receipt).await;
-        };
-        if receipt.is_some() {
-            // A message that is not accepted is not acknowledged, and is sent again.
-            self.landing.push(Box::pin(async move { landed.await.ok().and(receipt) }));
-        }
-        // The local session has ended for good only when the program ends.
-        drop(self.down.send(down).await);
-    }
-
-    /// The message to be published here; `None` if it is not to be.
-    fn as_it_is_here(
-        &self,
-        message: Message,
-        taken: oneshot::Sender<()>,
-    ) -> Option<DownlinkMessage> {
-        let shared = self.shared;
-        let metrics = &shared.metrics;
-        let (rule, topic) = shared.down.map(&message.topic)?;
-        let properties = message.properties.as_properties();
-        let identity = MessageIdentity::read(properties);
-        let Some(via) = identity.via_with(&shared.name) else {
-            count(&metrics.circles, 1);
-            tracing::warn!(topic = message.topic, "dropped: loop detected");
-            return None;
-        };
-        let expiry = identity.expiry_s;
-        let mut properties = identity::onward(properties, &via);
-        if let Some(seconds) = expiry {
-            properties.push(Property::MessageExpiryInterval(seconds));
-        }
-        count(&metrics.received, 1);
-        let qos = rule.qos.min(message.qos);
-        let (payload, retain) = (message.payload, message.retain);
-        Some(DownlinkMessage { topic, payload, qos, retain, properties, taken })
     }
 
     /// The local broker has accepted the message, or never will.
@@ -616,3 +557,8 @@ async fn or_never<T>(future: &mut Option<Pin<Box<dyn Future<Output = T> + Send>>
         None => pending().await,
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+#[path = "remote_tests.rs"]
+mod tests;

@@ -16,6 +16,8 @@ pub(super) struct Shared {
     pub(super) congestion: Congestion,
     /// Small datagrams are sent again where packets are lost.
     pub(super) copies: bool,
+    /// The largest packet to receive from upstream.
+    pub(super) max_packet_bytes: u32,
     /// The gateway's name.
     pub(super) name: String,
     /// The client identifier of the session inside the process.
