@@ -69,17 +69,23 @@ pub(crate) fn address(parts: &Parts) -> IpAddr {
 }
 
 impl App {
-    /// Checks credentials, within the limits of failed logins.
+    /// Checks credentials, within the limits of failed logins. One that is aborted has failed.
     pub(crate) async fn log_in(&self, shown: &Shown, from: IpAddr) -> Result<Login, Problem> {
         let network = fulmar_broker::network_of(from);
-        self.failures.check(&network, Instant::now()).map_err(|seconds| {
+        // Before the password is checked, which an aborted login costs as much as a failed one.
+        self.failures.take(network, Instant::now()).map_err(|seconds| {
             Problem::too_often("too many failed logins from this address: wait", seconds)
         })?;
         match self.administrators.log_in(shown.credentials(), from).await {
-            Ok(login) => Ok(login),
-            Err(Refused::TooOften) => Err(Problem::too_often("too many logins: wait", 10)),
+            Ok(login) => {
+                self.failures.give_back(&network);
+                Ok(login)
+            }
+            Err(Refused::TooOften) => {
+                self.failures.give_back(&network);
+                Err(Problem::too_often("too many logins: wait", 10))
+            }
             Err(refused) => {
-                let _ = self.failures.take(network, Instant::now());
                 self.login_failed(shown.user(), from, refused);
                 Err(match refused {
                     Refused::NoRole => Problem::forbidden(

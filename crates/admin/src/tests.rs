@@ -8,8 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::{Request, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use fulmar_broker::storage::{NoStorage, Restored};
 use fulmar_broker::{Broker, BrokerConfig, ClientStatistics, Limits, Timestamp};
+use futures_util::FutureExt as _;
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tower_service::Service as _;
@@ -31,6 +34,9 @@ impl Administrators for ByRole {
     fn log_in<'a>(&'a self, credentials: Credentials<'a>, _: IpAddr) -> Answer<'a> {
         let role = match credentials {
             Credentials::Password { user: "operator", password: "right" } => Ok(Role::Operator),
+            // Its password is hashed for ever.
+            Credentials::Password { user: "slow", .. } => return Box::pin(std::future::pending()),
+            Credentials::Password { user: "busy", .. } => Err(Refused::TooOften),
             Credentials::Token("viewer") => Ok(Role::Viewer),
             Credentials::Token("operator") => Ok(Role::Operator),
             Credentials::Token("administrator") => Ok(Role::Administrator),
@@ -126,14 +132,17 @@ impl Api {
         if !token.is_empty() {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        let mut request = request.body(Body::empty()).unwrap();
-        let from: SocketAddr = ([192, 0, 2, 1], 5).into();
-        request.extensions_mut().insert(ConnectInfo(from));
-        let response = self.response(request).await;
+        let response = self.response(from_outside(request.body(Body::empty()).unwrap())).await;
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.unwrap().to_bytes();
         (status, serde_json::from_slice(&body).unwrap_or_default())
     }
+}
+
+/// The request, from an address.
+fn from_outside(mut request: Request<Body>) -> Request<Body> {
+    request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([192, 0, 2, 1], 5))));
+    request
 }
 
 #[tokio::test]
@@ -184,6 +193,26 @@ async fn failed_logins_and_requests_are_limited() {
     }
     assert!(asked >= 200, "{asked}");
     assert_eq!(api.ask("operator", "GET", "/me").await.0, 200);
+}
+
+#[tokio::test]
+async fn an_aborted_login_counts_as_a_failed_one() {
+    let api = Api::new();
+    let log_in = |user: &str| {
+        let request = Request::builder().uri("/api/admin/v1/me");
+        let basic = STANDARD.encode(format!("{user}:guess"));
+        let request = request.header("authorization", format!("Basic {basic}"));
+        api.response(from_outside(request.body(Body::empty()).unwrap()))
+    };
+    // A busy server is nobody's fault.
+    for _ in 0..20 {
+        assert_eq!(log_in("busy").await.status(), 429);
+    }
+    for _ in 0..10 {
+        assert_eq!(api.ask("viewer", "GET", "/me").await.0, 200);
+        assert!(log_in("slow").now_or_never().is_none(), "it waits for its hash");
+    }
+    assert_eq!(api.ask("viewer", "GET", "/me").await.0, 429);
 }
 
 #[tokio::test]
