@@ -10,8 +10,10 @@ use axum::extract::ConnectInfo;
 use axum::http::{Request, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use fulmar_broker::message::{Message, MessageId, MessageParts};
 use fulmar_broker::storage::{NoStorage, Restored};
 use fulmar_broker::{Broker, BrokerConfig, ClientStatistics, Limits, Timestamp};
+use fulmar_mqtt::QoS;
 use futures_util::FutureExt as _;
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
@@ -99,6 +101,28 @@ struct Api {
 
 impl Api {
     fn new() -> Api {
+        Api::with(Restored::default())
+    }
+
+    /// Over a broker that retains these topics.
+    fn retaining(topics: impl IntoIterator<Item = String>) -> Api {
+        let message = |(number, topic): (u64, String)| {
+            let parts = MessageParts {
+                topic: &topic,
+                qos: QoS::AtLeastOnce,
+                retain: true,
+                properties: &[],
+                payload: &[b'x'; 1_000],
+                expires_at: None,
+                publisher: 0,
+            };
+            Message::new(MessageId(number), &parts)
+        };
+        let retained = (1..).zip(topics).map(message).collect();
+        Api::with(Restored { retained, ..Restored::default() })
+    }
+
+    fn with(restored: Restored) -> Api {
         let config = BrokerConfig {
             workers: 1,
             limits: Limits::default(),
@@ -107,7 +131,7 @@ impl Api {
             client_statistics: ClientStatistics::Nobody,
             internal_sessions: Vec::new(),
         };
-        let broker = Broker::new(config, Arc::new(NoStorage), Restored::default(), Timestamp(1));
+        let broker = Broker::new(config, Arc::new(NoStorage), restored, Timestamp(1));
         let (administrators, server) = (ByRole::default(), NoServer::default());
         let (revoked, looks) = (Arc::clone(&administrators.revoked), Arc::clone(&server.looks));
         let (administrators, server) = (Arc::new(administrators), Arc::new(server));
@@ -387,6 +411,48 @@ async fn groups_and_roles_change_with_values_before_and_after_and_nobody_locks_e
     }
     let s1 = get("/users/s1").await.1;
     assert_eq!((&s1["groups"], &s1["roles"]), (&json!([]), &json!([])));
+}
+
+/// All pages of a list, each with its bytes and the values of this field.
+async fn pages(api: &Api, path: &str, name: &str, field: &str) -> Vec<(usize, Vec<String>)> {
+    let (mut pages, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let (status, page) = api.ask("viewer", "GET", &format!("{path}?limit=1000{cursor}")).await;
+        assert_eq!(status, 200, "{page}");
+        let items = page[name].as_array().unwrap().iter();
+        let values = items.map(|item| item[field].as_str().unwrap().to_owned());
+        pages.push((page.to_string().len(), values.collect()));
+        assert!(pages.len() < 100, "no end");
+        let Some(next) = page["next"].as_str() else { return pages };
+        assert!(next.len() < 2_000, "too long for an address: {} bytes", next.len());
+        let encoded: String = next.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        cursor = format!("&cursor={encoded}");
+    }
+}
+
+#[tokio::test]
+async fn pages_of_long_topics_are_small_and_have_all_of_them() {
+    let topic = |number: usize| {
+        let rest = "t".repeat(60_000);
+        // Some have nothing in common, most differ at their end only, and some are levels below one.
+        match number % 4 {
+            0 => format!("{number}{rest}"),
+            1 => format!("{rest}/{number:02}"),
+            _ => format!("{rest}{number:02}"),
+        }
+    };
+    let mut topics: Vec<String> = (0..40).map(topic).chain(["z".to_owned()]).collect();
+    let api = Api::retaining(topics.clone());
+    topics.sort_unstable();
+    let found = pages(&api, "/retained", "messages", "topic").await;
+    assert!(found.len() > 5 && found.iter().all(|(bytes, _)| *bytes < 320_000), "{}", found.len());
+    assert_eq!(found.into_iter().flat_map(|(_, topics)| topics).collect::<Vec<_>>(), topics);
+    let found = pages(&api, "/topics", "levels", "topic").await;
+    // A level is in an answer twice: alone, and as a topic.
+    assert!(found.len() > 5 && found.iter().all(|(bytes, _)| *bytes < 400_000), "{}", found.len());
+    let mut levels: Vec<_> = topics.iter().map(|topic| topic.split('/').next().unwrap()).collect();
+    levels.dedup();
+    assert_eq!(found.into_iter().flat_map(|(_, topics)| topics).collect::<Vec<_>>(), levels);
 }
 
 #[tokio::test]
