@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fulmar_broker::Broker;
+use fulmar_http::AnswerSpace;
 use fulmar_identity::Identities;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
@@ -44,6 +45,8 @@ pub struct Settings {
     pub identities: Arc<Identities>,
     /// The rest of the server.
     pub server: Arc<dyn Server>,
+    /// Memory for answers that clients have not taken yet.
+    pub answers: AnswerSpace,
     /// The data folder, which is locked.
     pub data: PathBuf,
     /// The program's version.

@@ -5,6 +5,7 @@
 //! may not use that.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use axum::extract::{ConnectInfo, FromRequestParts};
@@ -29,6 +30,17 @@ pub(crate) struct Caller {
     pub(crate) from: String,
 }
 
+/// Who sent a request, for what comes after its handler; clones share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AskedBy(Arc<OnceLock<String>>);
+
+impl AskedBy {
+    /// The user, if the request has valid credentials.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.0.get().map(String::as_str)
+    }
+}
+
 impl FromRequestParts<App> for Caller {
     type Rejection = Problem;
 
@@ -43,6 +55,9 @@ impl FromRequestParts<App> for Caller {
         };
         let taken = app.requests.take(caller.name.clone(), Instant::now());
         taken.map_err(|seconds| Problem::too_often("too many requests of this user", seconds))?;
+        if let Some(AskedBy(name)) = parts.extensions.get() {
+            drop(name.set(caller.name.clone()));
+        }
         Ok(caller)
     }
 }

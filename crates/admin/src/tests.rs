@@ -4,6 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::ConnectInfo;
@@ -13,9 +14,11 @@ use base64::engine::general_purpose::STANDARD;
 use fulmar_broker::message::{Message, MessageId, MessageParts};
 use fulmar_broker::storage::{NoStorage, Restored};
 use fulmar_broker::{Broker, BrokerConfig, ClientStatistics, Limits, Timestamp};
+use fulmar_http::AnswerSpace;
 use fulmar_mqtt::QoS;
 use futures_util::FutureExt as _;
 use http_body_util::BodyExt as _;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tower_service::Service as _;
 
@@ -59,6 +62,7 @@ impl Administrators for ByRole {
 #[derive(Default)]
 struct NoServer {
     looks: Arc<AtomicUsize>,
+    copying: Arc<Mutex<Option<std::sync::mpsc::Receiver<()>>>>,
 }
 
 impl crate::Server for NoServer {
@@ -78,8 +82,12 @@ impl crate::Server for NoServer {
         if filter == "loud" { Err("no such level".to_owned()) } else { Ok(()) }
     }
 
-    fn copy_to(&self, _: &std::path::Path) -> Result<Vec<String>, String> {
-        Err("none".to_owned())
+    /// Takes as long as the test wants it to.
+    fn copy_to(&self, folder: &std::path::Path) -> Result<Vec<String>, String> {
+        std::fs::write(folder.join("copy"), "whole").map_err(|error| error.to_string())?;
+        let wait = self.copying.lock().take();
+        wait.map_or(Ok(()), |wait| wait.recv()).map_err(|error| error.to_string())?;
+        Ok(Vec::new())
     }
 
     fn state(&self) -> crate::ServerState {
@@ -96,7 +104,10 @@ struct Api {
     admin: Admin,
     revoked: Arc<AtomicBool>,
     looks: Arc<AtomicUsize>,
-    _folder: tempfile::TempDir,
+    /// What the next copy of a backup waits for.
+    copying: Arc<Mutex<Option<std::sync::mpsc::Receiver<()>>>>,
+    /// The data folder.
+    folder: tempfile::TempDir,
 }
 
 impl Api {
@@ -104,25 +115,11 @@ impl Api {
         Api::with(Restored::default())
     }
 
-    /// Over a broker that retains these topics.
-    fn retaining(topics: impl IntoIterator<Item = String>) -> Api {
-        let message = |(number, topic): (u64, String)| {
-            let parts = MessageParts {
-                topic: &topic,
-                qos: QoS::AtLeastOnce,
-                retain: true,
-                properties: &[],
-                payload: &[b'x'; 1_000],
-                expires_at: None,
-                publisher: 0,
-            };
-            Message::new(MessageId(number), &parts)
-        };
-        let retained = (1..).zip(topics).map(message).collect();
-        Api::with(Restored { retained, ..Restored::default() })
+    fn with(restored: Restored) -> Api {
+        Api::with_answers(restored, AnswerSpace::new(usize::MAX))
     }
 
-    fn with(restored: Restored) -> Api {
+    fn with_answers(restored: Restored, answers: AnswerSpace) -> Api {
         let config = BrokerConfig {
             workers: 1,
             limits: Limits::default(),
@@ -135,15 +132,26 @@ impl Api {
         let (administrators, server) = (ByRole::default(), NoServer::default());
         let (revoked, looks) = (Arc::clone(&administrators.revoked), Arc::clone(&server.looks));
         let (administrators, server) = (Arc::new(administrators), Arc::new(server));
-        let data = "/nonexistent".into();
+        let copying = Arc::clone(&server.copying);
         let folder = tempfile::tempdir().unwrap();
+        for inner in [".backup-of-a-crash/inner", "backup-of-the-operator"] {
+            std::fs::create_dir_all(folder.path().join(inner)).unwrap();
+        }
+        let data = folder.path().to_owned();
         let file = folder.path().join("identities.db");
         let identities =
             Arc::new(fulmar_identity::Identities::open(&file, Box::new(|_, _, _| {})).unwrap());
-        let settings =
-            crate::Settings { broker, administrators, identities, server, data, version: "1.2.3" };
+        let settings = crate::Settings {
+            broker,
+            administrators,
+            identities,
+            server,
+            answers,
+            data,
+            version: "1.2.3",
+        };
         let admin = Admin::with_store(settings, Store::in_memory()).unwrap();
-        Api { admin, revoked, looks, _folder: folder }
+        Api { admin, revoked, looks, copying, folder }
     }
 
     async fn response(&self, request: Request<Body>) -> Response<Body> {
@@ -161,6 +169,25 @@ impl Api {
         let body = response.into_body().collect().await.unwrap().to_bytes();
         (status, serde_json::from_slice(&body).unwrap_or_default())
     }
+}
+
+/// What a broker retains that had messages of this size on these topics.
+fn retaining(topics: impl IntoIterator<Item = String>, size: usize) -> Restored {
+    let payload = vec![b'x'; size];
+    let message = |(number, topic): (u64, String)| {
+        let parts = MessageParts {
+            topic: &topic,
+            qos: QoS::AtLeastOnce,
+            retain: true,
+            properties: &[],
+            payload: &payload,
+            expires_at: None,
+            publisher: 0,
+        };
+        Message::new(MessageId(number), &parts)
+    };
+    let retained = (1..).zip(topics).map(message).collect();
+    Restored { retained, ..Restored::default() }
 }
 
 /// The request, from an address.
@@ -442,7 +469,7 @@ async fn pages_of_long_topics_are_small_and_have_all_of_them() {
         }
     };
     let mut topics: Vec<String> = (0..40).map(topic).chain(["z".to_owned()]).collect();
-    let api = Api::retaining(topics.clone());
+    let api = Api::with(retaining(topics.clone(), 3));
     topics.sort_unstable();
     let found = pages(&api, "/retained", "messages", "topic").await;
     assert!(found.len() > 5 && found.iter().all(|(bytes, _)| *bytes < 320_000), "{}", found.len());
@@ -453,6 +480,36 @@ async fn pages_of_long_topics_are_small_and_have_all_of_them() {
     let mut levels: Vec<_> = topics.iter().map(|topic| topic.split('/').next().unwrap()).collect();
     levels.dedup();
     assert_eq!(found.into_iter().flat_map(|(_, topics)| topics).collect::<Vec<_>>(), levels);
+}
+
+#[tokio::test]
+async fn answers_that_nobody_takes_are_counted_for_their_caller() {
+    let answers = AnswerSpace::new(8_000_000);
+    let retained = retaining(["t".to_owned()], 1_000_000);
+    let api = Api::with_answers(retained, answers.clone());
+    let get = |token: &str| {
+        let request = Request::builder().uri("/api/admin/v1/retained/t");
+        let request = request.header("authorization", format!("Bearer {token}"));
+        api.response(from_outside(request.body(Body::empty()).unwrap()))
+    };
+    let mut unread = Vec::new();
+    let refused = loop {
+        let response = get("operator").await;
+        if response.status() != 200 {
+            break response;
+        }
+        unread.push(response);
+        assert!(unread.len() < 100, "no end");
+    };
+    assert_eq!((refused.status().as_u16(), unread.len()), (503, 4));
+    assert_eq!(refused.headers()["retry-after"], "1");
+    let problem = refused.into_body().collect().await.unwrap().to_bytes();
+    assert!(String::from_utf8_lossy(&problem).contains("have not been taken"), "{problem:?}");
+    // What is small needs no room, and others have theirs.
+    assert_eq!(api.ask("operator", "GET", "/me").await.0, 200);
+    assert_eq!(get("administrator").await.status(), 200);
+    drop(unread);
+    assert_eq!((answers.totals().used, get("operator").await.status().as_u16()), (0, 200));
 }
 
 #[tokio::test]

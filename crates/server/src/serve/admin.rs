@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use fulmar_admin::{Admin, Later, LocalCaller, ServerState, Settings, SocketPath, TapRoom, Tapped};
 use fulmar_broker::Broker;
+use fulmar_http::AnswerSpace;
 use fulmar_identity::Identities;
 use fulmar_mirror::Shared;
 use fulmar_mqtt::packet::SubscribeOptions;
@@ -56,6 +57,7 @@ impl Running {
         (data, identities, shared): (&Path, &Arc<Identities>, Option<Shared>),
         platform: Option<&Platform>,
         (handoff, config, store): (Handoff, &Config, Option<&Arc<SqliteStorage>>),
+        answers: &AnswerSpace,
         watched: Watched,
     ) -> anyhow::Result<Running> {
         let server = Server {
@@ -73,6 +75,7 @@ impl Running {
             identities,
             server: Arc::new(server),
             data: data.to_owned(),
+            answers: answers.clone(),
             version: super::status::VERSION,
         };
         let admin = match shared {
