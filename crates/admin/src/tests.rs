@@ -63,6 +63,7 @@ impl Administrators for ByRole {
 struct NoServer {
     looks: Arc<AtomicUsize>,
     copying: Arc<Mutex<Option<std::sync::mpsc::Receiver<()>>>>,
+    is_full: Arc<AtomicBool>,
 }
 
 impl crate::Server for NoServer {
@@ -80,6 +81,14 @@ impl crate::Server for NoServer {
 
     fn set_log_filter(&self, filter: &str) -> Result<(), String> {
         if filter == "loud" { Err("no such level".to_owned()) } else { Ok(()) }
+    }
+
+    fn room_for_copies(&self) -> Result<(), String> {
+        if self.is_full.load(Ordering::Relaxed) {
+            Err("the disk is full".to_owned())
+        } else {
+            Ok(())
+        }
     }
 
     /// Takes as long as the test wants it to.
@@ -106,6 +115,7 @@ struct Api {
     looks: Arc<AtomicUsize>,
     /// What the next copy of a backup waits for.
     copying: Arc<Mutex<Option<std::sync::mpsc::Receiver<()>>>>,
+    is_full: Arc<AtomicBool>,
     /// The data folder.
     folder: tempfile::TempDir,
 }
@@ -132,7 +142,7 @@ impl Api {
         let (administrators, server) = (ByRole::default(), NoServer::default());
         let (revoked, looks) = (Arc::clone(&administrators.revoked), Arc::clone(&server.looks));
         let (administrators, server) = (Arc::new(administrators), Arc::new(server));
-        let copying = Arc::clone(&server.copying);
+        let (copying, is_full) = (Arc::clone(&server.copying), Arc::clone(&server.is_full));
         let folder = tempfile::tempdir().unwrap();
         for inner in [".backup-of-a-crash/inner", "backup-of-the-operator"] {
             std::fs::create_dir_all(folder.path().join(inner)).unwrap();
@@ -151,7 +161,7 @@ impl Api {
             version: "1.2.3",
         };
         let admin = Admin::with_store(settings, Store::in_memory()).unwrap();
-        Api { admin, revoked, looks, copying, folder }
+        Api { admin, revoked, looks, copying, is_full, folder }
     }
 
     async fn response(&self, request: Request<Body>) -> Response<Body> {
@@ -510,6 +520,49 @@ async fn answers_that_nobody_takes_are_counted_for_their_caller() {
     assert_eq!(get("administrator").await.status(), 200);
     drop(unread);
     assert_eq!((answers.totals().used, get("operator").await.status().as_u16()), (0, 200));
+}
+
+#[tokio::test]
+async fn copies_that_a_crash_has_left_are_removed() {
+    let api = Api::new();
+    assert!(!api.folder.path().join(".backup-of-a-crash").exists());
+    assert!(api.folder.path().join("backup-of-the-operator").exists());
+}
+
+#[tokio::test]
+async fn a_backup_for_which_the_disk_has_no_room_is_refused() {
+    let api = Api::new();
+    api.is_full.store(true, Ordering::Relaxed);
+    let (status, problem) = api.ask("administrator", "GET", "/backup").await;
+    assert_eq!((status, &problem["detail"]), (507, &"no backup was made: the disk is full".into()));
+    api.is_full.store(false, Ordering::Relaxed);
+    assert_eq!(api.ask("administrator", "GET", "/backup").await.0, 200);
+}
+
+#[tokio::test]
+async fn there_is_one_copy_at_a_time_although_its_request_is_cancelled() {
+    let api = Api::new();
+    let (end, ended) = std::sync::mpsc::channel();
+    *api.copying.lock() = Some(ended);
+    let cancelled = {
+        let mut request = Box::pin(api.ask("administrator", "GET", "/backup"));
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while api.copying.lock().is_some() {
+            assert!(Instant::now() < deadline, "no copy");
+            assert!(request.as_mut().now_or_never().is_none());
+            tokio::task::yield_now().await;
+        }
+        request
+    };
+    drop(cancelled);
+    let (status, problem) = api.ask("administrator", "GET", "/backup").await;
+    assert_eq!(status, 429, "{problem}");
+    end.send(()).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while api.ask("administrator", "GET", "/backup").await.0 != 200 {
+        assert!(Instant::now() < deadline, "no further backup");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 #[tokio::test]

@@ -276,6 +276,10 @@ impl fulmar_admin::Server for Server {
         crate::logging::set_filter(filter)
     }
 
+    fn room_for_copies(&self) -> Result<(), String> {
+        super::backup::check_room(&self.data)
+    }
+
     fn copy_to(&self, folder: &Path) -> Result<Vec<String>, String> {
         let store = match &self.store {
             Some(store) => Some(store.upgrade().ok_or("the server ends")?),
