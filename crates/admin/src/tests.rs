@@ -566,6 +566,29 @@ async fn there_is_one_copy_at_a_time_although_its_request_is_cancelled() {
 }
 
 #[tokio::test]
+async fn of_many_changes_of_the_log_one_is_remembered() {
+    let api = Api::new();
+    let change = |filter: &str| {
+        let request = Request::builder().method("PUT").uri("/api/admin/v1/log");
+        let request = request.header("authorization", "Bearer operator");
+        let body = json!({ "filter": filter, "for_s": 86_400 }).to_string();
+        api.response(from_outside(request.body(Body::from(body)).unwrap()))
+    };
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    for _ in 0..100 {
+        assert_eq!(change("debug").await.status(), 200);
+    }
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while tasks() > before + 1 {
+        assert!(Instant::now() < deadline, "{} tasks wait", tasks());
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(tasks(), before + 1, "the log returns to what it was");
+    assert_eq!(change(&"debug,".repeat(1000)).await.status(), 422);
+}
+
+#[tokio::test]
 async fn operators_see_no_users_and_viewers_no_messages() {
     let api = Api::new();
     for path in ["/users", "/groups", "/roles", "/tokens", "/audit", "/backup"] {
