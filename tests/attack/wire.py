@@ -186,15 +186,15 @@ def h2_get(path) -> bytes:
 H2_REQUEST = h2_get(b"/")
 
 
-def h2_login(stream, body) -> bytes:
-    """A POST of a login, and its reset."""
+def h2_login(stream, body, path=b"/api/v1/session") -> bytes:
+    """A POST of a login."""
     headers = b"".join(
         h2_literal(name, value)
         for name, value in (
             (b":method", b"POST"),
             (b":scheme", b"https"),
             (b":authority", b"localhost"),
-            (b":path", b"/api/v1/session"),
+            (b":path", path),
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(body)),
         )

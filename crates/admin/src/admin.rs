@@ -3,8 +3,8 @@
 use fulmar_mirror::Shared;
 
 use crate::app::{App, Settings};
-use crate::bans;
 use crate::store::{Store, StoreError};
+use crate::{backup, bans};
 
 /// The administration API.
 #[derive(Clone, Debug)]
@@ -32,6 +32,7 @@ impl Admin {
     }
 
     pub(crate) fn with_store(settings: Settings, store: Store) -> Result<Admin, StoreError> {
+        backup::remove_leftovers(&settings.data);
         let app = App::new(settings, store);
         bans::apply(&app.store, &app.broker, app.now_ms())?;
         Ok(Admin { app })

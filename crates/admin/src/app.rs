@@ -8,16 +8,18 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use fulmar_broker::Broker;
+use fulmar_http::AnswerSpace;
 use fulmar_identity::Identities;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 
 use crate::administrators::{Administrators, Refused};
 use crate::history::History;
 use crate::pass::Computed;
 use crate::rate::Rate;
 use crate::server::Server;
-use crate::store::{NewEntry, Store};
+use crate::store::{MAX_TEXT_BYTES, NewEntry, Store, cut};
 use crate::web_sessions::WebSessions;
 
 /// Requests of one user: per second in the long run, and at once.
@@ -44,6 +46,8 @@ pub struct Settings {
     pub identities: Arc<Identities>,
     /// The rest of the server.
     pub server: Arc<dyn Server>,
+    /// Memory for answers that clients have not taken yet.
+    pub answers: AnswerSpace,
     /// The data folder, which is locked.
     pub data: PathBuf,
     /// The program's version.
@@ -64,6 +68,8 @@ pub(crate) struct LogUntil {
     pub(crate) until_ms: Option<i64>,
     /// Changes so far: only the last one ends at its time.
     pub(crate) changes: u64,
+    /// What waits for that time.
+    pub(crate) back: Option<AbortHandle>,
 }
 
 /// What handlers share.
@@ -121,7 +127,7 @@ impl App {
 
     /// Logs credentials that were refused. The rate of failures bounds how often.
     pub(crate) fn login_failed(&self, user: Option<&str>, from: IpAddr, refused: Refused) {
-        let user = user.unwrap_or("(token)");
+        let user = &*cut(user.unwrap_or("(token)"), MAX_TEXT_BYTES);
         tracing::warn!(user, peer = %from, ?refused, "administration: login refused");
         if self.logged_failures.take((), Instant::now()).is_err() {
             return;

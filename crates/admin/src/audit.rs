@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::caller::{Administrator, Caller};
 use crate::page::{PageQuery, Paged};
 use crate::problem::Problem;
-use crate::store::{AuditEntry, AuditQuery, NewEntry, Store, StoreError};
+use crate::store::{AuditEntry, AuditQuery, MAX_TEXT_BYTES, NewEntry, Store, StoreError, cut};
 
 /// A change that is about to be made.
 pub(crate) struct Change {
@@ -48,7 +48,8 @@ impl App {
             Ok(_) => "ok".to_owned(),
             Err(problem) => problem.detail().to_owned(),
         };
-        tracing::info!(by, from, action, object, result, "administration");
+        let [object, shown] = [&object, &result].map(|text| cut(text, MAX_TEXT_BYTES));
+        tracing::info!(by, from, action, object, result = shown, "administration");
         self.stored(move |store| store.end(id, &result)).await?;
         outcome
     }

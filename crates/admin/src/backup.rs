@@ -1,12 +1,14 @@
 //! A backup of everything while the server runs, as one stream.
 
 use std::io::{self, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
-use futures_util::stream;
+use futures_util::{Stream, stream};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
@@ -16,10 +18,31 @@ use crate::audit::Change;
 use crate::caller::Administrator;
 use crate::problem::Problem;
 
-/// How the folder for copies begins; one that a crash has left may be removed.
+/// How the folder for copies begins.
 const FOLDER_PREFIX: &str = ".backup-";
+
+/// Removes the copies that a crash has left in the data folder, which is locked.
+pub(crate) fn remove_leftovers(data: &Path) {
+    for entry in std::fs::read_dir(data).into_iter().flatten().flatten() {
+        if !entry.file_name().to_string_lossy().starts_with(FOLDER_PREFIX) {
+            continue;
+        }
+        let path = entry.path();
+        match std::fs::remove_dir_all(&path) {
+            Ok(()) => {
+                tracing::info!(folder = %path.display(), "copies of a backup that a crash has left: removed")
+            }
+            Err(error) => {
+                tracing::warn!(folder = %path.display(), %error, "copies of a backup cannot be removed: remove them");
+            }
+        }
+    }
+}
+
 /// Pieces of the archive that wait for the network.
 const WAITING: usize = 4;
+/// The longest download: the copies take as much of the disk as what they are of, and there is no other backup meanwhile.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// Bytes of a piece.
 const PIECE: usize = 64 << 10;
 
@@ -52,11 +75,26 @@ impl Write for Pieces {
     }
 }
 
+/// The pieces, if the client takes them in time. The error drops the receiver, and with it the copies.
+fn until(
+    deadline: Instant,
+    pieces: mpsc::Receiver<io::Result<Bytes>>,
+) -> impl Stream<Item = io::Result<Bytes>> + Send {
+    stream::unfold(Some(pieces), move |pieces| async move {
+        let mut pieces = pieces?;
+        if Instant::now() >= deadline {
+            return Some((Err(io::ErrorKind::TimedOut.into()), None));
+        }
+        let piece = pieces.recv().await?;
+        Some((piece, Some(pieces)))
+    })
+}
+
 /// A backup of everything
 ///
 /// A tar archive: consistent copies of the databases, the configuration, certificates and keys. `fulmar ctl restore`
 /// restores it into an empty folder. It has secrets: keep it as the data folder itself.
-#[utoipa::path(get, path = "/backup", responses((status = 200, content_type = "application/x-tar", body = Vec<u8>)))]
+#[utoipa::path(get, path = "/backup", responses((status = 200, content_type = "application/x-tar", body = Vec<u8>), (status = 507, description = "The disk has no room for the copies")))]
 pub(crate) async fn backup(
     State(app): State<App>,
     Administrator(caller): Administrator,
@@ -67,19 +105,21 @@ pub(crate) async fn backup(
     let change = Change { caller, action: "backup", object: String::new(), detail: Value::Null };
     let work = async {
         let app = app.clone();
+        // The copy goes on when its request is cancelled, and until its end there is no other.
         let copied = tokio::task::spawn_blocking(move || {
+            let failed =
+                |error: String| Problem::unavailable(format!("no backup was made: {error}"));
+            let room = app.server.room_for_copies();
+            room.map_err(|lack| Problem::no_space(format!("no backup was made: {lack}")))?;
             let folder = tempfile::Builder::new().prefix(FOLDER_PREFIX).tempdir_in(&app.data);
-            let folder = folder.map_err(|error| format!("{}: {error}", app.data.display()))?;
-            let left_out = app.server.copy_to(folder.path())?;
-            Ok::<_, String>((folder, left_out))
+            let folder =
+                folder.map_err(|error| failed(format!("{}: {error}", app.data.display())))?;
+            let left_out = app.server.copy_to(folder.path()).map_err(failed)?;
+            Ok::<_, Problem>((folder, left_out, permit))
         });
-        match copied.await {
-            Ok(Ok(copied)) => Ok(copied),
-            Ok(Err(error)) => Err(Problem::unavailable(format!("no backup was made: {error}"))),
-            Err(_) => Err(Problem::unavailable("the server ends")),
-        }
+        copied.await.unwrap_or_else(|_| Err(Problem::unavailable("the server ends")))
     };
-    let (folder, left_out) = app.change(change, work).await?;
+    let (folder, left_out, permit) = app.change(change, work).await?;
     let (to, pieces) = mpsc::channel(WAITING);
     let (version, now) = (app.version, app.now_ms());
     tokio::task::spawn_blocking(move || {
@@ -90,10 +130,36 @@ pub(crate) async fn backup(
         }
         drop((folder, permit));
     });
-    let body = stream::unfold(pieces, |mut pieces| async {
-        let piece = pieces.recv().await?;
-        Some((piece, pieces))
-    });
+    let body = until(Instant::now() + LONGEST, pieces);
     let kind = [(header::CONTENT_TYPE, "application/x-tar")];
     Ok((kind, Body::from_stream(body)).into_response())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use futures_util::StreamExt as _;
+
+    #[tokio::test]
+    async fn a_download_that_takes_too_long_ends_with_an_error() {
+        for (time, good) in [(Duration::ZERO, 0), (LONGEST, 2)] {
+            let (to, pieces) = mpsc::channel(WAITING);
+            for _ in 0..2 {
+                to.send(Ok(Bytes::from_static(b"piece"))).await.unwrap();
+            }
+            let weak = to.downgrade();
+            drop(to);
+            let mut body = Box::pin(until(Instant::now() + time, pieces));
+            let mut taken = Vec::new();
+            while let Some(piece) = body.next().await {
+                taken.push(piece.is_ok());
+            }
+            assert_eq!(
+                (taken.iter().filter(|good| **good).count(), taken.len()),
+                (good, 2 - usize::from(good == 0))
+            );
+            assert!(weak.upgrade().is_none(), "what writes the archive ends");
+        }
+    }
 }

@@ -5,6 +5,7 @@
 //! may not use that.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use axum::extract::{ConnectInfo, FromRequestParts};
@@ -29,6 +30,17 @@ pub(crate) struct Caller {
     pub(crate) from: String,
 }
 
+/// Who sent a request, for what comes after its handler; clones share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AskedBy(Arc<OnceLock<String>>);
+
+impl AskedBy {
+    /// The user, if the request has valid credentials.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.0.get().map(String::as_str)
+    }
+}
+
 impl FromRequestParts<App> for Caller {
     type Rejection = Problem;
 
@@ -43,6 +55,9 @@ impl FromRequestParts<App> for Caller {
         };
         let taken = app.requests.take(caller.name.clone(), Instant::now());
         taken.map_err(|seconds| Problem::too_often("too many requests of this user", seconds))?;
+        if let Some(AskedBy(name)) = parts.extensions.get() {
+            drop(name.set(caller.name.clone()));
+        }
         Ok(caller)
     }
 }
@@ -69,17 +84,23 @@ pub(crate) fn address(parts: &Parts) -> IpAddr {
 }
 
 impl App {
-    /// Checks credentials, within the limits of failed logins.
+    /// Checks credentials, within the limits of failed logins. One that is aborted has failed.
     pub(crate) async fn log_in(&self, shown: &Shown, from: IpAddr) -> Result<Login, Problem> {
         let network = fulmar_broker::network_of(from);
-        self.failures.check(&network, Instant::now()).map_err(|seconds| {
+        // Before the password is checked, which an aborted login costs as much as a failed one.
+        self.failures.take(network, Instant::now()).map_err(|seconds| {
             Problem::too_often("too many failed logins from this address: wait", seconds)
         })?;
         match self.administrators.log_in(shown.credentials(), from).await {
-            Ok(login) => Ok(login),
-            Err(Refused::TooOften) => Err(Problem::too_often("too many logins: wait", 10)),
+            Ok(login) => {
+                self.failures.give_back(&network);
+                Ok(login)
+            }
+            Err(Refused::TooOften) => {
+                self.failures.give_back(&network);
+                Err(Problem::too_often("too many logins: wait", 10))
+            }
             Err(refused) => {
-                let _ = self.failures.take(network, Instant::now());
                 self.login_failed(shown.user(), from, refused);
                 Err(match refused {
                     Refused::NoRole => Problem::forbidden(

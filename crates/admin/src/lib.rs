@@ -39,6 +39,7 @@ mod store;
 mod tap;
 #[cfg(test)]
 mod tests;
+mod topic_cursor;
 mod topics;
 mod users;
 mod web_session;

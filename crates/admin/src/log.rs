@@ -16,6 +16,8 @@ use crate::problem::Problem;
 
 /// Longest time, in seconds.
 const MAX_FOR_S: u64 = 86_400;
+/// Longest filter.
+const MAX_FILTER_BYTES: usize = 1024;
 
 /// What is logged.
 #[derive(Serialize, ToSchema)]
@@ -60,6 +62,10 @@ pub(crate) async fn change(
     if !(1..=MAX_FOR_S).contains(&new.for_s) {
         return Err(Problem::invalid("for_s", format_args!("expected 1 to {MAX_FOR_S} seconds")));
     }
+    if new.filter.len() > MAX_FILTER_BYTES {
+        let limit = format_args!("expected at most {MAX_FILTER_BYTES} bytes");
+        return Err(Problem::invalid("filter", limit));
+    }
     let before = shown(&app)?.0.filter;
     let detail = json!({ "before": before, "filter": new.filter, "for_s": new.for_s });
     let change = Change { caller, action: "log.change", object: new.filter.clone(), detail };
@@ -70,27 +76,31 @@ pub(crate) async fn change(
 
 fn set(app: &App, new: &NewLog, before: String) -> Result<(), Problem> {
     app.server.set_log_filter(&new.filter).map_err(|wrong| Problem::invalid("filter", wrong))?;
-    let change = {
-        let mut log = app.log.lock();
-        log.changes += 1;
-        log.before.get_or_insert(before);
-        let for_ms = i64::try_from(new.for_s * 1000).unwrap_or(i64::MAX);
-        log.until_ms = Some(app.now_ms().saturating_add(for_ms));
-        log.changes
-    };
-    let (app, wait) = (app.clone(), Duration::from_secs(new.for_s));
-    tokio::spawn(async move {
-        tokio::time::sleep(wait).await;
-        let mut log = app.log.lock();
-        if log.changes != change {
-            return;
-        }
-        log.until_ms = None;
-        if let Some(before) = log.before.take()
-            && let Err(error) = app.server.set_log_filter(&before)
-        {
-            tracing::error!("the log cannot return to {before:?}: {error}");
-        }
-    });
+    let mut log = app.log.lock();
+    log.before.get_or_insert(before);
+    log.changes += 1;
+    let change = log.changes;
+    let for_ms = i64::try_from(new.for_s * 1000).unwrap_or(i64::MAX);
+    log.until_ms = Some(app.now_ms().saturating_add(for_ms));
+    let back = tokio::spawn(go_back(app.clone(), change, Duration::from_secs(new.for_s)));
+    if let Some(earlier) = log.back.replace(back.abort_handle()) {
+        earlier.abort();
+    }
     Ok(())
+}
+
+/// Returns to what was logged before, unless there is another change meanwhile.
+async fn go_back(app: App, change: u64, wait: Duration) {
+    tokio::time::sleep(wait).await;
+    let mut log = app.log.lock();
+    if log.changes != change {
+        return;
+    }
+    log.until_ms = None;
+    log.back = None;
+    if let Some(before) = log.before.take()
+        && let Err(error) = app.server.set_log_filter(&before)
+    {
+        tracing::error!("the log cannot return to {before:?}: {error}");
+    }
 }

@@ -1,12 +1,13 @@
 //! Lists with pages: `limit` and `cursor` of every list, and what fills a page.
 
+use std::io;
 use std::str::FromStr;
 
 use axum::extract::{FromRequestParts, Query as AxumQuery};
 use axum::http::Uri;
 use axum::http::request::Parts;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
 use crate::app::App;
@@ -16,6 +17,8 @@ use crate::problem::Problem;
 const DEFAULT_LIMIT: usize = 100;
 /// Items of a page at most.
 pub(crate) const MAX_LIMIT: usize = 1000;
+/// Bytes of a page: it ends with the item that makes it so large.
+pub(crate) const MAX_PAGE_BYTES: usize = 256 * 1024;
 /// Items that are looked at before a page ends, even if it is not full.
 const MAX_EXAMINED: usize = 20_000;
 /// Items that are looked at at once.
@@ -95,25 +98,64 @@ impl<I, C> Slice<I, C> {
     }
 }
 
-/// Fills a page with at most `most` items, and returns it with the next page's cursor. `slice` returns the items behind
+/// Counts what is written.
+struct Counted(usize);
+
+impl io::Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// How many bytes of a response this is.
+fn bytes_of(item: &impl Serialize) -> usize {
+    let mut counted = Counted(0);
+    match serde_json::to_writer(&mut counted, item) {
+        Ok(()) => counted.0,
+        // The response will have the same error.
+        Err(_) => 0,
+    }
+}
+
+/// The first of these items, as many as a page may have in bytes.
+pub(crate) fn fitting<T: Serialize>(items: impl Iterator<Item = T>) -> Vec<T> {
+    let (mut page, mut bytes) = (Vec::new(), 0);
+    for item in items {
+        bytes += bytes_of(&item);
+        page.push(item);
+        if bytes >= MAX_PAGE_BYTES {
+            break;
+        }
+    }
+    page
+}
+
+/// Fills a page with at most `most` items and about [`MAX_PAGE_BYTES`], and returns it with the next page's cursor. `slice` returns the items behind
 /// a cursor, `cursor` that of an item, and `show` the item as the page shows it, if it is wanted.
-pub(crate) async fn fill<I, T, C>(
+pub(crate) async fn fill<I, T: Serialize, C>(
     most: usize,
     from: C,
     mut slice: impl FnMut(&C) -> Slice<I, C>,
     cursor: impl Fn(&I) -> C,
     show: impl Fn(I) -> Option<T>,
 ) -> (Vec<T>, Option<C>) {
-    let (mut page, mut after, mut examined) = (Vec::new(), from, 0);
+    let (mut page, mut after, mut examined, mut bytes) = (Vec::new(), from, 0, 0);
     loop {
         let Slice { items, next } = slice(&after);
         examined += SLICE;
         for item in items {
-            if page.len() >= most {
+            if page.len() >= most || bytes >= MAX_PAGE_BYTES {
                 return (page, Some(after));
             }
             after = cursor(&item);
-            page.extend(show(item));
+            let shown = show(item);
+            bytes += shown.as_ref().map_or(0, bytes_of);
+            page.extend(shown);
         }
         let Some(next) = next else { return (page, None) };
         after = next;
@@ -160,6 +202,13 @@ mod tests {
                 (1..=list).filter(|item| item.is_multiple_of(every)).collect();
             assert_eq!(all, expected, "{list} {most} {every}");
         }
+    }
+
+    #[test]
+    fn what_is_too_long_for_a_page_is_left_out() {
+        let all = (0..1000).map(|number| format!("{number}{}", "x".repeat(100_000)));
+        assert_eq!(fitting(all.clone()), all.take(3).collect::<Vec<_>>());
+        assert_eq!(fitting(0..1000), (0..1000).collect::<Vec<_>>());
     }
 
     #[tokio::test]

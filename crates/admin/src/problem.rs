@@ -72,6 +72,10 @@ impl Problem {
         Problem { retry_after_s: Some(retry_after_s.max(1)), ..problem }
     }
 
+    pub(crate) fn no_space(detail: impl Into<String>) -> Problem {
+        Problem::new(StatusCode::INSUFFICIENT_STORAGE, detail)
+    }
+
     pub(crate) fn unavailable(detail: impl Into<String>) -> Problem {
         let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail);
         Problem { retry_after_s: Some(1), ..problem }

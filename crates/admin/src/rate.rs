@@ -45,14 +45,11 @@ impl<K: Eq + Hash> Rate<K> {
         Ok(())
     }
 
-    /// Whether the key has one left, which is not used.
-    ///
-    /// # Errors
-    /// As for [`Rate::take`].
-    pub(crate) fn check(&self, key: &K, now: Instant) -> Result<(), u64> {
-        let buckets = self.buckets.lock();
-        let room = buckets.get(key).map_or(self.at_once, |bucket| self.room(bucket, now));
-        if room < 1.0 { Err(((1.0 - room) / self.per_s).ceil() as u64) } else { Ok(()) }
+    /// Gives one back that was used.
+    pub(crate) fn give_back(&self, key: &K) {
+        if let Some(bucket) = self.buckets.lock().get_mut(key) {
+            bucket.room = (bucket.room + 1.0).min(self.at_once);
+        }
     }
 
     fn room(&self, bucket: &Bucket, now: Instant) -> f64 {
@@ -81,9 +78,20 @@ mod tests {
         let (rate, start) = (Rate::new(0.5, 2.0), Instant::now());
         assert_eq!([rate.take("a", start), rate.take("a", start)], [Ok(()); 2]);
         assert_eq!(rate.take("a", start), Err(2));
-        assert_eq!(rate.check(&"a", start), Err(2));
         assert_eq!(rate.take("b", start), Ok(()));
         assert_eq!(rate.take("a", start + Duration::from_secs(2)), Ok(()));
+    }
+
+    #[test]
+    fn what_is_given_back_may_be_used_again_and_is_no_more_than_before() {
+        let (rate, start) = (Rate::new(0.5, 2.0), Instant::now());
+        for _ in 0..5 {
+            assert_eq!(rate.take("a", start), Ok(()));
+            rate.give_back(&"a");
+        }
+        rate.give_back(&"a");
+        let left = std::iter::from_fn(|| rate.take("a", start).ok());
+        assert_eq!(left.count(), 2);
     }
 
     #[test]

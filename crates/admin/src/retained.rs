@@ -19,6 +19,7 @@ use crate::caller::{Operator, Viewer};
 use crate::extract::Name;
 use crate::page::{self, PageQuery, Paged, SLICE, Slice};
 use crate::problem::Problem;
+use crate::topic_cursor;
 
 /// Which messages.
 #[derive(Deserialize, IntoParams)]
@@ -99,6 +100,7 @@ pub(crate) async fn list(
     let prefix = literal.strip_suffix('/').unwrap_or(literal);
     let now = app.now();
     let from: String = page.cursor()?.unwrap_or_default();
+    let from = topic_cursor::last_topic(&app.broker, &from).map_or(from, String::from);
     // The list begins behind the prefix, which may be a topic itself.
     let mut first = match from.is_empty() {
         true => app.broker.retained_message(prefix, now),
@@ -117,6 +119,7 @@ pub(crate) async fn list(
         |message: Arc<Message>| matches(filter, message.topic()).then(|| Summary::from(&*message));
     let cursor = |message: &Arc<Message>| message.topic().to_owned();
     let (messages, next) = page::fill(most, from, slice, cursor, show).await;
+    let next = next.map(|last| topic_cursor::behind(&app.broker, last));
     Ok(Json(Page { messages, next }))
 }
 

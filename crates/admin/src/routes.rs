@@ -1,15 +1,17 @@
 //! The paths of the API, and the OpenAPI document that lists them: both from the same list.
 
 use axum::Router;
+use axum::extract::{Request, State};
 use axum::http::{HeaderValue, header};
-use axum::middleware::map_response;
-use axum::response::Response;
+use axum::middleware::{Next, from_fn_with_state, map_response};
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::any;
 use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::App;
+use crate::caller::AskedBy;
 use crate::openapi::{self, PREFIX};
 use crate::problem::Problem;
 use crate::{
@@ -56,11 +58,23 @@ pub(crate) fn router(app: App) -> Router {
     let nothing = || async { Problem::not_found("there is nothing at this address") };
     Router::new()
         .merge(api)
+        .layer(from_fn_with_state(app.clone(), count))
         .merge(openapi::route(&document))
         .route("/api/admin/{*rest}", any(nothing))
         .method_not_allowed_fallback(|| async { Problem::method() })
         .layer(map_response(not_kept))
         .with_state(app)
+}
+
+/// Counts what answers a request until it is taken, as its caller's. Taps and backups have no size, and are few.
+async fn count(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    let asked_by = AskedBy::default();
+    request.extensions_mut().insert(asked_by.clone());
+    let response = next.run(request).await;
+    let Some(name) = asked_by.name() else { return response };
+    // No user of the platform, which has accounts in the same space, has such a name.
+    let counted = app.answers.count(&format!("admin:{name}"), response);
+    counted.unwrap_or_else(|refused| Problem::unavailable(refused.to_string()).into_response())
 }
 
 /// No response may be kept by a cache: all are about one caller and one moment.

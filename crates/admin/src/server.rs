@@ -207,6 +207,12 @@ pub trait Server: Send + Sync {
     /// It is no filter, or there is no log.
     fn set_log_filter(&self, filter: &str) -> Result<(), String>;
 
+    /// Whether the disk has room for those copies.
+    ///
+    /// # Errors
+    /// A sentence: it has not.
+    fn room_for_copies(&self) -> Result<(), String>;
+
     /// Writes consistent copies of everything that the server needs into an empty folder, and returns what it left out,
     /// in words. Takes its time.
     ///

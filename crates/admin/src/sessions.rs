@@ -113,7 +113,7 @@ impl From<SessionSummary> for Session {
 pub(crate) struct Details {
     #[serde(flatten)]
     session: Session,
-    /// Its subscriptions by filter; at most 1,000.
+    /// Its subscriptions by filter; at most 1,000, and 256 KiB of them.
     filters: Vec<Subscription>,
     /// Its flows.
     flows: Vec<Flow>,
@@ -186,7 +186,7 @@ pub(crate) async fn show(
     });
     Ok(Json(Details {
         session: Session::from(found.summary),
-        filters: filters.collect(),
+        filters: page::fitting(filters),
         flows: flows.collect(),
     }))
 }

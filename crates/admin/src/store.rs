@@ -23,7 +23,7 @@ const MAX_ENTRIES: u64 = 100_000;
 const MAX_AGE_MS: u64 = 400 * 86_400_000;
 /// Bytes of an entry's detail at most, and of its other texts: anybody can send a long name with a wrong password.
 const MAX_DETAIL_BYTES: usize = 4096;
-const MAX_TEXT_BYTES: usize = 512;
+pub(crate) const MAX_TEXT_BYTES: usize = 512;
 /// Bytes of all entries at most; beyond that, the oldest are removed.
 const MAX_BYTES: u64 = 32 << 20;
 /// Entries between two removals of old ones.
@@ -286,7 +286,7 @@ impl Store {
 }
 
 /// The text, or its beginning.
-fn cut(text: &str, most: usize) -> String {
+pub(crate) fn cut(text: &str, most: usize) -> String {
     if text.len() <= most {
         return text.to_owned();
     }

@@ -4,13 +4,21 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::{Request, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use fulmar_broker::message::{Message, MessageId, MessageParts};
 use fulmar_broker::storage::{NoStorage, Restored};
 use fulmar_broker::{Broker, BrokerConfig, ClientStatistics, Limits, Timestamp};
+use fulmar_http::AnswerSpace;
+use fulmar_mqtt::QoS;
+use futures_util::FutureExt as _;
 use http_body_util::BodyExt as _;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tower_service::Service as _;
 
@@ -31,6 +39,9 @@ impl Administrators for ByRole {
     fn log_in<'a>(&'a self, credentials: Credentials<'a>, _: IpAddr) -> Answer<'a> {
         let role = match credentials {
             Credentials::Password { user: "operator", password: "right" } => Ok(Role::Operator),
+            // Its password is hashed for ever.
+            Credentials::Password { user: "slow", .. } => return Box::pin(std::future::pending()),
+            Credentials::Password { user: "busy", .. } => Err(Refused::TooOften),
             Credentials::Token("viewer") => Ok(Role::Viewer),
             Credentials::Token("operator") => Ok(Role::Operator),
             Credentials::Token("administrator") => Ok(Role::Administrator),
@@ -51,6 +62,8 @@ impl Administrators for ByRole {
 #[derive(Default)]
 struct NoServer {
     looks: Arc<AtomicUsize>,
+    copying: Arc<Mutex<Option<std::sync::mpsc::Receiver<()>>>>,
+    is_full: Arc<AtomicBool>,
 }
 
 impl crate::Server for NoServer {
@@ -70,8 +83,20 @@ impl crate::Server for NoServer {
         if filter == "loud" { Err("no such level".to_owned()) } else { Ok(()) }
     }
 
-    fn copy_to(&self, _: &std::path::Path) -> Result<Vec<String>, String> {
-        Err("none".to_owned())
+    fn room_for_copies(&self) -> Result<(), String> {
+        if self.is_full.load(Ordering::Relaxed) {
+            Err("the disk is full".to_owned())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Takes as long as the test wants it to.
+    fn copy_to(&self, folder: &std::path::Path) -> Result<Vec<String>, String> {
+        std::fs::write(folder.join("copy"), "whole").map_err(|error| error.to_string())?;
+        let wait = self.copying.lock().take();
+        wait.map_or(Ok(()), |wait| wait.recv()).map_err(|error| error.to_string())?;
+        Ok(Vec::new())
     }
 
     fn state(&self) -> crate::ServerState {
@@ -88,11 +113,23 @@ struct Api {
     admin: Admin,
     revoked: Arc<AtomicBool>,
     looks: Arc<AtomicUsize>,
-    _folder: tempfile::TempDir,
+    /// What the next copy of a backup waits for.
+    copying: Arc<Mutex<Option<std::sync::mpsc::Receiver<()>>>>,
+    is_full: Arc<AtomicBool>,
+    /// The data folder.
+    folder: tempfile::TempDir,
 }
 
 impl Api {
     fn new() -> Api {
+        Api::with(Restored::default())
+    }
+
+    fn with(restored: Restored) -> Api {
+        Api::with_answers(restored, AnswerSpace::new(usize::MAX))
+    }
+
+    fn with_answers(restored: Restored, answers: AnswerSpace) -> Api {
         let config = BrokerConfig {
             workers: 1,
             limits: Limits::default(),
@@ -101,19 +138,30 @@ impl Api {
             client_statistics: ClientStatistics::Nobody,
             internal_sessions: Vec::new(),
         };
-        let broker = Broker::new(config, Arc::new(NoStorage), Restored::default(), Timestamp(1));
+        let broker = Broker::new(config, Arc::new(NoStorage), restored, Timestamp(1));
         let (administrators, server) = (ByRole::default(), NoServer::default());
         let (revoked, looks) = (Arc::clone(&administrators.revoked), Arc::clone(&server.looks));
         let (administrators, server) = (Arc::new(administrators), Arc::new(server));
-        let data = "/nonexistent".into();
+        let (copying, is_full) = (Arc::clone(&server.copying), Arc::clone(&server.is_full));
         let folder = tempfile::tempdir().unwrap();
+        for inner in [".backup-of-a-crash/inner", "backup-of-the-operator"] {
+            std::fs::create_dir_all(folder.path().join(inner)).unwrap();
+        }
+        let data = folder.path().to_owned();
         let file = folder.path().join("identities.db");
         let identities =
             Arc::new(fulmar_identity::Identities::open(&file, Box::new(|_, _, _| {})).unwrap());
-        let settings =
-            crate::Settings { broker, administrators, identities, server, data, version: "1.2.3" };
+        let settings = crate::Settings {
+            broker,
+            administrators,
+            identities,
+            server,
+            answers,
+            data,
+            version: "1.2.3",
+        };
         let admin = Admin::with_store(settings, Store::in_memory()).unwrap();
-        Api { admin, revoked, looks, _folder: folder }
+        Api { admin, revoked, looks, copying, is_full, folder }
     }
 
     async fn response(&self, request: Request<Body>) -> Response<Body> {
@@ -126,14 +174,36 @@ impl Api {
         if !token.is_empty() {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        let mut request = request.body(Body::empty()).unwrap();
-        let from: SocketAddr = ([192, 0, 2, 1], 5).into();
-        request.extensions_mut().insert(ConnectInfo(from));
-        let response = self.response(request).await;
+        let response = self.response(from_outside(request.body(Body::empty()).unwrap())).await;
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.unwrap().to_bytes();
         (status, serde_json::from_slice(&body).unwrap_or_default())
     }
+}
+
+/// What a broker retains that had messages of this size on these topics.
+fn retaining(topics: impl IntoIterator<Item = String>, size: usize) -> Restored {
+    let payload = vec![b'x'; size];
+    let message = |(number, topic): (u64, String)| {
+        let parts = MessageParts {
+            topic: &topic,
+            qos: QoS::AtLeastOnce,
+            retain: true,
+            properties: &[],
+            payload: &payload,
+            expires_at: None,
+            publisher: 0,
+        };
+        Message::new(MessageId(number), &parts)
+    };
+    let retained = (1..).zip(topics).map(message).collect();
+    Restored { retained, ..Restored::default() }
+}
+
+/// The request, from an address.
+fn from_outside(mut request: Request<Body>) -> Request<Body> {
+    request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([192, 0, 2, 1], 5))));
+    request
 }
 
 #[tokio::test]
@@ -184,6 +254,26 @@ async fn failed_logins_and_requests_are_limited() {
     }
     assert!(asked >= 200, "{asked}");
     assert_eq!(api.ask("operator", "GET", "/me").await.0, 200);
+}
+
+#[tokio::test]
+async fn an_aborted_login_counts_as_a_failed_one() {
+    let api = Api::new();
+    let log_in = |user: &str| {
+        let request = Request::builder().uri("/api/admin/v1/me");
+        let basic = STANDARD.encode(format!("{user}:guess"));
+        let request = request.header("authorization", format!("Basic {basic}"));
+        api.response(from_outside(request.body(Body::empty()).unwrap()))
+    };
+    // A busy server is nobody's fault.
+    for _ in 0..20 {
+        assert_eq!(log_in("busy").await.status(), 429);
+    }
+    for _ in 0..10 {
+        assert_eq!(api.ask("viewer", "GET", "/me").await.0, 200);
+        assert!(log_in("slow").now_or_never().is_none(), "it waits for its hash");
+    }
+    assert_eq!(api.ask("viewer", "GET", "/me").await.0, 429);
 }
 
 #[tokio::test]
@@ -358,6 +448,144 @@ async fn groups_and_roles_change_with_values_before_and_after_and_nobody_locks_e
     }
     let s1 = get("/users/s1").await.1;
     assert_eq!((&s1["groups"], &s1["roles"]), (&json!([]), &json!([])));
+}
+
+/// All pages of a list, each with its bytes and the values of this field.
+async fn pages(api: &Api, path: &str, name: &str, field: &str) -> Vec<(usize, Vec<String>)> {
+    let (mut pages, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let (status, page) = api.ask("viewer", "GET", &format!("{path}?limit=1000{cursor}")).await;
+        assert_eq!(status, 200, "{page}");
+        let items = page[name].as_array().unwrap().iter();
+        let values = items.map(|item| item[field].as_str().unwrap().to_owned());
+        pages.push((page.to_string().len(), values.collect()));
+        assert!(pages.len() < 100, "no end");
+        let Some(next) = page["next"].as_str() else { return pages };
+        assert!(next.len() < 2_000, "too long for an address: {} bytes", next.len());
+        let encoded: String = next.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        cursor = format!("&cursor={encoded}");
+    }
+}
+
+#[tokio::test]
+async fn pages_of_long_topics_are_small_and_have_all_of_them() {
+    let topic = |number: usize| {
+        let rest = "t".repeat(60_000);
+        // Some have nothing in common, most differ at their end only, and some are levels below one.
+        match number % 4 {
+            0 => format!("{number}{rest}"),
+            1 => format!("{rest}/{number:02}"),
+            _ => format!("{rest}{number:02}"),
+        }
+    };
+    let mut topics: Vec<String> = (0..40).map(topic).chain(["z".to_owned()]).collect();
+    let api = Api::with(retaining(topics.clone(), 3));
+    topics.sort_unstable();
+    let found = pages(&api, "/retained", "messages", "topic").await;
+    assert!(found.len() > 5 && found.iter().all(|(bytes, _)| *bytes < 320_000), "{}", found.len());
+    assert_eq!(found.into_iter().flat_map(|(_, topics)| topics).collect::<Vec<_>>(), topics);
+    let found = pages(&api, "/topics", "levels", "topic").await;
+    // A level is in an answer twice: alone, and as a topic.
+    assert!(found.len() > 5 && found.iter().all(|(bytes, _)| *bytes < 400_000), "{}", found.len());
+    let mut levels: Vec<_> = topics.iter().map(|topic| topic.split('/').next().unwrap()).collect();
+    levels.dedup();
+    assert_eq!(found.into_iter().flat_map(|(_, topics)| topics).collect::<Vec<_>>(), levels);
+}
+
+#[tokio::test]
+async fn answers_that_nobody_takes_are_counted_for_their_caller() {
+    let answers = AnswerSpace::new(8_000_000);
+    let retained = retaining(["t".to_owned()], 1_000_000);
+    let api = Api::with_answers(retained, answers.clone());
+    let get = |token: &str| {
+        let request = Request::builder().uri("/api/admin/v1/retained/t");
+        let request = request.header("authorization", format!("Bearer {token}"));
+        api.response(from_outside(request.body(Body::empty()).unwrap()))
+    };
+    let mut unread = Vec::new();
+    let refused = loop {
+        let response = get("operator").await;
+        if response.status() != 200 {
+            break response;
+        }
+        unread.push(response);
+        assert!(unread.len() < 100, "no end");
+    };
+    assert_eq!((refused.status().as_u16(), unread.len()), (503, 4));
+    assert_eq!(refused.headers()["retry-after"], "1");
+    let problem = refused.into_body().collect().await.unwrap().to_bytes();
+    assert!(String::from_utf8_lossy(&problem).contains("have not been taken"), "{problem:?}");
+    // What is small needs no room, and others have theirs.
+    assert_eq!(api.ask("operator", "GET", "/me").await.0, 200);
+    assert_eq!(get("administrator").await.status(), 200);
+    drop(unread);
+    assert_eq!((answers.totals().used, get("operator").await.status().as_u16()), (0, 200));
+}
+
+#[tokio::test]
+async fn copies_that_a_crash_has_left_are_removed() {
+    let api = Api::new();
+    assert!(!api.folder.path().join(".backup-of-a-crash").exists());
+    assert!(api.folder.path().join("backup-of-the-operator").exists());
+}
+
+#[tokio::test]
+async fn a_backup_for_which_the_disk_has_no_room_is_refused() {
+    let api = Api::new();
+    api.is_full.store(true, Ordering::Relaxed);
+    let (status, problem) = api.ask("administrator", "GET", "/backup").await;
+    assert_eq!((status, &problem["detail"]), (507, &"no backup was made: the disk is full".into()));
+    api.is_full.store(false, Ordering::Relaxed);
+    assert_eq!(api.ask("administrator", "GET", "/backup").await.0, 200);
+}
+
+#[tokio::test]
+async fn there_is_one_copy_at_a_time_although_its_request_is_cancelled() {
+    let api = Api::new();
+    let (end, ended) = std::sync::mpsc::channel();
+    *api.copying.lock() = Some(ended);
+    let cancelled = {
+        let mut request = Box::pin(api.ask("administrator", "GET", "/backup"));
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while api.copying.lock().is_some() {
+            assert!(Instant::now() < deadline, "no copy");
+            assert!(request.as_mut().now_or_never().is_none());
+            tokio::task::yield_now().await;
+        }
+        request
+    };
+    drop(cancelled);
+    let (status, problem) = api.ask("administrator", "GET", "/backup").await;
+    assert_eq!(status, 429, "{problem}");
+    end.send(()).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while api.ask("administrator", "GET", "/backup").await.0 != 200 {
+        assert!(Instant::now() < deadline, "no further backup");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn of_many_changes_of_the_log_one_is_remembered() {
+    let api = Api::new();
+    let change = |filter: &str| {
+        let request = Request::builder().method("PUT").uri("/api/admin/v1/log");
+        let request = request.header("authorization", "Bearer operator");
+        let body = json!({ "filter": filter, "for_s": 86_400 }).to_string();
+        api.response(from_outside(request.body(Body::from(body)).unwrap()))
+    };
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    for _ in 0..100 {
+        assert_eq!(change("debug").await.status(), 200);
+    }
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while tasks() > before + 1 {
+        assert!(Instant::now() < deadline, "{} tasks wait", tasks());
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(tasks(), before + 1, "the log returns to what it was");
+    assert_eq!(change(&"debug,".repeat(1000)).await.status(), 422);
 }
 
 #[tokio::test]

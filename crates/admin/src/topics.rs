@@ -11,8 +11,9 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
 use crate::caller::Viewer;
-use crate::page::{PageQuery, Paged};
+use crate::page::{MAX_PAGE_BYTES, PageQuery, Paged};
 use crate::problem::Problem;
+use crate::topic_cursor;
 
 /// Topics that are looked up between two pauses.
 const SLICE: usize = 64;
@@ -49,21 +50,41 @@ pub(crate) struct Levels {
     next: Option<String>,
 }
 
+/// The smallest topic that is greater.
+fn after(topic: &str) -> String {
+    format!("{topic}\0")
+}
+
 /// Collects levels from topics, and says where the next topic of interest may be.
 struct Collected {
     /// The topic with its separator; empty for the first levels.
     prefix: String,
     levels: BTreeMap<String, (bool, bool)>,
+    /// Bytes of the levels as they are shown.
+    bytes: usize,
 }
 
 impl Collected {
+    fn below(prefix: String) -> Collected {
+        Collected { prefix, levels: BTreeMap::new(), bytes: 0 }
+    }
+
     /// The first topic from which on to look after this one; `None` if it is not below the prefix.
     fn add(&mut self, topic: &str) -> Option<String> {
+        let known = self.levels.len();
+        let next = self.add_level(topic)?;
+        if self.levels.len() > known {
+            let level = topic[self.prefix.len()..].split('/').next().unwrap_or_default();
+            self.bytes += self.prefix.len() + 2 * level.len();
+        }
+        Some(next)
+    }
+
+    fn add_level(&mut self, topic: &str) -> Option<String> {
         let rest = topic.strip_prefix(self.prefix.as_str())?;
         let Some((level, _)) = rest.split_once('/') else {
             self.levels.entry(rest.to_owned()).or_default().0 = true;
-            // The smallest topic that is greater.
-            return Some(format!("{topic}\0"));
+            return Some(after(topic));
         };
         self.levels.entry(level.to_owned()).or_default().1 = true;
         // '0' follows '/'.
@@ -92,14 +113,17 @@ pub(crate) async fn list(
     let most = page.limit()?;
     let prefix = wanted.under.map(|under| format!("{under}/")).unwrap_or_default();
     let mut from = page.cursor()?.unwrap_or_else(|| prefix.clone());
-    let mut found = Collected { prefix, levels: BTreeMap::new() };
+    if let Some(last) = topic_cursor::last_topic(&app.broker, &from) {
+        from = after(&last);
+    }
+    let mut found = Collected::below(prefix);
     // A level takes two steps at most: its message, and what is below it.
     for step in 0..=2 * most {
         let Some(topic) = app.broker.retained_topic_from(&from) else {
             return Ok(Json(found.page(None)));
         };
-        if found.levels.len() >= most {
-            return Ok(Json(found.page(Some(from))));
+        if found.levels.len() >= most || found.bytes >= MAX_PAGE_BYTES {
+            return Ok(Json(found.page(Some(topic_cursor::from(&app.broker, from)))));
         }
         let Some(next) = found.add(&topic) else { return Ok(Json(found.page(None))) };
         from = next;
@@ -107,7 +131,7 @@ pub(crate) async fn list(
             tokio::task::yield_now().await;
         }
     }
-    Ok(Json(found.page(Some(from))))
+    Ok(Json(found.page(Some(topic_cursor::from(&app.broker, from)))))
 }
 
 #[cfg(test)]
@@ -116,7 +140,7 @@ mod tests {
 
     /// Levels as text, from topics in order.
     fn levels(prefix: &str, topics: &[&str]) -> Vec<String> {
-        let mut found = Collected { prefix: prefix.to_owned(), levels: BTreeMap::new() };
+        let mut found = Collected::below(prefix.to_owned());
         let (mut from, mut looked) = (prefix.to_owned(), 0);
         while let Some(topic) = topics.iter().find(|topic| ***topic >= *from) {
             let Some(next) = found.add(topic) else { break };

@@ -212,6 +212,19 @@ impl Broker {
         retained.topics_after(from).next().map(Box::from)
     }
 
+    /// How many topics with a retained message are between these two, without the broker's own (`$`).
+    #[must_use]
+    pub fn retained_topics_between(&self, after: &str, before: &str) -> usize {
+        self.retained().read().topics_after(after).take_while(|topic| *topic < before).count()
+    }
+
+    /// The topic at this place behind `after`, from 1 on, among those with a retained message and without the broker's own
+    /// (`$`); the last one if there are fewer.
+    #[must_use]
+    pub fn retained_topic_behind(&self, after: &str, place: usize) -> Option<Box<str>> {
+        self.retained().read().topics_after(after).take(place).last().map(Box::from)
+    }
+
     /// A topic's retained message, whatever the rules say.
     #[must_use]
     pub fn retained_message(&self, topic: &str, now: Timestamp) -> Option<Arc<Message>> {

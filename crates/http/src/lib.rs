@@ -8,14 +8,16 @@
 //! connections; `connection_slots` (which connections close at the limit) and `request_smuggling` with `request_scanner`
 //! (well-formed HTTP/1.1);
 //! `request_handler`, `host_header` and `limited_router` with `bodies` (memory for bodies), through which every request
-//! passes; `rest` (unread request bodies); `unread_response`; `transport::Origins` (whose pages may connect); `websocket`
-//! and `h3::session` (MQTT), `pump` (its bytes). `plain` is a port without TLS.
+//! passes; `rest` (unread request bodies); `unread_response`, and `answer_space` (memory for those);
+//! `transport::Origins` (whose pages may connect); `websocket` and `h3::session` (MQTT), `pump` (its bytes). `plain` is a
+//! port without TLS.
 //!
 //! Specifications: RFC 9110, 9112, 9113, 9114, 7838 (Alt-Svc), 8470 (early data), 8441 and 9220 (extended
 //! CONNECT), draft-ietf-webtrans-http3-02, which is what browsers speak.
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
+mod answer_space;
 mod bind;
 mod bodies;
 mod config;
@@ -43,6 +45,7 @@ mod websocket;
 
 use network::network;
 
+pub use answer_space::{AnswerSpace, AnswerTotals, NoRoom, PART_BYTES};
 pub use bodies::BodyBudget;
 pub use config::{ACME_ALPN, Address, EndpointConfig, Knows, Limits, MIN_HEADER_BYTES};
 pub use endpoint::{Bound, Endpoint, StartError};

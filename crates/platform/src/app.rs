@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
+use fulmar_http::NoRoom;
 use tokio::sync::{Notify, mpsc};
 
 use crate::accounts::account_cache::AccountCache;
@@ -13,7 +14,6 @@ use crate::accounts::rate::Rate;
 use crate::accounts::recent_set::RecentSet;
 use crate::accounts::token::{KEY_FILE, Signer};
 use crate::announcements::{Announcement, Announcements};
-use crate::answer_space::AnswerSpace;
 use crate::counts::Counts;
 use crate::error::Error;
 use crate::frames::intake::Decoders;
@@ -25,6 +25,12 @@ use crate::shared::SharedPlatform;
 use crate::store::sql::Purpose;
 use crate::store::{Db, Store};
 use crate::text::Name;
+
+impl From<NoRoom> for Problem {
+    fn from(_: NoRoom) -> Problem {
+        Problem::unavailable(NoRoom::DETAIL)
+    }
+}
 
 /// Failed logins of one user from one address: five at once, then one in ten seconds.
 const LOGINS_PER_S: f64 = 0.1;
@@ -48,7 +54,6 @@ pub(crate) struct Inner {
     pub(crate) requests: Rate<Name>,
     pub(crate) photo_bytes: Rate<Name>,
     pub(crate) photo_space: PhotoSpace,
-    pub(crate) answer_space: AnswerSpace,
     pub(crate) turns: Turns,
     /// Notified when there may be events for webhooks.
     pub(crate) deliveries: Notify,
@@ -109,7 +114,6 @@ impl App {
         let (announcements, receiver) = Announcements::new();
         let per_s = f64::from(settings.max_requests_per_s);
         let photo_bytes = settings.photo_bytes_per_day as f64;
-        let answer_space = AnswerSpace::new(settings.answer_bytes);
         let app = App(Arc::new(Inner {
             settings,
             store,
@@ -122,7 +126,6 @@ impl App {
             requests: Rate::new(per_s, per_s * 4.0),
             photo_bytes: Rate::new(photo_bytes / SECONDS_PER_DAY, photo_bytes),
             photo_space,
-            answer_space,
             turns: Turns::default(),
             deliveries: Notify::new(),
             known_logins: RecentSet::new(MAX_KNOWN_LOGINS),

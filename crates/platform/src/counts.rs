@@ -30,12 +30,6 @@ pub struct PlatformCounts {
     pub photo_limit_bytes: u64,
     /// Photos for which there was no space.
     pub photos_refused: u64,
-    /// Bytes of answers that clients have not taken yet.
-    pub answer_bytes: u64,
-    /// How many they may be.
-    pub answer_limit_bytes: u64,
-    /// Answers for which there was no room.
-    pub answers_refused: u64,
 }
 
 impl Counts {

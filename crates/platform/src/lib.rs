@@ -14,7 +14,6 @@ mod accounts;
 mod admin;
 mod alerts;
 mod announcements;
-mod answer_space;
 mod app;
 mod blocking;
 mod counts;

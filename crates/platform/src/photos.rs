@@ -9,11 +9,11 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::IntoResponse as _;
 use bytes::Bytes;
+use fulmar_http::PART_BYTES;
 use futures_util::{Stream, stream};
 use uuid::Uuid;
 
 use crate::accounts::caller::{Ids, Member};
-use crate::answer_space::PART_BYTES;
 use crate::app::App;
 use crate::extract;
 use crate::problem::Problem;
@@ -124,7 +124,7 @@ pub(crate) async fn show(
     let mut response = conditions.tagged(Body::empty(), kind, &etag);
     if response.status() == StatusCode::OK {
         let parts = Parts { app: app.clone(), twin: member.twin.clone(), id, received_at };
-        let parts = app.answer_space.parts(member.name(), Box::pin(parts.stream(length)));
+        let parts = app.settings.answers.parts(member.name(), Box::pin(parts.stream(length)));
         *response.body_mut() = in_parts(parts).await?;
         response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
     }

@@ -288,11 +288,7 @@ impl Platform {
     #[must_use]
     pub fn counts(&self) -> PlatformCounts {
         let PhotoTotals { used, limit, refused } = self.app.photo_space.totals();
-        let answers = self.app.answer_space.totals();
         PlatformCounts {
-            answer_bytes: answers.used,
-            answer_limit_bytes: answers.limit,
-            answers_refused: answers.refused,
             photo_bytes: used,
             photo_limit_bytes: limit,
             photos_refused: refused,

@@ -101,11 +101,12 @@ pub(crate) fn router(app: App) -> Router {
         .with_state(app)
 }
 
-/// Gives each request an [`InHand`], and counts what answers it until that is taken ([`crate::answer_space`]).
+/// Gives each request an [`InHand`], and counts what answers it until that is taken ([`AnswerSpace`](fulmar_http::AnswerSpace)).
 async fn hold(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let in_hand = InHand::new(&app.turns);
     request.extensions_mut().insert(in_hand.clone());
     let response = next.run(request).await;
     let Some(account) = in_hand.account() else { return response };
-    app.answer_space.count(account, response).unwrap_or_else(|problem| problem.into_response())
+    let counted = app.settings.answers.count(account, response);
+    counted.unwrap_or_else(|refused| Problem::from(refused).into_response())
 }

@@ -1,11 +1,13 @@
 //! What an operator sets.
 
+use fulmar_http::AnswerSpace;
+
 use crate::alerts::webhook_allowlist::WebhookAllowlist;
 use crate::store::sql::Database;
 use crate::time::{DAY_MS, Time};
 
 /// What can be set.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// How long a token is good, in seconds.
     pub token_lifetime_s: u32,
@@ -21,8 +23,8 @@ pub struct Settings {
     pub webhook_allowlist: WebhookAllowlist,
     /// What it may take of the disk.
     pub disk: DiskLimits,
-    /// Bytes of answers that clients have not taken yet.
-    pub answer_bytes: usize,
+    /// Memory for answers that clients have not taken yet.
+    pub answers: AnswerSpace,
 }
 
 /// What the platform may take of the disk, in bytes.
@@ -89,7 +91,7 @@ impl Default for Settings {
             database: Database::File,
             webhook_allowlist: WebhookAllowlist::default(),
             disk: DiskLimits::default(),
-            answer_bytes: usize::MAX,
+            answers: AnswerSpace::new(usize::MAX),
         }
     }
 }

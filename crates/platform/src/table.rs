@@ -50,7 +50,7 @@ impl Outline {
                 Some((rows.and_then(|rows| csv(&rows, heading)), (parts, None)))
             },
         );
-        let body = in_parts(app.answer_space.parts(member.name(), Box::pin(parts))).await?;
+        let body = in_parts(app.settings.answers.parts(member.name(), Box::pin(parts))).await?;
         file(&member.twin, self.name, Kind::Csv, body)
     }
 

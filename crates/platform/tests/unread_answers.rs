@@ -6,6 +6,7 @@ mod common;
 use axum::body::Body;
 use axum::http::{Request, header};
 use common::World;
+use fulmar_http::AnswerSpace;
 use http_body_util::BodyExt as _;
 use serde_json::json;
 
@@ -29,36 +30,39 @@ async fn photo(world: &World, token: &str) -> (String, Vec<u8>) {
 
 #[tokio::test]
 async fn a_photo_of_several_parts_comes_whole() {
-    let world = World::new();
+    let answers = AnswerSpace::new(usize::MAX);
+    let world = World::new().with_settings(|settings| settings.answers = answers.clone());
     let reader = world.log_in("north-reader").await;
     let (path, bytes) = photo(&world, &reader).await;
     let response = world.ask(get(&reader, &path)).await;
     let length = response.headers()[header::CONTENT_LENGTH].to_str().unwrap().to_owned();
     assert_eq!(length, bytes.len().to_string());
     assert!(response.into_body().collect().await.unwrap().to_bytes() == bytes);
-    assert_eq!(world.platform.counts().answer_bytes, 0);
+    assert_eq!(answers.totals().used, 0);
 }
 
 #[tokio::test]
 async fn who_takes_no_answers_waits_and_others_do_not() {
-    let world = World::new().with_settings(|settings| settings.answer_bytes = 4 * PART);
+    let answers = AnswerSpace::new(4 * PART);
+    let world = World::new().with_settings(|settings| settings.answers = answers.clone());
     let (reader, office) = (world.log_in("north-reader").await, world.log_in("north-office").await);
     let (path, bytes) = photo(&world, &reader).await;
     let (first, second) =
         (world.ask(get(&reader, &path)).await, world.ask(get(&reader, &path)).await);
-    assert_eq!(world.platform.counts().answer_bytes, 2 * PART as u64);
+    assert_eq!(answers.totals().used, 2 * PART as u64);
     let third = tokio::spawn(world.ask(get(&reader, &path)));
     assert!(world.get(&office, &path).await.bytes == bytes, "another account");
     assert!(!third.is_finished());
     drop(first);
     assert_eq!(third.await.unwrap().status(), 200);
     assert!(second.into_body().collect().await.unwrap().to_bytes() == bytes);
-    assert_eq!(world.platform.counts().answer_bytes, 0);
+    assert_eq!(answers.totals().used, 0);
 }
 
 #[tokio::test]
 async fn an_answer_for_which_there_is_no_room_is_refused() {
-    let world = World::new().with_settings(|settings| settings.answer_bytes = PART);
+    let answers = AnswerSpace::new(PART);
+    let world = World::new().with_settings(|settings| settings.answers = answers.clone());
     let office = world.log_in("north-office").await;
     for number in 0..30 {
         let meter = json!({"id": format!("m{number}"), "note": "x".repeat(80)});
@@ -69,7 +73,7 @@ async fn an_answer_for_which_there_is_no_room_is_refused() {
     let meters = "/api/v1/north/meter";
     let refused = world.get(&office, meters).await;
     assert_eq!((refused.status, refused.retry_after.as_deref()), (503, Some("1")));
-    assert_eq!(world.platform.counts().answers_refused, 1);
+    assert_eq!(answers.totals().refused, 1);
     // What is small needs no room.
     assert_eq!(world.get(&office, "/api/v1/north").await.status, 200);
     drop(unread);

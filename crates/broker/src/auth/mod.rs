@@ -38,7 +38,9 @@ pub use jws::KeyError;
 pub use jwt::{JwtError, JwtVerifier};
 pub use login_hook::{HookLogin, LoginHook};
 pub(crate) use open_topics::OpenTopics;
-pub use password::{Applicant, HashReplacements, PasswordError, PasswordFile, hash_password};
+pub use password::{
+    Applicant, HashReplacements, MAX_PASSWORD_BYTES, PasswordError, PasswordFile, hash_password,
+};
 pub(crate) use password::{Decision, WaitingLogin};
 pub use queue::{FairQueue, QueueId};
 pub use reply_to::ReplyTo;

@@ -39,7 +39,7 @@ const THREADS: usize = 2;
 const KEEP_MEMORY: Duration = Duration::from_secs(10);
 
 /// Longest user name and longest password, in bytes, of a login that waits to be hashed: the queue holds 512 of them.
-const MAX_BYTES: usize = 4096;
+pub const MAX_PASSWORD_BYTES: usize = 4096;
 
 /// How much less the hashing threads ask of a busy processor than the workers (nice value).
 const NICE: i32 = 5;
@@ -90,8 +90,8 @@ fn creation(error: &std::io::Error, path: &str) -> String {
 /// # Errors
 /// It has more than 4,096 bytes, or the system has no randomness to give.
 pub fn hash_password(password: &[u8]) -> Result<String, PasswordError> {
-    if password.len() > MAX_BYTES {
-        return Err(PasswordError::Hash(format!("it has more than {MAX_BYTES} bytes")));
+    if password.len() > MAX_PASSWORD_BYTES {
+        return Err(PasswordError::Hash(format!("it has more than {MAX_PASSWORD_BYTES} bytes")));
     }
     let hash = Argon2::default().hash_password(password);
     hash.map(|hash| hash.to_string()).map_err(|error| PasswordError::Hash(error.to_string()))
@@ -329,7 +329,7 @@ impl PasswordFile {
         if let Some(reply) = self.desk.checker.known(user, password) {
             return Decision::Now(reply);
         }
-        if user.len().max(password.len()) > MAX_BYTES {
+        if user.len().max(password.len()) > MAX_PASSWORD_BYTES {
             return Decision::Now(Err(ReasonCode::BadUserNameOrPassword));
         }
         let Applicant { site, reputation, reply_to } = applicant();

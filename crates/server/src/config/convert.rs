@@ -268,7 +268,7 @@ impl Platform {
             webhook_allowlist: self.webhook_allowlist()?,
             // The whole configuration decides.
             disk: fulmar_platform::DiskLimits::default(),
-            answer_bytes: fulmar_platform::Settings::default().answer_bytes,
+            answers: fulmar_platform::Settings::default().answers,
         })
     }
 

@@ -57,7 +57,7 @@ impl Memory {
     }
 }
 
-/// What answers of the platform may always have, in bytes: parts of a few photos or tables.
+/// What answers of HTTP may always have, in bytes: parts of a few photos or tables.
 const MIN_ANSWER_BYTES: usize = 4 << 20;
 
 /// The parts of the budget, in bytes.
@@ -71,7 +71,7 @@ pub(crate) struct Parts {
     pub(crate) incomplete: usize,
     /// Receivers that all workers remember.
     pub(crate) routes: usize,
-    /// Answers of the platform that clients have not taken yet.
+    /// Answers of the platform, the administration API and `/connections` that clients have not taken yet.
     pub(crate) answers: usize,
     /// Bodies of HTTP requests.
     pub(crate) bodies: usize,

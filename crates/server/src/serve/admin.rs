@@ -1,10 +1,7 @@
 //! The administration API: its router for the `https` listener, and the socket in the data folder, through which
 //! `fulmar ctl` reaches a server of the same machine without a token.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher as _, RandomState};
 use std::io;
-use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -12,20 +9,17 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use fulmar_admin::{
-    Admin, Administrators, Answer, Later, LocalCaller, Login, Principal, Refused, Role,
-    ServerState, Settings, SocketPath, TapRoom, Tapped,
-};
+use fulmar_admin::{Admin, Later, LocalCaller, ServerState, Settings, SocketPath, TapRoom, Tapped};
 use fulmar_broker::Broker;
-use fulmar_identity::{API_TOKEN_PREFIX, AdministrationRole, Client, Identities, PasswordHash};
+use fulmar_http::AnswerSpace;
+use fulmar_identity::Identities;
 use fulmar_mirror::Shared;
 use fulmar_mqtt::packet::SubscribeOptions;
 use fulmar_mqtt::{Packet, PacketId, Properties, QoS, ReasonCode};
 use fulmar_store::SqliteStorage;
 use fulmar_transport::Handoff;
-use parking_lot::Mutex;
 use tokio::net::UnixListener;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 use super::http_credentials::Credentials;
 use super::http_publish;
@@ -34,12 +28,12 @@ use super::platform::Platform;
 use super::watched::Watched;
 use crate::config::Config;
 
+mod logins;
+
+use logins::Users;
+
 /// What the log calls its MQTT clients' listener.
 const LISTENER: &str = "admin";
-/// Passwords that are checked at once.
-const MAX_HASHING: usize = 2;
-/// How long a login waits for its turn.
-const HASHING_WAIT: Duration = Duration::from_secs(5);
 /// The longest wait for the broker.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -63,6 +57,7 @@ impl Running {
         (data, identities, shared): (&Path, &Arc<Identities>, Option<Shared>),
         platform: Option<&Platform>,
         (handoff, config, store): (Handoff, &Config, Option<&Arc<SqliteStorage>>),
+        answers: &AnswerSpace,
         watched: Watched,
     ) -> anyhow::Result<Running> {
         let server = Server {
@@ -73,18 +68,14 @@ impl Running {
             watched,
         };
         let identities = Arc::clone(identities);
-        let users = Users {
-            identities: Arc::clone(&identities),
-            platform: platform.cloned(),
-            hashing: Semaphore::new(MAX_HASHING),
-            remembered: Remembered::default(),
-        };
+        let users = Users::new(Arc::clone(&identities), platform.cloned());
         let settings = Settings {
             broker: Arc::clone(broker),
             administrators: Arc::new(users),
             identities,
             server: Arc::new(server),
             data: data.to_owned(),
+            answers: answers.clone(),
             version: super::status::VERSION,
         };
         let admin = match shared {
@@ -285,6 +276,10 @@ impl fulmar_admin::Server for Server {
         crate::logging::set_filter(filter)
     }
 
+    fn room_for_copies(&self) -> Result<(), String> {
+        super::backup::check_room(&self.data)
+    }
+
     fn copy_to(&self, folder: &Path) -> Result<Vec<String>, String> {
         let store = match &self.store {
             Some(store) => Some(store.upgrade().ok_or("the server ends")?),
@@ -334,164 +329,4 @@ async fn pass_on(sender: LocalSender, mut receiver: LocalReceiver, to: mpsc::Sen
         }
     }
     sender.disconnect(ReasonCode::Success, Properties::NONE);
-}
-
-/// The users with an administration role: those of the store of identities, API tokens, and the platform's server admins.
-struct Users {
-    identities: Arc<Identities>,
-    platform: Option<Platform>,
-    hashing: Semaphore,
-    remembered: Remembered,
-}
-
-/// The last right login of each user, as a keyed digest whose key never leaves the process: a login that is repeated needs
-/// no hashing. Only users of the store are remembered, so others cannot fill it.
-#[derive(Default)]
-struct Remembered {
-    keys: [RandomState; 2],
-    right: Mutex<HashMap<Box<str>, [u64; 2]>>,
-}
-
-impl Remembered {
-    /// Of name and password, and of what the store has for them: another password there makes it another digest.
-    fn digest(&self, client: &Client, password: &str) -> [u64; 2] {
-        let stored = client.password.as_ref().map(PasswordHash::as_str);
-        self.keys.each_ref().map(|key| key.hash_one((&client.username, stored, password)))
-    }
-
-    fn has(&self, client: &Client, password: &str) -> bool {
-        let digest = self.digest(client, password);
-        client.password.is_some() && self.right.lock().get(&client.username) == Some(&digest)
-    }
-
-    fn add(&self, client: &Client, password: &str) {
-        let digest = self.digest(client, password);
-        self.right.lock().insert(client.username.clone(), digest);
-    }
-}
-
-impl Users {
-    /// The user of the store with this password; `None` if there is none of this name, so that the platform is asked.
-    async fn stored(&self, user: &str, password: &str) -> Option<Result<Login, Refused>> {
-        let known = self.identities.read(|state| state.clients().get(user).map(Arc::clone));
-        if known.is_none() && self.platform.is_some() {
-            return None;
-        }
-        let remembered = known.as_ref().filter(|client| self.remembered.has(client, password));
-        if let Some(client) = remembered {
-            let (Some(found), false) = (client.administration, client.disabled) else {
-                return Some(Err(Refused::Wrong));
-            };
-            let name = client.username.clone();
-            let found = fulmar_identity::Principal { name, role: found, is_token: false };
-            return Some(Ok(self.login(found, Arc::clone(client))));
-        }
-        // In the order in which they came. Networks whose logins have failed come here seldom: the API has refused them.
-        let turn = tokio::time::timeout(HASHING_WAIT, self.hashing.acquire()).await;
-        let Ok(Ok(_turn)) = turn else { return Some(Err(Refused::TooOften)) };
-        let identities = Arc::clone(&self.identities);
-        let (name, given) = (user.to_owned(), password.to_owned());
-        let verify = move || identities.verify_password(&name, &given);
-        let found = tokio::task::spawn_blocking(verify).await.unwrap_or_default();
-        let (Some(found), Some(known)) = (found, known) else { return Some(Err(Refused::Wrong)) };
-        self.remembered.add(&known, password);
-        Some(Ok(self.login(found, known)))
-    }
-
-    fn login(&self, found: fulmar_identity::Principal, known: Arc<Client>) -> Login {
-        let identities = Arc::clone(&self.identities);
-        // As long as the user has this password.
-        let holds = move || {
-            identities.read(|state| {
-                let now = state.clients().get(&known.username)?;
-                let same = !now.disabled && now.password == known.password;
-                now.administration.filter(|_| same).map(role)
-            })
-        };
-        Login { principal: principal(found), holds: Box::new(holds) }
-    }
-
-    fn api_token(&self, token: &str) -> Result<Login, Refused> {
-        let found = self.identities.verify_token(token).map(principal).ok_or(Refused::Wrong)?;
-        let (identities, token) = (Arc::clone(&self.identities), token.to_owned());
-        let holds = move || identities.verify_token(&token).map(|found| role(found.role));
-        Ok(Login { principal: found, holds: Box::new(holds) })
-    }
-}
-
-fn role(role: AdministrationRole) -> Role {
-    match role {
-        AdministrationRole::Viewer => Role::Viewer,
-        AdministrationRole::Operator => Role::Operator,
-        AdministrationRole::Administrator => Role::Administrator,
-    }
-}
-
-fn principal(found: fulmar_identity::Principal) -> Principal {
-    let name = if found.is_token { format!("token:{}", found.name) } else { found.name.into() };
-    Principal { name, role: role(found.role) }
-}
-
-impl Administrators for Users {
-    fn log_in<'a>(
-        &'a self,
-        credentials: fulmar_admin::Credentials<'a>,
-        from: IpAddr,
-    ) -> Answer<'a> {
-        Box::pin(async move {
-            match credentials {
-                fulmar_admin::Credentials::Token(token) if token.starts_with(API_TOKEN_PREFIX) => {
-                    return self.api_token(token);
-                }
-                fulmar_admin::Credentials::Password { user, password } => {
-                    if let Some(decided) = self.stored(user, password).await {
-                        return decided;
-                    }
-                }
-                fulmar_admin::Credentials::Token(_) => {}
-            }
-            let Some(platform) = &self.platform else { return Err(Refused::Wrong) };
-            platform_user(platform, credentials, from).await
-        })
-    }
-}
-
-#[cfg(feature = "platform")]
-async fn platform_user(
-    platform: &Platform,
-    credentials: fulmar_admin::Credentials<'_>,
-    from: IpAddr,
-) -> Result<Login, Refused> {
-    use fulmar_platform::LoginRefused;
-    let admitted = match credentials {
-        fulmar_admin::Credentials::Token(token) => {
-            platform.admit(token, None).ok_or(Refused::Wrong)?
-        }
-        fulmar_admin::Credentials::Password { user, password } => {
-            platform.log_in(user, password, from).await.map_err(|refused| match refused {
-                LoginRefused::Wrong => Refused::Wrong,
-                LoginRefused::TooOften | LoginRefused::Unavailable => Refused::TooOften,
-            })?
-        }
-    };
-    if !platform.is_server_admin(&admitted.user) {
-        return Err(Refused::NoRole);
-    }
-    let principal = Principal { name: admitted.user.clone(), role: Role::Administrator };
-    let platform = platform.clone();
-    let holds = move || {
-        let valid =
-            platform.is_session(&admitted.session) && platform.is_server_admin(&admitted.user);
-        valid.then_some(Role::Administrator)
-    };
-    Ok(Login { principal, holds: Box::new(holds) })
-}
-
-#[cfg(not(feature = "platform"))]
-async fn platform_user(
-    platform: &Platform,
-    _: fulmar_admin::Credentials<'_>,
-    _: IpAddr,
-) -> Result<Login, Refused> {
-    platform.nobody()
 }

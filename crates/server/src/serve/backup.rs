@@ -38,13 +38,48 @@ pub(super) fn copy(
     Ok(left_out)
 }
 
+/// Whether the disk of the data folder has as much room as the files that are copied have bytes.
+///
+/// # Errors
+/// It has less.
+pub(super) fn check_room(data: &Path) -> Result<(), String> {
+    // A disk that cannot be asked is no reason to make no backup.
+    let Ok(disk) = rustix::fs::statvfs(data) else { return Ok(()) };
+    let (needed, free) = (bytes_of(data), disk.f_bavail.saturating_mul(disk.f_frsize));
+    if needed <= free {
+        return Ok(());
+    }
+    let (data, mega) = (data.display(), |bytes: u64| bytes / 1_000_000);
+    let (needed, free) = (mega(needed), mega(free));
+    Err(format!("the copies take up to {needed} MB, and {free} MB are free in {data}"))
+}
+
+/// Bytes of what is copied from a folder.
+fn bytes_of(folder: &Path) -> u64 {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    let copied = files.filter(|file| {
+        let name = file.file_name();
+        let name = name.to_string_lossy();
+        !is_skipped(&name) && !name.starts_with("outbox")
+    });
+    let bytes = copied.filter_map(|file| {
+        let about = file.metadata().ok()?;
+        Some(if about.is_dir() { bytes_of(&file.path()) } else { about.len() })
+    });
+    bytes.sum()
+}
+
+fn is_skipped(name: &str) -> bool {
+    let skipped = SKIPPED.iter().any(|end| name.ends_with(end));
+    name.starts_with('.') || skipped || name.starts_with("tickets.")
+}
+
 fn folder(from: &Path, to: &Path, is_data: bool, left_out: &mut Vec<String>) -> anyhow::Result<()> {
     for entry in fs::read_dir(from).with_context(|| from.display().to_string())? {
         let entry = entry?;
         let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
         let kind = entry.file_type()?;
-        let skipped = SKIPPED.iter().any(|end| name.ends_with(end));
-        if name.starts_with('.') || skipped || name.starts_with("tickets.") || name == BROKER {
+        if is_skipped(&name) || name == BROKER {
             continue;
         }
         let copy = to.join(&name);
@@ -90,4 +125,28 @@ fn configuration(config: &Config, to: &Path) -> anyhow::Result<()> {
         fs::copy(path, &copy).with_context(|| path.display().to_string())?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_disk_has_no_room_for_is_not_copied() {
+        let data = tempfile::tempdir().unwrap();
+        let large = |name: &str| {
+            let file = fs::File::create(data.path().join(name)).unwrap();
+            // A file with a hole takes nothing.
+            file.set_len(8 << 40).unwrap();
+        };
+        large("broker.db-wal");
+        large("outbox.db");
+        fs::create_dir(data.path().join(".backup-x")).unwrap();
+        large(".backup-x/broker.db");
+        assert_eq!(check_room(data.path()), Ok(()), "neither is copied");
+        large("platform.db");
+        let lack = check_room(data.path()).unwrap_err();
+        assert!(lack.contains("8796093 MB") && lack.contains("are free in"), "{lack}");
+    }
 }

@@ -13,7 +13,7 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use fulmar_broker::Broker;
-use fulmar_http::{BodyBudget, Plain};
+use fulmar_http::{AnswerSpace, BodyBudget, Plain};
 use fulmar_store::SqliteStorage;
 use fulmar_transport::proxy_protocol::Proxies;
 use fulmar_transport::tickets::Tickets;
@@ -70,6 +70,8 @@ pub(super) struct Operated {
     /// `None` where there is no `mqtt_sn` listener.
     pub(super) mqtt_sn: Option<Arc<Mutex<mqttsn::Statistics>>>,
     pub(super) publisher: HttpPublisher,
+    /// Of clients of both APIs, and of `/connections`.
+    pub(super) answers: AnswerSpace,
     /// `None` when it is off.
     pub(super) platform: Option<Platform>,
     pub(super) machine: Machine,

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use fulmar_broker::Broker;
+use fulmar_http::AnswerSpace;
 use fulmar_identity::Identities;
 use fulmar_mirror::Shared;
 use fulmar_store::SqliteStorage;
@@ -22,6 +23,7 @@ impl Running {
         _: (&Path, &Arc<Identities>, Option<Shared>),
         _: Option<&Platform>,
         _: (Handoff, &Config, Option<&Arc<SqliteStorage>>),
+        _: &AnswerSpace,
         _: Watched,
     ) -> anyhow::Result<Running> {
         Ok(Running)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use fulmar_broker::Broker;
 use fulmar_broker::auth::ExternalUsers;
-use fulmar_http::Knows;
+use fulmar_http::{AnswerSpace, Knows};
 use fulmar_store::SqliteStorage;
 use fulmar_transport::Handoff;
 
@@ -27,9 +27,6 @@ pub(super) struct PlatformCounts {
     pub(super) photo_bytes: u64,
     pub(super) photo_limit_bytes: u64,
     pub(super) photos_refused: u64,
-    pub(super) answer_bytes: u64,
-    pub(super) answer_limit_bytes: u64,
-    pub(super) answers_refused: u64,
 }
 
 impl Platform {
@@ -59,6 +56,7 @@ impl Running {
     pub(super) fn open(
         _: &Config,
         _: &Path,
+        _: &AnswerSpace,
         _: Option<&mut SharedRows>,
     ) -> anyhow::Result<Running> {
         Ok(Running)

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use fulmar_broker::Broker;
 use fulmar_broker::auth::ExternalUsers;
 use fulmar_broker::storage::Storage as _;
-use fulmar_http::Knows;
+use fulmar_http::{AnswerSpace, Knows};
 use fulmar_platform::{Announcement, SharedPlatform};
 pub(super) use fulmar_platform::{Platform, PlatformCounts};
 use fulmar_store::SqliteStorage;
@@ -41,6 +41,7 @@ impl Running {
     pub(super) fn open(
         config: &Config,
         data: &Path,
+        answers: &AnswerSpace,
         shared: Option<&mut SharedRows>,
     ) -> anyhow::Result<Running> {
         if !config.has_platform() {
@@ -50,7 +51,7 @@ impl Running {
         let is_shared = shared.is_some();
         let settings = fulmar_platform::Settings {
             disk: config.platform_part(),
-            answer_bytes: config.memory().answers,
+            answers: answers.clone(),
             ..config.platform.settings()?
         };
         let opened = match shared {

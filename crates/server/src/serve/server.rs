@@ -17,7 +17,7 @@ use anyhow::Context;
 use fulmar_broker::auth::AccessControl;
 use fulmar_broker::{Broker, BrokerConfig, Tracer};
 use fulmar_certs::files;
-use fulmar_http::{BodyBudget, Endpoint, Plain};
+use fulmar_http::{AnswerSpace, BodyBudget, Endpoint, Plain};
 use fulmar_mirror::Shared;
 use fulmar_store::SqliteStorage;
 use fulmar_transport::{Clock, QuicKeys};
@@ -202,6 +202,8 @@ struct Opened {
     stored: Stored,
     gateway: Option<Gateway>,
     telemetry: Option<Telemetry>,
+    /// Memory for answers that clients have not taken yet, of both APIs and the `http` port.
+    answers: AnswerSpace,
     platform: platform::Running,
     identities: identities::Running,
     /// Bans and the log of changes, if nodes share them.
@@ -245,7 +247,8 @@ impl Opened {
         let identities = shared.as_mut().map(|shared| shared.take(Database::Identities));
         let identities = identities::Running::open(&data, identities)?;
         identities.add_to(&mut access_control, (&config.auth, &data))?;
-        let platform = platform::Running::open(config, &data, shared.as_mut())?;
+        let answers = AnswerSpace::new(config.memory().answers);
+        let platform = platform::Running::open(config, &data, &answers, shared.as_mut())?;
         let internal_sessions = stored.add_internal_sessions(gateway.as_ref(), &platform);
         Ok(Opened {
             data,
@@ -255,6 +258,7 @@ impl Opened {
             stored,
             gateway,
             telemetry,
+            answers,
             platform,
             identities,
             administration: shared.map(|mut shared| shared.take(Database::Administration)),
@@ -304,6 +308,7 @@ impl Parts {
             keys,
             stored,
             mut gateway,
+            answers,
             mut platform,
             identities,
             ..
@@ -354,6 +359,7 @@ impl Parts {
             (&data, identities.get(), opened.administration),
             platform.get(),
             (running.server.handoff(), config, store.as_ref()),
+            &answers,
             Watched {
                 listeners: Arc::clone(&shown),
                 gateway: gateway.as_ref().map(Gateway::status),
@@ -395,6 +401,7 @@ impl Parts {
                 "http",
                 &config.listeners.http,
             ),
+            answers,
             platform: platform.get().cloned(),
             machine: certificates.machine(&data),
             disk,

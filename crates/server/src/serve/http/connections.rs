@@ -1,12 +1,16 @@
 //! `/connections`: every connected client as JSON, with path statistics of QUIC clients.
 //!
 //! A page has at most [`PAGE`] clients; the next page is `/connections?after=NEXT` with the value of `next`.
+//! A page counts for the client's address until it is taken, because anybody who reaches the port may ask for it.
 //! `/connections/CLIENT` shows one client, with its identifier percent-encoded as in any URL.
 
-use axum::extract::{Path, RawQuery, State};
+use std::net::{IpAddr, SocketAddr};
+
+use axum::extract::{ConnectInfo, Path, RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use fulmar_broker::ClientConnection;
+use fulmar_broker::{ClientConnection, network_of};
+use fulmar_http::AnswerSpace;
 use serde::Serialize;
 
 use super::Operated;
@@ -22,7 +26,11 @@ pub(super) struct Page {
     next: Option<u64>,
 }
 
-pub(super) async fn list(State(state): State<Operated>, RawQuery(query): RawQuery) -> Response {
+pub(super) async fn list(
+    State(state): State<Operated>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    RawQuery(query): RawQuery,
+) -> Response {
     let after = match query.as_deref() {
         None | Some("") => 0,
         Some(query) => {
@@ -34,7 +42,18 @@ pub(super) async fn list(State(state): State<Operated>, RawQuery(query): RawQuer
             number
         }
     };
-    json(&page(state.broker.connections(after, PAGE + 1)))
+    let answer = json(&page(state.broker.connections(after, PAGE + 1)));
+    counted(&state.answers, peer.ip(), answer)
+}
+
+/// Counts an answer until it is taken, for the client's network.
+fn counted(answers: &AnswerSpace, peer: IpAddr, answer: Response) -> Response {
+    // No account of the APIs has such a name.
+    let counted = answers.count(&format!("http:{}", network_of(peer)), answer);
+    counted.unwrap_or_else(|refused| {
+        let retry = [(header::RETRY_AFTER, "1")];
+        (StatusCode::SERVICE_UNAVAILABLE, retry, format!("{refused}\n")).into_response()
+    })
 }
 
 /// A page of `found`, which has one more client than fits if there is another page.
@@ -62,6 +81,19 @@ fn json(value: &impl Serialize) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pages_that_an_address_does_not_take_leave_room_for_others() {
+        let answers = AnswerSpace::new(1_000_000);
+        let ask = |last| counted(&answers, [192, 0, 2, last].into(), json(&"x".repeat(100_000)));
+        let taken = std::iter::repeat_with(|| ask(1)).take_while(|answer| answer.status() == 200);
+        let unread: Vec<Response> = taken.take(100).collect();
+        assert_eq!((unread.len(), ask(1).status().as_u16()), (5, 503));
+        assert_eq!(ask(2).status(), 200);
+        drop(unread);
+        assert_eq!(ask(1).status(), 200);
+        assert_eq!(answers.totals().used, 0);
+    }
 
     #[test]
     fn a_full_page_says_where_the_next_begins() {

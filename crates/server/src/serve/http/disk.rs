@@ -1,5 +1,6 @@
 //! What the data folder takes, by account of `[limits] disk`.
 
+use std::fs::DirEntry;
 use std::path::{Path, PathBuf};
 
 use crate::config::Config;
@@ -38,7 +39,7 @@ impl DiskUse {
         let mut used = [0; FILES.len()];
         // Files come and go meanwhile.
         for file in std::fs::read_dir(&self.data).into_iter().flatten().flatten() {
-            let (name, bytes) = (file.file_name(), file.metadata().map_or(0, |about| about.len()));
+            let (name, bytes) = (file.file_name(), bytes_of(&file));
             let name = name.to_string_lossy();
             if let Some(account) = FILES.iter().position(|(_, begin)| name.starts_with(begin)) {
                 used[account] += bytes;
@@ -52,6 +53,17 @@ impl DiskUse {
             AccountUse { account: "photos", used: counts.photo_bytes, limit }
         }))
     }
+}
+
+/// A file's, or those of all files in a folder, such as the copies of a backup.
+fn bytes_of(file: &DirEntry) -> u64 {
+    // Of a link, not of what it refers to.
+    let Ok(about) = file.metadata() else { return 0 };
+    if !about.is_dir() {
+        return about.len();
+    }
+    let inner = std::fs::read_dir(file.path()).into_iter().flatten().flatten();
+    about.len() + inner.map(|file| bytes_of(&file)).sum::<u64>()
 }
 
 #[cfg(feature = "platform")]
@@ -85,6 +97,12 @@ mod tests {
         let config = Config::from_toml("[limits]\ndisk = \"1GB\"\n").unwrap();
         let accounts: Vec<AccountUse> =
             DiskUse::new(&config, folder.path(), None).accounts().collect();
+        let copies = folder.path().join(".backup-x");
+        std::fs::create_dir_all(copies.join("configuration")).unwrap();
+        std::fs::write(copies.join("configuration/fulmar.toml"), vec![0; 100_000]).unwrap();
+        std::fs::write(copies.join("broker.db"), vec![0; 50_000]).unwrap();
+        let with_copies = DiskUse::new(&config, folder.path(), None).accounts().last().unwrap();
+        assert!((150_000..200_000).contains(&with_copies.used), "{with_copies:?}");
         assert_eq!(accounts.iter().map(|account| account.used).collect::<Vec<_>>(), [15, 3, 2, 1]);
         assert!(accounts[0].limit.unwrap() < 1_000_000_000);
         assert_eq!((accounts[1].limit, accounts[3].limit), (None, None));

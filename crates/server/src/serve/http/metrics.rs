@@ -41,18 +41,16 @@ pub(super) fn render(state: &Operated) -> String {
         let label = format!("{{account=\"{}\"}}", account.name());
         page.sample("memory_used_bytes", &label, broker.memory_totals(account).0);
     }
-    let platform = state.platform.as_ref().map(Platform::counts);
-    if let Some(counts) = &platform {
-        page.sample("memory_used_bytes", "{account=\"answers\"}", counts.answer_bytes);
-    }
+    let answers = state.answers.totals();
+    page.sample("memory_used_bytes", "{account=\"answers\"}", answers.used);
     page.head("memory_limit_bytes", "gauge", "Their part of [limits] memory");
     for account in Account::ALL {
         let label = format!("{{account=\"{}\"}}", account.name());
         page.sample("memory_limit_bytes", &label, broker.memory_totals(account).1);
     }
-    if let Some(counts) = &platform {
-        page.sample("memory_limit_bytes", "{account=\"answers\"}", counts.answer_limit_bytes);
-    }
+    page.sample("memory_limit_bytes", "{account=\"answers\"}", answers.limit);
+    let help = "Answers refused because earlier ones to the account have not been taken";
+    page.one("answers_refused_total", "counter", help, answers.refused);
     page.disk(state);
     page.one("storage_backlog", "gauge", "Operations not yet durable", broker.storage().backlog());
     let failing = u8::from(broker.storage_problem().is_some());
@@ -95,8 +93,8 @@ pub(super) fn render(state: &Operated) -> String {
     if let Some(statistics) = &state.mqtt_sn {
         page.mqtt_sn(&statistics.lock());
     }
-    if let Some(counts) = &platform {
-        page.platform(counts);
+    if let Some(counts) = state.platform.as_ref().map(Platform::counts) {
+        page.platform(&counts);
     }
     for histogram in broker.metrics().histograms() {
         let HistogramTotals { name, help, buckets, count, sum } = histogram;
@@ -206,8 +204,6 @@ impl Page {
         ] {
             self.sample("measurements_total", &format!("{{outcome=\"{outcome}\"}}"), value);
         }
-        let help = "Answers refused because earlier ones to the account have not been taken";
-        self.one("answers_refused_total", "counter", help, counts.answers_refused);
         let help = "Messages on sensors' topics that contained no measurement";
         self.one("sensor_messages_malformed_total", "counter", help, counts.messages_malformed);
     }

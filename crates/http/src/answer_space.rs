@@ -1,5 +1,7 @@
 //! The memory for answers that clients have not taken yet, and an account's share of it.
 //!
+//! The platform and the administration API share it, each with accounts of its own.
+//!
 //! A client may ask for much and take none of it until its time is over. Below half of the space, an account gets what it
 //! asks for; above, it may have as much as is still free, as with the broker's memory. An account that has nothing gets one
 //! answer even if it is larger than that, so that a long table can be had where the space is small.
@@ -9,22 +11,20 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use axum::response::Response;
 use bytes::Bytes;
+use fulmar_broker::LogLimiter;
+use fulmar_transport::Clock;
 use futures_util::{Stream, StreamExt as _, stream};
 use http_body_util::BodyExt as _;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::log_limit::LogLimit;
-use crate::problem::Problem;
-use crate::text::Name;
-
 /// What a part takes until it is known.
-pub(crate) const PART_BYTES: usize = 256 * 1024;
+pub const PART_BYTES: usize = 256 * 1024;
 /// Smaller answers are not counted.
 const SMALL_BYTES: u64 = 4 * 1024;
 /// How long a part waits for room.
@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The space; clones share it.
 #[derive(Clone, Debug)]
-pub(crate) struct AnswerSpace(Arc<Shared>);
+pub struct AnswerSpace(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -40,59 +40,77 @@ struct Shared {
     held: Mutex<Held>,
     /// Notified when there is more room.
     freed: Notify,
-    log: LogLimit,
+    clock: Clock,
+    log: Mutex<LogLimiter>,
 }
 
 #[derive(Debug, Default)]
 struct Held {
     bytes: usize,
     /// None has 0.
-    accounts: HashMap<Name, usize>,
+    accounts: HashMap<Box<str>, usize>,
     refused: u64,
 }
 
 /// What is used, what may be, and how many answers were refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct AnswerTotals {
-    pub(crate) used: u64,
-    pub(crate) limit: u64,
-    pub(crate) refused: u64,
+pub struct AnswerTotals {
+    /// Bytes that clients have not taken yet.
+    pub used: u64,
+    /// Bytes that there may be.
+    pub limit: u64,
+    /// Answers refused so far.
+    pub refused: u64,
+}
+
+/// There is no room for an answer: earlier ones to the account have not been taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", NoRoom::DETAIL)]
+pub struct NoRoom;
+
+impl NoRoom {
+    /// What happened, and what to do.
+    pub const DETAIL: &str = "earlier answers to this account have not been taken; try again";
 }
 
 /// Room for an answer, given back when it is dropped.
 #[derive(Debug)]
 struct Room {
     space: AnswerSpace,
-    account: Name,
+    account: Box<str>,
     bytes: usize,
 }
 
 impl AnswerSpace {
     /// Space of this many bytes.
-    pub(crate) fn new(limit: usize) -> AnswerSpace {
-        let (held, freed, log) = (Mutex::default(), Notify::new(), LogLimit::new());
-        AnswerSpace(Arc::new(Shared { limit, held, freed, log }))
+    #[must_use]
+    pub fn new(limit: usize) -> AnswerSpace {
+        let (held, freed) = (Mutex::default(), Notify::new());
+        let (clock, log) = (Clock::start(), Mutex::default());
+        AnswerSpace(Arc::new(Shared { limit, held, freed, clock, log }))
     }
 
-    pub(crate) fn totals(&self) -> AnswerTotals {
+    /// What is used and may be.
+    #[must_use]
+    pub fn totals(&self) -> AnswerTotals {
         let held = self.0.held.lock();
         let limit = u64::try_from(self.0.limit).unwrap_or(u64::MAX);
         AnswerTotals { used: held.bytes as u64, limit, refused: held.refused }
     }
 
     /// Room for an answer of `account`, if there is any now.
-    fn take(&self, account: &Name, bytes: usize) -> Option<Room> {
+    fn take(&self, account: &str, bytes: usize) -> Option<Room> {
         let mut held = self.0.held.lock();
         if !held.has_room(self.0.limit, account, bytes) {
             return None;
         }
         held.bytes += bytes;
-        *held.accounts.entry(account.clone()).or_default() += bytes;
-        Some(Room { space: self.clone(), account: account.clone(), bytes })
+        *held.accounts.entry(account.into()).or_default() += bytes;
+        Some(Room { space: self.clone(), account: account.into(), bytes })
     }
 
     /// Room for a part, as soon as there is any.
-    async fn wait(&self, account: &Name) -> Result<Room, Problem> {
+    async fn wait(&self, account: &str) -> Result<Room, NoRoom> {
         let room = async {
             loop {
                 let freed = self.0.freed.notified();
@@ -110,7 +128,7 @@ impl AnswerSpace {
     ///
     /// # Errors
     /// There is no room for it.
-    pub(crate) fn count(&self, account: &Name, response: Response) -> Result<Response, Problem> {
+    pub fn count(&self, account: &str, response: Response) -> Result<Response, NoRoom> {
         // Those that come in parts count themselves.
         let size = response.body().size_hint().exact().filter(|bytes| *bytes > SMALL_BYTES);
         let Some(bytes) = size else { return Ok(response) };
@@ -123,23 +141,33 @@ impl AnswerSpace {
         Ok(response.map(|body| Body::new(body.map_frame(counted))))
     }
 
-    fn refuse(&self, account: &Name) -> Problem {
+    fn refuse(&self, account: &str) -> NoRoom {
         self.0.held.lock().refused += 1;
-        if let Some(times) = self.0.log.occurred(Instant::now()) {
+        let times = self.0.log.lock().occurred(self.0.clock.now());
+        if let Some(times) = times {
             let limit = self.0.limit;
-            tracing::warn!(user = %account, times, limit, "answer refused: earlier ones are not taken");
+            tracing::warn!(
+                user = account,
+                times,
+                limit,
+                "answer refused: earlier ones are not taken"
+            );
         }
-        Problem::unavailable("earlier answers to this account have not been taken; try again")
+        NoRoom
     }
 
     /// The same parts, each of at most about [`PART_BYTES`] and kept until the next one is asked for. Each is looked up
     /// when there is room for it; should there be none for too long, that is the end.
-    pub(crate) fn parts(
+    pub fn parts<S, E>(
         &self,
-        account: &Name,
-        parts: impl Stream<Item = Result<Bytes, Problem>> + Send + Unpin + 'static,
-    ) -> impl Stream<Item = Result<Bytes, Problem>> + Send + 'static {
-        let (space, account) = (self.clone(), account.clone());
+        account: &str,
+        parts: S,
+    ) -> impl Stream<Item = Result<Bytes, E>> + Send + 'static + use<S, E>
+    where
+        S: Stream<Item = Result<Bytes, E>> + Send + Unpin + 'static,
+        E: From<NoRoom> + Send + 'static,
+    {
+        let (space, account) = (self.clone(), Box::<str>::from(account));
         stream::unfold((Some(parts), None), move |(parts, before)| {
             let (space, account) = (space.clone(), account.clone());
             // Now that it is taken.
@@ -148,7 +176,7 @@ impl AnswerSpace {
                 let mut parts = parts?;
                 let mut room = match space.wait(&account).await {
                     Ok(room) => room,
-                    Err(problem) => return Some((Err(problem), (None, None))),
+                    Err(refused) => return Some((Err(refused.into()), (None, None))),
                 };
                 let part = parts.next().await?;
                 if let Ok(bytes) = &part {
@@ -161,7 +189,7 @@ impl AnswerSpace {
 }
 
 impl Held {
-    fn has_room(&self, limit: usize, account: &Name, bytes: usize) -> bool {
+    fn has_room(&self, limit: usize, account: &str, bytes: usize) -> bool {
         let free = limit.saturating_sub(self.bytes);
         let has = self.accounts.get(account).copied().unwrap_or(0);
         match has {
@@ -208,22 +236,18 @@ impl Drop for Room {
 mod tests {
     use super::*;
 
-    fn name(text: &str) -> Name {
-        text.parse().unwrap()
-    }
-
     #[test]
     fn an_account_gets_half_and_others_have_room() {
         let space = AnswerSpace::new(1000);
-        let (ann, bob) = (name("ann"), name("bob"));
-        let anns: Vec<_> = std::iter::from_fn(|| space.take(&ann, 100)).collect();
+        let (ann, bob) = ("ann", "bob");
+        let anns: Vec<_> = std::iter::from_fn(|| space.take(ann, 100)).collect();
         assert_eq!(anns.len(), 5);
-        let bobs: Vec<_> = std::iter::from_fn(|| space.take(&bob, 100)).collect();
+        let bobs: Vec<_> = std::iter::from_fn(|| space.take(bob, 100)).collect();
         assert_eq!(bobs.len(), 3, "as much as is then still free");
-        assert!(space.take(&ann, 100).is_none());
+        assert!(space.take(ann, 100).is_none());
         // An account that has nothing gets one.
-        let eve = space.take(&name("eve"), 5000).unwrap();
-        assert!(space.take(&name("kim"), 1).is_none(), "there is none left");
+        let eve = space.take("eve", 5000).unwrap();
+        assert!(space.take("kim", 1).is_none(), "there is none left");
         drop((anns, bobs, eve));
         assert_eq!(space.totals(), AnswerTotals { used: 0, limit: 1000, refused: 0 });
         assert!(space.0.held.lock().accounts.is_empty());
@@ -234,8 +258,9 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
             let space = AnswerSpace::new(2 * PART_BYTES);
-            let parts = ["one", "and two"].map(|part| Ok(Bytes::from_static(part.as_bytes())));
-            let mut parts = Box::pin(space.parts(&name("ann"), stream::iter(parts)));
+            let parts =
+                ["one", "and two"].map(|part| Ok::<_, NoRoom>(Bytes::from_static(part.as_bytes())));
+            let mut parts = Box::pin(space.parts("ann", stream::iter(parts)));
             for bytes in [3, 7] {
                 assert_eq!(parts.next().await.unwrap().unwrap().len(), bytes);
                 assert_eq!(space.totals().used, bytes as u64);
@@ -250,10 +275,9 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
             let space = AnswerSpace::new(PART_BYTES);
-            let ann = name("ann");
-            let earlier = space.take(&ann, 1).unwrap();
-            let part = stream::iter([Ok(Bytes::from_static(b"late"))]);
-            let mut parts = Box::pin(space.parts(&ann, part));
+            let earlier = space.take("ann", 1).unwrap();
+            let part = stream::iter([Ok::<_, NoRoom>(Bytes::from_static(b"late"))]);
+            let mut parts = Box::pin(space.parts("ann", part));
             assert!(tokio::time::timeout(Duration::ZERO, parts.next()).await.is_err());
             drop(earlier);
             assert_eq!(parts.next().await.unwrap().unwrap(), "late");
