@@ -33,7 +33,7 @@ pub struct Issued {
 }
 
 impl Issued {
-    /// Reads what [`write`] has written; `None` where there is no such file.
+    /// Reads what [`write()`] has written; `None` where there is no such file.
     ///
     /// # Errors
     /// The file cannot be read, is open to others, or is damaged.
