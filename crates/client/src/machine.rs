@@ -336,7 +336,9 @@ impl<P, R> Machine<P, R> {
     /// has read nothing for so long ([MQTT-3.1.2-22]).
     fn give_up_at(&self, keep_alive: Duration) -> Option<Instant> {
         let waiting = !self.flows[CONTROL].out.is_empty();
-        waiting.then(|| self.last_sent + keep_alive + keep_alive / 2)
+        let at = self.last_sent + keep_alive + keep_alive / 2;
+        // After a late timer, PINGREQ has the time for its answer, too.
+        waiting.then(|| self.ping_sent.map_or(at, |ping| at.max(ping + keep_alive / 2)))
     }
 
     /// Handles the passing of time. `listening`: the owner has read all received bytes.

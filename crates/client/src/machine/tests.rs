@@ -539,6 +539,17 @@ fn mqtt_3_1_2_22_a_server_that_writes_and_does_not_read_is_given_up_when_it_must
 }
 
 #[test]
+fn a_ping_after_a_late_timer_has_time_for_its_answer() {
+    let mut pair = Pair::new();
+    pair.up();
+    // As when the device was asleep.
+    pair.now += Duration::from_secs(300);
+    pair.session.on_deadline(pair.now, true).unwrap();
+    assert_eq!(pair.session.deadline(), Some(pair.now + Duration::from_secs(30)));
+    pair.session.on_deadline(pair.now, true).unwrap();
+}
+
+#[test]
 fn mqtt_3_14_4_2_nothing_follows_disconnect() {
     let mut pair = Pair::new();
     pair.up();
