@@ -135,7 +135,8 @@ pub(crate) fn fitting<T: Serialize>(items: impl Iterator<Item = T>) -> Vec<T> {
     page
 }
 
-/// Fills a page with at most `most` items and about [`MAX_PAGE_BYTES`], and returns it with the next page's cursor. `slice` returns the items behind
+/// Fills a page with at most `most` items and about [`MAX_PAGE_BYTES`], and returns it with the next page's cursor.
+/// `slice` returns the items behind
 /// a cursor, `cursor` that of an item, and `show` the item as the page shows it, if it is wanted.
 pub(crate) async fn fill<I, T: Serialize, C>(
     most: usize,

@@ -101,7 +101,8 @@ pub(crate) fn router(app: App) -> Router {
         .with_state(app)
 }
 
-/// Gives each request an [`InHand`], and counts what answers it until that is taken ([`AnswerSpace`](fulmar_http::AnswerSpace)).
+/// Gives each request an [`InHand`], and counts what answers it until that is taken
+/// ([`AnswerSpace`](fulmar_http::AnswerSpace)).
 async fn hold(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let in_hand = InHand::new(&app.turns);
     request.extensions_mut().insert(in_hand.clone());
