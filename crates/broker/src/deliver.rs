@@ -18,8 +18,8 @@ use crate::aliases::Naming;
 use crate::event::BrokerEvent;
 use crate::limits::DropPolicy;
 use crate::mailbox::Attachment;
-use crate::outbox::{ClientLimits, Outbox};
-use crate::publication::{Parcel, Publication, Terms, count, encode_publish};
+use crate::outbox::{ClientLimits, Outbox, is_large};
+use crate::publication::{Parcel, Publication, Terms, count, encode_head, encode_publish};
 use crate::session::{Block, Flow, FlowExtras, Outgoing, SendState, Session, SessionState};
 use crate::storage::{Delivery, FlowId, Op, Position, Progress};
 use crate::time::Timestamp;
@@ -515,9 +515,16 @@ impl Outgoing {
     ) -> bool {
         let (qos, retain, now) = (self.qos, self.retain, turn.now);
         let parts = self.message.parts();
+        let id = Some(packet_id);
+        if is_large(&self.message) {
+            let fits = outbox.publish_large(client, &self.message, |out, naming| {
+                let terms = Terms { qos, retain, identifiers: &self.identifiers, naming };
+                encode_head(out, client.version, &parts, terms, id, self.maybe_sent, now);
+            });
+            return count(turn, fits);
+        }
         let encode = |out: &mut Vec<u8>, naming| {
             let terms = Terms { qos, retain, identifiers: &self.identifiers, naming };
-            let id = Some(packet_id);
             encode_publish(out, client.version, &parts, terms, id, self.maybe_sent, now);
         };
         let fits = if client.aliases == 0 {

@@ -7,6 +7,9 @@
 //! each further one waits for a turn in which its connection is first in line; one connection continues per turn, in
 //! order of arrival. A publisher with few receivers, and a client that publishes nothing, therefore waits for at most
 //! one such publication.
+//!
+//! What a receiver is sent of large messages, and from its queue, is copied when its connection asks for it
+//! ([`crate::outbox`]). The turn has a budget for that too, beyond which connections wait for the next turn.
 
 use std::collections::VecDeque;
 
@@ -17,6 +20,9 @@ use crate::peer::Token;
 /// Visits per turn: receivers of publications, and subscriptions that were searched for them; `benches/routes.rs`
 /// measures what a visit costs.
 const VISITS_PER_TURN: usize = 8_192;
+
+/// Bytes per turn that are copied for receivers when they can be sent: a few milliseconds, with writing them.
+const COPIED_PER_TURN: usize = 4 * 1024 * 1024;
 
 /// Visits up to which a publication never waits and is not counted.
 pub(crate) const FEW_VISITS: usize = 64;
@@ -31,6 +37,7 @@ pub(crate) const WILLS: Token = Token(u64::MAX);
 #[derive(Debug, Default)]
 pub(crate) struct FanOutBudget {
     spent: usize,
+    copied: usize,
     /// Connections with a publication that waits, in the order in which they may continue.
     line: VecDeque<Token>,
     in_line: FxHashSet<Token>,
@@ -50,6 +57,16 @@ impl FanOutBudget {
     /// Counts topics searched for retained messages.
     pub(crate) fn look(&mut self, topics: usize) {
         self.spent += topics;
+    }
+
+    /// Counts bytes copied for a receiver.
+    pub(crate) fn copy(&mut self, bytes: usize) {
+        self.copied += bytes;
+    }
+
+    /// Whether what is still to be copied waits for the next turn.
+    pub(crate) fn has_copied_enough(&self) -> bool {
+        self.copied >= COPIED_PER_TURN
     }
 
     /// Whether this turn's budget is used up.
@@ -101,6 +118,7 @@ impl FanOutBudget {
     /// The turn is over.
     pub(crate) fn end_turn(&mut self) {
         self.spent = 0;
+        self.copied = 0;
         self.called = false;
         // A connection that was called and has not published yet may do so until the next is called.
         if let Some((_, until)) = &mut self.next {

@@ -7,13 +7,13 @@
 
 use std::sync::Arc;
 
-use fulmar_mqtt::publish::{PublishHead, encode_header};
+use fulmar_mqtt::publish::{PublishHead, encode_header, encode_header_alone};
 use fulmar_mqtt::{PacketId, QoS, Version};
 
 use crate::aliases::Naming;
 use crate::broker::Broker;
 use crate::message::{Message, MessageParts};
-use crate::outbox::{ClientLimits, Outbox};
+use crate::outbox::{ClientLimits, Outbox, is_large};
 use crate::time::Timestamp;
 use crate::turn::Turn;
 
@@ -109,6 +109,13 @@ impl<'a> Publication<'a> {
         packet_id: Option<PacketId>,
     ) -> bool {
         let (version, now) = (client.version, turn.now);
+        if let Some(message) = self.message.as_ref().filter(|message| is_large(message)) {
+            let fits = outbox.publish_large(client, message, |out, naming| {
+                let terms = Terms { naming, ..terms };
+                encode_head(out, version, &message.parts(), terms, packet_id, false, now);
+            });
+            return count(turn, fits);
+        }
         let fits = if client.aliases == 0 {
             let encode = |out: &mut Vec<u8>| self.encode(out, version, terms, packet_id, now);
             outbox.publish(client, || turn.buffer(), encode)
@@ -197,12 +204,37 @@ pub(crate) fn encode_publish(
     dup: bool,
     now: Timestamp,
 ) {
+    encode_header(out, version, &head(parts, terms, packet_id, dup, now));
+    out.extend_from_slice(parts.payload);
+}
+
+/// Appends everything of it but the payload.
+pub(crate) fn encode_head(
+    out: &mut Vec<u8>,
+    version: Version,
+    parts: &MessageParts<'_>,
+    terms: Terms<'_>,
+    packet_id: Option<PacketId>,
+    dup: bool,
+    now: Timestamp,
+) {
+    encode_header_alone(out, version, &head(parts, terms, packet_id, dup, now));
+}
+
+#[inline]
+fn head<'a>(
+    parts: &MessageParts<'a>,
+    terms: Terms<'a>,
+    packet_id: Option<PacketId>,
+    dup: bool,
+    now: Timestamp,
+) -> PublishHead<'a> {
     let message_expiry = parts.expires_at.map(|at| {
         let left = at.since(now);
         u32::try_from(left.as_millis().div_ceil(1000)).unwrap_or(u32::MAX)
     });
     let (topic, topic_alias) = terms.naming.of(parts.topic);
-    let head = PublishHead {
+    PublishHead {
         dup,
         qos: terms.qos,
         retain: terms.retain,
@@ -213,7 +245,5 @@ pub(crate) fn encode_publish(
         subscription_ids: terms.identifiers,
         raw_properties: parts.properties,
         payload_len: parts.payload.len(),
-    };
-    encode_header(out, version, &head);
-    out.extend_from_slice(parts.payload);
+    }
 }

@@ -7,6 +7,7 @@ use fulmar_mqtt::QoS;
 use crate::aliases::Naming;
 use crate::memory::MemoryOwner;
 use crate::message::MessageParts;
+use crate::outbox::LARGE;
 use crate::publication::{Publication, Terms};
 use crate::retained::RetainedFull;
 use crate::route::Target;
@@ -14,6 +15,10 @@ use crate::session::Session;
 use crate::shard::Shard;
 use crate::tree::SharedGroup;
 use crate::turn::Turn;
+
+/// Bytes that all copies of a large QoS 0 message may have together; more are not made at once, but when the receivers'
+/// connections take them. (At other levels of service somebody has to remember it anyway.)
+const SHARED_BYTES: usize = 512 * 1024;
 
 impl Shard {
     /// Publishes: sets or clears the retained message if asked to, and delivers to everybody the
@@ -51,6 +56,10 @@ impl Shard {
             if whole {
                 return Err(full);
             }
+        }
+        let payload_len = publication.parts().payload.len();
+        if payload_len >= LARGE && payload_len * route.targets.len() > SHARED_BYTES {
+            publication.message(&broker);
         }
         let (mut taken, mut visits) = (0, route.targets.len());
         for target in &route.targets {

@@ -181,7 +181,7 @@ impl Shard {
     /// Whether this turn has done as much as it should: what can wait is for the next.
     #[must_use]
     pub fn is_turn_over(&self) -> bool {
-        self.turn.fan_out.is_over()
+        self.turn.fan_out.is_over() || self.turn.fan_out.has_copied_enough()
     }
 
     /// Whether a publication to `topic` now would reach many.

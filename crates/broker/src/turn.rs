@@ -56,6 +56,8 @@ pub(crate) struct Turn {
     /// Somebody may wait for this turn's end, although it may store nothing: [`Turn::awaitable_stamp`].
     awaitable: bool,
     ready: Vec<Addressed>,
+    /// The same for the next turn.
+    ready_next: Vec<Addressed>,
     outgoing: Vec<Vec<Addressed>>,
     batch: Vec<Op>,
     /// Operations that wait for other workers' turns to end.
@@ -104,6 +106,7 @@ impl Turn {
             number: TurnNumber(1),
             awaitable: false,
             ready: Vec::new(),
+            ready_next: Vec::new(),
             outgoing: (0..workers).map(|_| Vec::new()).collect(),
             batch: Vec::new(),
             deferred: DeferredOps::new(workers),
@@ -145,6 +148,11 @@ impl Turn {
     /// Sends the connection at `at` the event that its session has output.
     pub(crate) fn ready(&mut self, at: Attachment) {
         self.notify(at, BrokerEvent::Ready);
+    }
+
+    /// Sends this worker's connection the event in the next turn: this one has done enough.
+    pub(crate) fn ready_in_next(&mut self, token: Token) {
+        self.ready_next.push((token, BrokerEvent::Ready));
     }
 
     /// Sends an event for a connection, to another worker at the end of the turn.
@@ -350,6 +358,7 @@ impl Turn {
         }
         self.awaitable = false;
         self.fan_out.end_turn();
+        self.ready.append(&mut self.ready_next);
         for (mailbox, events) in self.broker.mailboxes().iter().zip(&mut self.outgoing) {
             mailbox.post(events);
         }

@@ -6,9 +6,10 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Seen, Setup, World, hello};
+use common::{Conn, Seen, Setup, World, hello};
 use fulmar_broker::auth::{AccessControl, JwtVerifier};
 use fulmar_broker::{Limits, RatePolicy, StreamKey};
+use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::packet::{Connect, FilterList, Subscribe, SubscribeOptions};
 use fulmar_mqtt::{Packet, PacketId, Properties, QoS, ReasonCode, Version};
 
@@ -48,6 +49,82 @@ fn a_reader_of_many_streams_that_stops_holds_no_more_than_one_of_a_few() {
     // A client that reads again gets messages again.
     world.publish(publisher, "t/1", &payload, QoS::AtMostOnce, 0);
     assert!(world.read_stream(reader, stream(1)) > 1000);
+}
+
+/// 100 readers that read nothing yet, and another.
+fn large_audience(world: &mut World, qos: QoS) -> (Vec<Conn>, Conn, Conn) {
+    let audience = (0..100).map(|number| {
+        let reader = world.connect(0, &hello(format!("r{number}").leak())).0;
+        world.subscribe(reader, "large", qos);
+        world.seen(reader);
+        world.set_reading(reader, false);
+        reader
+    });
+    let audience = audience.collect();
+    let other = world.connect(0, &hello("other")).0;
+    world.subscribe(other, "small", Q0);
+    world.seen(other);
+    world.set_reading(other, false);
+    (audience, other, world.connect(0, &hello("p")).0)
+}
+
+#[test]
+fn large_messages_for_many_are_sent_over_several_turns_and_small_ones_do_not_wait() {
+    const LENGTH: usize = 500_000;
+    for qos in [Q0, QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        let mut world = world(Limits::default());
+        let (audience, other, publisher) = large_audience(&mut world, qos);
+        world.publish(publisher, "large", &"x".repeat(LENGTH), qos, 1);
+        if qos == QoS::ExactlyOnce {
+            world.ack(publisher, AckKind::Pubrel, 1);
+        }
+        world.publish(publisher, "small", "x", Q0, 0);
+        // All of them can write, in one turn.
+        let mut first: Vec<Vec<u8>> =
+            audience.iter().map(|reader| world.output(*reader).bytes).collect();
+        let served = first.iter().filter(|bytes| !bytes.is_empty()).count();
+        assert!((1..20).contains(&served), "{qos:?}: {served}");
+        assert!(!world.output(other).bytes.is_empty(), "{qos:?}");
+        // The others go on in later turns.
+        for reader in &audience {
+            world.set_reading(*reader, true);
+        }
+        for (reader, first) in audience.iter().zip(&mut first) {
+            first.append(&mut world.bytes(*reader));
+            assert!((LENGTH..LENGTH + 50).contains(&first.len()), "{qos:?}: {}", first.len());
+        }
+    }
+}
+
+#[test]
+fn queues_of_large_messages_are_sent_over_several_turns() {
+    let mut world = world(Limits::default());
+    let (audience, _, publisher) = large_audience(&mut world, QoS::AtLeastOnce);
+    world.publish_with(
+        publisher,
+        "large",
+        &"x".repeat(500_000),
+        QoS::AtLeastOnce,
+        1,
+        true,
+        Properties::NONE,
+    );
+    let late: Vec<_> = (0..100)
+        .map(|number| {
+            let reader = world.connect(0, &hello(format!("late{number}").leak())).0;
+            world.set_reading(reader, false);
+            world.subscribe(reader, "large", Q0);
+            reader
+        })
+        .collect();
+    for waiting in [audience, late] {
+        let served = waiting.iter().map(|reader| world.output(*reader).bytes.len());
+        let served = served.filter(|bytes| *bytes > 400_000).count();
+        assert!((1..20).contains(&served), "{served}");
+        for reader in &waiting {
+            world.set_reading(*reader, true);
+        }
+    }
 }
 
 #[test]

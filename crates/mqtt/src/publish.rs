@@ -61,11 +61,21 @@ impl PublishHead<'_> {
     }
 }
 
-/// Appends everything in a PUBLISH except its payload. The caller must have checked that the packet is not longer
-/// than the protocol allows, which is far above any sensible limit.
+/// Appends everything in a PUBLISH except its payload, for which it makes room. The caller must have checked that the
+/// packet is not longer than the protocol allows, which is far above any sensible limit.
 pub fn encode_header(out: &mut Vec<u8>, version: Version, head: &PublishHead<'_>) {
     let remaining = head.remaining_len(version);
     out.reserve(5 + remaining);
+    put_header(out, version, head, remaining);
+}
+
+/// The same without room for the payload, which goes elsewhere.
+pub fn encode_header_alone(out: &mut Vec<u8>, version: Version, head: &PublishHead<'_>) {
+    put_header(out, version, head, head.remaining_len(version));
+}
+
+#[inline]
+fn put_header(out: &mut Vec<u8>, version: Version, head: &PublishHead<'_>, remaining: usize) {
     let dup = u8::from(head.dup) << 3;
     out.push(0x30 | dup | (head.qos as u8) << 1 | u8::from(head.retain));
     put_variable(out, remaining);

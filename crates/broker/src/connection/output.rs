@@ -164,12 +164,22 @@ fn take_from_session(
         return;
     }
     let Some(index) = state.flows.iter().position(|flow| flow.stream == Some(key)) else { return };
-    if state.flows[index].outbox.is_empty() && state.flows[index].has_more() {
+    let refill = state.flows[index].outbox.is_empty() && state.flows[index].has_more();
+    if (refill || state.flows[index].outbox.has_large()) && shard.turn.fan_out.has_copied_enough() {
+        state.flows[index].ready = true;
+        shard.turn.ready_in_next(at.token);
+        return;
+    }
+    if refill {
         state.refill(session, &mut shard.turn, index);
     }
     let flow = &mut state.flows[index];
+    let copied = refill || flow.outbox.has_large();
     let outbox = flow.outbox.take();
-    output.more = flow.can_refill();
+    if copied {
+        shard.turn.fan_out.copy(outbox.len());
+    }
+    output.more = !flow.outbox.is_empty() || flow.can_refill();
     let waits = flow.waits_for_worker();
     flow.ready = output.more || waits;
     drop(state);
