@@ -215,6 +215,7 @@ class Gateway(unittest.TestCase):
         self.assertTrue(properties["id"].startswith("gw-"))
         self.assertEqual(post("elsewhere"), 404)
         self.assertEqual(post("sensor/%23"), 400)
+        self.assertEqual(post("sensor/probe?qos=2"), 400)
         self.assertEqual(post("sensor/probe", Origin="https://evil.example"), 403)
         self.assertEqual(post("sensor/probe", Authorization="Basic ?"), 400)
 

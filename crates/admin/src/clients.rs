@@ -156,7 +156,7 @@ pub(crate) async fn list(
 
 fn not_connected(client: &str) -> Problem {
     Problem::not_found(format!(
-        "no client {client:?} is connected; GET /clients lists those that are"
+        "no client {client:?} is connected; GET /clients, or fulmar ctl clients list, lists those that are"
     ))
 }
 

@@ -27,6 +27,7 @@ use crate::rate_limiter::RateLimiter;
 use crate::redirect::Redirect;
 use crate::registry::Registry;
 use crate::retained::RetainedStore;
+use crate::send_line::SendBacklog;
 use crate::session::{Session, SessionState};
 use crate::stall::Stall;
 use crate::storage::{Seq, Storage};
@@ -72,6 +73,7 @@ pub struct Broker {
     memory_gauge: Arc<MemoryGauge>,
     mailboxes: Mailboxes,
     back_pressure: Arc<BackPressure>,
+    send_backlog: Arc<SendBacklog>,
     /// How far each worker is with storage.
     handed_over: Box<[HandedOver]>,
     metrics: Metrics,
@@ -122,6 +124,7 @@ impl Broker {
             memory_gauge: Arc::default(),
             registry: Registry::new(last_session_key),
             back_pressure: BackPressure::new(config.internal_sessions, mailboxes.clone()),
+            send_backlog: SendBacklog::new(mailboxes.clone()),
             mailboxes,
             handed_over: (0..workers).map(|_| HandedOver::default()).collect(),
             metrics: Metrics::new(workers),
@@ -385,6 +388,10 @@ impl Broker {
 
     pub(crate) fn mailboxes(&self) -> &Mailboxes {
         &self.mailboxes
+    }
+
+    pub(crate) fn send_backlog(&self) -> &Arc<SendBacklog> {
+        &self.send_backlog
     }
 
     pub(crate) fn back_pressure(&self) -> &Arc<BackPressure> {

@@ -18,8 +18,8 @@ use crate::aliases::Naming;
 use crate::event::BrokerEvent;
 use crate::limits::DropPolicy;
 use crate::mailbox::Attachment;
-use crate::outbox::{ClientLimits, Outbox, is_large};
-use crate::publication::{Parcel, Publication, Terms, count, encode_head, encode_publish};
+use crate::outbox::{ClientLimits, Outbox, is_shared};
+use crate::publication::{Parcel, Publication, Terms, count, encode_publish, encode_start};
 use crate::session::{Block, Flow, FlowExtras, Outgoing, SendState, Session, SessionState};
 use crate::storage::{Delivery, FlowId, Op, Position, Progress};
 use crate::time::Timestamp;
@@ -516,10 +516,10 @@ impl Outgoing {
         let (qos, retain, now) = (self.qos, self.retain, turn.now);
         let parts = self.message.parts();
         let id = Some(packet_id);
-        if is_large(&self.message) {
+        if is_shared(&self.message, client.version, turn.limits().large_message_bytes) {
             let fits = outbox.publish_large(client, &self.message, |out, naming| {
                 let terms = Terms { qos, retain, identifiers: &self.identifiers, naming };
-                encode_head(out, client.version, &parts, terms, id, self.maybe_sent, now);
+                encode_start(out, client.version, &parts, terms, id, self.maybe_sent, now);
             });
             return count(turn, fits);
         }

@@ -8,8 +8,7 @@
 //! order of arrival. A publisher with few receivers, and a client that publishes nothing, therefore waits for at most
 //! one such publication.
 //!
-//! What a receiver is sent of large messages, and from its queue, is copied when its connection asks for it
-//! ([`crate::outbox`]). The turn has a budget for that too, beyond which connections wait for the next turn.
+//! Large messages are not copied with the publication; [`crate::send_line`] bounds that.
 
 use std::collections::VecDeque;
 
@@ -21,11 +20,19 @@ use crate::peer::Token;
 /// measures what a visit costs.
 const VISITS_PER_TURN: usize = 8_192;
 
-/// Bytes per turn that are copied for receivers when they can be sent: a few milliseconds, with writing them.
-const COPIED_PER_TURN: usize = 4 * 1024 * 1024;
+/// Bytes that take about as long to copy as a visit takes.
+const BYTES_PER_VISIT: usize = 512;
 
 /// Visits up to which a publication never waits and is not counted.
 pub(crate) const FEW_VISITS: usize = 64;
+
+/// Bytes up to which the copies of such a publication are not counted either.
+const FEW_BYTES: usize = 512 * 1024;
+
+/// Whether a publication with this number of receivers, and of bytes for all of them, gives way.
+pub(crate) fn is_much(visits: usize, bytes: usize) -> bool {
+    visits > FEW_VISITS || bytes > FEW_BYTES
+}
 
 /// Topics searched for retained messages at once, and in a turn whose budget is used up.
 const RETAINED_VISITS: (usize, usize) = (4_096, 256);
@@ -37,7 +44,6 @@ pub(crate) const WILLS: Token = Token(u64::MAX);
 #[derive(Debug, Default)]
 pub(crate) struct FanOutBudget {
     spent: usize,
-    copied: usize,
     /// Connections with a publication that waits, in the order in which they may continue.
     line: VecDeque<Token>,
     in_line: FxHashSet<Token>,
@@ -47,26 +53,16 @@ pub(crate) struct FanOutBudget {
 }
 
 impl FanOutBudget {
-    /// Counts the visits of a publication.
-    pub(crate) fn spend(&mut self, visits: usize) {
-        if visits > FEW_VISITS {
-            self.spent += visits;
+    /// Counts the visits of a publication, and the bytes for all its receivers.
+    pub(crate) fn spend(&mut self, visits: usize, bytes: usize) {
+        if is_much(visits, bytes) {
+            self.spent += visits + bytes / BYTES_PER_VISIT;
         }
     }
 
     /// Counts topics searched for retained messages.
     pub(crate) fn look(&mut self, topics: usize) {
         self.spent += topics;
-    }
-
-    /// Counts bytes copied for a receiver.
-    pub(crate) fn copy(&mut self, bytes: usize) {
-        self.copied += bytes;
-    }
-
-    /// Whether what is still to be copied waits for the next turn.
-    pub(crate) fn has_copied_enough(&self) -> bool {
-        self.copied >= COPIED_PER_TURN
     }
 
     /// Whether this turn's budget is used up.
@@ -118,7 +114,6 @@ impl FanOutBudget {
     /// The turn is over.
     pub(crate) fn end_turn(&mut self) {
         self.spent = 0;
-        self.copied = 0;
         self.called = false;
         // A connection that was called and has not published yet may do so until the next is called.
         if let Some((_, until)) = &mut self.next {
@@ -140,10 +135,10 @@ mod tests {
         let mut fan_out = FanOutBudget::default();
         let (a, b, c) = (Token(1), Token(2), Token(3));
         for _ in 0..100_000 {
-            fan_out.spend(FEW_VISITS);
+            fan_out.spend(FEW_VISITS, FEW_BYTES);
         }
         assert!(!fan_out.must_wait(a), "what reaches few does not count");
-        fan_out.spend(100_000);
+        fan_out.spend(1, 50 << 20);
         for token in [b, a, b] {
             assert!(fan_out.must_wait(token));
             fan_out.wait(token);
@@ -155,9 +150,9 @@ mod tests {
             assert_eq!(fan_out.call(), Some(token));
             assert_eq!(fan_out.call(), None, "one a turn");
             assert!(!fan_out.must_wait(token) && !fan_out.is_waiting(token));
-            fan_out.spend(VISITS_PER_TURN - 1);
+            fan_out.spend(VISITS_PER_TURN - 1, 0);
             assert!(!fan_out.must_wait(token), "it has a budget of its own");
-            fan_out.spend(VISITS_PER_TURN);
+            fan_out.spend(VISITS_PER_TURN, 0);
             assert!(fan_out.must_wait(token));
             fan_out.end_turn();
         }

@@ -56,6 +56,7 @@ mod registry;
 mod restore;
 mod retained;
 mod route;
+mod send_line;
 mod session;
 mod session_memory;
 mod shard;

@@ -85,6 +85,10 @@ pub struct Limits {
     /// client with many streams that reads none of them costs no more than this, and as much again
     /// in the transport's hands.
     pub max_connection_outbox_bytes: usize,
+    /// From this size in bytes on, a message is copied for a receiver only when it can be sent.
+    pub large_message_bytes: usize,
+    /// Bytes of such messages that all workers together copy per turn: a few milliseconds, with writing them.
+    pub large_bytes_per_turn: usize,
     /// Time a connection has from its first byte to a whole CONNECT, authentication included.
     pub connect_timeout: Duration,
     /// Operations waiting for the disk above which publishers are not read from.
@@ -110,6 +114,13 @@ pub struct Limits {
     pub max_cached_route_bytes: usize,
 }
 
+impl Limits {
+    /// Bytes for all receivers of a large message from which on they are much: an eighth of a turn.
+    pub(crate) fn much_for_all(&self) -> usize {
+        self.large_bytes_per_turn / 8
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Limits {
@@ -132,6 +143,8 @@ impl Default for Limits {
             drop_policy: DropPolicy::default(),
             max_outbox_bytes: 1024 * 1024,
             max_connection_outbox_bytes: 8 * 1024 * 1024,
+            large_message_bytes: 16 * 1024,
+            large_bytes_per_turn: 4 * 1024 * 1024,
             connect_timeout: Duration::from_secs(10),
             max_storage_backlog: 50_000,
             storage_stall_timeout: Duration::from_secs(10),

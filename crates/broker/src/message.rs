@@ -8,7 +8,7 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use fulmar_mqtt::QoS;
+use fulmar_mqtt::{QoS, Version};
 use smallvec::SmallVec;
 
 use crate::memory::Accounts;
@@ -138,6 +138,14 @@ impl Message {
         &self.data[usize::from(self.topic_len) + self.properties_len as usize..]
     }
 
+    /// What follows the topic: the payload, behind the properties if a receiver gets them.
+    pub(crate) fn tail(&self, version: Version) -> &[u8] {
+        match version {
+            Version::V5 => &self.data[usize::from(self.topic_len)..],
+            Version::V311 => self.payload(),
+        }
+    }
+
     /// Quality of service the publisher used.
     #[must_use]
     pub fn qos(&self) -> QoS {
@@ -160,6 +168,11 @@ impl Message {
     #[must_use]
     pub fn publisher(&self) -> u64 {
         self.publisher
+    }
+
+    /// Bytes of topic, properties and payload.
+    pub(crate) fn content_len(&self) -> usize {
+        self.data.len()
     }
 
     /// Bytes this message counts against queue and retained limits.

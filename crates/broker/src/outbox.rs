@@ -2,8 +2,8 @@
 //! in the order in which they were added; if one does not leave, neither do those after it. So an alias is set once
 //! its packet is added.
 //!
-//! The payload of a large message is not copied until the connection takes it: 300 receivers of a message would
-//! otherwise take 300 times its size, at once, although most of them perhaps do not read.
+//! The tail of a large message, which is the same for all receivers, is not copied until the connection takes it:
+//! 300 receivers of a message would otherwise take 300 times its size, at once, although perhaps none of them reads.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,16 +14,17 @@ use crate::aliases::{self, Naming, SentAliases};
 use crate::memory::{Account, Charge, FREE_OUTPUT, MemoryOwner};
 use crate::message::Message;
 
-/// Payload from which on a message is large.
-pub(crate) const LARGE: usize = 16 * 1024;
-
-/// Bytes up to which several large messages are taken at once.
+/// Bytes at which no further large message is taken.
 const TAKEN_BYTES: usize = 64 * 1024;
 
-/// Whether a message's payload is shared by those that it is sent to.
+/// Whether a message's tail is shared by its receivers of this version, if messages from `large` bytes on are large. What
+/// they do not get of it, a long topic or to 3.1.1 properties, must not be kept for them.
 #[inline]
-pub(crate) fn is_large(message: &Message) -> bool {
-    message.payload().len() >= LARGE
+pub(crate) fn is_shared(message: &Message, version: Version, large: usize) -> bool {
+    message.content_len() >= large && {
+        let tail = message.tail(version).len();
+        tail >= large && tail >= message.content_len() / 2
+    }
 }
 
 /// The limits that a client sets with CONNECT.
@@ -39,30 +40,30 @@ pub(crate) struct ClientLimits {
 /// Encoded packets that the connection has not taken yet.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    /// Without the payloads of large messages.
+    /// Without the tails of large messages.
     bytes: Vec<u8>,
     /// None while no large message waits.
-    large: Option<Box<LargePayloads>>,
+    large: Option<Box<LargeTails>>,
     /// None before the first message that could get an alias.
     aliases: Option<Box<SentAliases>>,
     /// Of a receiver that is slow: what is counted for its owner.
     counted: Option<Box<Charge>>,
 }
 
-/// The payloads of large messages.
+/// The tails of large messages.
 #[derive(Debug, Default)]
-struct LargePayloads {
-    /// Each with its place in [`Outbox::bytes`]: in front of this byte.
-    places: VecDeque<(usize, Arc<Message>)>,
-    /// Their length together.
-    len: usize,
+struct LargeTails {
+    /// Each with its place in [`Outbox::bytes`], in front of this byte, and for which version it is.
+    places: VecDeque<(usize, Arc<Message>, Version)>,
+    /// Size of the messages together.
+    bytes: usize,
 }
 
 impl Outbox {
-    /// Bytes that wait, with all payloads.
+    /// Bytes that wait, each large message as though it were its only receiver's.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.bytes.len() + self.large.as_ref().map_or(0, |large| large.len)
+        self.bytes.len() + self.large.as_ref().map_or(0, |large| large.bytes)
     }
 
     #[inline]
@@ -78,28 +79,24 @@ impl Outbox {
 
     /// Packets for their stream: all of them, or the first if large messages are among them.
     #[inline]
-    pub(crate) fn take(&mut self) -> Vec<u8> {
+    pub(crate) fn take(&mut self, buffer: impl FnOnce() -> Vec<u8>) -> Vec<u8> {
         if let Some(large) = self.large.take() {
-            return self.take_large(large);
+            return self.take_large(large, buffer());
         }
         self.counted = None;
         std::mem::take(&mut self.bytes)
     }
 
-    fn take_large(&mut self, mut large: Box<LargePayloads>) -> Vec<u8> {
-        let (mut taken, mut from) = (Vec::new(), 0);
-        while let Some((place, message)) = large.places.front() {
-            let payload = message.payload();
-            let more = place - from + payload.len();
-            if from > 0 && taken.len() + more > TAKEN_BYTES {
-                break;
-            }
-            taken.reserve_exact(more);
-            taken.extend_from_slice(&self.bytes[from..*place]);
-            taken.extend_from_slice(payload);
-            from = *place;
-            large.len -= payload.len();
-            large.places.pop_front();
+    fn take_large(&mut self, mut large: Box<LargeTails>, mut taken: Vec<u8>) -> Vec<u8> {
+        let mut from = 0;
+        while taken.len() < TAKEN_BYTES {
+            let Some((place, message, version)) = large.places.pop_front() else { break };
+            let tail = message.tail(version);
+            taken.reserve_exact(place - from + tail.len());
+            taken.extend_from_slice(&self.bytes[from..place]);
+            taken.extend_from_slice(tail);
+            from = place;
+            large.bytes -= message.size();
         }
         if large.places.is_empty() {
             taken.extend_from_slice(&self.bytes[from..]);
@@ -108,7 +105,7 @@ impl Outbox {
             return taken;
         }
         self.bytes.drain(..from);
-        for (place, _) in &mut large.places {
+        for (place, ..) in &mut large.places {
             *place -= from;
         }
         self.large = Some(large);
@@ -130,7 +127,7 @@ impl Outbox {
         len >= counted + FREE_OUTPUT
     }
 
-    /// Counts what waits, each payload as though it were copied: it will be.
+    /// Counts what waits.
     pub(crate) fn count(&mut self, owner: &Arc<MemoryOwner>) {
         let len = self.len();
         let new = || Box::new(Charge::new(Arc::clone(owner), Account::Output));
@@ -168,24 +165,25 @@ impl Outbox {
         self.add_aliased(start, 0, client, topic, encode)
     }
 
-    /// Appends a PUBLISH of a large message; `encode` appends what is in front of its payload, and may be called twice.
+    /// Appends a PUBLISH of a large message ([`is_shared`]); `encode` appends what is in front of its tail, and may be
+    /// called twice.
     pub(crate) fn publish_large(
         &mut self,
         client: ClientLimits,
         message: &Arc<Message>,
         mut encode: impl FnMut(&mut Vec<u8>, Naming),
     ) -> bool {
-        let (start, payload_len) = (self.bytes.len(), message.payload().len());
+        let (start, tail) = (self.bytes.len(), message.tail(client.version).len());
         let fits = if client.aliases == 0 {
             encode(&mut self.bytes, Naming::Topic);
-            self.keep_if_it_fits(start, payload_len, client)
+            self.keep_if_it_fits(start, tail, client)
         } else {
-            self.add_aliased(start, payload_len, client, message.topic(), encode)
+            self.add_aliased(start, tail, client, message.topic(), encode)
         };
         if fits {
             let large = self.large.get_or_insert_default();
-            large.places.push_back((self.bytes.len(), Arc::clone(message)));
-            large.len += payload_len;
+            large.places.push_back((self.bytes.len(), Arc::clone(message), client.version));
+            large.bytes += message.size();
         }
         fits
     }
@@ -193,7 +191,7 @@ impl Outbox {
     fn add_aliased(
         &mut self,
         start: usize,
-        payload_len: usize,
+        tail: usize,
         client: ClientLimits,
         topic: &str,
         mut encode: impl FnMut(&mut Vec<u8>, Naming),
@@ -203,7 +201,7 @@ impl Outbox {
             naming = self.aliases.get_or_insert_default().choose(topic, client.aliases);
         }
         encode(&mut self.bytes, naming);
-        let fits = self.keep_if_it_fits(start, payload_len, client);
+        let fits = self.keep_if_it_fits(start, tail, client);
         let Naming::Set(alias) = naming else { return fits };
         if fits {
             self.aliases.get_or_insert_default().set(alias, topic);
@@ -211,7 +209,7 @@ impl Outbox {
         }
         // Perhaps it fits without the alias.
         encode(&mut self.bytes, Naming::Topic);
-        self.keep_if_it_fits(start, payload_len, client)
+        self.keep_if_it_fits(start, tail, client)
     }
 
     #[inline]
@@ -222,10 +220,10 @@ impl Outbox {
         self.bytes.len()
     }
 
-    /// `payload_len` is the length of the payload if it is not in [`Outbox::bytes`].
+    /// `tail` is the length of what is not in [`Outbox::bytes`].
     #[inline]
-    fn keep_if_it_fits(&mut self, start: usize, payload_len: usize, client: ClientLimits) -> bool {
-        let fits = self.bytes.len() - start + payload_len <= client.max_packet_bytes as usize;
+    fn keep_if_it_fits(&mut self, start: usize, tail: usize, client: ClientLimits) -> bool {
+        let fits = self.bytes.len() - start + tail <= client.max_packet_bytes as usize;
         if !fits {
             self.bytes.truncate(start);
         }
@@ -242,11 +240,11 @@ mod tests {
     const CLIENT: ClientLimits =
         ClientLimits { version: Version::V5, max_packet_bytes: 60_000, aliases: 0 };
 
-    fn large(byte: u8, len: usize) -> Arc<Message> {
+    fn large(byte: u8, properties: usize, payload: usize) -> Arc<Message> {
         let parts = MessageParts {
             topic: "t",
-            properties: &[],
-            payload: &vec![byte; len],
+            properties: &vec![byte; properties],
+            payload: &vec![byte; payload],
             qos: QoS::AtMostOnce,
             retain: false,
             expires_at: None,
@@ -257,46 +255,63 @@ mod tests {
 
     #[test]
     fn packets_leave_in_order_and_not_all_large_ones_at_once() {
-        let mut outbox = Outbox::default();
-        let mut expected = Vec::new();
-        for number in 0..10_u8 {
-            let len = 20_000 + usize::from(number) * 1_000;
-            let message = large(b'a' + number, len);
-            assert!(outbox.publish_large(CLIENT, &message, |out, _| out.push(number)));
-            assert!(outbox.publish(CLIENT, Vec::new, |out| out.extend_from_slice(&[number, 255])));
-            outbox.bytes().push(254);
-            expected.push(number);
-            expected.extend_from_slice(message.payload());
-            expected.extend_from_slice(&[number, 255, 254]);
-            assert_eq!(outbox.len(), expected.len());
+        for version in [Version::V311, Version::V5] {
+            let (client, mut outbox) = (ClientLimits { version, ..CLIENT }, Outbox::default());
+            let (mut expected, mut held) = (Vec::new(), 0);
+            for number in 0..10_u8 {
+                let message = large(b'a' + number, 50, 20_000 + usize::from(number) * 1_000);
+                let fits = outbox.publish_large(client, &message, |out, _| out.push(number));
+                assert!(fits);
+                assert!(outbox.publish(client, Vec::new, |out| out.push(255)));
+                outbox.bytes().push(254);
+                expected.push(number);
+                expected.extend_from_slice(message.tail(version));
+                expected.extend_from_slice(&[255, 254]);
+                held += message.size() + 3;
+                assert_eq!(outbox.len(), held);
+            }
+            let mut got = Vec::new();
+            while !outbox.is_empty() {
+                assert!(outbox.has_large());
+                let taken = outbox.take(Vec::new);
+                let is_last = outbox.is_empty();
+                assert!(taken.len() >= TAKEN_BYTES || is_last, "{}", taken.len());
+                assert!(taken.len() < TAKEN_BYTES + 30_000, "{}", taken.len());
+                got.extend_from_slice(&taken);
+            }
+            assert_eq!(got, expected);
+            assert!(!outbox.has_large() && outbox.take(Vec::new).is_empty());
         }
-        let mut got = Vec::new();
-        while !outbox.is_empty() {
-            assert!(outbox.has_large());
-            let taken = outbox.take();
-            assert!(taken.len() > LARGE && taken.len() <= TAKEN_BYTES, "{}", taken.len());
-            got.extend_from_slice(&taken);
-            assert_eq!(outbox.len(), expected.len() - got.len());
-        }
-        assert_eq!(got, expected);
-        assert!(!outbox.has_large() && outbox.take().is_empty());
     }
 
     #[test]
     fn what_a_client_does_not_accept_leaves_no_trace() {
         let mut outbox = Outbox::default();
-        assert!(!outbox.publish_large(CLIENT, &large(1, 60_000), |out, _| out.push(9)));
+        assert!(!outbox.publish_large(CLIENT, &large(1, 1, 59_999), |out, _| out.push(9)));
         assert!(outbox.is_empty() && !outbox.has_large());
         // Without the alias it fits.
         let client = ClientLimits { aliases: 1, ..CLIENT };
-        let message = large(1, 59_999);
+        let message = large(1, 1, 59_998);
         for _ in 0..2 {
             let fits = outbox.publish_large(client, &message, |out, naming| {
                 out.push(9);
                 out.extend((naming != Naming::Topic).then_some(1));
             });
             assert!(fits);
-            assert_eq!(outbox.take().len(), 60_000);
+            assert_eq!(outbox.take(Vec::new).len(), 60_000);
+        }
+    }
+
+    #[test]
+    fn nothing_is_kept_for_a_receiver_that_does_not_get_it() {
+        let (small, properties, payload) =
+            (large(1, 10, 10_000), large(1, 40_000, 18_000), large(1, 100, 18_000));
+        for (version, shared) in
+            [(Version::V5, [false, true, true]), (Version::V311, [false, false, true])]
+        {
+            let messages = [&small, &properties, &payload];
+            let found = messages.map(|message| is_shared(message, version, 16_384));
+            assert_eq!(found, shared, "{version:?}");
         }
     }
 }

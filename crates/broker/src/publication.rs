@@ -7,13 +7,13 @@
 
 use std::sync::Arc;
 
-use fulmar_mqtt::publish::{PublishHead, encode_header, encode_header_alone};
+use fulmar_mqtt::publish::{PublishHead, encode_header, encode_header_start};
 use fulmar_mqtt::{PacketId, QoS, Version};
 
 use crate::aliases::Naming;
 use crate::broker::Broker;
 use crate::message::{Message, MessageParts};
-use crate::outbox::{ClientLimits, Outbox, is_large};
+use crate::outbox::{ClientLimits, Outbox, is_shared};
 use crate::time::Timestamp;
 use crate::turn::Turn;
 
@@ -57,6 +57,8 @@ pub(crate) struct Publication<'a> {
     parcel: &'a mut Parcel,
     /// The tree's generation as of which its receivers were found.
     pub(crate) found_in: u64,
+    /// Bytes for its receivers so far, copied or still to be.
+    pub(crate) bytes: usize,
 }
 
 impl<'a> Publication<'a> {
@@ -64,7 +66,7 @@ impl<'a> Publication<'a> {
         for template in &mut parcel.templates {
             template.receivers = Receivers::None;
         }
-        Publication { parts, message: None, parcel, found_in: u64::MAX }
+        Publication { parts, message: None, parcel, found_in: u64::MAX, bytes: 0 }
     }
 
     /// One that already has its shared form.
@@ -109,10 +111,14 @@ impl<'a> Publication<'a> {
         packet_id: Option<PacketId>,
     ) -> bool {
         let (version, now) = (client.version, turn.now);
-        if let Some(message) = self.message.as_ref().filter(|message| is_large(message)) {
+        self.bytes += self.size();
+        let large = turn.limits().large_message_bytes;
+        if let Some(message) = &self.message
+            && is_shared(message, version, large)
+        {
             let fits = outbox.publish_large(client, message, |out, naming| {
                 let terms = Terms { naming, ..terms };
-                encode_head(out, version, &message.parts(), terms, packet_id, false, now);
+                encode_start(out, version, &message.parts(), terms, packet_id, false, now);
             });
             return count(turn, fits);
         }
@@ -208,8 +214,8 @@ pub(crate) fn encode_publish(
     out.extend_from_slice(parts.payload);
 }
 
-/// Appends everything of it but the payload.
-pub(crate) fn encode_head(
+/// Appends what is in front of [`Message::tail`] in such a packet.
+pub(crate) fn encode_start(
     out: &mut Vec<u8>,
     version: Version,
     parts: &MessageParts<'_>,
@@ -218,7 +224,7 @@ pub(crate) fn encode_head(
     dup: bool,
     now: Timestamp,
 ) {
-    encode_header_alone(out, version, &head(parts, terms, packet_id, dup, now));
+    encode_header_start(out, version, &head(parts, terms, packet_id, dup, now));
 }
 
 #[inline]

@@ -7,7 +7,6 @@ use fulmar_mqtt::QoS;
 use crate::aliases::Naming;
 use crate::memory::MemoryOwner;
 use crate::message::MessageParts;
-use crate::outbox::LARGE;
 use crate::publication::{Publication, Terms};
 use crate::retained::RetainedFull;
 use crate::route::Target;
@@ -15,10 +14,6 @@ use crate::session::Session;
 use crate::shard::Shard;
 use crate::tree::SharedGroup;
 use crate::turn::Turn;
-
-/// Bytes that all copies of a large QoS 0 message may have together; more are not made at once, but when the receivers'
-/// connections take them. (At other levels of service somebody has to remember it anyway.)
-const SHARED_BYTES: usize = 512 * 1024;
 
 impl Shard {
     /// Publishes: sets or clears the retained message if asked to, and delivers to everybody the
@@ -57,11 +52,15 @@ impl Shard {
                 return Err(full);
             }
         }
-        let payload_len = publication.parts().payload.len();
-        if payload_len >= LARGE && payload_len * route.targets.len() > SHARED_BYTES {
+        let (size, targets) = (publication.size(), route.targets.len());
+        if size >= broker.limits().large_message_bytes
+            && targets > 1
+            && size.saturating_mul(targets) > broker.limits().much_for_all()
+        {
+            // At QoS 0 nobody has to remember it, but its copies are not to be made at once.
             publication.message(&broker);
         }
-        let (mut taken, mut visits) = (0, route.targets.len());
+        let (mut taken, mut visits) = (0, targets);
         for target in &route.targets {
             self.test_hook.run();
             taken += usize::from(self.turn.hand_over(&mut publication, target));
@@ -72,7 +71,7 @@ impl Shard {
             taken += usize::from(took);
             visits += tried;
         }
-        self.turn.fan_out.spend(visits);
+        self.turn.fan_out.spend(visits, publication.bytes);
         if self.turn.is_traced() {
             self.turn.trace_routed(publication.kept(), taken);
         }

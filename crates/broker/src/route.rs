@@ -140,7 +140,7 @@ impl RouteCache {
             matches.plain.retain(|to| broker.may_receive(&to.session, topic));
         }
         let found = matches.plain.len() + matches.shared.len();
-        fan_out.spend(found + matches.nodes);
+        fan_out.spend(found + matches.nodes, 0);
         let route = Arc::new(Route::new(generation, guarded, matches));
         if let Some(old) = self.routes.remove(topic) {
             self.bytes -= old.bytes(topic);

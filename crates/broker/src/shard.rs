@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::access;
 use crate::auth::OpenTopics;
 use crate::broker::Broker;
-use crate::fan_out::{FEW_VISITS, WILLS};
+use crate::fan_out::{WILLS, is_much};
 use crate::log_limiter::LogLimiter;
 use crate::memory::{Account, MemoryShare};
 use crate::metrics::ShardMetrics;
@@ -181,20 +181,26 @@ impl Shard {
     /// Whether this turn has done as much as it should: what can wait is for the next.
     #[must_use]
     pub fn is_turn_over(&self) -> bool {
-        self.turn.fan_out.is_over() || self.turn.fan_out.has_copied_enough()
+        self.turn.fan_out.is_over() || self.turn.sends.is_over()
     }
 
-    /// Whether a publication to `topic` now would reach many.
-    pub(crate) fn reaches_many(&mut self, topic: &str) -> bool {
+    /// Whether a publication of this size in bytes to `topic` now would be one of those that give way to others.
+    pub(crate) fn reaches_many(&mut self, topic: &str, bytes: usize) -> bool {
+        let receivers = self.receivers(topic);
+        is_much(receivers, receivers.saturating_mul(bytes))
+    }
+
+    /// How many receivers a publication to `topic` now would have.
+    pub(crate) fn receivers(&mut self, topic: &str) -> usize {
         let broker = Arc::clone(&self.turn.broker);
         let route = self.routes.find(&broker, topic, &mut self.turn.fan_out);
         let members = route.shared.iter().map(|group| group.len());
-        route.targets.len() + members.sum::<usize>() > FEW_VISITS
+        route.targets.len() + members.sum::<usize>()
     }
 
     /// Whether a will that is due has to wait for a later turn.
     pub(crate) fn will_waits(&mut self, will: &Will) -> bool {
-        self.turn.fan_out.must_wait(WILLS) && self.reaches_many(&will.topic)
+        self.turn.fan_out.must_wait(WILLS) && self.reaches_many(&will.topic, will.bytes())
     }
 
     /// Whether a will that is due has to wait because an internal session that is behind would get it.

@@ -16,6 +16,7 @@ use crate::mailbox::{Addressed, Attachment};
 use crate::memory::MemoryOwner;
 use crate::metrics::ShardMetrics;
 use crate::peer::Token;
+use crate::send_line::SendLine;
 use crate::session::Session;
 use crate::storage::{FlowId, Op, Position, Seq};
 use crate::time::Timestamp;
@@ -56,8 +57,6 @@ pub(crate) struct Turn {
     /// Somebody may wait for this turn's end, although it may store nothing: [`Turn::awaitable_stamp`].
     awaitable: bool,
     ready: Vec<Addressed>,
-    /// The same for the next turn.
-    ready_next: Vec<Addressed>,
     outgoing: Vec<Vec<Addressed>>,
     batch: Vec<Op>,
     /// Operations that wait for other workers' turns to end.
@@ -85,6 +84,8 @@ pub(crate) struct Turn {
     delayed_since: u64,
     /// What publications may cost the turn, and which connections wait for a later one.
     pub(crate) fan_out: FanOutBudget,
+    /// Which connections send large messages in this turn.
+    pub(crate) sends: SendLine,
     /// For subscriptions over an owner's quota.
     pub(crate) quota_full: LogLimiter,
     /// For what finds no room in [`crate::memory`].
@@ -99,6 +100,8 @@ pub(crate) struct Turn {
 
 impl Turn {
     pub(crate) fn new(broker: Arc<Broker>, index: usize, workers: usize, now: Timestamp) -> Turn {
+        let per_turn = broker.limits().large_bytes_per_turn;
+        let sends = SendLine::new(Arc::clone(broker.send_backlog()), per_turn, workers);
         Turn {
             broker,
             index,
@@ -106,7 +109,6 @@ impl Turn {
             number: TurnNumber(1),
             awaitable: false,
             ready: Vec::new(),
-            ready_next: Vec::new(),
             outgoing: (0..workers).map(|_| Vec::new()).collect(),
             batch: Vec::new(),
             deferred: DeferredOps::new(workers),
@@ -124,6 +126,7 @@ impl Turn {
             delayed: FxHashSet::default(),
             delayed_since: 0,
             fan_out: FanOutBudget::default(),
+            sends,
             quota_full: LogLimiter::default(),
             memory_full: LogLimiter::default(),
             memory_refused: false,
@@ -148,11 +151,6 @@ impl Turn {
     /// Sends the connection at `at` the event that its session has output.
     pub(crate) fn ready(&mut self, at: Attachment) {
         self.notify(at, BrokerEvent::Ready);
-    }
-
-    /// Sends this worker's connection the event in the next turn: this one has done enough.
-    pub(crate) fn ready_in_next(&mut self, token: Token) {
-        self.ready_next.push((token, BrokerEvent::Ready));
     }
 
     /// Sends an event for a connection, to another worker at the end of the turn.
@@ -358,7 +356,7 @@ impl Turn {
         }
         self.awaitable = false;
         self.fan_out.end_turn();
-        self.ready.append(&mut self.ready_next);
+        self.sends.end_turn();
         for (mailbox, events) in self.broker.mailboxes().iter().zip(&mut self.outgoing) {
             mailbox.post(events);
         }
@@ -398,6 +396,7 @@ impl Turn {
     pub(crate) fn forget(&mut self, token: Token) {
         self.held.remove(&token);
         self.delayed.remove(&token);
+        self.sends.forget(token);
     }
 
     /// Whether a connection waits because an internal session is behind.
@@ -425,6 +424,7 @@ impl Turn {
         if self.may_release_delayed() {
             self.ready.extend(self.delayed.drain().map(ready));
         }
+        self.sends.call(|token| self.ready.push(ready(token)));
     }
 
     /// Whether something that waits may continue: for storage, or because an internal session is no longer behind.
@@ -434,6 +434,7 @@ impl Turn {
         front.is_some_and(|batch| is_durable(batch.seq))
             || self.may_release_held()
             || self.may_release_delayed()
+            || self.sends.may_release()
     }
 
     /// Finds how far storage is.
@@ -462,7 +463,10 @@ impl Turn {
 
     /// Whether there is work for the next turn.
     pub(crate) fn has_work(&self) -> bool {
-        !self.ready.is_empty() || self.waits_for_workers() || self.fan_out.has_line()
+        !self.ready.is_empty()
+            || self.waits_for_workers()
+            || self.fan_out.has_line()
+            || self.sends.has_line()
     }
 
     /// Sends an event to a connection of this worker.

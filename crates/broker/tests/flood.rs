@@ -10,7 +10,7 @@ use common::{Conn, Seen, Setup, World, hello};
 use fulmar_broker::auth::{AccessControl, JwtVerifier};
 use fulmar_broker::{Limits, RatePolicy, StreamKey};
 use fulmar_mqtt::ack::AckKind;
-use fulmar_mqtt::packet::{Connect, FilterList, Subscribe, SubscribeOptions};
+use fulmar_mqtt::packet::{Connect, FilterList, Publish, Subscribe, SubscribeOptions};
 use fulmar_mqtt::{Packet, PacketId, Properties, QoS, ReasonCode, Version};
 
 const Q0: QoS = QoS::AtMostOnce;
@@ -92,6 +92,46 @@ fn large_messages_for_many_are_sent_over_several_turns_and_small_ones_do_not_wai
         for (reader, first) in audience.iter().zip(&mut first) {
             first.append(&mut world.bytes(*reader));
             assert!((LENGTH..LENGTH + 50).contains(&first.len()), "{qos:?}: {}", first.len());
+        }
+    }
+}
+
+#[test]
+fn receivers_that_read_lose_nothing_however_fast_large_messages_are_published() {
+    const EACH: u16 = 40;
+    for qos in [Q0, QoS::AtLeastOnce] {
+        let limits = Limits {
+            max_outbox_bytes: 50_000,
+            max_queued_messages: 5,
+            large_message_bytes: 4_000,
+            large_bytes_per_turn: 64 * 1024,
+            ..Limits::default()
+        };
+        let mut world = world(limits);
+        let (audience, _, publisher) = large_audience(&mut world, qos);
+        for reader in &audience {
+            world.set_reading(*reader, true);
+        }
+        let mut flood = Vec::new();
+        for number in 1..=EACH {
+            let packet_id = PacketId::new(number).filter(|_| qos > Q0);
+            let payload = format!("{number:06000}");
+            let publish = Publish {
+                dup: false,
+                qos,
+                retain: false,
+                topic: "large",
+                packet_id,
+                properties: Properties::NONE,
+                payload: payload.as_bytes(),
+            };
+            Packet::Publish(publish).encode(Version::V5, &mut flood);
+        }
+        world.send_bytes(publisher, &flood);
+        for reader in &audience {
+            let got = world.texts(*reader);
+            let got = got.iter().map(|text| text["large ".len()..].trim_start_matches('0'));
+            assert!(got.eq((1..=EACH).map(|number| number.to_string())), "{qos:?}");
         }
     }
 }

@@ -67,10 +67,13 @@ pub fn encode_header(out: &mut Vec<u8>, version: Version, head: &PublishHead<'_>
     let remaining = head.remaining_len(version);
     out.reserve(5 + remaining);
     put_header(out, version, head, remaining);
+    if version == Version::V5 {
+        out.extend_from_slice(head.raw_properties);
+    }
 }
 
-/// The same without room for the payload, which goes elsewhere.
-pub fn encode_header_alone(out: &mut Vec<u8>, version: Version, head: &PublishHead<'_>) {
+/// Appends what is in front of the further properties (3.1.1: of the payload) in a PUBLISH whose rest goes elsewhere.
+pub fn encode_header_start(out: &mut Vec<u8>, version: Version, head: &PublishHead<'_>) {
     put_header(out, version, head, head.remaining_len(version));
 }
 
@@ -99,5 +102,4 @@ fn put_header(out: &mut Vec<u8>, version: Version, head: &PublishHead<'_>, remai
         out.push(0x0B);
         put_variable(out, *id as usize);
     }
-    out.extend_from_slice(head.raw_properties);
 }

@@ -136,6 +136,9 @@ impl<'a> Scene<'a> {
         if let Some((most, policy)) = setup.queue {
             (limits.max_queued_messages, limits.drop_policy) = (most, policy);
         }
+        if let Some(bytes) = setup.large {
+            (limits.large_message_bytes, limits.large_bytes_per_turn) = (1, bytes);
+        }
         if let Some(stalls) = setup.stalls {
             limits.storage_stall_timeout = Duration::from_secs(stalls.timeout_s);
             limits.max_storage_backlog = stalls.backlog;

@@ -103,6 +103,9 @@ pub struct Setup {
     pub max_in_flight: u16,
     /// The limit of a session's queue if it is small, and which messages are dropped beyond it.
     pub queue: Option<(usize, DropPolicy)>,
+    /// If all messages are large ([`fulmar_broker::Limits::large_message_bytes`]), how many bytes of them are copied per
+    /// turn.
+    pub large: Option<usize>,
     /// When storage counts as stalled, if ever.
     pub stalls: Option<Stalls>,
     /// The client of an internal session, if there is one: the program itself, which reads and does not publish.
@@ -394,6 +397,7 @@ impl Setup {
                 let policies = [DropPolicy::Oldest, DropPolicy::Newest, DropPolicy::Disconnect];
                 ([1, 2, 5][rng.usize(..3)], policies[rng.usize(..3)])
             }),
+            large: (rng.u8(..4) == 0).then(|| [1, 40, 400][rng.usize(..3)]),
             stalls: None,
             internal: None,
         }

@@ -37,7 +37,10 @@ impl Script for Schedule {
             "{} workers, at most {} in flight, a queue of {:?}",
             setup.workers, setup.max_in_flight, setup.queue
         );
-        let troubles = format!("{:?}, internal session: {:?}", setup.stalls, setup.internal);
+        let troubles = format!(
+            "large messages: {:?}, {:?}, internal session: {:?}",
+            setup.large, setup.stalls, setup.internal
+        );
         let clients = setup.natures.iter().enumerate();
         let clients = clients.map(|(index, nature)| format!("client {index}: {nature:?}"));
         [world, troubles].into_iter().chain(clients).collect()

@@ -46,8 +46,12 @@ pub fn connection(data: &[u8]) {
 
 fn play(mut script: Script<'_>) {
     let policies = [DropPolicy::Newest, DropPolicy::Oldest, DropPolicy::Disconnect];
-    let policy = policies[usize::from(script.byte() % 3)];
-    let mut rig = Rig::new(limits(policy));
+    let setup = script.byte();
+    let mut limits = limits(policies[usize::from(setup % 3)]);
+    if setup >= 128 {
+        (limits.large_message_bytes, limits.large_bytes_per_turn) = (4, 64);
+    }
+    let mut rig = Rig::new(limits);
     let witness = Witness::new(&mut rig);
     let mut scene =
         Scene { rig, witness, hostile: Vec::new(), said: Vec::new(), used_ids: 0, returns: 0 };

@@ -276,7 +276,7 @@ impl Connection {
                 .broker()
                 .registry()
                 .will_of(client_id)
-                .is_some_and(|will| shard.reaches_many(&will.topic))
+                .is_some_and(|will| shard.reaches_many(&will.topic, will.bytes()))
     }
 
     /// Continues a client that had to wait, if its turn has come.

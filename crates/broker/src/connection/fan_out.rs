@@ -1,38 +1,52 @@
-//! Delays publications with many receivers while the worker has others to serve ([`crate::fan_out`]). The packet is
+//! Delays publications with many receivers while the worker has others to serve ([`crate::fan_out`]), and those of large
+//! messages while earlier ones are still to be sent ([`crate::send_line`]). The packet is
 //! left unread, so that order, acknowledgements and storage are as if it had arrived later.
 
 use fulmar_mqtt::codec::{Frame, decode};
 use fulmar_mqtt::{Packet, Property};
 
 use super::{Connection, State};
+use crate::fan_out::is_much;
 use crate::shard::Shard;
 
 /// PUBLISH (section 2.1.2).
 const PUBLISH: u8 = 3;
 
 impl Connection {
-    /// Whether this packet has to wait for a later turn. Its connection then gets an event when it may continue.
+    /// Whether this packet has to wait for a later turn, or for receivers of earlier ones. Its connection then gets an event
+    /// when it may continue.
     pub(super) fn waits_for_fan_out(
         &self,
         shard: &mut Shard,
         stream_index: usize,
         frame: &Frame<'_>,
     ) -> bool {
-        let waits = frame.packet_type() == PUBLISH
-            && matches!(self.state, State::Connected(_))
-            && shard.turn.fan_out.must_wait(self.at.token)
-            && self.reaches_many(shard, stream_index, frame);
-        if waits {
-            shard.turn.fan_out.wait(self.at.token);
+        if frame.packet_type() != PUBLISH || !matches!(self.state, State::Connected(_)) {
+            return false;
         }
-        waits
+        let token = self.at.token;
+        let gives_way = shard.turn.fan_out.must_wait(token);
+        let is_large = frame.len >= shard.turn.limits().large_message_bytes;
+        let may_be_delayed = is_large && shard.turn.sends.may_delay();
+        if !gives_way && !may_be_delayed {
+            return false;
+        }
+        let receivers = self.receivers(shard, stream_index, frame);
+        let bytes = receivers.saturating_mul(frame.len);
+        if gives_way && is_much(receivers, bytes) {
+            shard.turn.fan_out.wait(token);
+            return true;
+        }
+        may_be_delayed
+            && bytes > shard.turn.limits().much_for_all()
+            && shard.turn.sends.must_wait(token)
     }
 
-    fn reaches_many(&self, shard: &mut Shard, stream_index: usize, frame: &Frame<'_>) -> bool {
+    fn receivers(&self, shard: &mut Shard, stream_index: usize, frame: &Frame<'_>) -> usize {
         // What is wrong with a packet is found where it is handled.
-        let Ok(Packet::Publish(publish)) = decode(frame, self.version) else { return false };
+        let Ok(Packet::Publish(publish)) = decode(frame, self.version) else { return 0 };
         if !publish.topic.is_empty() {
-            return shard.reaches_many(publish.topic);
+            return shard.receivers(publish.topic);
         }
         let alias = publish.properties.iter().find_map(|property| match property {
             Property::TopicAlias(alias) => Some(alias),
@@ -40,6 +54,6 @@ impl Connection {
         });
         let table = self.streams[stream_index].aliases.as_ref();
         let topic = table.zip(alias).and_then(|(table, alias)| table.get(alias));
-        topic.is_some_and(|topic| shard.reaches_many(topic))
+        topic.map_or(0, |topic| shard.receivers(topic))
     }
 }

@@ -483,6 +483,7 @@ impl Connection {
                 // Nothing is read from the client while it waits.
                 let token = self.at.token;
                 let unheard = shard.turn.fan_out.is_waiting(token)
+                    || shard.turn.sends.is_waiting(token)
                     || shard.turn.is_delayed(token)
                     || shard.turn.is_held(token);
                 let silent_at = if unheard { self.gone_by() } else { self.silent_at() };

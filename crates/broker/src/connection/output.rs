@@ -164,20 +164,18 @@ fn take_from_session(
         return;
     }
     let Some(index) = state.flows.iter().position(|flow| flow.stream == Some(key)) else { return };
-    let refill = state.flows[index].outbox.is_empty() && state.flows[index].has_more();
-    if (refill || state.flows[index].outbox.has_large()) && shard.turn.fan_out.has_copied_enough() {
-        state.flows[index].ready = true;
-        shard.turn.ready_in_next(at.token);
-        return;
-    }
-    if refill {
+    if state.flows[index].outbox.is_empty() && state.flows[index].has_more() {
         state.refill(session, &mut shard.turn, index);
     }
     let flow = &mut state.flows[index];
-    let copied = refill || flow.outbox.has_large();
-    let outbox = flow.outbox.take();
-    if copied {
-        shard.turn.fan_out.copy(outbox.len());
+    let is_large = flow.outbox.has_large();
+    if is_large && !shard.turn.sends.may_send(at.token) {
+        flow.ready = true;
+        return;
+    }
+    let outbox = flow.outbox.take(|| shard.turn.buffer());
+    if is_large {
+        shard.turn.sends.copy(outbox.len());
     }
     output.more = !flow.outbox.is_empty() || flow.can_refill();
     let waits = flow.waits_for_worker();

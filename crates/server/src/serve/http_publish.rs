@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{ConnectInfo, Path, Query, State};
 use axum::http::{Extensions, HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
@@ -43,7 +44,12 @@ pub(super) struct HttpPublisher {
     max_bytes: usize,
 }
 
+/// What to answer other parameters: a client that asks for QoS 2 must not be left to suppose that it has it.
+const PARAMETERS: &str =
+    "the only parameter is retain, true or false; the message is published at QoS 1\n";
+
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Wish {
     #[serde(default)]
     retain: bool,
@@ -73,7 +79,7 @@ async fn publish(
     State(publisher): State<HttpPublisher>,
     extensions: Extensions,
     Path(topic): Path<String>,
-    Query(wish): Query<Wish>,
+    wish: Result<Query<Wish>, QueryRejection>,
     headers: HeaderMap,
     body: Body,
 ) -> Response {
@@ -83,6 +89,9 @@ async fn publish(
     if let Err(error) = check_name(&topic) {
         return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response();
     }
+    let Ok(Query(wish)) = wish else {
+        return (StatusCode::BAD_REQUEST, PARAMETERS).into_response();
+    };
     let Some(credentials) = Credentials::of(&headers) else {
         return (StatusCode::BAD_REQUEST, "Authorization is Basic or Bearer\n").into_response();
     };

@@ -453,7 +453,8 @@ impl Ledger {
         for (filter, (_, own)) in &mut reader.asked {
             if all || *own == lane || *own == Lane::Gone || unanswered.contains(filter) {
                 reader.certain.remove(filter);
-                *own = Lane::Gone;
+                // Another lane's, whose SUBSCRIBE is still to be answered, stays there; and a later one may be overtaken.
+                reader.moved_from.insert(std::mem::replace(own, Lane::Gone));
                 if is_shared(*filter) {
                     self.weak.insert(*filter);
                 }
