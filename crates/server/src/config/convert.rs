@@ -68,7 +68,13 @@ impl LimitsConfig {
 impl LimitsConfig {
     /// Bounds of the broker.
     pub(crate) fn broker(&self, storage: &Storage, parts: Parts, workers: usize) -> Limits {
-        let Limits { max_cached_routes, max_cached_route_bytes, .. } = Limits::default();
+        let Limits {
+            max_cached_routes,
+            max_cached_route_bytes,
+            large_message_bytes,
+            large_bytes_per_turn,
+            ..
+        } = Limits::default();
         // Without `..`, here and below: a new field does not compile until it has its key or stands in the line above.
         Limits {
             max_packet_bytes: self.max_packet_bytes,
@@ -96,6 +102,8 @@ impl LimitsConfig {
             max_publish_bytes_per_s: self.max_publish_bytes_per_s,
             rate_policy: self.rate_policy,
             max_connects_per_s_per_address: self.max_connects_per_s_per_address,
+            large_message_bytes,
+            large_bytes_per_turn,
             connect_timeout: seconds(self.connect_timeout_s),
             memory: parts.broker,
             max_cached_routes,
