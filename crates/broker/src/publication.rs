@@ -112,9 +112,8 @@ impl<'a> Publication<'a> {
     ) -> bool {
         let (version, now) = (client.version, turn.now);
         self.bytes += self.size();
-        let large = turn.limits().large_message_bytes;
         if let Some(message) = &self.message
-            && is_shared(message, version, large)
+            && is_shared(message, version, turn.limits().large_message_bytes)
         {
             let fits = outbox.publish_large(client, message, |out, naming| {
                 let terms = Terms { naming, ..terms };

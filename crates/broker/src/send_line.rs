@@ -109,7 +109,14 @@ impl SendLine {
     }
 
     /// Takes the connections that may send now from the line.
-    pub(crate) fn call(&mut self, mut each: impl FnMut(Token)) {
+    #[inline]
+    pub(crate) fn call(&mut self, each: impl FnMut(Token)) {
+        if !self.line.is_empty() || !self.publishers.is_empty() {
+            self.call_some(each);
+        }
+    }
+
+    fn call_some(&mut self, mut each: impl FnMut(Token)) {
         let mut served = 0;
         while !self.is_over() && served < CALLED {
             let Some(token) = self.line.pop_front() else { break };
@@ -185,8 +192,10 @@ impl SendLine {
     /// The turn is over.
     pub(crate) fn end_turn(&mut self) {
         self.copied = 0;
-        self.called.swap(0, 1);
-        self.called[0].clear();
+        if self.called.iter().any(|called| !called.is_empty()) {
+            self.called.swap(0, 1);
+            self.called[0].clear();
+        }
         if self.line.is_empty() && self.line.capacity() > 64 {
             // Frees the memory after many connections were in line.
             (self.line, self.in_line) = Default::default();
