@@ -23,6 +23,7 @@ from broker import binary, eventually
 from cluster_nodes import Node, logs, wait_serving
 from nats_accounts import Accounts
 from nats_servers import Servers
+from slow_link import SlowLink
 
 
 class Base(unittest.TestCase):
@@ -266,6 +267,31 @@ class Log(Base):
         self.assertEqual((third.stop(), other.stop()), (0, 0))
         wait_serving([away])
         self.retained(away, ["before", *topics])
+
+    def test_a_node_that_stores_a_snapshot_gives_it_up_when_it_is_needed(self):
+        servers = self.servers()
+        first, = self.cluster(servers, "first")
+        # A snapshot of all takes more than half a minute.
+        link = SlowLink(servers.ports[0], 500_000)
+        self.addCleanup(link.close)
+        slow = f"nats://127.0.0.1:{link.port}"
+        behind = types.SimpleNamespace(addresses=lambda: [slow], monitoring=servers.monitoring)
+        topics = [f"kept/{number}" for number in range(200)]
+        self.publish_all(first, topics, 100_000)
+        uploaded = lambda: servers.request("$JS.API.STREAM.INFO.OBJ_FULMAR_SNAPSHOTS", {})["state"]["messages"]
+        before = uploaded()
+        with mock.patch.dict(os.environ, FULMAR_TEST_SNAPSHOT_AFTER_BYTES="200000"):
+            second = self.node(behind, "second").start()
+        self.eventually("part of a snapshot", second, lambda: uploaded() > before + 2)
+        first.kill()
+        # The lease ends after four seconds; no other node stands by.
+        wait_serving([second], patience_s=15)
+        text = second.log.read_text()
+        self.assertIn("snapshot given up: this node takes over", text)
+        self.assertNotIn("snapshot stored", text)
+        self.assertFalse((second.data / "data" / "cluster-tmp").exists())
+        self.assertLess(uploaded(), before + 100)
+        self.retained(second, topics)
 
     def record(self, servers, number):
         answer = servers.request("$JS.API.STREAM.MSG.GET.FULMAR_LOG", {"seq": number})

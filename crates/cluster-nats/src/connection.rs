@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::error::Error;
+use crate::give_up::GiveUp;
 use crate::log::MAX_MESSAGE_BYTES;
 use crate::settings::{MIN_SERVER, Settings, is_new_enough};
 
@@ -126,6 +127,23 @@ impl Connection {
     ) -> Result<T, Error> {
         let limited = async { timeout(limit, future).await };
         self.0.handle.block_on(limited).map_err(|_| Error::TimedOut { what, limit })?
+    }
+
+    /// As [`Connection::wait`], and no longer than until it is given up, whether NATS answers or not.
+    pub(crate) fn wait_or_give_up<T>(
+        &self,
+        what: &'static str,
+        limit: Duration,
+        give_up: &GiveUp,
+        future: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        self.wait(what, limit, async {
+            tokio::select! {
+                biased;
+                () = give_up.given_up() => Err(Error::GivenUp { what }),
+                result = future => result,
+            }
+        })
     }
 
     /// A change was accepted or refused, or has no answer. A server without the others answers nothing, and its clients

@@ -121,6 +121,12 @@ pub enum Error {
     /// A snapshot's contents are not what was stored.
     #[error("snapshot {0} is damaged: its checksum is wrong")]
     Damaged(String),
+    /// The caller has ended it early.
+    #[error("{what} was given up")]
+    GivenUp {
+        /// What it was.
+        what: &'static str,
+    },
     /// A file on this machine.
     #[error("{0}: {1}")]
     File(String, std::io::Error),

@@ -16,16 +16,20 @@
 mod connection;
 mod control;
 mod error;
+mod give_up;
 mod log;
 mod settings;
 mod snapshots;
+mod sweep;
 
 pub use connection::Connection;
 pub use control::{Control, Entry};
 pub use error::{AppendError, Error};
+pub use give_up::GiveUp;
 pub use log::{Creation, LogState, LogStream, MAX_RECORD_BYTES, Record};
 pub use settings::{MIN_SERVER, Settings};
 pub use snapshots::{Snapshot, Snapshots};
+pub use sweep::LEFT_OVER;
 
 /// Replicas of everything in a cluster that survives the loss of a server.
 pub const REPLICAS: usize = 3;

@@ -19,8 +19,9 @@ use tokio::io::AsyncReadExt as _;
 
 use crate::connection::{Connection, REQUEST};
 use crate::error::Error;
+use crate::give_up::GiveUp;
 
-const BUCKET: &str = "FULMAR_SNAPSHOTS";
+pub(crate) const BUCKET: &str = "FULMAR_SNAPSHOTS";
 /// A whole snapshot, up or down.
 const TRANSFER: Duration = Duration::from_secs(600);
 const CHUNK: usize = 128 << 10;
@@ -51,7 +52,7 @@ impl Snapshot {
 /// The snapshots of a cluster.
 #[derive(Clone)]
 pub struct Snapshots {
-    connection: Connection,
+    pub(crate) connection: Connection,
     store: ObjectStore,
 }
 
@@ -88,19 +89,21 @@ impl Snapshots {
     /// Stores a file as the snapshot up to record `number`.
     ///
     /// # Errors
-    /// The file cannot be read, or JetStream's.
+    /// The file cannot be read, or JetStream's; or [`Error::GivenUp`]. What NATS has by then remains until a
+    /// [`Snapshots::sweep`]; if all of it was there, the snapshot may be stored although NATS has not answered yet.
     pub fn put(
         &self,
         number: u64,
         file: &Path,
         mut notes: HashMap<String, String>,
+        give_up: &GiveUp,
     ) -> Result<Snapshot, Error> {
         let what = "storing a snapshot";
         let shown = file.display().to_string();
         let failed = |error| Error::File(shown.clone(), error);
-        self.connection.wait(what, TRANSFER, async {
-            let sha256 = digest(&mut File::open(file).map_err(failed)?).map_err(failed)?;
-            notes.insert(SHA.to_owned(), sha256);
+        self.connection.wait_or_give_up(what, TRANSFER, give_up, async {
+            let sha256 = digest(&mut File::open(file).map_err(failed)?, give_up).map_err(failed)?;
+            notes.insert(SHA.to_owned(), sha256.ok_or(Error::GivenUp { what })?);
             let metadata = ObjectMetadata {
                 name: Snapshot::name(number),
                 chunk_size: Some(CHUNK),
@@ -188,14 +191,16 @@ fn snapshot(number: u64, info: ObjectInfo) -> Snapshot {
     Snapshot { number, bytes: info.size as u64, sha256, stored_at, notes: info.metadata }
 }
 
-fn digest(file: &mut File) -> io::Result<String> {
+/// `None` if it is given up: a large file takes long.
+fn digest(file: &mut File, give_up: &GiveUp) -> io::Result<Option<String>> {
     let (mut sha, mut buffer) = (Context::new(&SHA256), vec![0; CHUNK]);
-    loop {
+    while !give_up.is_given_up() {
         match file.read(&mut buffer)? {
-            0 => return Ok(hex(&sha)),
+            0 => return Ok(Some(hex(&sha))),
             read => sha.update(&buffer[..read]),
         }
     }
+    Ok(None)
 }
 
 fn hex(sha: &Context) -> String {

@@ -5,12 +5,14 @@
 mod common;
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{PATIENCE, Servers, poll};
 use fulmar_cluster_nats::{
-    AppendError, Connection, Creation, Error, LogStream, MAX_RECORD_BYTES, Settings, Snapshots,
+    AppendError, Connection, Creation, Error, GiveUp, LEFT_OVER, LogStream, MAX_RECORD_BYTES,
+    Settings, Snapshots,
 };
 
 /// Appends until it is accepted or refused.
@@ -191,9 +193,9 @@ fn snapshots_come_back_whole() {
     let contents: Vec<u8> = (0..1_000_000_u32).map(|n| (n.wrapping_mul(n) >> 3) as u8).collect();
     std::fs::write(&file, &contents).unwrap();
     let notes = HashMap::from([("epoch".to_owned(), "7".to_owned())]);
-    let stored = snapshots.put(41, &file, notes).unwrap();
+    let stored = snapshots.put(41, &file, notes, &GiveUp::default()).unwrap();
     std::fs::write(&file, b"newer").unwrap();
-    snapshots.put(107, &file, HashMap::new()).unwrap();
+    snapshots.put(107, &file, HashMap::new(), &GiveUp::default()).unwrap();
     let list = snapshots.list().unwrap();
     assert_eq!(list.iter().map(|s| s.number).collect::<Vec<_>>(), [107, 41]);
     assert_eq!(list[1], stored);
@@ -207,6 +209,94 @@ fn snapshots_come_back_whole() {
     assert!(matches!(error, Error::Damaged(_)), "{error}");
     snapshots.remove(41).unwrap();
     assert_eq!(snapshots.list().unwrap().len(), 1);
+}
+
+/// The object store as the stream that it is.
+struct Objects {
+    runtime: tokio::runtime::Runtime,
+    stream: async_nats::jetstream::stream::Stream,
+}
+
+impl Objects {
+    fn open(servers: &Servers) -> Objects {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let stream = runtime.block_on(async {
+            let client = async_nats::connect(servers.addresses()).await.unwrap();
+            let jetstream = async_nats::jetstream::new(client);
+            jetstream.get_stream("OBJ_FULMAR_SNAPSHOTS").await.unwrap()
+        });
+        Objects { runtime, stream }
+    }
+
+    /// Chunks and descriptions of objects.
+    fn messages(&mut self) -> u64 {
+        poll("the object store", || {
+            let info = self.runtime.block_on(self.stream.info());
+            info.ok().map(|info| info.state.messages)
+        })
+    }
+}
+
+/// Begins to store the file, and gives that up. Returns how it ended, and how long that took.
+fn give_up_midway(
+    servers: &Servers,
+    (snapshots, objects): (&Snapshots, &mut Objects),
+    file: &Path,
+    answers: bool,
+) -> (Error, Duration) {
+    let (give_up, before) = (GiveUp::default(), objects.messages());
+    std::thread::scope(|scope| {
+        let upload = scope.spawn(|| {
+            let stored = snapshots.put(50, file, HashMap::new(), &give_up);
+            (stored.unwrap_err(), Instant::now())
+        });
+        poll("chunks", || (objects.messages() > before + 2).then_some(()));
+        if !answers {
+            servers.pause(0);
+        }
+        let begun = Instant::now();
+        give_up.give_up();
+        let (error, ended) = upload.join().unwrap();
+        servers.go_on(0);
+        (error, ended - begun)
+    })
+}
+
+#[test]
+fn an_upload_that_is_given_up_ends_at_once_and_what_it_leaves_is_removed() {
+    let Some(servers) = Servers::start(1) else { return };
+    let snapshots = Snapshots::open(&servers.connect(), 1).unwrap();
+    let mut objects = Objects::open(&servers);
+    let (folder, never) = (tempfile::tempdir().unwrap(), GiveUp::default());
+    let [small, large, back] = ["small", "large", "back"].map(|name| folder.path().join(name));
+    let contents = vec![7; 300_000];
+    std::fs::write(&small, &contents).unwrap();
+    std::fs::File::create(&large).unwrap().set_len(64 << 20).unwrap();
+    let kept = snapshots.put(41, &small, HashMap::new(), &never).unwrap();
+    snapshots.put(42, &small, HashMap::new(), &never).unwrap();
+    snapshots.remove(42).unwrap();
+    assert_eq!(objects.messages(), 3 + 1 + 1, "the kept one, and that the other was removed");
+    for answers in [true, false] {
+        let parts = (&snapshots, &mut objects);
+        let (error, took) = give_up_midway(&servers, parts, &large, answers);
+        assert!(matches!(error, Error::GivenUp { .. }), "{error}");
+        assert!(error.to_string().contains("given up"), "{error}");
+        // The client waits 5 s for an answer.
+        assert!(took < Duration::from_secs(3), "{took:?}, NATS answers: {answers}");
+    }
+    assert_eq!(poll("a list", || snapshots.list().ok()), std::slice::from_ref(&kept));
+    let before = objects.messages();
+    // Another node may be storing these.
+    assert_eq!(snapshots.sweep(LEFT_OVER, &never).unwrap(), 0);
+    assert_eq!(objects.messages(), before);
+    assert_eq!(snapshots.sweep(Duration::ZERO, &never).unwrap(), 2);
+    assert_eq!(objects.messages(), 3 + 1);
+    snapshots.get(&kept, &back).unwrap();
+    assert_eq!(std::fs::read(&back).unwrap(), contents);
+    assert_eq!(snapshots.sweep(Duration::ZERO, &never).unwrap(), 0);
+    let given_up = GiveUp::default();
+    given_up.give_up();
+    assert!(matches!(snapshots.sweep(LEFT_OVER, &given_up), Err(Error::GivenUp { .. })));
 }
 
 /// What a writer of the next test was promised: by number.

@@ -24,6 +24,8 @@ use crate::weight::weight;
 
 /// After this many operations and KiB of messages, the database is written.
 const FLUSH_WEIGHT: usize = 65_536;
+/// Steps of SQLite's between two looks whether a snapshot goes on: about 30 rows, 16 MiB of the largest messages.
+const SNAPSHOT_STEPS: i32 = 100;
 /// Bytes of one group. The largest that a broker makes is a turn of its workers.
 const MAX_GROUP_BYTES: usize = 1 << 30;
 
@@ -305,8 +307,23 @@ impl Follower {
     /// # Errors
     /// SQLite's; the file exists, or cannot be written.
     pub fn snapshot(&mut self, to: &Path) -> Result<LogPosition, FollowError> {
+        self.snapshot_while(to, || true)
+    }
+
+    /// The same, and gives it up when `goes_on` denies: it is asked all the time. The file is then to be removed.
+    ///
+    /// # Errors
+    /// As [`Follower::snapshot`]; and SQLite's that it was interrupted.
+    pub fn snapshot_while(
+        &mut self,
+        to: &Path,
+        goes_on: impl Fn() -> bool + Send + 'static,
+    ) -> Result<LogPosition, FollowError> {
         self.flush()?;
-        self.connection.execute("VACUUM INTO ?1", [to.to_string_lossy()])?;
+        self.connection.progress_handler(SNAPSHOT_STEPS, Some(move || !goes_on()))?;
+        let copied = self.connection.execute("VACUUM INTO ?1", [to.to_string_lossy()]);
+        self.connection.progress_handler(0, None::<fn() -> bool>)?;
+        copied?;
         Ok(self.whole)
     }
 

@@ -5,6 +5,7 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -329,6 +330,27 @@ fn a_snapshot_continues_where_it_was_made() {
     drop(first);
     let (_, restored) = take_over(fresh, &stream);
     assert_eq!(positions(&restored, 1), [2]);
+}
+
+#[test]
+fn a_snapshot_that_is_given_up_leaves_the_follower_as_it_was() {
+    let (folders, stream) = ([new(), new()], SharedStream::default());
+    let first = start(&folders[0], &stream);
+    for position in 1..=200 {
+        first.wait(first.submit([enqueue(1, position, message(position, &[7; 10_000]))]));
+    }
+    let mut standby = follower(&folders[1], &stream);
+    let (elsewhere, asked) = (new(), Arc::new(AtomicU64::new(0)));
+    let counted = Arc::clone(&asked);
+    // In the middle: it is asked once per some rows.
+    let goes_on = move || counted.fetch_add(1, Ordering::Relaxed) < 4;
+    let error = standby.snapshot_while(&elsewhere.path().join("half"), goes_on).unwrap_err();
+    assert!(error.to_string().contains("interrupted"), "{error}");
+    assert_eq!(asked.load(Ordering::Relaxed), 5);
+    first.wait(first.submit([dequeue(1, 1)]));
+    follow(&mut standby, &stream);
+    let at = standby.snapshot(&database(elsewhere.path())).unwrap();
+    assert_eq!(at, standby.stored().unwrap());
 }
 
 #[test]

@@ -112,6 +112,20 @@ impl Servers {
         }
     }
 
+    /// It answers nothing until it goes on, and its connections stay.
+    pub(crate) fn pause(&self, index: usize) {
+        self.signal(index, "-STOP");
+    }
+
+    pub(crate) fn go_on(&self, index: usize) {
+        self.signal(index, "-CONT");
+    }
+
+    fn signal(&self, index: usize, signal: &str) {
+        let process = self.processes[index].as_ref().unwrap().id().to_string();
+        assert!(Command::new("kill").args([signal, &process]).status().unwrap().success());
+    }
+
     /// A connection for a node, when JetStream answers.
     pub(crate) fn connect(&self) -> Connection {
         let settings = Settings { servers: self.addresses(), ..Settings::default() };

@@ -128,6 +128,13 @@ impl ClusterStatus {
         state.last_append = took;
     }
 
+    /// Whether another node stands by, as far as is known.
+    pub(super) fn others_stand_by(&self) -> bool {
+        let state = self.state.lock();
+        let stands_by = |other: &Node| other.role == Role::StandsBy && other.name != self.node;
+        state.shared.as_ref().is_none_or(|shared| shared.nodes.iter().any(stands_by))
+    }
+
     /// What NATS has; `None` if it has not answered.
     pub(super) fn set_shared(&self, connected: bool, shared: Option<Shared>) {
         let mut state = self.state.lock();
@@ -304,5 +311,25 @@ mod tests {
         assert_eq!(value(&status, "standby_nodes"), Some(1.0));
         status.set_serves(false);
         assert_eq!(value(&status, "lease_remaining_seconds"), Some(0.0));
+    }
+
+    #[test]
+    #[cfg(feature = "cluster")]
+    fn another_node_stands_by_as_far_as_is_known() {
+        let status = ClusterStatus::new("a");
+        let others = |nodes: &[(&str, Role)]| {
+            let node = |&(name, role): &(&str, Role)| Node {
+                name: name.to_owned(),
+                role,
+                ..Node::default()
+            };
+            let nodes = nodes.iter().map(node).collect();
+            status.set_shared(true, Some(Shared { nodes, ..Shared::default() }));
+            status.others_stand_by()
+        };
+        assert!(status.others_stand_by(), "not known yet");
+        let (this, serves) = (("a", Role::StandsBy), ("b", Role::Serves));
+        assert!(!others(&[this, serves, ("c", Role::Gone)]));
+        assert!(others(&[this, serves, ("c", Role::StandsBy)]));
     }
 }

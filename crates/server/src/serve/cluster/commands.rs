@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use fulmar_certs::files;
-use fulmar_cluster_nats::{Connection, Control, Creation, Entry, LogStream, Snapshots};
+use fulmar_cluster_nats::{Connection, Control, Creation, Entry, GiveUp, LogStream, Snapshots};
 use fulmar_store::Follower;
 use fulmar_store::journal::LogPosition;
 
@@ -154,7 +154,7 @@ fn init(config: &Config, data: &Path, connection: &Connection) -> anyhow::Result
     let folder = scratch(data)?;
     let file = folder.join(DATABASE);
     follower.snapshot(&file)?;
-    let stored = snapshots.put(position.number, &file, HashMap::new())?;
+    let stored = snapshots.put(position.number, &file, HashMap::new(), &GiveUp::default())?;
     std::fs::remove_dir_all(&folder)?;
     membership::join(data, &cluster)?;
     let creation = Creation { cluster: cluster.clone(), first: position.number + 1, replicas };
@@ -268,7 +268,7 @@ fn snapshot(config: &Config, data: &Path, shared: &Shared) -> anyhow::Result<()>
         caught_up => caught_up?,
     };
     let parts = (&shared.log, &shared.snapshots);
-    let number = replica::snapshot(&mut follower, folder.path(), parts)?;
+    let number = replica::snapshot(&mut follower, folder.path(), parts, &GiveUp::default())?;
     say(&format!("stored a snapshot up to record {number}"))
 }
 
@@ -328,7 +328,7 @@ fn restore(config: &Config, data: &Path, shared: Shared, discard: bool) -> anyho
     for newer in snapshots.list()?.into_iter().filter(|old| old.number > position.number) {
         snapshots.remove(newer.number)?;
     }
-    snapshots.put(position.number, &file, HashMap::new())?;
+    snapshots.put(position.number, &file, HashMap::new(), &GiveUp::default())?;
     log.remove()?;
     let (cluster, replicas) = (format!("{:016x}", random()?), replicas(&config.cluster));
     let creation = Creation { cluster: cluster.clone(), first: position.number + 1, replicas };

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
-use fulmar_cluster_nats::{AppendError, Error, LogState, LogStream, Snapshots};
+use fulmar_cluster_nats::{
+    AppendError, Error, GiveUp, LEFT_OVER, LogState, LogStream, Snapshot, Snapshots,
+};
 use fulmar_store::journal::{Claimant, LogPosition, RecordError};
 use fulmar_store::{Applied, FollowError, Follower, Options};
 
@@ -213,6 +215,11 @@ pub(super) fn is_passing(error: &anyhow::Error) -> bool {
     )
 }
 
+/// Whether a snapshot was given up.
+pub(super) fn is_given_up(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(Error::GivenUp { .. }))
+}
+
 /// Claims the log for this node: appends a claim behind the last record it has, or, if others come first, behind those.
 ///
 /// # Errors
@@ -259,25 +266,30 @@ pub(super) fn claim(
     Err(anyhow!("another node writes to the log all the time"))
 }
 
-/// Stores a snapshot of what the follower has, and removes the log that no snapshot needs any more. Returns its last
-/// record.
+/// Stores a snapshot of what the follower has, and removes what nobody needs any more: the log behind older snapshots,
+/// and what uploads have left. Returns its last record.
 ///
 /// # Errors
-/// The disk's, or NATS'.
+/// The disk's, or NATS'; or [`Error::GivenUp`].
 pub(super) fn snapshot(
     follower: &mut Follower,
     data: &Path,
     (log, snapshots): (&LogStream, &Snapshots),
+    give_up: &GiveUp,
+) -> anyhow::Result<u64> {
+    let shortened = store_and_shorten(follower, data, (log, snapshots), give_up);
+    sweep(snapshots, give_up);
+    shortened
+}
+
+fn store_and_shorten(
+    follower: &mut Follower,
+    data: &Path,
+    (log, snapshots): (&LogStream, &Snapshots),
+    give_up: &GiveUp,
 ) -> anyhow::Result<u64> {
     let folder = scratch(data)?;
-    let file = folder.join(DATABASE);
-    let position = follower.snapshot(&file)?;
-    let notes = HashMap::from([
-        ("epoch".to_owned(), position.epoch.to_string()),
-        ("checksum".to_owned(), format!("{:08x}", position.checksum)),
-        ("version".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
-    ]);
-    let stored = snapshots.put(position.number, &file, notes);
+    let stored = store(follower, &folder.join(DATABASE), snapshots, give_up);
     std::fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
     let stored = stored?;
     let all = snapshots.list()?;
@@ -289,6 +301,41 @@ pub(super) fn snapshot(
     }
     tracing::info!(record = stored.number, bytes = stored.bytes, "snapshot stored");
     Ok(stored.number)
+}
+
+/// Stores a copy of the database that is in `file` until then.
+fn store(
+    follower: &mut Follower,
+    file: &Path,
+    snapshots: &Snapshots,
+    give_up: &GiveUp,
+) -> anyhow::Result<Snapshot> {
+    let copying = give_up.clone();
+    let position = match follower.snapshot_while(file, move || !copying.is_given_up()) {
+        // SQLite reports an interruption.
+        Err(_) if give_up.is_given_up() => {
+            return Err(Error::GivenUp { what: "copying the database" }.into());
+        }
+        copied => copied?,
+    };
+    let notes = HashMap::from([
+        ("epoch".to_owned(), position.epoch.to_string()),
+        ("checksum".to_owned(), format!("{:08x}", position.checksum)),
+        ("version".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
+    ]);
+    Ok(snapshots.put(position.number, file, notes, give_up)?)
+}
+
+/// Removes what uploads have left in NATS; after each attempt, because one that fails may be the last for an hour.
+fn sweep(snapshots: &Snapshots, give_up: &GiveUp) {
+    match snapshots.sweep(LEFT_OVER, give_up) {
+        Ok(0) => {}
+        Ok(uploads) => {
+            tracing::info!(uploads, "removed what unfinished snapshots had left in NATS");
+        }
+        Err(Error::GivenUp { .. }) => {}
+        Err(error) => tracing::warn!("{error}; trying again after the next snapshot"),
+    }
 }
 
 /// Whether it is time for a snapshot.

@@ -1,7 +1,6 @@
 //! A node that stands by: it follows the log, and takes the lease when that is free.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -10,7 +9,7 @@ use anyhow::Context as _;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::get;
-use fulmar_cluster_nats::Control;
+use fulmar_cluster_nats::{Control, GiveUp};
 use fulmar_http::{BodyBudget, Plain};
 use fulmar_store::Follower;
 use parking_lot::Mutex;
@@ -36,9 +35,11 @@ const IDLE: Duration = Duration::from_millis(50);
 const DISK_AGAIN: Duration = Duration::from_secs(5);
 /// Time between two transactions of the copy.
 const FLUSH: Duration = Duration::from_secs(1);
-/// Pauses between snapshots that fail double up to this many times, to an hour: what was stored of one stays in NATS.
+/// Pauses between snapshots that fail double up to this many times, to an hour: what was stored of one stays in NATS as
+/// long.
 const MAX_DOUBLINGS: u32 = 7;
-/// A node that is busy with a snapshot leaves a free lease to others for so long; then it may be the only one left.
+/// A node that is busy with a snapshot leaves a free lease to others for so long; then it is the only one left, as it
+/// seems, and gives up an upload.
 const LEAVE_TO_OTHERS: Duration = Duration::from_secs(10);
 /// Connections at once to one address of `http`.
 const CONNECTIONS: usize = 64;
@@ -49,6 +50,26 @@ pub(super) enum Stood {
     Stop(Box<Follower>),
     /// This node has the lease and the log.
     TakeOver(Box<(TakenOver, Keeper)>),
+}
+
+/// What a node that stands by does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    /// Follows the log; it could serve at once.
+    Follows,
+    /// Fetches a snapshot, without which it cannot serve.
+    Fetches,
+    /// Stores one.
+    Stores,
+}
+
+/// What came of looking whether the log is too long.
+enum Shortened {
+    /// It is not, or not any more.
+    Done,
+    Failed,
+    /// This node has the lease.
+    GivenUp,
 }
 
 /// The listeners of a node that stands by.
@@ -122,7 +143,7 @@ impl StandBy {
                     redirecting.reload(&node.config);
                 }
             }
-            let (kept, read) = follow(follower, node, &watcher.busy)?;
+            let (kept, read) = follow(follower, node, &watcher.work)?;
             follower = kept;
             if Instant::now() >= flush_at {
                 flush_at = Instant::now() + FLUSH;
@@ -137,10 +158,11 @@ impl StandBy {
                 node.status.set_position(follower.position().number);
             }
             if Instant::now() >= length_at {
-                watcher.busy.store(true, Ordering::Relaxed);
-                let done = self.shorten(node, &mut follower);
-                watcher.busy.store(false, Ordering::Relaxed);
-                failures = if done { 0 } else { MAX_DOUBLINGS.min(failures + 1) };
+                match shorten(node, &mut follower, &watcher) {
+                    Shortened::Done => failures = 0,
+                    Shortened::Failed => failures = MAX_DOUBLINGS.min(failures + 1),
+                    Shortened::GivenUp => {}
+                }
                 length_at = Instant::now() + replica::length_pause() * (1 << failures);
             }
             if let Some(keeper) = watcher.taken() {
@@ -170,26 +192,39 @@ impl StandBy {
         let words = all.iter().map(|(name, address)| format!(" {name}={address}"));
         std::iter::once("standby".to_owned()).chain(words).collect()
     }
+}
 
-    /// Stores a snapshot when the log has become long. Whether nothing went wrong.
-    fn shorten(&self, node: &Node, follower: &mut Follower) -> bool {
-        let (log, snapshots) = (&node.shared.log, &node.shared.snapshots);
-        let done = match replica::needs_snapshot(log, snapshots) {
-            Ok(false) => return true,
-            Ok(true) => replica::snapshot(follower, &node.data, (log, snapshots)).map(drop),
-            Err(error) => Err(error.into()),
-        };
-        if let Err(error) = &done {
-            tracing::warn!("no snapshot: {error:#}");
+/// Stores a snapshot when the log has become long.
+fn shorten(node: &Node, follower: &mut Follower, watcher: &Watcher) -> Shortened {
+    *watcher.work.lock() = Work::Stores;
+    let done = store_if_long(node, follower, &watcher.give_up);
+    *watcher.work.lock() = Work::Follows;
+    match done {
+        Ok(()) => Shortened::Done,
+        Err(error) if replica::is_given_up(&error) => {
+            tracing::info!("snapshot given up: this node takes over");
+            Shortened::GivenUp
         }
-        done.is_ok()
+        Err(error) => {
+            tracing::warn!("no snapshot: {error:#}");
+            Shortened::Failed
+        }
     }
+}
+
+fn store_if_long(node: &Node, follower: &mut Follower, give_up: &GiveUp) -> anyhow::Result<()> {
+    let parts = (&node.shared.log, &node.shared.snapshots);
+    if replica::needs_snapshot(parts.0, parts.1)? {
+        replica::snapshot(follower, &node.data, parts, give_up)?;
+    }
+    Ok(())
 }
 
 /// Watches the lease on a thread of its own, because the log may not answer while its servers elect a leader, and takes it.
 struct Watcher {
-    /// This node could not serve at once.
-    busy: Arc<AtomicBool>,
+    work: Arc<Mutex<Work>>,
+    /// Once this node has the lease, it stores no snapshot.
+    give_up: GiveUp,
     taken: Receiver<Keeper>,
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -202,7 +237,7 @@ impl Watcher {
         target: &Arc<Target>,
     ) -> anyhow::Result<Watcher> {
         let ((found, taken), (stop, stopped)) = (channel(), channel());
-        let busy = Arc::new(AtomicBool::new(false));
+        let (work, give_up) = (Arc::new(Mutex::new(Work::Follows)), GiveUp::default());
         let mut attempt = Attempt {
             control: node.shared.control.clone(),
             lease: node.lease(),
@@ -210,7 +245,8 @@ impl Watcher {
             serving: Arc::clone(serving),
             target: Arc::clone(target),
             status: Arc::clone(&node.status),
-            busy: Arc::clone(&busy),
+            work: Arc::clone(&work),
+            give_up: give_up.clone(),
             free_since: None,
         };
         let mut watch = Watch::new(node.incarnation);
@@ -223,7 +259,7 @@ impl Watcher {
                 }
             }
         })?;
-        Ok(Watcher { busy, taken, stop: Some(stop), thread: Some(thread) })
+        Ok(Watcher { work, give_up, taken, stop: Some(stop), thread: Some(thread) })
     }
 
     /// The lease, once this node has it.
@@ -254,8 +290,9 @@ struct Attempt {
     /// Where clients are redirected.
     target: Arc<Target>,
     status: Arc<ClusterStatus>,
-    busy: Arc<AtomicBool>,
-    /// When a lease was seen to be free that this node left to others.
+    work: Arc<Mutex<Work>>,
+    give_up: GiveUp,
+    /// Since when the lease is free and nobody takes it.
     free_since: Option<Instant>,
 }
 
@@ -280,16 +317,15 @@ impl Attempt {
             self.free_since = None;
             return None;
         };
-        if self.busy.load(Ordering::Relaxed) {
-            let since = *self.free_since.get_or_insert_with(Instant::now);
-            if since.elapsed() < LEAVE_TO_OTHERS {
-                return None;
-            }
+        let since = *self.free_since.get_or_insert_with(Instant::now);
+        if since.elapsed() < leave_to_others(*self.work.lock(), self.status.others_stand_by()) {
+            return None;
         }
         match Keeper::take(&self.control, self.lease.clone(), revision, &self.status) {
             Ok(Some(keeper)) => {
                 self.target.set(&[]);
                 tracing::info!("took the lease");
+                self.give_up.give_up();
                 Some(keeper)
             }
             Ok(None) => {
@@ -312,6 +348,15 @@ impl Attempt {
     }
 }
 
+/// How long a node leaves a free lease to others, of which one could serve at once if any stands by.
+fn leave_to_others(work: Work, others_stand_by: bool) -> Duration {
+    match work {
+        Work::Follows => Duration::ZERO,
+        Work::Stores if !others_stand_by => Duration::ZERO,
+        Work::Stores | Work::Fetches => LEAVE_TO_OTHERS,
+    }
+}
+
 /// Writes what was read to the databases.
 fn write_down(follower: &mut Follower, platform: &mut PlatformCopy) -> anyhow::Result<()> {
     follower.flush()?;
@@ -322,16 +367,16 @@ fn write_down(follower: &mut Follower, platform: &mut PlatformCopy) -> anyhow::R
 fn follow(
     mut follower: Follower,
     node: &Node,
-    busy: &AtomicBool,
+    work: &Mutex<Work>,
 ) -> anyhow::Result<(Follower, Read)> {
     let shared = &node.shared;
     match replica::follow(&mut follower, &shared.log) {
         Ok(read) => Ok((follower, read)),
         Err(error) if replica::is_removed(&error) => {
             let (options, from) = (node.options(), (&shared.log, &shared.snapshots));
-            busy.store(true, Ordering::Relaxed);
+            *work.lock() = Work::Fetches;
             let replaced = replica::replace(follower, &node.data, &options, from);
-            busy.store(false, Ordering::Relaxed);
+            *work.lock() = Work::Follows;
             match replaced {
                 Ok(follower) => Ok((follower, Read::Some)),
                 // An election; or a snapshot that was removed behind newer ones. The next read finds the same.
@@ -359,4 +404,20 @@ fn follow(
 async fn ready(State(serving): State<Arc<Mutex<String>>>) -> (StatusCode, String) {
     let text = format!("standing by; {} serves\n", serving.lock());
     (StatusCode::SERVICE_UNAVAILABLE, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_node_leaves_the_lease_to_others_that_could_serve_at_once() {
+        for others in [true, false] {
+            assert_eq!(leave_to_others(Work::Follows, others), Duration::ZERO);
+            // It could not serve before the end.
+            assert_eq!(leave_to_others(Work::Fetches, others), LEAVE_TO_OTHERS);
+        }
+        assert_eq!(leave_to_others(Work::Stores, true), LEAVE_TO_OTHERS);
+        assert_eq!(leave_to_others(Work::Stores, false), Duration::ZERO, "the only one left");
+    }
 }
