@@ -61,7 +61,7 @@ fn monitoring() -> OpenApiRouter<App> {
         .routes(routes!(homes::handlers::list, homes::handlers::add))
         .routes(routes!(homes::handlers::show, homes::handlers::change, homes::handlers::remove))
         .routes(routes!(sensors::handlers::list))
-        .routes(routes!(sensors::handlers::show, sensors::handlers::put))
+        .routes(routes!(sensors::handlers::show, sensors::handlers::put, sensors::removal::remove))
         .routes(routes!(measurements::handlers::add))
         .routes(routes!(series::handlers::show))
         .routes(routes!(series::export::csv))

@@ -1,14 +1,15 @@
-//! Periodic work: detecting silent devices, and deleting what is not kept any longer.
+//! Periodic work: detecting silent devices, and deleting what is not kept any longer or was removed.
 
 use std::time::Duration;
 
 use crate::alerts::{self, evaluate};
 use crate::platform::Platform;
 use crate::problem::Problem;
-use crate::store::{accounts, alerts as stored, retention};
+use crate::sensors::removal::clear_value;
+use crate::store::{accounts, alerts as stored, removed, retention};
 use crate::time::Time;
 
-/// The interval of the check for silent devices.
+/// The interval of the checks for silent devices and removed ones.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// The pause if there may be more of them: others want to store something, too, and announcements to be published.
 const LOOK_ON: Duration = Duration::from_secs(1);
@@ -22,7 +23,12 @@ const BREATH: Duration = Duration::from_millis(20);
 impl Platform {
     /// Does it, for as long as it is polled.
     pub async fn keep_up(&self) {
-        tokio::join!(self.watch_for_silence(), self.forget_what_is_old(), self.end_what_expired());
+        tokio::join!(
+            self.watch_for_silence(),
+            self.forget_what_is_old(),
+            self.forget_what_is_removed(),
+            self.end_what_expired(),
+        );
     }
 
     async fn watch_for_silence(&self) {
@@ -85,6 +91,34 @@ impl Platform {
                 }
             }
         }
+    }
+
+    async fn forget_what_is_removed(&self) {
+        loop {
+            let pause = match self.forget_a_removed_part().await {
+                Ok(true) => BREATH,
+                Ok(false) => LOOK_EVERY,
+                Err(problem) => {
+                    tracing::warn!("platform: removed sensors: {}", problem.detail());
+                    LOOK_EVERY
+                }
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Deletes a part of what removed sensors measured. Whether there may be more.
+    async fn forget_a_removed_part(&self) -> Result<bool, Problem> {
+        let app = self.app();
+        if !app.store.read(|db| Ok(removed::is_left(db)?)).await? {
+            return Ok(false);
+        }
+        let gone = app.store.write(|db| Ok(removed::forget(db, removed::PART)?)).await?;
+        // Once more: a value from before the removal may have been announced after it, or this been dropped.
+        for series in gone {
+            clear_value(app, &series.twin, &series.device, &series.quantity);
+        }
+        Ok(true)
     }
 
     /// Whether there is more to forget.

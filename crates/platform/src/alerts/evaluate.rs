@@ -305,6 +305,16 @@ pub(crate) fn moved(
     clear(db, twin, alerts::raised_about(db, twin, device)?, now)
 }
 
+/// Clears a device's alerts, because it is removed.
+pub(crate) fn removed(
+    db: &Db,
+    twin: &Name,
+    device: &Name,
+    now: Time,
+) -> Result<Vec<AlertNotification>, Problem> {
+    clear(db, twin, alerts::raised_about(db, twin, device)?, now)
+}
+
 fn clear(
     db: &Db,
     twin: &Name,

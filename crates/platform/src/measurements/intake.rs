@@ -52,26 +52,14 @@ impl Register {
         let name = (new.device.clone(), new.quantity.clone());
         let at = match self.by_name.get(&name) {
             Some(at) => *at,
-            None => {
-                let usual = units::usual(&new.quantity);
-                let given = new.unit.as_deref().unwrap_or_default();
-                let Some(unit) = self.unit(db, twin, &new.device)? else {
-                    return Ok(Err(format!("device: {}", too_many_sensors())));
-                };
-                let first_unit = usual.unwrap_or(given);
-                // What cannot be taken registers nothing but its device.
-                if units::convert(*new.value, new.unit.as_deref().unwrap_or(first_unit), first_unit)
-                    .is_none()
-                {
-                    return Ok(Err(wrong_unit(given, first_unit)));
+            None => match self.enter(db, twin, new)? {
+                Ok(known) => {
+                    self.all.push(known);
+                    self.by_name.insert(name, self.all.len() - 1);
+                    self.all.len() - 1
                 }
-                let series =
-                    measurements::series(db, twin, &new.device, &new.quantity, first_unit)?;
-                let (device, quantity) = name.clone();
-                self.all.push(Known { device, quantity, series, unit });
-                self.by_name.insert(name, self.all.len() - 1);
-                self.all.len() - 1
-            }
+                Err(result) => return Ok(Err(result)),
+            },
         };
         let wanted = &self.all[at].series.unit;
         let given = new.unit.as_deref().unwrap_or(wanted);
@@ -79,6 +67,41 @@ impl Register {
             Some(value) => Ok((at, value)),
             None => Err(wrong_unit(given, wanted)),
         })
+    }
+
+    /// The measurement's series, created now if there is none yet.
+    fn enter(
+        &mut self,
+        db: &Db,
+        twin: &Name,
+        new: &NewMeasurement,
+    ) -> Result<Result<Known, MeasurementResult>, Problem> {
+        let (device, quantity) = (new.device.clone(), new.quantity.clone());
+        let found = measurements::find(db, twin, &device, &quantity)?;
+        // What was stored before does not bring back a sensor that was removed since.
+        if let (None, Some(id)) = (&found, &new.id)
+            && measurements::is_known(db, twin, id)?
+        {
+            return Ok(Err(MeasurementResult::duplicate()));
+        }
+        let usual = units::usual(&quantity);
+        let given = new.unit.as_deref().unwrap_or_default();
+        let Some(unit) = self.unit(db, twin, &device)? else {
+            let detail = format!("device: {}", too_many_sensors());
+            return Ok(Err(MeasurementResult::rejected(detail)));
+        };
+        let first_unit = usual.unwrap_or(given);
+        // What cannot be taken registers nothing but its device.
+        if units::convert(*new.value, new.unit.as_deref().unwrap_or(first_unit), first_unit)
+            .is_none()
+        {
+            return Ok(Err(wrong_unit(given, first_unit)));
+        }
+        let series = match found {
+            Some(found) => found,
+            None => measurements::add_series(db, twin, &device, &quantity, first_unit)?,
+        };
+        Ok(Ok(Known { device, quantity, series, unit }))
     }
 
     /// The device, registered now if it is not yet; none if there are too many.
@@ -99,11 +122,11 @@ impl Register {
     }
 }
 
-/// Number of the series and value, or why there is none.
-type Placed = Result<(usize, f64), String>;
+/// Number of the series and value, or what became of the measurement.
+type Placed = Result<(usize, f64), MeasurementResult>;
 
-fn wrong_unit(given: &str, wanted: &str) -> String {
-    format!("unit: {given:?} cannot be converted to {wanted:?}")
+fn wrong_unit(given: &str, wanted: &str) -> MeasurementResult {
+    MeasurementResult::rejected(format!("unit: {given:?} cannot be converted to {wanted:?}"))
 }
 
 fn in_time(at: Time, now: Time, settings: &Monitoring) -> Result<(), String> {
@@ -135,9 +158,9 @@ pub(crate) fn take(
         let checked = match each.item {
             Ok(new) => match in_time(new.at, now, settings) {
                 Ok(()) => register.place(db, twin, &new)?.map(|placed| (placed, new)),
-                Err(wrong) => Err(wrong),
+                Err(wrong) => Err(MeasurementResult::rejected(wrong)),
             },
-            Err(problem) => Err(problem.detail().to_owned()),
+            Err(problem) => Err(MeasurementResult::rejected(problem.detail())),
         };
         match checked {
             Ok(((at, value), new)) => {
@@ -145,10 +168,9 @@ pub(crate) fn take(
                 let id = new.id.map(|id| id.to_string());
                 places.push((results.len(), at));
                 samples.push(Sample { series, at: new.at, value, id });
-                let status = MeasurementStatus::Duplicate;
-                results.push(MeasurementResult { status, detail: None });
+                results.push(MeasurementResult::duplicate());
             }
-            Err(wrong) => results.push(MeasurementResult::rejected(wrong)),
+            Err(result) => results.push(result),
         }
     }
     let stored = measurements::insert(db, twin, &samples, now)?;
@@ -205,7 +227,7 @@ fn heard(db: &Db, twin: &Name, values: &[LiveValue]) -> Result<(), Problem> {
 mod tests {
     use super::*;
     use crate::store::sql::{Database, Purpose};
-    use crate::store::{Store, twins};
+    use crate::store::{Store, removed, twins};
     use crate::twins::types::TwinKind;
 
     #[test]
@@ -229,13 +251,20 @@ mod tests {
             };
             let items = ["last", "more", "s1", "last"].map(item).into();
             let now = "2026-11-21T10:00:00Z".parse().unwrap();
-            take(db, &Monitoring::default(), &twin, items, now)
+            let full = take(db, &Monitoring::default(), &twin, items, now)?;
+            // One that is removed makes room.
+            removed::remove_sensor(db, "t", "s2", 1)?;
+            let items = ["more", "s2"].map(item).into();
+            Ok((full, take(db, &Monitoring::default(), &twin, items, now)?))
         });
-        let results = taken.unwrap().results;
+        let (full, after) = taken.unwrap();
+        let results = full.results;
         let statuses: Vec<_> = results.iter().map(|result| result.status).collect();
         use MeasurementStatus::{Duplicate, Rejected, Stored};
         assert_eq!(statuses, [Stored, Rejected, Stored, Duplicate]);
         let detail = results[1].detail.as_deref().unwrap();
         assert!(detail.contains("50000 sensors") && detail.contains("another twin"), "{detail}");
+        let statuses: Vec<_> = after.results.iter().map(|result| result.status).collect();
+        assert_eq!(statuses, [Stored, Rejected]);
     }
 }

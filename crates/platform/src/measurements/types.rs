@@ -112,6 +112,10 @@ pub(crate) struct MeasurementResult {
 }
 
 impl MeasurementResult {
+    pub(crate) fn duplicate() -> MeasurementResult {
+        MeasurementResult { status: MeasurementStatus::Duplicate, detail: None }
+    }
+
     pub(crate) fn rejected(detail: impl Into<String>) -> MeasurementResult {
         MeasurementResult { status: MeasurementStatus::Rejected, detail: Some(detail.into()) }
     }

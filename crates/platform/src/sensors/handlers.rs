@@ -54,7 +54,7 @@ pub(crate) async fn list(
     conditions.json(&Page::cut(items.await?, limit, |sensor: &Sensor| sensor.device.to_string()))
 }
 
-fn find(db: &Db, twin: &Name, device: &Name) -> Result<Sensor, Problem> {
+pub(super) fn find(db: &Db, twin: &Name, device: &Name) -> Result<Sensor, Problem> {
     let sensor = sensors::get(db, twin, device, Time::now())?;
     sensor.ok_or_else(|| Problem::not_found("sensor"))
 }

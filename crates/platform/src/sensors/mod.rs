@@ -3,6 +3,7 @@
 //! A sensor that is not registered is registered with its first measurement, without a home.
 
 pub(crate) mod handlers;
+pub(crate) mod removal;
 pub(crate) mod types;
 
 pub(crate) use types::{NewSensor, Sensor};

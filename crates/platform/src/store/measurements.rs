@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use super::Db;
 use super::sql::{OptionalExtension as _, Result, params};
+use super::{Db, removed};
 use crate::text::Name;
 use crate::time::{DAY_MS, HOUR_MS, Time};
 
@@ -60,22 +60,26 @@ pub(crate) fn find(db: &Db, twin: &str, device: &str, quantity: &str) -> Result<
     row.optional()
 }
 
-/// The series of this device, which must exist, and quantity; created with this unit if there is none.
-pub(crate) fn series(
+/// Creates a series of this device, which must exist, and quantity, of which there must be none.
+pub(crate) fn add_series(
     db: &Db,
     twin: &str,
     device: &str,
     quantity: &str,
     unit: &str,
 ) -> Result<SeriesRow> {
-    if let Some(found) = find(db, twin, device, quantity)? {
-        return Ok(found);
-    }
     let mut insert = db.prepare_cached(
         "INSERT INTO series (twin, device, quantity, unit) VALUES (?1, ?2, ?3, ?4) RETURNING seq",
     )?;
     let seq = insert.query_row([twin, device, quantity, unit], |row| row.get(0))?;
+    let seq = removed::never_given(db, seq)?;
     Ok(SeriesRow { seq, unit: unit.to_owned(), last_at: None })
+}
+
+/// Whether a measurement with this identifier was stored.
+pub(crate) fn is_known(db: &Db, twin: &str, id: &str) -> Result<bool> {
+    let sql = "SELECT 1 FROM measurement_id WHERE twin = ?1 AND id = ?2";
+    db.prepare_cached(sql)?.exists([twin, id])
 }
 
 /// Stores the last measurement of a series.

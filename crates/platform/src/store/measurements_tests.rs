@@ -34,7 +34,7 @@ fn store(batches: &[Vec<Sent>]) -> (Vec<bool>, Vec<(Time, f64)>, Steps, Steps) {
         let twin: Name = "t".parse().map_err(|_| Problem::not_found("twin"))?;
         twins::add(db, &twin, "T", TwinKind::Homes, None, Time(0))?;
         crate::store::sensors::register(db, &twin, &twin)?;
-        let series = series(db, "t", "t", "radon", "Bq/m³")?.seq;
+        let series = add_series(db, "t", "t", "radon", "Bq/m³")?.seq;
         let mut fresh = Vec::new();
         for batch in batches {
             let samples: Vec<Sample> = batch

@@ -22,6 +22,7 @@ pub(crate) mod meters;
 pub(crate) mod photos;
 mod readers;
 pub(crate) mod readings;
+pub(crate) mod removed;
 pub(crate) mod reports;
 pub(crate) mod retention;
 mod schema;

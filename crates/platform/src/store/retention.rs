@@ -72,7 +72,7 @@ mod tests {
             let twin = "t".parse().map_err(|_| crate::problem::Problem::not_found("twin"))?;
             twins::add(db, &twin, "T", TwinKind::Homes, None, Time(0))?;
             crate::store::sensors::register(db, &twin, &twin)?;
-            let series = measurements::series(db, "t", "t", "radon", "Bq/m³")?.seq;
+            let series = measurements::add_series(db, "t", "t", "radon", "Bq/m³")?.seq;
             for n in 0..10 {
                 let hours: Vec<Sample> = (0..24)
                     .map(|hour| {

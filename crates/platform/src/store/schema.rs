@@ -12,6 +12,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("corrections.sql"),
     include_str!("credentials.sql"),
     include_str!("lists.sql"),
+    include_str!("removed.sql"),
 ];
 
 /// Everything that nodes of a cluster share.
@@ -34,6 +35,7 @@ pub(super) const TABLES: &[&str] = &[
     "reading",
     "reading_change",
     "reading_conflict",
+    "removed_series",
     "sensor",
     "series",
     "series_day",

@@ -7,7 +7,9 @@ use parking_lot::Mutex;
 use super::*;
 use crate::accounts::token::Signer;
 use crate::store::accounts::{self, AccountRow, SessionRow};
+use crate::store::measurements::Sample;
 use crate::store::twins;
+use crate::text::Name;
 use crate::time::Time;
 use crate::twins::types::TwinKind;
 
@@ -150,6 +152,49 @@ fn a_change_is_in_the_log_before_anybody_sees_it_and_another_node_has_it() {
     store.close();
     let number = log.0.lock().records.len() as u64;
     assert_eq!(copy(other.path()).unwrap().position().unwrap(), Some(number));
+}
+
+#[test]
+fn another_node_lacks_a_removed_sensor_and_goes_on_deleting_what_it_measured() {
+    let (folder, other, log) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), Arc::<Log>::default());
+    let store = open(&folder, &log);
+    store
+        .write_now(|db| {
+            let twin: Name = "t".parse().unwrap();
+            twins::add(db, &twin, "T", TwinKind::Homes, None, Time(1))?;
+            sensors::register(db, &twin, &twin)?;
+            let series = measurements::add_series(db, "t", "t", "radon", "Bq/m³")?.seq;
+            let sample = |at| Sample { series, at: Time(at), value: 1.0, id: None };
+            measurements::insert(db, &twin, &[sample(1), sample(2)], Time(9))?;
+            Ok(())
+        })
+        .unwrap();
+    // It comes back, under another number.
+    store.write_now(|db| Ok(removed::remove_sensor(db, "t", "t", 10)?)).unwrap();
+    store
+        .write_now(|db| {
+            let twin: Name = "t".parse().unwrap();
+            sensors::register(db, &twin, &twin)?;
+            Ok(measurements::add_series(db, "t", "t", "radon", "Bq/m³")?)
+        })
+        .unwrap();
+    store.close();
+    assert_eq!(followed(other.path(), &log), all(&copy(folder.path()).unwrap()));
+
+    let store = Store::open_shared(other.path(), &Database::File, Arc::clone(&log) as _).unwrap();
+    let left = store.write_now(|db| {
+        let count = |table: &str| {
+            let sql = format!("SELECT count(*) FROM {table}");
+            db.query_row(&sql, (), |row| row.get::<i64>(0))
+        };
+        let before = [count("series")?, count("measurement")?];
+        while removed::is_left(db)? {
+            removed::forget(db, 2)?;
+        }
+        Ok((before, [count("series")?, count("measurement")?]))
+    });
+    assert_eq!(left.unwrap(), ([1, 2], [1, 0]));
 }
 
 #[test]

@@ -1,0 +1,76 @@
+//! Removing a sensor: at once where it is shown, and what it measured in parts.
+
+use axum::extract::State;
+
+use super::handlers::find;
+use crate::accounts::caller::{Ids, Member};
+use crate::alerts::{self, AlertNotification, evaluate};
+use crate::app::App;
+use crate::measurements::Quantity;
+use crate::problem::Problem;
+use crate::respond::{Answer, Conditions, done};
+use crate::role::Deed;
+use crate::store::{Db, removed};
+use crate::text::Name;
+use crate::time::Time;
+
+/// Series of a sensor that one transaction removes. A sensor has some ten; a device can invent any number.
+const MAX_SERIES: usize = 1000;
+
+/// Remove a sensor
+///
+/// It leaves its home, lists and series at once, and what is raised about it is cleared. What it measured is deleted in
+/// parts, soon after. A sensor that sends again is registered anew.
+#[utoipa::path(delete, path = "/{twin}/sensor/{device}", tag = "homes",
+    params(("twin" = Name, Path), ("device" = Name, Path)), responses((status = 204)))]
+pub(crate) async fn remove(
+    State(app): State<App>,
+    member: Member,
+    Ids([device]): Ids<1>,
+    conditions: Conditions,
+) -> Answer {
+    member.may(Deed::Manage)?;
+    let twin = &member.twin;
+    // Each part changes the sensor: only the first one is of what the client saw.
+    let mut conditions = Some(conditions);
+    loop {
+        let (of, which, first) = (twin.clone(), device.clone(), conditions.take());
+        let part = app.store.write(move |db| remove_part(db, &of, &which, first));
+        let Part { quantities, notifications, is_gone } = part.await?;
+        alerts::announce(&app, twin, &notifications);
+        for quantity in &quantities {
+            clear_value(&app, twin, &device, quantity);
+        }
+        if is_gone {
+            return done();
+        }
+    }
+}
+
+/// What a transaction has removed of a sensor.
+struct Part {
+    quantities: Vec<Quantity>,
+    notifications: Vec<AlertNotification>,
+    is_gone: bool,
+}
+
+fn remove_part(
+    db: &Db,
+    twin: &Name,
+    device: &Name,
+    first: Option<Conditions>,
+) -> Result<Part, Problem> {
+    if let Some(conditions) = first {
+        let sensor = find(db, twin, device)?;
+        conditions.hold_of(&sensor, &sensor.etag)?;
+    }
+    // With each part: a state that is forgotten would raise again what is still raised.
+    let notifications = evaluate::removed(db, twin, device, Time::now())?;
+    let (quantities, is_gone) = removed::remove_sensor(db, twin, device, MAX_SERIES)?;
+    Ok(Part { quantities, notifications, is_gone })
+}
+
+/// Takes the last value away from later subscribers.
+pub(crate) fn clear_value(app: &App, twin: &Name, device: &Name, quantity: &Quantity) {
+    app.announcements.clear_retained(format!("fulmar/{twin}/value/{device}/{quantity}"));
+}

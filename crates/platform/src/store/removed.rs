@@ -1,0 +1,181 @@
+//! Sensors that are removed, and what they measured, a part at a time.
+//!
+//! A sensor and its series go at once, and with them all that shows them. Their measurements can be millions: a list of
+//! removed series says what is still to be deleted.
+
+use super::Db;
+use super::sql::{OptionalExtension as _, Result, params};
+use crate::measurements::Quantity;
+use crate::text::Name;
+use crate::time::Time;
+
+/// Rows deleted at once, as in `retention`.
+pub(crate) const PART: usize = 5000;
+/// What a series costs besides, in rows: statements, and the announcement that it has no value any more.
+const ROWS_PER_SERIES: usize = 10;
+
+/// The number of the last series that was removed. SQLite would give it again, and an export that runs would read the
+/// measurements of another sensor.
+const LAST: &str = "series";
+
+/// A series that is gone.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Removed {
+    pub(crate) twin: Name,
+    pub(crate) device: Name,
+    pub(crate) quantity: Quantity,
+}
+
+/// Removes up to `limit` of a sensor's series with their rules' states, and the sensor if these are all. Returns the
+/// quantities, and whether it is gone.
+pub(crate) fn remove_sensor(
+    db: &Db,
+    twin: &str,
+    device: &str,
+    limit: usize,
+) -> Result<(Vec<Quantity>, bool)> {
+    let mut rows = db.prepare_cached(
+        "SELECT seq, quantity FROM series WHERE twin = ?1 AND device = ?2 ORDER BY quantity LIMIT ?3",
+    )?;
+    let rows = rows
+        .query_map(params![twin, device, limit + 1], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<Result<Vec<(i64, Quantity)>>>()?;
+    let is_all = rows.len() <= limit;
+    let series: Vec<(i64, Quantity)> = rows.into_iter().take(limit).collect();
+    let mut note = db.prepare_cached(
+        "INSERT INTO removed_series (series, twin, device, quantity) VALUES (?1, ?2, ?3, ?4)",
+    )?;
+    // By the rules, as the key has them before the series: otherwise all states of the twin would be searched.
+    let mut forget = db.prepare_cached(
+        "DELETE FROM alert_state WHERE twin = ?1 AND series = ?2
+         AND rule IN (SELECT id FROM alert_rule WHERE twin = ?1 AND quantity = ?3)",
+    )?;
+    let mut delete = db.prepare_cached("DELETE FROM series WHERE seq = ?1")?;
+    for (seq, quantity) in &series {
+        note.execute(params![seq, twin, device, quantity])?;
+        forget.execute(params![twin, seq, quantity])?;
+        delete.execute([*seq])?;
+    }
+    if let Some(last) = series.iter().map(|(seq, _)| *seq).max() {
+        note_last(db, last)?;
+    }
+    if is_all {
+        db.execute("DELETE FROM sensor WHERE twin = ?1 AND device = ?2", [twin, device])?;
+    }
+    Ok((series.into_iter().map(|(_, quantity)| quantity).collect(), is_all))
+}
+
+fn note_last(db: &Db, series: i64) -> Result<()> {
+    let mut upsert = db.prepare_cached(
+        "INSERT INTO counter (name, last) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET
+             last = CASE WHEN excluded.last > counter.last THEN excluded.last ELSE counter.last END",
+    )?;
+    upsert.execute(params![LAST, series]).map(drop)
+}
+
+/// The number of a series that was just made: another one, if a series that was removed had it.
+pub(crate) fn never_given(db: &Db, series: i64) -> Result<i64> {
+    let mut last = db.prepare_cached("SELECT last FROM counter WHERE name = ?1")?;
+    let last: Option<i64> = last.query_row([LAST], |row| row.get(0)).optional()?;
+    // It is the greatest of all series, so that the one after the last removed is free.
+    let Some(free) = last.filter(|last| series <= *last).map(|last| last + 1) else {
+        return Ok(series);
+    };
+    let mut renumber = db.prepare_cached("UPDATE series SET seq = ?2 WHERE seq = ?1")?;
+    renumber.execute([series, free])?;
+    Ok(free)
+}
+
+/// Whether something of removed series is still to be deleted.
+pub(crate) fn is_left(db: &Db) -> Result<bool> {
+    db.prepare_cached("SELECT 1 FROM removed_series LIMIT 1")?.exists(())
+}
+
+/// Deletes up to `limit` rows of removed series. Returns those of which nothing is left, unless they have come back.
+pub(crate) fn forget(db: &Db, limit: usize) -> Result<Vec<Removed>> {
+    let mut rows = db.prepare_cached(
+        "SELECT series, twin, device, quantity FROM removed_series ORDER BY series LIMIT ?1",
+    )?;
+    let rows = rows.query_map([limit / ROWS_PER_SERIES + 1], |row| {
+        let (twin, device, quantity) = (row.get(1)?, row.get(2)?, row.get(3)?);
+        Ok((row.get(0)?, Removed { twin, device, quantity }))
+    })?;
+    let (mut gone, mut left) = (Vec::new(), limit);
+    for row in rows {
+        let (series, removed): (i64, Removed) = row?;
+        for table in Table::ALL {
+            left = left.saturating_sub(table.forget(db, series, left)?);
+            if left == 0 {
+                return Ok(gone);
+            }
+        }
+        db.prepare_cached("DELETE FROM removed_series WHERE series = ?1")?.execute([series])?;
+        if !is_back(db, &removed)? {
+            gone.push(removed);
+        }
+        left = left.saturating_sub(ROWS_PER_SERIES);
+        if left == 0 {
+            break;
+        }
+    }
+    Ok(gone)
+}
+
+fn is_back(db: &Db, Removed { twin, device, quantity }: &Removed) -> Result<bool> {
+    let sql = "SELECT 1 FROM series WHERE twin = ?1 AND device = ?2 AND quantity = ?3";
+    db.prepare_cached(sql)?.exists(params![twin, device, quantity])
+}
+
+/// Where a series' rows are.
+#[derive(Clone, Copy)]
+enum Table {
+    Measurements,
+    Sums(&'static str),
+}
+
+impl Table {
+    const ALL: [Table; 3] =
+        [Table::Measurements, Table::Sums("series_hour"), Table::Sums("series_day")];
+
+    /// Deletes up to `limit` rows of a series, which is at least one; how many there were.
+    fn forget(self, db: &Db, series: i64, limit: usize) -> Result<usize> {
+        match self {
+            Table::Measurements => forget_measurements(db, series, limit),
+            Table::Sums(table) => forget_sums(db, table, series, limit),
+        }
+    }
+}
+
+/// By the whole key: there can be any number of measurements of one moment.
+fn forget_measurements(db: &Db, series: i64, limit: usize) -> Result<usize> {
+    let mut last = db.prepare_cached(
+        "SELECT at, value, copy FROM measurement WHERE series = ?1
+         ORDER BY at, value, copy LIMIT 1 OFFSET ?2",
+    )?;
+    let last = last
+        .query_row(params![series, limit - 1], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
+    let Some((at, value, copy)): Option<(Time, f64, i64)> = last.optional()? else {
+        return db.execute("DELETE FROM measurement WHERE series = ?1", [series]);
+    };
+    let mut delete = db.prepare_cached(
+        "DELETE FROM measurement WHERE series = ?1 AND (at, value, copy) <= (?2, ?3, ?4)",
+    )?;
+    delete.execute(params![series, at, value, copy])
+}
+
+fn forget_sums(db: &Db, table: &str, series: i64, limit: usize) -> Result<usize> {
+    let mut last = db.prepare_cached(&format!(
+        "SELECT at FROM {table} WHERE series = ?1 ORDER BY at LIMIT 1 OFFSET ?2"
+    ))?;
+    let last: Option<Time> =
+        last.query_row(params![series, limit - 1], |row| row.get(0)).optional()?;
+    let Some(last) = last else {
+        return db.execute(&format!("DELETE FROM {table} WHERE series = ?1"), [series]);
+    };
+    let delete = format!("DELETE FROM {table} WHERE series = ?1 AND at <= ?2");
+    db.execute(&delete, params![series, last])
+}
+
+#[cfg(test)]
+#[path = "removed_tests.rs"]
+mod tests;
