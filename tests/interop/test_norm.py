@@ -3,9 +3,11 @@
 import hashlib
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 import ports
@@ -16,6 +18,8 @@ PEER = str(pathlib.Path(__file__).parent / "norm_peer.py")
 BYTES = 1_000_000
 LOSS = "20"
 RATE = 20_000_000
+# Much longer than a peer of this machine is asked for an acknowledgement, and shorter than we wait for a silent sender.
+STOPPED_S = 2
 PATIENCE_S = float(os.environ.get("FULMAR_PATIENCE_S", 60))
 
 
@@ -38,6 +42,23 @@ class Norm(unittest.TestCase):
         self.addCleanup(process.kill)
         return process
 
+    def outcome(self, process: subprocess.Popen) -> tuple:
+        """What it has printed when it has ended well."""
+        try:
+            told = process.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            self.fail(f"it does not end: {process.communicate()}")
+        self.assertEqual(process.returncode, 0, told)
+        return told
+
+    def until_begun(self):
+        """Waits until we have received something of the file: a hidden file is there."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not any(self.into.iterdir()):
+            self.assertLess(time.monotonic(), deadline, "nothing has arrived")
+            time.sleep(0.005)
+
     def assert_arrived(self):
         arrived = (self.into / self.file.name).read_bytes()
         self.assertEqual(hashlib.sha256(arrived).digest(), hashlib.sha256(self.file.read_bytes()).digest())
@@ -59,7 +80,23 @@ class Norm(unittest.TestCase):
         peer = [sys.executable, PEER, "send", "127.0.0.1", self.port, str(self.file), LOSS, str(RATE)]
         sent = subprocess.run(peer, check=True, timeout=PATIENCE_S, capture_output=True, text=True)
         self.assertEqual(sent.stdout, "acknowledged\n")
-        self.assertEqual(ours.wait(PATIENCE_S), 0)
+        self.outcome(ours)
+        self.assert_arrived()
+
+    def test_it_waits_for_us(self):
+        """The machine is busy with something else, and we do not run for longer than the library asks us."""
+        ours = self.start(
+            binary(), "receive", "--from", f"127.0.0.1:{self.port}", "--dir", str(self.into), "--count", "1", "--json"
+        )
+        self.assertIn("ready", ours.stdout.readline())
+        peer = self.start(sys.executable, PEER, "send", "127.0.0.1", self.port, str(self.file), LOSS, str(RATE))
+        self.until_begun()
+        ours.send_signal(signal.SIGSTOP)
+        with self.assertRaises(subprocess.TimeoutExpired, msg="nothing is acknowledged yet"):
+            peer.wait(STOPPED_S)
+        ours.send_signal(signal.SIGCONT)
+        self.assertEqual(self.outcome(peer)[0], "acknowledged\n")
+        self.outcome(ours)
         self.assert_arrived()
 
     def test_it_receives_a_stream(self):
@@ -79,8 +116,7 @@ class Norm(unittest.TestCase):
         self.addCleanup(ours.kill)
         self.assertIn(b"ready", ours.stderr.readline())
         peer = self.start(sys.executable, PEER, "send-stream", "127.0.0.1", self.port, str(self.file), LOSS, str(RATE))
-        arrived, told = ours.communicate(timeout=PATIENCE_S)
-        self.assertEqual(ours.returncode, 0, told)
+        arrived, _ = self.outcome(ours)
         self.assertEqual(arrived, self.file.read_bytes())
         self.assertEqual(peer.stdout.readline(), "acknowledged\n")
 

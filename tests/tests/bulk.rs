@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use fulmar_tests::{fulmar, run};
+use fulmar_tests::{eventually, fulmar, run};
 use serde_json::Value;
 
 /// Bytes without a pattern, the same each time.
@@ -81,6 +81,25 @@ fn without_a_receiver_it_fails_and_says_so() {
     let sent = run(&mut send);
     assert_eq!(sent.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&sent.stderr).contains("acknowledged"));
+}
+
+#[test]
+fn a_file_that_cannot_be_stored_ends_both() {
+    let folder = tempfile::tempdir().unwrap();
+    let [into, file] = ["into", "file.bin"].map(|name| folder.path().join(name));
+    fs::write(&file, noise(100_000)).unwrap();
+    // A folder has its name.
+    fs::create_dir_all(into.join("file.bin")).unwrap();
+    let (mut child, _output, address) = receiver(&into, "1");
+    let mut send = fulmar();
+    let sent = run(send.args(["send", "--patience", "1", "--to", &address]).arg(&file));
+    assert_eq!(sent.status.code(), Some(1), "{}", String::from_utf8_lossy(&sent.stderr));
+    let mut status = None;
+    eventually("the receiver ends", || {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    assert_eq!(status.unwrap().code(), Some(1));
 }
 
 #[test]

@@ -145,6 +145,21 @@ fn too_many_failures_stop_it() {
 }
 
 #[test]
+fn a_device_that_cannot_store_it_has_failed() {
+    let good = program("true");
+    let field = Field::new(16_014, &[good]);
+    // A folder has the file's name.
+    fs::create_dir_all(field.folder(0).join("fw.bin")).unwrap();
+    let output = field.roll_out(&[]);
+    assert_eq!(output.status.code(), Some(1));
+    let told = events(&output);
+    let failed = told.iter().find(|event| event["state"] == "failed").unwrap();
+    assert_eq!(failed["device"], "device0");
+    assert!(failed["reason"].as_str().unwrap().contains("directory"), "{failed}");
+    assert_eq!(told.last().unwrap()["state"], "stopped");
+}
+
+#[test]
 fn without_devices_it_says_so() {
     let field = Field::new(16_005, &[]);
     let output = field.roll_out(&["--expect", "2", "--patience", "1"]);

@@ -93,6 +93,30 @@ fn nobody_there_ends_without_success() {
 }
 
 #[test]
+fn a_receiver_that_cannot_store_it_is_waited_for_as_long_as_one_that_is_silent() {
+    let storage = |_: &Scene| Memory { full: true, ..Memory::default() };
+    let patience = Duration::from_secs(5);
+    let sender = SenderConfig { patience, ..SenderConfig::default() };
+    let outcome = Scene { storage, sender, ..unicast(0.0, 10_000) }.play();
+    assert_eq!(outcome.failed, 1);
+    let (at, complete) = outcome.ended.unwrap();
+    assert!(!complete && at < 2 * patience, "{at:?} {complete}");
+}
+
+#[test]
+fn a_receiver_that_takes_many_rounds_is_waited_for() {
+    let patience = Duration::from_secs(3);
+    let sender = SenderConfig { patience, ..SenderConfig::default() };
+    let link = Link { loss: 0.5, delay: Duration::from_millis(500), ..Link::default() };
+    let scene = Scene { sender, link, ..unicast(0.5, 1_000_000) };
+    let mut outcome = scene.play();
+    outcome.assert_complete(&scene);
+    // The object takes eight seconds at 1 Mbit/s.
+    let (at, _) = outcome.ended.unwrap();
+    assert!(at > Duration::from_secs(8) + 2 * patience, "{at:?}");
+}
+
+#[test]
 fn a_long_delay_costs_little_more_than_itself() {
     let link = Link { loss: 0.2, delay: Duration::from_millis(500), ..Link::default() };
     let scene = Scene { link, ..unicast(0.2, 2_000_000) };

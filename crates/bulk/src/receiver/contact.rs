@@ -72,6 +72,10 @@ impl Contact {
         (self.head.source, self.head.instance)
     }
 
+    pub(crate) fn last_heard(&self) -> Duration {
+        self.heard
+    }
+
     pub(crate) fn is_silent(&self, now: Duration, time: Duration) -> bool {
         now.saturating_sub(self.heard) > time
     }

@@ -264,6 +264,14 @@ impl<S: Storage> Receiver<S> {
         })
     }
 
+    /// When something was last received from a sender that may not have received the acknowledgement of a complete
+    /// object: it has not ended, and none of its objects has failed. `None`: no sender needs this receiver any more.
+    #[must_use]
+    pub fn last_awaited(&self) -> Option<Duration> {
+        let awaiting = self.senders.iter().filter(|sender| sender.may_lack_acknowledgement());
+        awaiting.map(|sender| sender.contact.last_heard()).max()
+    }
+
     /// Receives a datagram.
     pub fn receive(&mut self, now: Duration, from: SocketAddr, datagram: &[u8]) {
         self.shared.progress.datagrams += 1;

@@ -34,6 +34,8 @@ pub(super) struct Remote {
     /// Probes until the next unsolicited answer, and the number for the time after.
     quiet: u32,
     next_quiet: u32,
+    /// An object of it is complete.
+    completed: bool,
     ended: bool,
 }
 
@@ -47,12 +49,20 @@ impl Remote {
             overheard: HashMap::new(),
             quiet: 0,
             next_quiet: 1,
+            completed: false,
             ended: false,
         }
     }
 
     pub(super) fn has_ended(&self) -> bool {
         self.ended
+    }
+
+    /// Whether it may not have received the acknowledgement of what is complete. There is none to repeat after a
+    /// failed object, because an acknowledgement covers all objects before.
+    pub(super) fn may_lack_acknowledgement(&self) -> bool {
+        let failed = |slot: &Slot| matches!(slot, Slot::Closed { complete: false });
+        self.completed && !self.ended && !self.slots.iter().any(failed)
     }
 
     fn key(&self, object: u16) -> ObjectKey {
@@ -160,6 +170,7 @@ impl Remote {
             Ok(()) => {
                 shared.events.push_back(Event::Complete(key, incoming.partition.bytes()));
                 self.slots[index] = Slot::Closed { complete: true };
+                self.completed = true;
             }
             Err(error) => self.fail(index, error.to_string(), shared),
         }

@@ -64,7 +64,8 @@ pub struct SenderConfig {
     pub receivers: usize,
     /// How often the end is announced if no receiver is expected.
     pub robust: u32,
-    /// How long to wait for a silent receiver once everything is sent.
+    /// How long to wait for receivers once everything is sent: of objects, since the last repair or confirmation;
+    /// of a stream, since a receiver's last feedback.
     pub patience: Duration,
     /// The round-trip time until one is measured.
     pub initial_rtt: Duration,

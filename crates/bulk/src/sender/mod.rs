@@ -107,6 +107,8 @@ pub struct Sender<S> {
     advertise_at: Option<Duration>,
     squelch: bool,
     tail_since: Option<Duration>,
+    /// When data, info or a repair was last sent, or a receiver confirmed that it has everything.
+    advanced_at: Duration,
     end: End,
     events: VecDeque<Event>,
     /// Scratch for a parity symbol.
@@ -130,6 +132,7 @@ impl<S: Source> Sender<S> {
             advertise_at: None,
             squelch: false,
             tail_since: None,
+            advanced_at: now,
             end: End::Open,
             events: VecDeque::new(),
             parity: Vec::new(),
@@ -257,14 +260,20 @@ impl<S: Source> Sender<S> {
                 return true;
             }
         }
+        if self.put_object(now, out) {
+            self.advanced_at = now;
+            return true;
+        }
+        self.put_tail(now, out)
+    }
+
+    /// Writes a message of an object, if there is one to send.
+    fn put_object(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
         if let Some(object) = self.info_due() {
             self.put_info(object, out);
             return true;
         }
-        if self.put_repair(now, out) || self.put_new(now, out) {
-            return true;
-        }
-        self.put_tail(now, out)
+        self.put_repair(now, out) || self.put_new(now, out)
     }
 
     fn fti(&self, object: usize) -> Fti {

@@ -1,5 +1,5 @@
 //! The end of a transfer (RFC 5740 sections 5.1 and 5.5): after all data, receivers are asked to acknowledge it until
-//! they have done so, or are silent for too long.
+//! they have done so, or nothing has advanced for too long.
 
 use std::time::Duration;
 
@@ -41,7 +41,8 @@ impl<S: Source> Sender<S> {
         (object as u16, SymbolId { block, symbol, block_len: symbol + 1 })
     }
 
-    /// Ends when all receivers have everything, or are silent for too long.
+    /// Ends when all receivers have everything, or nothing has advanced for too long. Feedback alone does not count: a
+    /// receiver that cannot store an object requests nothing and acknowledges nothing, but answers probes.
     pub(super) fn look_for_the_end(&mut self, now: Duration, since: Duration) {
         if !matches!(self.end, End::Finishing) {
             return;
@@ -50,12 +51,10 @@ impl<S: Source> Sender<S> {
         let all = confirmed >= self.base.config.receivers
             && self.base.peers.iter().all(|peer| peer.confirmed);
         let broadcast = self.base.config.receivers == 0 && self.flushes < self.base.config.robust;
-        let heard =
-            self.base.peers.iter().filter(|peer| !peer.confirmed).map(|peer| peer.heard).max();
+        let waited = now.saturating_sub(self.advanced_at.max(since));
         if all && !broadcast {
             self.end = End::Telling(EOT_TIMES, true);
-        } else if now.saturating_sub(heard.unwrap_or(since).max(since)) > self.base.config.patience
-        {
+        } else if waited > self.base.config.patience {
             self.end = End::Telling(EOT_TIMES, false);
         }
         if matches!(self.end, End::Telling(..)) {
@@ -67,6 +66,7 @@ impl<S: Source> Sender<S> {
         let Some(peer) = self.base.peers.heard(now, node, None, None) else { return };
         if !std::mem::replace(&mut peer.confirmed, true) {
             self.events.push_back(Event::Confirmed(peer.clone()));
+            self.advanced_at = now;
             if let Some(since) = self.tail_since {
                 self.look_for_the_end(now, since);
             }

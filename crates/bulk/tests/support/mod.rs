@@ -64,6 +64,8 @@ pub struct Memory {
     pub refused: usize,
     /// The objects that an earlier run left, by their info: complete blocks, and all bytes.
     pub earlier: HashMap<Vec<u8>, (Vec<u32>, Vec<u8>)>,
+    /// Nothing is stored under its name, as on a full disk.
+    pub full: bool,
     /// Blocks reported complete.
     pub kept: usize,
     pub prefix: HashMap<ObjectKey, u64>,
@@ -125,7 +127,7 @@ impl Storage for Memory {
     }
 
     fn finish(&mut self, object: ObjectKey, info: &[u8]) -> io::Result<()> {
-        if !info.is_empty() && checksum(&self.open[&object]) != info {
+        if self.full || !info.is_empty() && checksum(&self.open[&object]) != info {
             self.refused += 1;
             return Err(io::Error::other("another checksum"));
         }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 
 use tokio::net::UdpSocket;
 
@@ -35,6 +36,13 @@ impl<G: Decrypt> Channel<ChannelEncryption<G>> {
                 Err(_) => break,
             }
         }
+    }
+
+    /// Whether a datagram has arrived that was not received yet. The system is asked, because the runtime learns of a
+    /// datagram only when it next waits.
+    pub(super) fn has_waiting(&self) -> bool {
+        let Ok(socket) = self.socket.as_fd().try_clone_to_owned() else { return false };
+        std::net::UdpSocket::from(socket).peek_from(&mut [0]).is_ok()
     }
 }
 

@@ -38,7 +38,7 @@ ADDR is an address of this machine, a multicast group, or else the sender's addr
 printed in `sha256sum` format. A file appears under its name only when it is complete.
 The sender runs `fulmar send`, or another NORM program (RFC 5740).";
 
-/// A receiver that has everything stays until the sender has ended or is silent for this long, because its
+/// A receiver that has everything stays until its senders have ended or are silent for this long, because its
 /// acknowledgement may have been lost.
 const LINGER: Duration = Duration::from_secs(3);
 
@@ -84,8 +84,6 @@ struct Run<'a> {
     channel: Channel<ReceiverChannelEncryption>,
     receiver: fulmar_bulk::Receiver<Files>,
     start: Instant,
-    /// When something was last received.
-    heard: Instant,
     show: Show,
     out: Vec<u8>,
     /// The number of files after which to end.
@@ -95,8 +93,8 @@ struct Run<'a> {
     failed: u64,
     /// The reason of the last failure.
     failure: Option<String>,
-    senders: usize,
-    gone: usize,
+    /// When the last file was complete, since `start`; what arrived while it was synced has not been read then.
+    completed_at: Duration,
 }
 
 impl Args {
@@ -196,23 +194,8 @@ pub(super) async fn receive(args: &Args, job: Job) -> anyhow::Result<()> {
     } else if !is_job {
         eprintln!("listening on {bound}");
     }
-    let (start, show) = (Instant::now(), Show::new(args.quiet || args.json));
-    let mut run = Run {
-        args,
-        channel: Channel { socket, whom, encryption },
-        receiver,
-        start,
-        heard: start,
-        show,
-        out: Vec::new(),
-        count,
-        progress: job.progress,
-        complete: 0,
-        failed: 0,
-        failure: None,
-        senders: 0,
-        gone: 0,
-    };
+    let channel = Channel { socket, whom, encryption };
+    let mut run = Run { count, progress: job.progress, ..Run::new(args, channel, receiver) };
     run.until_the_end().await?;
     run.tell_end();
     if is_job && run.complete == 0 {
@@ -224,7 +207,28 @@ pub(super) async fn receive(args: &Args, job: Job) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    fn new(
+        args: &'a Args,
+        channel: Channel<ReceiverChannelEncryption>,
+        receiver: fulmar_bulk::Receiver<Files>,
+    ) -> Run<'a> {
+        Run {
+            args,
+            channel,
+            receiver,
+            start: Instant::now(),
+            show: Show::new(args.quiet || args.json),
+            out: Vec::new(),
+            count: None,
+            progress: None,
+            complete: 0,
+            failed: 0,
+            failure: None,
+            completed_at: Duration::ZERO,
+        }
+    }
+
     async fn until_the_end(&mut self) -> anyhow::Result<()> {
         let mut stop = std::pin::pin!(interrupted());
         let mut show = tokio::time::interval(SHOW);
@@ -251,8 +255,13 @@ impl Run<'_> {
     }
 
     fn is_over(&self) -> bool {
-        let enough = self.count.is_some_and(|count| self.complete + self.failed >= count);
-        enough && (self.gone >= self.senders || self.heard.elapsed() > LINGER)
+        if self.count.is_none_or(|count| self.complete + self.failed < count) {
+            return false;
+        }
+        let Some(heard) = self.receiver.last_awaited() else { return true };
+        let silent = self.start.elapsed().saturating_sub(heard.max(self.completed_at)) > LINGER;
+        // After a long sync, or if this process was stopped, the sender's request may be waiting in the socket.
+        silent && !self.channel.has_waiting()
     }
 
     async fn send_due(&mut self) {
@@ -263,7 +272,6 @@ impl Run<'_> {
 
     fn receive(&mut self, buffer: &mut [u8]) {
         self.channel.receive(buffer, |from, message| {
-            self.heard = Instant::now();
             self.receiver.receive(self.start.elapsed(), from, message);
         });
     }
@@ -272,7 +280,6 @@ impl Run<'_> {
         while let Some(event) = self.receiver.poll_event() {
             match event {
                 ReceiverEvent::Sender(node, from) => {
-                    self.senders += 1;
                     tracing::info!(sender = node, %from, "receiving from a new sender");
                 }
                 ReceiverEvent::Begun(object, bytes) => {
@@ -280,6 +287,7 @@ impl Run<'_> {
                 }
                 ReceiverEvent::Complete(object, _) => {
                     self.complete += 1;
+                    self.completed_at = self.start.elapsed();
                     self.tell_file(object.sender);
                 }
                 ReceiverEvent::Failed(object, reason) => {
@@ -292,7 +300,6 @@ impl Run<'_> {
                     }
                 }
                 ReceiverEvent::Ended(node) => {
-                    self.gone += 1;
                     tracing::info!(sender = node, "the sender has ended");
                 }
             }
@@ -370,3 +377,6 @@ impl Run<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde_json::json;
 use tokio::io::AsyncReadExt;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 
 use super::connection::{Arrival, Channel, Listener, TlsArgs, Via};
@@ -20,6 +20,8 @@ use crate::wait::interrupted;
 
 /// The most concurrent connections; more wait.
 const MAX_CONNECTIONS: usize = 64;
+/// The most events of connections that wait to be handled.
+const MAX_EVENTS: usize = 256;
 /// A sender that is silent for this long is disconnected.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long to wait for the end of a sender's connection once all files have been received.
@@ -63,8 +65,17 @@ pub(crate) async fn receive(receiving: Receiving<'_>) -> anyhow::Result<()> {
     } else {
         eprintln!("listening on {bound}");
     }
-    let (told, mut events) = mpsc::channel(256);
-    let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    receive_by(&listener, receiving, MAX_CONNECTIONS).await
+}
+
+/// Receives with at most this many concurrent connections.
+async fn receive_by(
+    listener: &Listener,
+    receiving: Receiving<'_>,
+    max_connections: usize,
+) -> anyhow::Result<()> {
+    let (told, mut events) = mpsc::channel(MAX_EVENTS);
+    let room = Arc::new(Semaphore::new(max_connections));
     let mut stop = std::pin::pin!(interrupted());
     let mut run =
         Run { receiving, start: Instant::now(), complete: 0, failed: 0, open: 0, shown: 0 };
@@ -75,9 +86,8 @@ pub(crate) async fn receive(receiving: Receiving<'_>) -> anyhow::Result<()> {
         }
         tokio::select! {
             event = events.recv() => run.take(event.context("events")?),
-            arrived = listener.accept(), if !enough => {
-                let (arrival, from) = arrived?;
-                let Ok(place) = Arc::clone(&room).acquire_owned().await else { break };
+            arrived = accept(listener, &room), if !enough => {
+                let (place, arrival, from) = arrived?;
                 let (dir, told) = (run.receiving.dir.to_owned(), told.clone());
                 run.open += 1;
                 tokio::spawn(async move {
@@ -101,6 +111,17 @@ pub(crate) async fn receive(receiving: Receiving<'_>) -> anyhow::Result<()> {
         bail!("{} of {} files failed", run.failed, run.complete + run.failed);
     }
     Ok(())
+}
+
+/// Accepts a connection once there is room for it. Waiting for room is a part of this, because events must be taken
+/// meanwhile: a connection whose event nobody takes never ends.
+async fn accept(
+    listener: &Listener,
+    room: &Arc<Semaphore>,
+) -> anyhow::Result<(OwnedSemaphorePermit, Arrival, SocketAddr)> {
+    let place = Arc::clone(room).acquire_owned().await?;
+    let (arrival, from) = listener.accept().await?;
+    Ok((place, arrival, from))
 }
 
 async fn serve(arrival: Arrival, dir: PathBuf, told: &mpsc::Sender<Event>) -> anyhow::Result<()> {
@@ -225,5 +246,57 @@ impl Run<'_> {
                 json!({ "event": "end", "seconds": seconds, "complete": complete, "failed": failed })
             );
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use ring::digest::{SHA256, digest};
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    /// The most concurrent connections, and how many there are.
+    const ROOM: usize = 2;
+    const CLIENTS: usize = 12;
+    /// Each client's bytes and in how many pieces it sends them, so that two clients cause more events than may wait.
+    const BYTES: usize = 100_000;
+    const PIECES: usize = 500;
+
+    async fn client(number: usize, to: SocketAddr) {
+        let mut stream = TcpStream::connect(to).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        let bytes = vec![number as u8; BYTES];
+        let sha256 = Hash(digest(&SHA256, &bytes).as_ref().try_into().unwrap()).to_string();
+        let mut offer =
+            json!({ "name": number.to_string(), "bytes": BYTES, "sha256": sha256 }).to_string();
+        offer.push('\n');
+        stream.write_all(offer.as_bytes()).await.unwrap();
+        let mut answer = [0; 100];
+        assert_ne!(stream.read(&mut answer).await.unwrap(), 0);
+        for piece in bytes.chunks(BYTES / PIECES) {
+            stream.write_all(piece).await.unwrap();
+            tokio::task::yield_now().await;
+        }
+        assert_ne!(stream.read(&mut answer).await.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn more_connections_than_there_is_room_for_all_complete() {
+        let folder = tempfile::tempdir().unwrap();
+        let (tls, from) = (TlsArgs::default(), "127.0.0.1:0".parse().unwrap());
+        let listener = Listener::bind(Via::Tcp, from, &tls).await.unwrap();
+        let to = listener.address().unwrap();
+        let (count, show) = (Some(CLIENTS as u64), Show::new(true));
+        let (via, dir, tls) = (Via::Tcp, folder.path(), &tls);
+        let receiving = Receiving { via, from, dir, tls, count, json: false, show };
+        for number in 0..CLIENTS {
+            tokio::spawn(client(number, to));
+        }
+        let received = timeout(PATIENCE, receive_by(&listener, receiving, ROOM)).await;
+        received.expect("it does not end").unwrap();
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), CLIENTS);
     }
 }
