@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Output};
 
 use fulmar_tests::{TestBroker, fulmar, run};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// A group's devices and what is theirs, and a firmware.
 struct Field {
@@ -58,7 +58,7 @@ impl Field {
             command.arg(format!("239.7.7.7:{}", self.port));
             command.args(["--rate", "20M", "--interface", "127.0.0.1"]);
         }
-        command.arg("--expect").arg(self.devices.len().to_string());
+        command.arg("--expect").arg(self.devices.len().max(1).to_string());
         run(command.args(more))
     }
 
@@ -156,6 +156,38 @@ fn a_device_that_cannot_store_it_has_failed() {
     let failed = told.iter().find(|event| event["state"] == "failed").unwrap();
     assert_eq!(failed["device"], "device0");
     assert!(failed["reason"].as_str().unwrap().contains("directory"), "{failed}");
+    assert_eq!(told.last().unwrap()["state"], "stopped");
+}
+
+#[test]
+fn an_installation_may_take_longer_than_a_silent_device_is_waited_for() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let slow = folder.path().join("install.sh");
+    fs::write(&slow, "#!/bin/sh\nsleep 6\n").unwrap();
+    fs::set_permissions(&slow, fs::Permissions::from_mode(0o700)).unwrap();
+    let field = Field::new(16_015, &[slow.to_str().unwrap()]);
+    let output = field.roll_out(&["--patience", "3"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+fn a_device_that_the_file_does_not_reach_is_given_up() {
+    let field = Field::new(16_016, &[]);
+    let told = std::thread::scope(|scope| {
+        let roll_out = scope.spawn(|| field.roll_out(&["--patience", "3"]));
+        // It reports again and again that it has received nothing yet.
+        while !roll_out.is_finished() {
+            let announced = field.retained("rollout/pumps/announce");
+            let status = json!({ "transfer": announced["transfer"], "state": "receiving" });
+            let mut command = fulmar();
+            command.arg("pub").arg(field.url()).args(["-t", "rollout/pumps/device/deaf/status"]);
+            run(command.arg("-m").arg(status.to_string()));
+        }
+        events(&roll_out.join().unwrap())
+    });
+    let failed = told.iter().find(|event| event["state"] == "failed").unwrap();
+    assert!(failed["reason"].as_str().unwrap().starts_with("no progress: 0 bytes"), "{failed}");
     assert_eq!(told.last().unwrap()["state"], "stopped");
 }
 

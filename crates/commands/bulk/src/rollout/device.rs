@@ -169,7 +169,7 @@ impl Device<'_> {
         let transfer = &announcement.transfer;
         self.say(transfer, State::Receiving, 0, None).await?;
         let outcome = match self.fetch(announcement, admission).await {
-            Ok(()) => self.install(&announcement.name).await,
+            Ok(()) => self.install(announcement).await,
             Err(error) => Err(error),
         };
         self.over = Some(transfer.clone());
@@ -231,12 +231,23 @@ impl Device<'_> {
         }
     }
 
-    async fn install(&self, name: &str) -> anyhow::Result<()> {
+    async fn install(&self, announcement: &Announcement) -> anyhow::Result<()> {
         let Some(program) = &self.announced.install else { return Ok(()) };
-        let path = self.receive.dir().join(name);
+        let path = self.receive.dir().join(&announcement.name);
         let mut command = Command::new(program);
         command.arg(&path).stdin(Stdio::null());
-        let status = tokio::task::spawn_blocking(move || command.status()).await?;
+        let mut installing = tokio::task::spawn_blocking(move || command.status());
+        let mut tell = tokio::time::interval(TELL);
+        let status = loop {
+            tokio::select! {
+                status = &mut installing => break status?,
+                // That may take longer than a silent device is waited for.
+                _ = tell.tick() => {
+                    let all = announcement.bytes;
+                    self.say(&announcement.transfer, State::Receiving, all, None).await?;
+                }
+            }
+        };
         let status = status.with_context(|| program.display().to_string())?;
         if !status.success() {
             bail!("{}: {status}", program.display());

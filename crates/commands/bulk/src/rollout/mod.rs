@@ -119,8 +119,8 @@ struct Run<'a> {
     show: Show,
     stage: usize,
     start: Instant,
-    /// When a device last reported something.
-    heard: Instant,
+    /// When a device was last seen to advance.
+    advanced: Instant,
 }
 
 /// Rolls the file out.
@@ -145,7 +145,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     };
     let (show, now) = (Show::new(args.quiet || args.json), Instant::now());
     let devices = BTreeMap::new();
-    let (stage, start, heard) = (0, now, now);
+    let (stage, start, advanced) = (0, now, now);
     let mut run = Run {
         args,
         topics,
@@ -157,7 +157,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
         show,
         stage,
         start,
-        heard,
+        advanced,
     };
     let outcome = tokio::select! {
         outcome = run.all() => outcome,
@@ -227,7 +227,7 @@ impl Run<'_> {
                 device.admitted = true;
             }
         }
-        self.heard = Instant::now();
+        self.advanced = Instant::now();
         let (send_args, file) = (self.send_args(chosen.len()), &self.file.again()?);
         let fountain = self.fountain.take();
         let mut sending: Pin<Box<dyn Future<Output = anyhow::Result<()>> + '_>> = match &fountain {
@@ -247,7 +247,7 @@ impl Run<'_> {
                 }
                 _ = show.tick() => {
                     self.show_progress();
-                    if self.heard.elapsed() > self.patience() {
+                    if self.advanced.elapsed() > self.patience() {
                         self.give_up(&chosen);
                     }
                 }
@@ -281,8 +281,14 @@ impl Run<'_> {
     fn give_up(&mut self, chosen: &[String]) {
         for name in chosen.iter().filter(|name| !self.is_settled(name)).cloned().collect::<Vec<_>>()
         {
-            let reason = Some("no answer from the device".to_owned());
-            self.settle(&name, State::Failed, reason);
+            let received = self.devices.get(&name).map_or(0, |device| device.received);
+            let reason = match self.devices.get(&name).map(|device| device.state) {
+                Some(State::Receiving) => {
+                    format!("no progress: {received} bytes of the file have reached the device")
+                }
+                _ => "no answer from the device".to_owned(),
+            };
+            self.settle(&name, State::Failed, Some(reason));
         }
     }
 
@@ -299,14 +305,20 @@ impl Run<'_> {
         if status.transfer != self.announcement.transfer {
             return;
         }
-        self.heard = Instant::now();
         let known = self.devices.entry(name.clone()).or_insert(Device {
             state: State::Waiting,
             received: 0,
             reason: None,
             admitted: false,
         });
-        known.received = status.received_bytes.min(self.announcement.bytes);
+        let (all, received) = (self.announcement.bytes, status.received_bytes);
+        let received = received.min(all);
+        // One that has everything installs it, which takes as long as it takes. One that reports the same again and
+        // again is not reached by the file.
+        if known.state != status.state || known.received != received || received == all {
+            self.advanced = Instant::now();
+        }
+        known.received = received;
         // A device that starts again does not undo its earlier report.
         let settled = matches!(known.state, State::Done | State::Failed);
         if known.state != status.state && !settled {
