@@ -481,7 +481,10 @@ impl Flow {
     pub(crate) fn announce(&mut self, turn: &mut Turn, attachment: Attachment) {
         if !self.ready {
             self.ready = true;
-            turn.ready(attachment);
+            match self.outbox.has_large() {
+                true => turn.ready_large(attachment),
+                false => turn.ready(attachment),
+            }
         }
     }
 

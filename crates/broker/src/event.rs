@@ -8,6 +8,8 @@ use crate::auth::AuthReply;
 pub enum BrokerEvent {
     /// Its session has output, or it may read on.
     Ready,
+    /// Its session has a large message for it ([`crate::Limits::large_message_bytes`]).
+    ReadyLarge,
     /// Something that it waits for is durable.
     Durable,
     /// Something that it waits for is not durable in time.
@@ -26,6 +28,12 @@ pub enum BrokerEvent {
     ControlResponse(Box<[u8]>),
     /// A slow authentication has been decided.
     Authenticated(AuthReply),
+}
+
+impl BrokerEvent {
+    pub(crate) fn is_large(&self) -> bool {
+        matches!(self, BrokerEvent::ReadyLarge)
+    }
 }
 
 /// Why the broker closes a connection of its own accord.

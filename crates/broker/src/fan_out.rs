@@ -29,9 +29,10 @@ pub(crate) const FEW_VISITS: usize = 64;
 /// Bytes up to which the copies of such a publication are not counted either.
 const FEW_BYTES: usize = 512 * 1024;
 
-/// Whether a publication with this number of receivers, and of bytes for all of them, gives way.
+/// Whether a publication with this number of receivers, and of bytes for all of them, gives way. One copy costs no more
+/// than it did to receive the message.
 pub(crate) fn is_much(visits: usize, bytes: usize) -> bool {
-    visits > FEW_VISITS || bytes > FEW_BYTES
+    visits > FEW_VISITS || (visits > 1 && bytes > FEW_BYTES)
 }
 
 /// Topics searched for retained messages at once, and in a turn whose budget is used up.
@@ -56,7 +57,7 @@ impl FanOutBudget {
     /// Counts the visits of a publication, and the bytes for all its receivers.
     pub(crate) fn spend(&mut self, visits: usize, bytes: usize) {
         if is_much(visits, bytes) {
-            self.spent += visits + bytes / BYTES_PER_VISIT;
+            self.spent = self.spent.saturating_add(visits + bytes / BYTES_PER_VISIT);
         }
     }
 
@@ -138,7 +139,7 @@ mod tests {
             fan_out.spend(FEW_VISITS, FEW_BYTES);
         }
         assert!(!fan_out.must_wait(a), "what reaches few does not count");
-        fan_out.spend(1, 50 << 20);
+        fan_out.spend(2, 50 << 20);
         for token in [b, a, b] {
             assert!(fan_out.must_wait(token));
             fan_out.wait(token);

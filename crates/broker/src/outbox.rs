@@ -17,14 +17,11 @@ use crate::message::Message;
 /// Bytes at which no further large message is taken.
 const TAKEN_BYTES: usize = 64 * 1024;
 
-/// Whether a message's tail is shared by its receivers of this version, if messages from `large` bytes on are large. What
-/// they do not get of it, a long topic or to 3.1.1 properties, must not be kept for them.
+/// Whether a message's tail is shared by its receivers of this version, if messages from `large` bytes on are large. What is
+/// small without its properties, which 3.1.1 does not have, is copied.
 #[inline]
 pub(crate) fn is_shared(message: &Message, version: Version, large: usize) -> bool {
-    message.content_len() >= large && {
-        let tail = message.tail(version).len();
-        tail >= large && tail >= message.content_len() / 2
-    }
+    message.content_len() >= large && message.tail(version).len() >= large
 }
 
 /// The limits that a client sets with CONNECT.
@@ -79,20 +76,21 @@ impl Outbox {
 
     /// Packets for their stream: all of them, or the first if large messages are among them.
     #[inline]
-    pub(crate) fn take(&mut self, buffer: impl FnOnce() -> Vec<u8>) -> Vec<u8> {
+    pub(crate) fn take(&mut self) -> Vec<u8> {
         if let Some(large) = self.large.take() {
-            return self.take_large(large, buffer());
+            return self.take_large(large);
         }
         self.counted = None;
         std::mem::take(&mut self.bytes)
     }
 
-    fn take_large(&mut self, mut large: Box<LargeTails>, mut taken: Vec<u8>) -> Vec<u8> {
-        let mut from = 0;
+    fn take_large(&mut self, mut large: Box<LargeTails>) -> Vec<u8> {
+        let (mut taken, mut from) = (Vec::new(), 0);
         while taken.len() < TAKEN_BYTES {
             let Some((place, message, version)) = large.places.pop_front() else { break };
             let tail = message.tail(version);
-            taken.reserve_exact(place - from + tail.len());
+            let rest = if large.places.is_empty() { self.bytes.len() } else { place };
+            taken.reserve_exact(rest - from + tail.len());
             taken.extend_from_slice(&self.bytes[from..place]);
             taken.extend_from_slice(tail);
             from = place;
@@ -273,14 +271,14 @@ mod tests {
             let mut got = Vec::new();
             while !outbox.is_empty() {
                 assert!(outbox.has_large());
-                let taken = outbox.take(Vec::new);
+                let taken = outbox.take();
                 let is_last = outbox.is_empty();
                 assert!(taken.len() >= TAKEN_BYTES || is_last, "{}", taken.len());
                 assert!(taken.len() < TAKEN_BYTES + 30_000, "{}", taken.len());
                 got.extend_from_slice(&taken);
             }
             assert_eq!(got, expected);
-            assert!(!outbox.has_large() && outbox.take(Vec::new).is_empty());
+            assert!(!outbox.has_large() && outbox.take().is_empty());
         }
     }
 
@@ -298,14 +296,14 @@ mod tests {
                 out.extend((naming != Naming::Topic).then_some(1));
             });
             assert!(fits);
-            assert_eq!(outbox.take(Vec::new).len(), 60_000);
+            assert_eq!(outbox.take().len(), 60_000);
         }
     }
 
     #[test]
-    fn nothing_is_kept_for_a_receiver_that_does_not_get_it() {
+    fn what_is_large_is_shared() {
         let (small, properties, payload) =
-            (large(1, 10, 10_000), large(1, 40_000, 18_000), large(1, 100, 18_000));
+            (large(1, 10, 10_000), large(1, 40_000, 10_000), large(1, 100, 18_000));
         for (version, shared) in
             [(Version::V5, [false, true, true]), (Version::V311, [false, false, true])]
         {

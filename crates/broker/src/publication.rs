@@ -111,7 +111,7 @@ impl<'a> Publication<'a> {
         packet_id: Option<PacketId>,
     ) -> bool {
         let (version, now) = (client.version, turn.now);
-        self.bytes += self.size();
+        self.bytes = self.bytes.saturating_add(self.size());
         if let Some(message) = &self.message
             && is_shared(message, version, turn.limits().large_message_bytes)
         {

@@ -1,53 +1,139 @@
-//! The line of connections with large messages to send: each worker copies so much per turn ([`crate::outbox`]) and lets
-//! the others wait, first come, first served. Connections whose clients do not read are never in line, because they are
-//! not asked for output.
+//! The line of streams with large messages to send: each worker copies a few MiB per turn ([`crate::outbox`]) and lets the
+//! others wait, first come, first served. Clients that do not read are never in line, because their connections are not
+//! asked for output.
 //!
-//! A publication of a large message to many waits until those that were in line before it have been served, on all
-//! workers. It costs the publisher's worker little, so a publisher could otherwise be faster than all its receivers, and
-//! their queues would overflow although they read.
+//! A publication of a large message to many costs the publisher's worker little, so publishers could be faster than all
+//! receivers, whose queues would overflow although they read. Such publications therefore wait for each other, over all
+//! workers, in order: each until the receivers of the one before have got in line, or are seen not to read, and the line
+//! has been served as far as it was then.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::mailbox::Mailboxes;
-use crate::peer::Token;
+use crate::event::BrokerEvent;
+use crate::mailbox::{Attachment, Mailboxes};
+use crate::peer::{StreamKey, Token};
 
-/// Connections that are called from the line at once. Each is served, so that the turn's budget is exceeded by their
+/// Streams that are called from the line at once. Each is served, so that the turn's budget is exceeded by their
 /// messages at most.
 const CALLED: usize = 8;
+
+/// Bytes that a stream may send when it is called; the last message may exceed it.
+const CALL_BYTES: usize = 256 * 1024;
 
 /// The least that a worker copies per turn, in bytes, however many workers share one thread.
 const LEAST: usize = 512 * 1024;
 
+/// Turns in which a publisher that may go on has to do so.
+const MAX_RELEASED_TURNS: u8 = 2;
+
+type Place = (Token, StreamKey);
+
 /// How far all workers are.
 #[derive(Debug)]
 pub(crate) struct SendBacklog {
-    /// Connections that have got in line.
+    /// Flows that have got something large to send, and those whose connections know by now.
+    announced: AtomicU64,
+    handled: AtomicU64,
+    /// Streams that have got in line, and those that have left it.
     entered: AtomicU64,
-    /// Connections that have left it.
     served: AtomicU64,
-    /// Publishers that wait.
-    publishers: AtomicUsize,
+    /// Length of `publishers`.
+    waiting: AtomicUsize,
+    publishers: Mutex<VecDeque<Publisher>>,
     mailboxes: Mailboxes,
+}
+
+/// A publisher that waits, or whose turn it is.
+#[derive(Debug)]
+struct Publisher {
+    at: Attachment,
+    state: Wait,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Wait {
+    /// For the publisher before.
+    Queued,
+    /// For this many announcements to be handled.
+    Announced(u64),
+    /// For this many streams to be served.
+    Served(u64),
+    /// Its connection has got an event, for this number of turns.
+    Released(u8),
+    /// Until its worker's turn ends.
+    Publishes,
 }
 
 impl SendBacklog {
     pub(crate) fn new(mailboxes: Mailboxes) -> Arc<SendBacklog> {
-        let (entered, served) = (AtomicU64::new(0), AtomicU64::new(0));
-        Arc::new(SendBacklog { entered, served, publishers: AtomicUsize::new(0), mailboxes })
+        let zero = || AtomicU64::new(0);
+        Arc::new(SendBacklog {
+            announced: zero(),
+            handled: zero(),
+            entered: zero(),
+            served: zero(),
+            waiting: AtomicUsize::new(0),
+            publishers: Mutex::default(),
+            mailboxes,
+        })
+    }
+
+    fn is_busy(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) > 0
+            || !self.has_handled(self.announced.load(Ordering::SeqCst))
+            || !self.has_served(self.entered.load(Ordering::SeqCst))
+    }
+
+    fn has_handled(&self, number: u64) -> bool {
+        self.handled.load(Ordering::SeqCst) >= number
     }
 
     fn has_served(&self, number: u64) -> bool {
         self.served.load(Ordering::SeqCst) >= number
     }
 
-    fn serve(&self, connections: u64) {
-        self.served.fetch_add(connections, Ordering::SeqCst);
-        if connections > 0 && self.publishers.load(Ordering::SeqCst) > 0 {
-            self.mailboxes.wake_all();
+    /// Changes the publishers that wait. The first of them goes on if it may by now; it is returned if it is of the worker
+    /// `own`, and gets an event otherwise.
+    fn change<T>(
+        &self,
+        own: u16,
+        change: impl FnOnce(&mut VecDeque<Publisher>) -> T,
+    ) -> (T, Option<Token>) {
+        let mut publishers = self.publishers.lock();
+        let changed = change(&mut publishers);
+        // Before what the first one waits for is looked at: what happens later is seen by those who make it happen.
+        self.waiting.store(publishers.len(), Ordering::SeqCst);
+        let released = publishers.front_mut().and_then(|first| self.advance(first));
+        match released {
+            Some(at) if at.shard == own => (changed, Some(at.token)),
+            Some(at) => {
+                self.mailboxes.post(at, BrokerEvent::Ready);
+                (changed, None)
+            }
+            None => (changed, None),
+        }
+    }
+
+    fn advance(&self, first: &mut Publisher) -> Option<Attachment> {
+        if matches!(first.state, Wait::Queued) {
+            first.state = Wait::Announced(self.announced.load(Ordering::SeqCst));
+        }
+        if let Wait::Announced(number) = first.state
+            && self.has_handled(number)
+        {
+            first.state = Wait::Served(self.entered.load(Ordering::SeqCst));
+        }
+        match first.state {
+            Wait::Served(number) if self.has_served(number) => {
+                first.state = Wait::Released(0);
+                Some(first.at)
+            }
+            _ => None,
         }
     }
 }
@@ -55,36 +141,50 @@ impl SendBacklog {
 /// One worker's line.
 #[derive(Debug)]
 pub(crate) struct SendLine {
+    worker: u16,
     /// Bytes copied in this turn, and how many may be.
     copied: usize,
     most: usize,
-    line: VecDeque<Token>,
-    in_line: FxHashSet<Token>,
-    /// Those that may send whatever has been copied, called in this turn and in the one before. Later it is for nothing: a
-    /// client may have stopped reading.
-    called: [FxHashSet<Token>; 2],
-    /// Publishers that wait, until this number has been served over all workers; `None` for one that may go on.
-    publishers: FxHashMap<Token, Option<u64>>,
+    line: VecDeque<Place>,
+    in_line: FxHashSet<Place>,
+    /// Those that may send whatever has been copied, with the bytes: called in this turn, and in the one before. Later it
+    /// is for nothing: a client may have stopped reading.
+    called: [FxHashMap<Place, usize>; 2],
+    /// Announcements taken in this turn.
+    taken: u64,
+    /// This worker's connections among the publishers that wait.
+    publishers: FxHashSet<Token>,
+    /// Connections that are to get an event because they may go on.
+    due: Vec<Token>,
+    /// One of them publishes in this turn.
+    publishes: bool,
+    /// One of them may go on and has not done so yet.
+    released: bool,
     backlog: Arc<SendBacklog>,
 }
 
 impl SendLine {
-    /// A line of one of `workers`, which together copy `most` bytes per turn.
-    pub(crate) fn new(backlog: Arc<SendBacklog>, most: usize, workers: usize) -> SendLine {
+    /// The line of one of `workers`, which together copy `most` bytes per turn.
+    pub(crate) fn new(
+        backlog: Arc<SendBacklog>,
+        most: usize,
+        (worker, workers): (usize, usize),
+    ) -> SendLine {
         SendLine {
+            // The broker refuses to be made for more workers.
+            worker: u16::try_from(worker).unwrap_or(u16::MAX),
             copied: 0,
             most: (most / workers.max(1)).max(LEAST.min(most)),
             line: VecDeque::new(),
             in_line: FxHashSet::default(),
             called: Default::default(),
-            publishers: FxHashMap::default(),
+            taken: 0,
+            publishers: FxHashSet::default(),
+            due: Vec::new(),
+            publishes: false,
+            released: false,
             backlog,
         }
-    }
-
-    /// Counts bytes copied for a receiver.
-    pub(crate) fn copy(&mut self, bytes: usize) {
-        self.copied += bytes;
     }
 
     /// Whether this turn has copied as much as it should.
@@ -92,26 +192,52 @@ impl SendLine {
         self.copied >= self.most
     }
 
-    /// Whether a connection with large messages may send now. Otherwise it is in line, and gets an event.
-    pub(crate) fn may_send(&mut self, token: Token) -> bool {
-        if self.take_call(token) || (self.line.is_empty() && !self.is_over()) {
+    /// Whether a stream with large messages may send now. Otherwise it is in line, and its connection gets an event.
+    pub(crate) fn may_send(&mut self, token: Token, stream: StreamKey) -> bool {
+        let place = (token, stream);
+        if self.called.iter().any(|called| called.contains_key(&place))
+            || (self.line.is_empty() && !self.is_over())
+        {
             return true;
         }
-        if self.in_line.insert(token) {
-            self.line.push_back(token);
+        if self.in_line.insert(place) {
+            self.line.push_back(place);
             self.backlog.entered.fetch_add(1, Ordering::SeqCst);
         }
         false
     }
 
-    fn take_call(&mut self, token: Token) -> bool {
-        self.called.iter_mut().any(|called| called.remove(&token))
+    /// Counts bytes that a stream was given.
+    pub(crate) fn copy(&mut self, token: Token, stream: StreamKey, bytes: usize) {
+        self.copied += bytes;
+        for called in &mut self.called {
+            if let Some(left) = called.get_mut(&(token, stream)) {
+                *left = left.saturating_sub(bytes);
+                if *left == 0 {
+                    called.remove(&(token, stream));
+                }
+            }
+        }
     }
 
-    /// Takes the connections that may send now from the line.
+    /// A flow has got something large to send: its connection gets [`BrokerEvent::ReadyLarge`].
+    pub(crate) fn announce(&self) {
+        self.backlog.announced.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Counts announcements among the events that this worker's connections get in this turn.
+    #[inline]
+    pub(crate) fn take(&mut self, events: &[(Token, BrokerEvent)]) {
+        if !self.backlog.has_handled(self.backlog.announced.load(Ordering::SeqCst)) {
+            let announced = events.iter().filter(|(_, event)| event.is_large());
+            self.taken += announced.count() as u64;
+        }
+    }
+
+    /// Takes from the line those that may send now, and a publisher that may go on: each connection gets an event.
     #[inline]
     pub(crate) fn call(&mut self, each: impl FnMut(Token)) {
-        if !self.line.is_empty() || !self.publishers.is_empty() {
+        if self.has_work() {
             self.call_some(each);
         }
     }
@@ -119,77 +245,78 @@ impl SendLine {
     fn call_some(&mut self, mut each: impl FnMut(Token)) {
         let mut served = 0;
         while !self.is_over() && served < CALLED {
-            let Some(token) = self.line.pop_front() else { break };
-            // Otherwise it has ended.
-            if self.in_line.remove(&token) {
-                self.called[0].insert(token);
-                served += 1;
-                each(token);
-            }
+            let Some(place) = self.line.pop_front() else { break };
+            self.in_line.remove(&place);
+            self.called[0].insert(place, CALL_BYTES);
+            served += 1;
+            each(place.0);
         }
-        self.backlog.serve(served as u64);
-        for (token, until) in &mut self.publishers {
-            if until.is_some_and(|until| self.backlog.has_served(until)) {
-                *until = None;
-                self.backlog.publishers.fetch_sub(1, Ordering::SeqCst);
-                each(*token);
-            }
+        if served > 0 {
+            self.backlog.served.fetch_add(served as u64, Ordering::SeqCst);
+            self.let_publishers_advance();
         }
+        self.due.drain(..).for_each(each);
     }
 
-    /// Whether any connection is in line.
-    pub(crate) fn has_line(&self) -> bool {
-        !self.line.is_empty()
+    /// Whether there is something to do in the next turn.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.line.is_empty() || !self.due.is_empty() || self.released
     }
 
     /// Whether some publication may have to wait.
     pub(crate) fn may_delay(&self) -> bool {
-        let entered = self.backlog.entered.load(Ordering::SeqCst);
-        !self.publishers.is_empty() || !self.backlog.has_served(entered)
+        self.backlog.is_busy()
     }
 
     /// Whether this publisher's large message for many has to wait. It gets an event when it may go on.
     pub(crate) fn must_wait(&mut self, publisher: Token) -> bool {
-        match self.publishers.get(&publisher) {
-            Some(Some(_)) => return true,
-            Some(None) => {
-                self.publishers.remove(&publisher);
-                return false;
+        if self.publishers.contains(&publisher) {
+            return !self.go_on(publisher);
+        }
+        self.publishers.insert(publisher);
+        let at = Attachment { shard: self.worker, token: publisher };
+        self.change(|queue| queue.push_back(Publisher { at, state: Wait::Queued }));
+        !self.go_on(publisher)
+    }
+
+    /// Whether this publisher may go on now; if it does, the next has to wait for what it publishes.
+    pub(crate) fn go_on(&mut self, publisher: Token) -> bool {
+        if !self.publishers.contains(&publisher) {
+            return false;
+        }
+        let at = Attachment { shard: self.worker, token: publisher };
+        let goes = self.change(|queue| match queue.front_mut() {
+            Some(first) if first.at == at && matches!(first.state, Wait::Released(_)) => {
+                first.state = Wait::Publishes;
+                true
             }
-            None => {}
+            _ => false,
+        });
+        if goes {
+            self.publishes = true;
+            self.publishers.remove(&publisher);
+            self.due.retain(|due| *due != publisher);
         }
-        let entered = self.backlog.entered.load(Ordering::SeqCst);
-        let waits = !self.backlog.has_served(entered);
-        if waits {
-            self.publishers.insert(publisher, Some(entered));
-            self.backlog.publishers.fetch_add(1, Ordering::SeqCst);
-        }
-        waits
+        goes
     }
 
     /// Whether this connection waits as a publisher.
     pub(crate) fn is_waiting(&self, publisher: Token) -> bool {
-        self.publishers.contains_key(&publisher)
+        self.publishers.contains(&publisher)
     }
 
-    /// Whether a publisher that waits may go on.
-    pub(crate) fn may_release(&self) -> bool {
-        let mut until = self.publishers.values().flatten();
-        until.any(|until| self.backlog.has_served(*until))
-    }
-
-    /// The connection has ended.
+    /// The connection has ended. What is left of it in line is called without effect.
     pub(crate) fn forget(&mut self, token: Token) {
-        self.take_call(token);
-        if self.in_line.remove(&token) {
-            self.backlog.serve(1);
-        }
-        if let Some(Some(_)) = self.publishers.remove(&token) {
-            self.backlog.publishers.fetch_sub(1, Ordering::SeqCst);
+        if self.publishers.remove(&token) {
+            let at = Attachment { shard: self.worker, token };
+            // What it has published in this turn is still to be announced.
+            let stays =
+                |other: &Publisher| other.at != at || matches!(other.state, Wait::Publishes);
+            self.change(|queue| queue.retain(stays));
         }
     }
 
-    /// The turn is over.
+    /// The turn is over: what was announced has been looked at.
     pub(crate) fn end_turn(&mut self) {
         self.copied = 0;
         if self.called.iter().any(|called| !called.is_empty()) {
@@ -197,72 +324,59 @@ impl SendLine {
             self.called[0].clear();
         }
         if self.line.is_empty() && self.line.capacity() > 64 {
-            // Frees the memory after many connections were in line.
+            // Frees the memory after many streams were in line.
             (self.line, self.in_line) = Default::default();
         }
+        if self.taken > 0 {
+            self.backlog.handled.fetch_add(std::mem::take(&mut self.taken), Ordering::SeqCst);
+            self.let_publishers_advance();
+        }
+        self.released = false;
+        if self.publishes || !self.publishers.is_empty() {
+            self.end_publication();
+        }
+    }
+
+    /// The first publisher has published, or did not go on when it could: perhaps it has left its message out.
+    fn end_publication(&mut self) {
+        let (worker, publishes) = (self.worker, std::mem::take(&mut self.publishes));
+        let mut released = false;
+        let gone = self.change(|queue| {
+            let first = queue.front_mut().filter(|first| first.at.shard == worker)?;
+            match &mut first.state {
+                Wait::Publishes if publishes => {}
+                Wait::Released(turns) if *turns >= MAX_RELEASED_TURNS => {}
+                Wait::Released(turns) => {
+                    *turns += 1;
+                    released = true;
+                    return None;
+                }
+                _ => return None,
+            }
+            let gone = queue.pop_front()?;
+            matches!(gone.state, Wait::Released(_)).then_some(gone.at.token)
+        });
+        self.released = released;
+        if let Some(gone) = gone {
+            self.publishers.remove(&gone);
+            // If it has its message still, it queues again.
+            self.due.push(gone);
+        }
+    }
+
+    fn let_publishers_advance(&mut self) {
+        if self.backlog.waiting.load(Ordering::SeqCst) > 0 {
+            self.change(|_| ());
+        }
+    }
+
+    fn change<T>(&mut self, change: impl FnOnce(&mut VecDeque<Publisher>) -> T) -> T {
+        let (changed, released) = self.backlog.change(self.worker, change);
+        self.due.extend(released);
+        changed
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn lines() -> (SendLine, SendLine) {
-        let backlog = SendBacklog::new(Mailboxes::new(2));
-        (SendLine::new(Arc::clone(&backlog), 1000, 1), SendLine::new(backlog, 1000, 1))
-    }
-
-    fn called(line: &mut SendLine) -> Vec<u64> {
-        let mut called = Vec::new();
-        line.call(|token| called.push(token.0));
-        called
-    }
-
-    #[test]
-    fn those_in_line_are_served_in_order_and_nobody_overtakes_them() {
-        let (mut line, _) = lines();
-        assert!(line.may_send(Token(1)));
-        line.copy(1000);
-        assert!((1..=20).all(|token| !line.may_send(Token(token))));
-        assert!(called(&mut line).is_empty(), "in the next turn");
-        line.end_turn();
-        assert!(!line.may_send(Token(99)), "at the end of the line");
-        line.forget(Token(2));
-        assert_eq!(called(&mut line), [1, 3, 4, 5, 6, 7, 8, 9]);
-        line.copy(1000);
-        assert!(line.may_send(Token(1)) && !line.may_send(Token(1)), "once");
-        line.end_turn();
-        assert!(line.may_send(Token(3)), "it was called in the turn before");
-        line.end_turn();
-        assert!(!line.may_send(Token(4)), "it was called long ago");
-        assert_eq!(called(&mut line), [10, 11, 12, 13, 14, 15, 16, 17]);
-        assert_eq!(called(&mut line), [18, 19, 20, 99, 1, 4]);
-        assert!(!line.has_line() && line.may_send(Token(5)));
-    }
-
-    #[test]
-    fn publishers_wait_for_those_that_were_in_line_before() {
-        let (mut publishers, mut receivers) = lines();
-        let publisher = Token(7);
-        assert!(!publishers.may_delay() && !publishers.must_wait(publisher));
-        receivers.copy(1000);
-        assert!((0..12).all(|token| !receivers.may_send(Token(token))));
-        assert!(publishers.may_delay());
-        assert!(publishers.must_wait(publisher) && publishers.must_wait(Token(8)));
-        receivers.end_turn();
-        called(&mut receivers);
-        receivers.copy(1000);
-        assert!(!receivers.may_send(Token(99)), "later than the publisher");
-        assert!(called(&mut publishers).is_empty() && !publishers.may_release());
-        receivers.end_turn();
-        receivers.forget(Token(11));
-        called(&mut receivers);
-        assert!(publishers.may_release());
-        publishers.forget(Token(8));
-        assert_eq!(called(&mut publishers), [7]);
-        assert!(called(&mut publishers).is_empty(), "once");
-        assert!(publishers.is_waiting(publisher) && !publishers.must_wait(publisher));
-        assert!(!publishers.is_waiting(publisher));
-        assert_eq!(publishers.backlog.publishers.load(Ordering::SeqCst), 0);
-    }
-}
+#[path = "send_line_tests.rs"]
+mod tests;

@@ -186,16 +186,17 @@ impl Shard {
 
     /// Whether a publication of this size in bytes to `topic` now would be one of those that give way to others.
     pub(crate) fn reaches_many(&mut self, topic: &str, bytes: usize) -> bool {
-        let receivers = self.receivers(topic);
-        is_much(receivers, receivers.saturating_mul(bytes))
+        let (visits, copies) = self.receivers(topic);
+        is_much(visits, copies.saturating_mul(bytes))
     }
 
-    /// How many receivers a publication to `topic` now would have.
-    pub(crate) fn receivers(&mut self, topic: &str) -> usize {
+    /// How many sessions a publication to `topic` now could visit, and how many copies there would be.
+    pub(crate) fn receivers(&mut self, topic: &str) -> (usize, usize) {
         let broker = Arc::clone(&self.turn.broker);
         let route = self.routes.find(&broker, topic, &mut self.turn.fan_out);
         let members = route.shared.iter().map(|group| group.len());
-        route.targets.len() + members.sum::<usize>()
+        let targets = route.targets.len();
+        (targets + members.sum::<usize>(), targets + route.shared.len())
     }
 
     /// Whether a will that is due has to wait for a later turn.

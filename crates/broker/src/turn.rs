@@ -101,7 +101,7 @@ pub(crate) struct Turn {
 impl Turn {
     pub(crate) fn new(broker: Arc<Broker>, index: usize, workers: usize, now: Timestamp) -> Turn {
         let per_turn = broker.limits().large_bytes_per_turn;
-        let sends = SendLine::new(Arc::clone(broker.send_backlog()), per_turn, workers);
+        let sends = SendLine::new(Arc::clone(broker.send_backlog()), per_turn, (index, workers));
         Turn {
             broker,
             index,
@@ -151,6 +151,12 @@ impl Turn {
     /// Sends the connection at `at` the event that its session has output.
     pub(crate) fn ready(&mut self, at: Attachment) {
         self.notify(at, BrokerEvent::Ready);
+    }
+
+    /// The same of a session that has a large message.
+    pub(crate) fn ready_large(&mut self, at: Attachment) {
+        self.sends.announce();
+        self.notify(at, BrokerEvent::ReadyLarge);
     }
 
     /// Sends an event for a connection, to another worker at the end of the turn.
@@ -434,7 +440,6 @@ impl Turn {
         front.is_some_and(|batch| is_durable(batch.seq))
             || self.may_release_held()
             || self.may_release_delayed()
-            || self.sends.may_release()
     }
 
     /// Finds how far storage is.
@@ -466,7 +471,7 @@ impl Turn {
         !self.ready.is_empty()
             || self.waits_for_workers()
             || self.fan_out.has_line()
-            || self.sends.has_line()
+            || self.sends.has_work()
     }
 
     /// Sends an event to a connection of this worker.
@@ -476,8 +481,10 @@ impl Turn {
 
     /// Appends the events of this worker's connections to `out`.
     pub(crate) fn take_events(&mut self, out: &mut Vec<Addressed>) {
+        let before = out.len();
         self.broker.mailboxes()[self.index].take(out);
         out.append(&mut self.ready);
+        self.sends.take(&out[before..]);
     }
 
     /// Sees whether storage is stalled.

@@ -98,7 +98,8 @@ fn large_messages_for_many_are_sent_over_several_turns_and_small_ones_do_not_wai
 
 #[test]
 fn receivers_that_read_lose_nothing_however_fast_large_messages_are_published() {
-    const EACH: u16 = 40;
+    const EACH: u16 = 10;
+    const PUBLISHERS: usize = 20;
     for qos in [Q0, QoS::AtLeastOnce] {
         let limits = Limits {
             max_outbox_bytes: 50_000,
@@ -108,30 +109,44 @@ fn receivers_that_read_lose_nothing_however_fast_large_messages_are_published() 
             ..Limits::default()
         };
         let mut world = world(limits);
-        let (audience, _, publisher) = large_audience(&mut world, qos);
+        let (audience, ..) = large_audience(&mut world, qos);
         for reader in &audience {
             world.set_reading(*reader, true);
         }
-        let mut flood = Vec::new();
-        for number in 1..=EACH {
-            let packet_id = PacketId::new(number).filter(|_| qos > Q0);
-            let payload = format!("{number:06000}");
-            let publish = Publish {
-                dup: false,
-                qos,
-                retain: false,
-                topic: "large",
-                packet_id,
-                properties: Properties::NONE,
-                payload: payload.as_bytes(),
-            };
-            Packet::Publish(publish).encode(Version::V5, &mut flood);
+        let flood = |number: usize| {
+            let mut flood = Vec::new();
+            for id in 1..=EACH {
+                let payload = format!("{number} {id:06000}");
+                let publish = Publish {
+                    dup: false,
+                    qos,
+                    retain: false,
+                    topic: "large",
+                    packet_id: PacketId::new(id).filter(|_| qos > Q0),
+                    properties: Properties::NONE,
+                    payload: payload.as_bytes(),
+                };
+                Packet::Publish(publish).encode(Version::V5, &mut flood);
+            }
+            flood
+        };
+        let publishers: Vec<Conn> = (0..PUBLISHERS)
+            .map(|number| world.connect(number % 2, &hello(format!("p{number}").leak())).0)
+            .collect();
+        for (number, publisher) in publishers.iter().enumerate() {
+            world.send_bytes_within_turn(*publisher, &flood(number));
         }
-        world.send_bytes(publisher, &flood);
+        world.settle();
         for reader in &audience {
-            let got = world.texts(*reader);
-            let got = got.iter().map(|text| text["large ".len()..].trim_start_matches('0'));
-            assert!(got.eq((1..=EACH).map(|number| number.to_string())), "{qos:?}");
+            let mut got = [0; PUBLISHERS];
+            for text in world.texts(*reader) {
+                let mut words = text.split(' ').skip(1);
+                let number: usize = words.next().unwrap().parse().unwrap();
+                got[number] += 1;
+                let id: u16 = words.next().unwrap().parse().unwrap();
+                assert_eq!(id, got[number], "in order");
+            }
+            assert_eq!(got, [EACH; PUBLISHERS], "{qos:?}");
         }
     }
 }

@@ -31,20 +31,31 @@ impl Connection {
         if !gives_way && !may_be_delayed {
             return false;
         }
-        let receivers = self.receivers(shard, stream_index, frame);
-        let bytes = receivers.saturating_mul(frame.len);
-        if gives_way && is_much(receivers, bytes) {
+        if may_be_delayed && shard.turn.sends.go_on(token) {
+            return false;
+        }
+        let (visits, copies) = self.receivers(shard, stream_index, frame);
+        let bytes = copies.saturating_mul(frame.len);
+        if gives_way && is_much(visits, bytes) {
             shard.turn.fan_out.wait(token);
             return true;
         }
         may_be_delayed
+            && copies > 1
             && bytes > shard.turn.limits().much_for_all()
             && shard.turn.sends.must_wait(token)
     }
 
-    fn receivers(&self, shard: &mut Shard, stream_index: usize, frame: &Frame<'_>) -> usize {
+    fn receivers(
+        &self,
+        shard: &mut Shard,
+        stream_index: usize,
+        frame: &Frame<'_>,
+    ) -> (usize, usize) {
         // What is wrong with a packet is found where it is handled.
-        let Ok(Packet::Publish(publish)) = decode(frame, self.version) else { return 0 };
+        let Ok(Packet::Publish(publish)) = decode(frame, self.version) else {
+            return (0, 0);
+        };
         if !publish.topic.is_empty() {
             return shard.receivers(publish.topic);
         }
@@ -54,6 +65,6 @@ impl Connection {
         });
         let table = self.streams[stream_index].aliases.as_ref();
         let topic = table.zip(alias).and_then(|(table, alias)| table.get(alias));
-        topic.map_or(0, |topic| shard.receivers(topic))
+        topic.map_or((0, 0), |topic| shard.receivers(topic))
     }
 }

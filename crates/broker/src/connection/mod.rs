@@ -365,12 +365,13 @@ impl Connection {
                         self.streams[stream_index].blocked = true;
                         break ReadState::Blocked;
                     }
-                    if self.waits_for_fan_out(shard, stream_index, &frame) {
+                    if shard.turn.is_stalled() && self.is_held_by_stall(shard, stream_index, &frame)
+                    {
                         self.streams[stream_index].blocked = true;
                         break ReadState::Blocked;
                     }
-                    if shard.turn.is_stalled() && self.is_held_by_stall(shard, stream_index, &frame)
-                    {
+                    // Last, because a publisher whose turn it is does not get another.
+                    if self.waits_for_fan_out(shard, stream_index, &frame) {
                         self.streams[stream_index].blocked = true;
                         break ReadState::Blocked;
                     }
@@ -433,7 +434,7 @@ impl Connection {
     /// Handles an event from the core. The transport asks for output after it, so none is announced.
     pub fn on_event(&mut self, shard: &mut Shard, event: BrokerEvent) {
         match event {
-            BrokerEvent::Ready => {
+            BrokerEvent::Ready | BrokerEvent::ReadyLarge => {
                 self.announced = false;
                 self.end_hold(shard);
                 self.go_on(shard);

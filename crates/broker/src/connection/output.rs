@@ -169,13 +169,13 @@ fn take_from_session(
     }
     let flow = &mut state.flows[index];
     let is_large = flow.outbox.has_large();
-    if is_large && !shard.turn.sends.may_send(at.token) {
+    if is_large && !shard.turn.sends.may_send(at.token, key) {
         flow.ready = true;
         return;
     }
-    let outbox = flow.outbox.take(|| shard.turn.buffer());
+    let outbox = flow.outbox.take();
     if is_large {
-        shard.turn.sends.copy(outbox.len());
+        shard.turn.sends.copy(at.token, key, outbox.len());
     }
     output.more = !flow.outbox.is_empty() || flow.can_refill();
     let waits = flow.waits_for_worker();

@@ -355,9 +355,14 @@ impl World {
     }
 
     pub fn send_bytes(&mut self, conn: Conn, bytes: &[u8]) {
+        self.send_bytes_within_turn(conn, bytes);
+        self.settle();
+    }
+
+    /// Its worker is shown bytes, and its turn goes on.
+    pub fn send_bytes_within_turn(&mut self, conn: Conn, bytes: &[u8]) {
         self.line(conn).unread.extend_from_slice(bytes);
         self.offer(conn.0);
-        self.settle();
     }
 
     /// Its worker reads a packet, and its turn goes on.
