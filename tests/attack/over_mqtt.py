@@ -255,6 +255,35 @@ def deaf_readers_of_large_messages(site, seconds):
     return spread(Pace(seconds, 5), lambda _: shout(line, message))
 
 
+def deaf_readers_of_properties(site, seconds):
+    """300 subscribers that read nothing, and 5 messages a second for all of them with 480 kB of user properties."""
+    _deaf = connected(site, 300, wire.subscribe5(["deaf/#"], qos=0))
+    line, message = publisher(site, "loud"), wire.publish5_user_properties("deaf/t", 480_000, b"1")
+    return spread(Pace(seconds, 5), lambda _: shout(line, message))
+
+
+def large_messages_for_readers(site, seconds):
+    """40 subscribers that read everything, and 20 messages of 500 kB a second for all of them, from 10 publishers."""
+    readers = []
+    with contextlib.suppress(OSError):
+        for number in range(40):
+            sock = logged_in(site, f"reader-{number}", durable=False)
+            sock.sendall(wire.subscribe5(["read/#"], qos=0))
+            sock.setblocking(False)
+            readers.append(sock)
+    lines = [publisher(site, f"loud-{number}") for number in range(10)]
+    message = wire.publish5("read/t", os.urandom(500_000))
+
+    def one(number):
+        if number % 10 == 0:
+            shout(lines[number // 10 % len(lines)], message)
+        for sock in readers:
+            with contextlib.suppress(OSError):
+                sock.recv(1 << 20)
+
+    return spread(Pace(seconds, 200), one) // 10
+
+
 def unread_answers(site, seconds):
     """50 clients that send PINGREQs and read no answer: 64 kB of them, 1,000 times a second, as long as the broker takes
     them."""
@@ -362,6 +391,8 @@ ATTACKS = {
     "QoS 2 never released": identifiers_never_released,
     "deaf readers": deaf_readers,
     "deaf readers of large messages": deaf_readers_of_large_messages,
+    "deaf readers of large properties": deaf_readers_of_properties,
+    "large messages for readers": large_messages_for_readers,
     "unread answers": unread_answers,
     "long aliases": long_aliases,
     "retained messages": retained_topics,

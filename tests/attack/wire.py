@@ -126,6 +126,13 @@ def publish5(topic, payload, number=None, retain=False, alias=None) -> bytes:
     return packet(0x30 | (number is not None) << 1 | retain, text(topic) + identifier + properties + payload)
 
 
+def publish5_user_properties(topic, bytes_of_them, payload) -> bytes:
+    """Of MQTT 5 at QoS 0, with user properties of about this length."""
+    one = b"\x26" + text("p") + text("v" * 60_000)
+    properties = one * max(1, bytes_of_them // len(one))
+    return packet(0x30, text(topic) + length(len(properties)) + properties + payload)
+
+
 def publish5_qos2(topic, payload, number) -> bytes:
     return packet(0x34, text(topic) + struct.pack(">H", number) + b"\x00" + payload)
 
