@@ -65,14 +65,14 @@ class Base(unittest.TestCase):
 
     def publish(self, node, topics, size=10):
         """Publishes retained messages at QoS 1; returns the client, and the topics that are acknowledged so far."""
-        acknowledged, by_id = set(), {}
+        acknowledged, by_id, identifiers = set(), {}, set()
         client = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
-        known = threading.Event()
 
+        # Perhaps before publish() has returned the identifier; and it must not wait, because it has a lock that publish() needs.
         def on_publish(client, data, mid, reason, properties):
-            known.wait()
             if not reason.is_failure:
-                acknowledged.add(by_id[mid])
+                identifiers.add(mid)
+                acknowledged.update(topic for topic in [by_id.get(mid)] if topic)
 
         client.on_publish = on_publish
         client.connect("127.0.0.1", node.mqtt)
@@ -80,8 +80,10 @@ class Base(unittest.TestCase):
         self.addCleanup(client.loop_stop)
         self.addCleanup(client.disconnect)
         for topic in topics:
-            by_id[client.publish(topic, topic.ljust(size), 1, retain=True).mid] = topic
-        known.set()
+            mid = client.publish(topic, topic.ljust(size), 1, retain=True).mid
+            by_id[mid] = topic
+            if mid in identifiers:
+                acknowledged.add(topic)
         return client, acknowledged
 
     def publish_all(self, node, topics, size=10):
