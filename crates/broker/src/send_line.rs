@@ -295,7 +295,10 @@ impl SendLine {
         if goes {
             self.publishes = true;
             self.publishers.remove(&publisher);
-            self.due.retain(|due| *due != publisher);
+            // Another stream of its connection may wait, too: it has to queue for itself.
+            if !self.due.contains(&publisher) {
+                self.due.push(publisher);
+            }
         }
         goes
     }
