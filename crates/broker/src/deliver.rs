@@ -84,9 +84,12 @@ impl SessionState {
         if !may_send {
             let kept = self.enqueue(session, turn, index, outgoing);
             let flow = &mut self.flows[index];
-            // It may be the only one because others were dropped to make room.
-            if behind && kept && flow.queue.len() == 1 {
-                flow.set_blocked(Some(Block::Order));
+            // It may be the only one because others were dropped to make room, which the flow was waiting with.
+            if kept && flow.queue.len() == 1 {
+                flow.set_blocked(behind.then_some(Block::Order));
+            }
+            if let (true, Some(attachment)) = (kept && flow.can_refill(), self.attachment) {
+                flow.announce(turn, attachment);
             } else if let (true, Some(attachment)) = (unknown && kept, self.attachment) {
                 flow.announce(turn, attachment);
             }
