@@ -318,7 +318,10 @@ fn max_connections(kept: &[&Listener], report: &mut Report) -> Result<Option<u64
                 format!("max_connections {:?}: expected a number", line.value),
             )
         })?;
-        sum = sum.zip(u64::try_from(number).ok()).map(|(sum, number)| sum.saturating_add(number));
+        sum = sum.zip(u64::try_from(number).ok()).map(|(sum, number)| {
+            // TOML's integers have a sign.
+            sum.saturating_add(number).min(i64::MAX.unsigned_abs())
+        });
         if kept.len() > 1 && number >= 0 {
             let text = "Fulmar's limit is over all listeners: [limits] max_connections is their sum, if all have one";
             report.differs(&line.place, "max_connections", text);
