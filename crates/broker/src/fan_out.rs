@@ -3,10 +3,10 @@
 //!
 //! A publication is delivered to all its receivers at once. All copies are in one storage batch, because otherwise a
 //! crash could leave it with some of the receivers only. A worker can therefore interrupt its work only between
-//! publications. Publications with few receivers are not counted. When those with many have used up the turn's budget,
-//! each further one waits for a turn in which its connection is first in line; one connection continues per turn, in
-//! order of arrival. A publisher with few receivers, and a client that publishes nothing, therefore waits for at most
-//! one such publication.
+//! publications. Publications with few receivers and few bytes for them are not counted. When the others have used up
+//! the turn's budget, each further one waits for a turn in which its connection is first in line; one connection
+//! continues per turn, in order of arrival. A publisher of what is not counted, and a client that publishes nothing,
+//! therefore waits for at most one such publication.
 //!
 //! Large messages are not copied with the publication; [`crate::send_line`] bounds that.
 
