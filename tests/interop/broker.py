@@ -84,10 +84,11 @@ class Broker:
         self.folder.cleanup()
 
 
-def eventually(what: str, done, patience_s=PATIENCE_S):
-    """Polls until `done()` is true; fails with `what` when it takes too long."""
+def eventually(what: str, done, patience_s=PATIENCE_S, every_s=0.01):
+    """Polls until `done()` is true; fails with `what` when it takes too long. The broker's API refuses more than 50
+    requests per second of a user: what asks it needs a longer `every_s`."""
     end = time.monotonic() + patience_s
     while not done():
         if time.monotonic() > end:
             raise AssertionError(f"waited too long for {what}")
-        time.sleep(0.01)
+        time.sleep(every_s)

@@ -76,15 +76,16 @@ class Metrics(unittest.TestCase):
         def nodes():
             socket = self.serves.data / "data" / "admin.sock"
             url = "http://localhost/api/admin/v1/overview"
-            done = subprocess.run(["curl", "-sf", "--unix-socket", socket, url], capture_output=True, check=True, timeout=30)
+            done = subprocess.run(["curl", "-sS", "--fail-with-body", "--unix-socket", socket, url], capture_output=True, timeout=30)
+            self.assertEqual(done.returncode, 0, done)
             cluster = json.loads(done.stdout)["server"]["cluster"]
             self.assertEqual(cluster["node"], self.serves.name)
             return {node["name"]: node["role"] for node in cluster["nodes"]}
 
         wanted = {self.serves.name: "serving", self.stands_by.name: "standing by"}
-        eventually("both nodes", lambda: nodes() == wanted, 60)
+        eventually("both nodes", lambda: nodes() == wanted, 60, every_s=0.5)
         self.stands_by.kill()
-        eventually("a node that is gone", lambda: nodes() == {**wanted, self.stands_by.name: "gone"}, 60)
+        eventually("a node that is gone", lambda: nodes() == {**wanted, self.stands_by.name: "gone"}, 60, every_s=0.5)
 
     def test_without_nats_nobody_serves_in_the_metrics(self):
         self.eventually(self.stands_by, nats_connected=1)
