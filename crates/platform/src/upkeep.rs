@@ -6,7 +6,7 @@ use crate::alerts::{self, evaluate};
 use crate::platform::Platform;
 use crate::problem::Problem;
 use crate::sensors::removal::clear_value;
-use crate::store::{accounts, alerts as stored, removed, retention};
+use crate::store::{Db, accounts, alerts as stored, removed, retention};
 use crate::time::Time;
 
 /// The interval of the checks for silent devices and removed ones.
@@ -54,7 +54,7 @@ impl Platform {
             if !app.account_cache.has_expired_credential(Time::now()) {
                 continue;
             }
-            let forget = |db: &crate::store::Db| Ok(accounts::forget_credentials(db, Time::now())?);
+            let forget = |db: &Db| Ok(accounts::forget_credentials(db, Time::now())?);
             if let Err(problem) = app.change_roster(forget).await {
                 tracing::warn!("platform: expired tokens: {}", problem.detail());
             }
@@ -82,14 +82,41 @@ impl Platform {
 
     async fn forget_what_is_old(&self) {
         loop {
-            match self.forget_a_part().await {
-                Ok(true) => tokio::time::sleep(BREATH).await,
-                Ok(false) => tokio::time::sleep(FORGET_EVERY).await,
-                Err(problem) => {
-                    tracing::warn!("platform: old measurements: {}", problem.detail());
-                    tokio::time::sleep(FORGET_EVERY).await;
-                }
+            if let Err(problem) = self.forget_all_that_is_old().await {
+                tracing::warn!("platform: old measurements: {}", problem.detail());
             }
+            tokio::time::sleep(FORGET_EVERY).await;
+        }
+    }
+
+    async fn forget_all_that_is_old(&self) -> Result<(), Problem> {
+        let (store, now) = (&self.app().store, Time::now());
+        let settings = self.app().settings.monitoring.clone();
+        for (table, until) in retention::kept(&settings, now) {
+            // Numbers of series begin with 1.
+            let mut after = 0;
+            loop {
+                // Most series have nothing old: the writer has no work with them.
+                let found =
+                    store.read(move |db| Ok(retention::find(db, table, until, after)?)).await?;
+                let mut series = found.series;
+                while !series.is_empty() {
+                    let part = series.clone();
+                    let forget = move |db: &Db| Ok(retention::forget(db, table, &part, until)?);
+                    series.drain(..store.write(forget).await?);
+                    tokio::time::sleep(BREATH).await;
+                }
+                let Some(last) = found.last else { break };
+                after = last;
+            }
+        }
+        loop {
+            let settings = settings.clone();
+            let forget = move |db: &Db| Ok(retention::forget_identifiers(db, &settings, now)?);
+            if !store.write(forget).await? {
+                return Ok(());
+            }
+            tokio::time::sleep(BREATH).await;
         }
     }
 
@@ -119,13 +146,5 @@ impl Platform {
             clear_value(app, &series.twin, &series.device, &series.quantity);
         }
         Ok(true)
-    }
-
-    /// Whether there is more to forget.
-    async fn forget_a_part(&self) -> Result<bool, Problem> {
-        let settings = self.app().settings.monitoring.clone();
-        let forget =
-            move |db: &crate::store::Db| Ok(retention::forget(db, &settings, Time::now())?);
-        self.app().store.write(forget).await
     }
 }

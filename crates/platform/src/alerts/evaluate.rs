@@ -302,7 +302,7 @@ pub(crate) fn moved(
     now: Time,
 ) -> Result<Vec<AlertNotification>, Problem> {
     alerts::forget_machines(db, twin, device)?;
-    clear(db, twin, alerts::raised_about(db, twin, device)?, now)
+    removed(db, twin, device, now)
 }
 
 /// Clears a device's alerts, because it is removed.

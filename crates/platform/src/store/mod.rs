@@ -27,6 +27,7 @@ pub(crate) mod reports;
 pub(crate) mod retention;
 mod schema;
 pub(crate) mod sensors;
+mod series_rows;
 pub(crate) mod sql;
 pub(crate) mod twins;
 pub(crate) mod webhooks;

@@ -4,6 +4,7 @@
 //! removed series says what is still to be deleted.
 
 use super::Db;
+use super::series_rows::Table;
 use super::sql::{OptionalExtension as _, Result, params};
 use crate::measurements::Quantity;
 use crate::text::Name;
@@ -13,6 +14,9 @@ use crate::time::Time;
 pub(crate) const PART: usize = 5000;
 /// What a series costs besides, in rows: statements, and the announcement that it has no value any more.
 const ROWS_PER_SERIES: usize = 10;
+
+/// After all measurements.
+const EVER: Time = Time(i64::MAX);
 
 /// The number of the last series that was removed. SQLite would give it again, and an export that runs would read the
 /// measurements of another sensor.
@@ -104,7 +108,7 @@ pub(crate) fn forget(db: &Db, limit: usize) -> Result<Vec<Removed>> {
     for row in rows {
         let (series, removed): (i64, Removed) = row?;
         for table in Table::ALL {
-            left = left.saturating_sub(table.forget(db, series, left)?);
+            left = left.saturating_sub(table.forget(db, series, EVER, left)?);
             if left == 0 {
                 return Ok(gone);
             }
@@ -124,56 +128,6 @@ pub(crate) fn forget(db: &Db, limit: usize) -> Result<Vec<Removed>> {
 fn is_back(db: &Db, Removed { twin, device, quantity }: &Removed) -> Result<bool> {
     let sql = "SELECT 1 FROM series WHERE twin = ?1 AND device = ?2 AND quantity = ?3";
     db.prepare_cached(sql)?.exists(params![twin, device, quantity])
-}
-
-/// Where a series' rows are.
-#[derive(Clone, Copy)]
-enum Table {
-    Measurements,
-    Sums(&'static str),
-}
-
-impl Table {
-    const ALL: [Table; 3] =
-        [Table::Measurements, Table::Sums("series_hour"), Table::Sums("series_day")];
-
-    /// Deletes up to `limit` rows of a series, which is at least one; how many there were.
-    fn forget(self, db: &Db, series: i64, limit: usize) -> Result<usize> {
-        match self {
-            Table::Measurements => forget_measurements(db, series, limit),
-            Table::Sums(table) => forget_sums(db, table, series, limit),
-        }
-    }
-}
-
-/// By the whole key: there can be any number of measurements of one moment.
-fn forget_measurements(db: &Db, series: i64, limit: usize) -> Result<usize> {
-    let mut last = db.prepare_cached(
-        "SELECT at, value, copy FROM measurement WHERE series = ?1
-         ORDER BY at, value, copy LIMIT 1 OFFSET ?2",
-    )?;
-    let last = last
-        .query_row(params![series, limit - 1], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
-    let Some((at, value, copy)): Option<(Time, f64, i64)> = last.optional()? else {
-        return db.execute("DELETE FROM measurement WHERE series = ?1", [series]);
-    };
-    let mut delete = db.prepare_cached(
-        "DELETE FROM measurement WHERE series = ?1 AND (at, value, copy) <= (?2, ?3, ?4)",
-    )?;
-    delete.execute(params![series, at, value, copy])
-}
-
-fn forget_sums(db: &Db, table: &str, series: i64, limit: usize) -> Result<usize> {
-    let mut last = db.prepare_cached(&format!(
-        "SELECT at FROM {table} WHERE series = ?1 ORDER BY at LIMIT 1 OFFSET ?2"
-    ))?;
-    let last: Option<Time> =
-        last.query_row(params![series, limit - 1], |row| row.get(0)).optional()?;
-    let Some(last) = last else {
-        return db.execute(&format!("DELETE FROM {table} WHERE series = ?1"), [series]);
-    };
-    let delete = format!("DELETE FROM {table} WHERE series = ?1 AND at <= ?2");
-    db.execute(&delete, params![series, last])
 }
 
 #[cfg(test)]

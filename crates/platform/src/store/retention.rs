@@ -4,52 +4,80 @@
 //! what is forgotten.
 
 use super::Db;
-use super::sql::{OptionalExtension as _, Result, params};
+use super::series_rows::Table;
+use super::sql::{Result, params};
 use crate::settings::Monitoring;
 use crate::time::{DAY_MS, Time};
 
 /// Rows forgotten at once: some milliseconds of the writer's time.
 const PART: usize = 5000;
+/// What a series costs besides, in rows.
+const ROWS_PER_SERIES: usize = 10;
+/// Series looked at at once.
+const SERIES_AT_ONCE: usize = 2000;
 
-/// Forgets a part; whether there is more.
-pub(crate) fn forget(db: &Db, settings: &Monitoring, now: Time) -> Result<bool> {
-    let tables = [
-        ("measurement", settings.raw_since(now)),
-        ("series_hour", settings.hours_since(now)),
-        ("series_day", settings.days_since(now)),
-    ];
-    for (table, until) in tables {
-        if forget_of(db, table, until)? {
-            return Ok(true);
+/// The tables with what is kept for some time, and since when.
+pub(crate) fn kept(settings: &Monitoring, now: Time) -> [(Table, Time); 3] {
+    Table::ALL.map(|table| {
+        let since = match table {
+            Table::Measurements => settings.raw_since(now),
+            Table::Hours => settings.hours_since(now),
+            Table::Days => settings.days_since(now),
+        };
+        (table, since)
+    })
+}
+
+/// Series with rows from before `until`.
+#[derive(Debug)]
+pub(crate) struct Old {
+    /// Their numbers, each once.
+    pub(crate) series: Vec<i64>,
+    /// The last one looked at, after which it goes on; none at the end.
+    pub(crate) last: Option<i64>,
+}
+
+/// Looks at some of the series with a number greater than `after`.
+pub(crate) fn find(db: &Db, table: Table, until: Time, after: i64) -> Result<Old> {
+    let mut last = db.prepare_cached(
+        "SELECT max(seq) FROM (SELECT seq FROM series WHERE seq > ?1 ORDER BY seq LIMIT ?2) AS part",
+    )?;
+    let last: Option<i64> = last.query_row(params![after, SERIES_AT_ONCE], |row| row.get(0))?;
+    let Some(last) = last else { return Ok(Old { series: Vec::new(), last: None }) };
+    let mut old = db.prepare_cached(&format!(
+        "SELECT seq FROM series s WHERE seq > ?1 AND seq <= ?2 AND EXISTS
+         (SELECT 1 FROM {} t WHERE t.series = s.seq AND t.at < ?3) ORDER BY seq",
+        table.name()
+    ))?;
+    let series = old.query_map(params![after, last, until], |row| row.get(0))?;
+    Ok(Old { series: series.collect::<Result<_>>()?, last: Some(last) })
+}
+
+/// Forgets a part of what these series have from before `until`. Returns how many of them have nothing of it any more.
+pub(crate) fn forget(db: &Db, table: Table, series: &[i64], until: Time) -> Result<usize> {
+    let mut left = PART;
+    for (done, series) in series.iter().enumerate() {
+        if left == 0 {
+            return Ok(done);
         }
+        let rows = table.forget(db, *series, until, left)?;
+        if rows == left {
+            return Ok(done);
+        }
+        left = (left - rows).saturating_sub(ROWS_PER_SERIES);
     }
-    // What comes again under an identifier that is forgotten is too old to be taken: devices' clocks may
-    // be a day ahead.
+    Ok(series.len())
+}
+
+/// Forgets a part of the identifiers that measurements came with; whether there is more. What comes again under one
+/// that is forgotten is too old to be taken: devices' clocks may be a day ahead.
+pub(crate) fn forget_identifiers(db: &Db, settings: &Monitoring, now: Time) -> Result<bool> {
     let day = settings.raw_since(now).0.div_euclid(DAY_MS) - 1;
     let mut delete = db.prepare_cached(
         "DELETE FROM measurement_id WHERE (twin, id) IN
          (SELECT twin, id FROM measurement_id WHERE day < ?1 LIMIT ?2)",
     )?;
     Ok(delete.execute(params![day, PART])? == PART)
-}
-
-/// Forgets rows of one series that are older; whether there were any.
-fn forget_of(db: &Db, table: &str, until: Time) -> Result<bool> {
-    let mut old = db.prepare_cached(&format!(
-        "SELECT seq FROM series s WHERE EXISTS
-         (SELECT 1 FROM {table} t WHERE t.series = s.seq AND t.at < ?1) LIMIT 1"
-    ))?;
-    let series: Option<i64> = old.query_row([until], |row| row.get(0)).optional()?;
-    let Some(series) = series else { return Ok(false) };
-    let mut last = db.prepare_cached(&format!(
-        "SELECT at FROM {table} WHERE series = ?1 AND at < ?2 ORDER BY at LIMIT 1 OFFSET ?3"
-    ))?;
-    let last: Option<Time> =
-        last.query_row(params![series, until, PART], |row| row.get(0)).optional()?;
-    let last = last.unwrap_or(until.plus_ms(-1));
-    let mut delete =
-        db.prepare_cached(&format!("DELETE FROM {table} WHERE series = ?1 AND at <= ?2"))?;
-    Ok(delete.execute(params![series, last])? > 0)
 }
 
 #[cfg(test)]
@@ -62,11 +90,103 @@ mod tests {
     use crate::time::HOUR_MS;
     use crate::twins::types::TwinKind;
 
+    /// Forgets all that is old. Returns how many rows each part had.
+    fn pass(db: &Db, settings: &Monitoring, now: Time) -> Result<Vec<usize>> {
+        let mut parts = Vec::new();
+        for (table, until) in kept(settings, now) {
+            let mut after = 0;
+            loop {
+                let mut old = find(db, table, until, after)?;
+                while !old.series.is_empty() {
+                    let before = rows(db, table)?;
+                    let done = forget(db, table, &old.series, until)?;
+                    old.series.drain(..done);
+                    parts.push(before - rows(db, table)?);
+                }
+                let Some(last) = old.last else { break };
+                assert!(last > after, "it goes on");
+                after = last;
+            }
+        }
+        while forget_identifiers(db, settings, now)? {}
+        Ok(parts)
+    }
+
+    fn rows(db: &Db, table: Table) -> Result<usize> {
+        db.query_row(&format!("SELECT count(*) FROM {}", table.name()), (), |row| row.get(0))
+    }
+
+    /// A store with a sensor that has this many series.
+    fn with_series(count: usize) -> (tempfile::TempDir, Store, Vec<i64>) {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path(), &Database::File, Purpose::Server).unwrap();
+        let series = store.write_now(move |db| {
+            let twin = "t".parse().map_err(|_| crate::problem::Problem::not_found("twin"))?;
+            twins::add(db, &twin, "T", TwinKind::Homes, None, Time(0))?;
+            crate::store::sensors::register(db, &twin, &twin)?;
+            let add = |n| Ok(measurements::add_series(db, "t", "t", &format!("q{n}"), "")?.seq);
+            Ok((0..count).map(add).collect::<Result<Vec<i64>>>()?)
+        });
+        (folder, store, series.unwrap())
+    }
+
+    const KEPT: Monitoring = Monitoring { raw_days: 2, hour_days: 4, day_days: 6 };
+
+    #[test]
+    fn measurements_of_one_moment_are_forgotten_in_parts() {
+        let (_folder, store, series) = with_series(1);
+        let parts = store.write_now(move |db| {
+            let sample =
+                |n| Sample { series: series[0], at: Time(0), value: f64::from(n), id: None };
+            let samples: Vec<Sample> = (0..2 * PART as u32 + 1).map(sample).collect();
+            for samples in samples.chunks(1000) {
+                measurements::insert(db, &"t".parse().unwrap(), samples, Time(0))?;
+            }
+            Ok(pass(db, &KEPT, Time(10 * DAY_MS))?)
+        });
+        // Of measurements, and of a sum by the hour and one by the day.
+        assert_eq!(parts.unwrap(), [PART, PART, 1, 1, 1]);
+    }
+
+    #[test]
+    fn all_of_many_series_are_found_and_each_is_looked_at_once() {
+        let (_folder, store, series) = with_series(SERIES_AT_ONCE + 2);
+        store
+            .write_now(move |db| {
+                let twin = "t".parse().unwrap();
+                let old = [series[0], series[SERIES_AT_ONCE - 1], series[SERIES_AT_ONCE + 1]];
+                let sample = |series| Sample { series, at: Time(0), value: 1.0, id: None };
+                measurements::insert(db, &twin, &old.map(sample), Time(0))?;
+                let until = KEPT.raw_since(Time(10 * DAY_MS));
+                let first = find(db, Table::Measurements, until, 0)?;
+                assert_eq!(first.series, old[..2]);
+                let second = find(db, Table::Measurements, until, first.last.unwrap())?;
+                assert_eq!((second.series.as_slice(), second.last), (&old[2..], Some(old[2])));
+                assert_eq!(find(db, Table::Measurements, until, old[2])?.last, None);
+                // A series costs more than its row: not all in one part.
+                for at in 0..2 {
+                    let sample = |series: &i64| Sample {
+                        series: *series,
+                        at: Time(at),
+                        value: 2.0,
+                        id: None,
+                    };
+                    let samples: Vec<Sample> = series.iter().map(sample).collect();
+                    measurements::insert(db, &twin, &samples, Time(0))?;
+                }
+                let parts = pass(db, &KEPT, Time(10 * DAY_MS))?;
+                assert!(parts.iter().all(|rows| *rows <= 2 * PART / ROWS_PER_SERIES), "{parts:?}");
+                assert_eq!(rows(db, Table::Measurements)?, 0);
+                Ok(())
+            })
+            .unwrap();
+    }
+
     #[test]
     fn what_is_old_is_forgotten_and_its_sums_stay() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), &Database::File, Purpose::Server).unwrap();
-        let settings = Monitoring { raw_days: 2, hour_days: 4, day_days: 6 };
+        let settings = KEPT;
         let day = |day: i64| Time(day * DAY_MS);
         let counts = store.write_now(move |db| {
             let twin = "t".parse().map_err(|_| crate::problem::Problem::not_found("twin"))?;
@@ -83,7 +203,7 @@ mod tests {
                     .collect();
                 measurements::insert(db, &twin, &hours, day(n))?;
             }
-            while forget(db, &settings, day(10))? {}
+            pass(db, &settings, day(10))?;
             let count = |table: &str| -> Result<(i64, i64)> {
                 let sql = format!("SELECT count(*), coalesce(min(at), 0) FROM {table}");
                 db.query_row(&sql, (), |row| Ok((row.get(0)?, row.get(1)?)))
