@@ -286,8 +286,8 @@ class Log(Base):
             second = self.node(behind, "second").start()
         self.eventually("part of a snapshot", second, lambda: uploaded() > before + 2)
         first.kill()
-        # The lease ends after four seconds; no other node stands by.
-        wait_serving([second], patience_s=15)
+        # The lease ends after four seconds; no other node stands by. What follows is true only if that was in time.
+        wait_serving([second])
         text = second.log.read_text()
         self.assertIn("snapshot given up: this node takes over", text)
         self.assertNotIn("snapshot stored", text)

@@ -192,7 +192,8 @@ class Gateway(Base):
 
         def on_message(client, data, message):
             number = int(message.payload)
-            copies[number] += 1
+            # Upstream may be killed before it has stored our acknowledgement.
+            copies[number] += not (message.dup and number in copies)
             ids[number].add(dict(message.properties.UserProperty)["id"])
 
         above = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id="above", protocol=paho.MQTTv5)

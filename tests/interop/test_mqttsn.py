@@ -170,8 +170,10 @@ class MqttSn12(Site):
         ping = PingReqPacket()
         ping.client_id = "sleeper"
         device.send_packet(ping.encode())
-        self.polled("what waited", device, lambda: len(inbox.messages) >= 30)
-        self.assertEqual(inbox.messages, [("command/sleeper", b"%d" % number) for number in range(30)])
+        self.polled("what waited", device, lambda: len(set(inbox.messages)) >= 30)
+        # What is acknowledged late comes again.
+        once = list(dict.fromkeys(inbox.messages))
+        self.assertEqual(once, [("command/sleeper", b"%d" % number) for number in range(30)])
 
     def test_its_will_is_published_when_it_is_silent(self):
         _, heard = self.mqtt(topic="wills/#")

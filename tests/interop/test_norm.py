@@ -89,7 +89,8 @@ class Norm(unittest.TestCase):
             binary(), "receive", "--from", f"127.0.0.1:{self.port}", "--dir", str(self.into), "--count", "1", "--json"
         )
         self.assertIn("ready", ours.stdout.readline())
-        peer = self.start(sys.executable, PEER, "send", "127.0.0.1", self.port, str(self.file), LOSS, str(RATE))
+        # Slowly: it is to be stopped before all has arrived.
+        peer = self.start(sys.executable, PEER, "send", "127.0.0.1", self.port, str(self.file), LOSS, str(RATE // 10))
         self.until_begun()
         ours.send_signal(signal.SIGSTOP)
         with self.assertRaises(subprocess.TimeoutExpired, msg="nothing is acknowledged yet"):

@@ -131,7 +131,14 @@ class Guide(Typist):
         behind = line("docs/guide.md", "fulmar lab link --profile")
         # Over this link, a client gives up a connection now and then, and again with the same port and seed.
         seeds = (behind.replace(" --profile", f" --seed {seed} --profile") for seed in itertools.count(1))
-        eventually("the value", lambda: self.run_to_end(next(seeds)).stdout == "21.5\n")
+
+        def arrived():
+            try:
+                return self.run_to_end(next(seeds), patience_s=20).stdout == "21.5\n"
+            except subprocess.TimeoutExpired:
+                return False
+
+        eventually("the value", arrived, 2 * PATIENCE_S)
 
     def test_a_device_that_speaks_http(self):
         self.type("fulmar sub mqtt://localhost -t 'sensor/#' -q 1 -E -c -i gateway")

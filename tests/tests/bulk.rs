@@ -131,6 +131,16 @@ fn half_lost(receive: &str, send: &str) -> Option<std::process::Output> {
     Some(run(link.args([receive, send])))
 }
 
+/// A shell line that waits until so many receivers have written to `told.*` in the folder that they are ready: what was
+/// sent before would count. It ends after half a minute, and what follows fails.
+fn until_ready(here: &Path, receivers: usize) -> String {
+    let told = here.join("told.").display().to_string();
+    format!(
+        "n=0; until [ $(cat {told}* 2>/dev/null | grep -c ready) = {receivers} ] || [ $n = 1500 ]; \
+         do n=$((n + 1)); sleep 0.02; done; "
+    )
+}
+
 fn own() -> String {
     Command::new(fulmar().get_program()).get_program().to_str().unwrap().to_owned()
 }
@@ -141,9 +151,14 @@ fn half_of_all_packets_may_be_lost() {
     let (into, file) = (folder.path().join("into"), folder.path().join("file"));
     fs::write(&file, noise(400_000)).unwrap();
     let own = own();
-    let receive =
-        format!("exec {own} receive --from $LAB_SELF:6003 --count 1 --dir {}", into.display());
-    let send = format!("exec {own} send --json --rate 10M --to $LAB_PEER:6003 {}", file.display());
+    let receive = format!(
+        "exec {own} receive --from $LAB_SELF:6003 --count 1 --json --dir {} > {}",
+        into.display(),
+        folder.path().join("told.1").display()
+    );
+    let ready = until_ready(folder.path(), 1);
+    let send =
+        format!("{ready}exec {own} send --json --rate 10M --to $LAB_PEER:6003 {}", file.display());
     let Some(output) = half_lost(&receive, &send) else { return };
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(fs::read(into.join("file")).unwrap(), noise(400_000));
@@ -163,10 +178,11 @@ fn a_group_hears_one_transmission() {
     let (own, here) = (own(), folder.path().display());
     let receive = format!(
         "for i in 1 2 3; do {own} receive --from 239.1.2.3:6003 --interface $LAB_SELF --count 1 \
-         --dir {here}/$i & done; wait"
+         --json --dir {here}/$i > {here}/told.$i & done; wait"
     );
+    let ready = until_ready(folder.path(), 3);
     let send = format!(
-        "exec {own} send --json --rate 10M --receivers 3 --to 239.1.2.3:6003 --interface $LAB_SELF \
+        "{ready}exec {own} send --json --rate 10M --receivers 3 --to 239.1.2.3:6003 --interface $LAB_SELF \
          {here}/file"
     );
     let Some(output) = half_lost(&receive, &send) else { return };
@@ -276,7 +292,8 @@ fn a_receiver_that_was_killed_goes_on_where_it_was() {
     fs::write(&file, noise(2_500_000)).unwrap();
     let (mut child, mut output, address) = receiver(&into, "1");
     let mut send = fulmar();
-    send.args(["send", "--json", "--rate", "8M", "--to", &address]).arg(&file);
+    // Slow enough that more than half is not yet all, on a machine that is busy as well.
+    send.args(["send", "--json", "--rate", "2M", "--to", &address]).arg(&file);
     let send = send.stdout(Stdio::piped()).spawn().unwrap();
     until_half(&mut output);
     child.kill().unwrap();
@@ -301,7 +318,7 @@ fn a_sender_that_was_killed_goes_on_where_receivers_are() {
     fs::write(&file, noise(2_500_000)).unwrap();
     let (mut child, mut output, address) = receiver(&into, "1");
     let mut send = fulmar();
-    send.args(["send", "--quiet", "--rate", "8M", "--to", &address]).arg(&file);
+    send.args(["send", "--quiet", "--rate", "2M", "--to", &address]).arg(&file);
     let mut first = send.spawn().unwrap();
     until_half(&mut output);
     first.kill().unwrap();

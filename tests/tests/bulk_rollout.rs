@@ -175,7 +175,7 @@ fn an_installation_may_take_longer_than_a_silent_device_is_waited_for() {
 fn a_device_that_the_file_does_not_reach_is_given_up() {
     let field = Field::new(16_016, &[]);
     let told = std::thread::scope(|scope| {
-        let roll_out = scope.spawn(|| field.roll_out(&["--patience", "3"]));
+        let roll_out = scope.spawn(|| field.roll_out(&["--patience", "10"]));
         // It reports again and again that it has received nothing yet.
         while !roll_out.is_finished() {
             let announced = field.retained("rollout/pumps/announce");

@@ -71,7 +71,7 @@ async fn over_a_slow_link_connack_has_as_long_as_the_handshake() {
     // Two seconds for the handshake and two for CONNACK.
     relay.delay(Duration::from_secs(1));
     let made = options(&broker, relay.address());
-    let connect_timeout = Duration::from_secs(3);
+    let connect_timeout = Duration::from_millis(3800);
     let made = Options { connect_timeout, reconnect: None, ..made };
     let (client, mut events) = Client::connect(made).unwrap();
     let first = next(&mut events).await;

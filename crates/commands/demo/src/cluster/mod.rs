@@ -85,12 +85,20 @@ impl Drop for Process {
     }
 }
 
-/// Ports that are free now, different ones.
-pub(super) fn free_ports(count: usize) -> anyhow::Result<Vec<u16>> {
-    let bind = |_| TcpListener::bind("127.0.0.1:0");
-    let listeners: Vec<_> = (0..count).map(bind).collect::<Result<_, _>>()?;
-    let ports = listeners.iter().map(|listener| Ok(listener.local_addr()?.port()));
-    ports.collect()
+/// Ports that are free now, different ones: below those that systems give to outgoing connections (from 32768 on Linux),
+/// as nodes bind theirs seconds later, and again after they were killed.
+fn free_ports(count: usize) -> anyhow::Result<Vec<u16>> {
+    const FIRST: u16 = 10_000;
+    const PORTS: u16 = 10_000;
+    // Another demonstration begins elsewhere.
+    let begin = (std::process::id() % u32::from(PORTS)) as u16;
+    let ports = (0..PORTS).map(|n| FIRST + (begin + n) % PORTS);
+    let bind = |port| TcpListener::bind(("127.0.0.1", port)).ok();
+    let listeners: Vec<_> = ports.filter_map(bind).take(count).collect();
+    if listeners.len() < count {
+        bail!("no {count} ports are free from {FIRST} to {}", FIRST + PORTS - 1);
+    }
+    listeners.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
 }
 
 /// Runs the demonstration.
@@ -100,8 +108,11 @@ pub(super) fn run(args: &Args, signals: Signals) -> anyhow::Result<()> {
     let data = folder.path();
     fulmar_certs::files::make_private_dir(data)?;
     say("Starting three NATS servers and three nodes …")?;
-    let servers = Servers::start(&program, data)?;
-    let nodes = Nodes::start(&servers, data)?;
+    // At once: the servers have not bound theirs when the nodes need some.
+    let ports = free_ports(Servers::PORTS + Nodes::PORTS)?;
+    let (servers, nodes) = ports.split_at(Servers::PORTS);
+    let servers = Servers::start(&program, data, servers)?;
+    let nodes = Nodes::start(&servers, data, nodes)?;
     let mut show = Show { nodes, servers, signals, enter: lines_of_stdin(), killed: None, args };
     let Some(first) = show.first_node()? else { return Ok(()) };
     say(&format!("{first} serves, at {}. The others stand by.", show.nodes.address(first)))?;

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, bail};
 use fulmar_command::exit::Usage;
 
-use super::{Process, free_ports};
+use super::Process;
 
 const SERVERS: usize = 3;
 
@@ -40,9 +40,11 @@ pub(super) struct Servers {
 }
 
 impl Servers {
-    /// Starts them in a folder.
-    pub(super) fn start(program: &Path, data: &Path) -> anyhow::Result<Servers> {
-        let ports = free_ports(3 * SERVERS)?;
+    /// The ports that they need.
+    pub(super) const PORTS: usize = 3 * SERVERS;
+
+    /// Starts them in a folder, with `PORTS` ports.
+    pub(super) fn start(program: &Path, data: &Path, ports: &[u16]) -> anyhow::Result<Servers> {
         let (clients, rest) = ports.split_at(SERVERS);
         let (routes, monitors) = rest.split_at(SERVERS);
         let folder = data.join("nats");

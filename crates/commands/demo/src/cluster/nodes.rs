@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
+use super::Process;
 use super::nats::Servers;
-use super::{Process, free_ports};
 
 const NAMES: [&str; 3] = ["n1", "n2", "n3"];
 /// Until the NATS servers have chosen a leader, a cluster cannot be created.
@@ -45,9 +45,11 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    /// Creates a cluster, and starts its nodes.
-    pub(super) fn start(servers: &Servers, data: &Path) -> anyhow::Result<Nodes> {
-        let ports = free_ports(2 * NAMES.len())?;
+    /// The ports that they need.
+    pub(super) const PORTS: usize = 2 * NAMES.len();
+
+    /// Creates a cluster, and starts its nodes, with `PORTS` ports.
+    pub(super) fn start(servers: &Servers, data: &Path, ports: &[u16]) -> anyhow::Result<Nodes> {
         let (sayer, said) = channel();
         let mut nodes = Nodes { nodes: Vec::new(), said, sayer };
         for (index, name) in NAMES.into_iter().enumerate() {
