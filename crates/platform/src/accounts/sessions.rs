@@ -29,6 +29,8 @@ use crate::time::{SECOND_MS, Time};
 /// The most sessions of an account; the oldest is ended for a new one.
 const MAX_SESSIONS: usize = 32;
 
+const WRONG: &str = "wrong user name or password";
+
 /// A login.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -101,16 +103,21 @@ pub(crate) async fn log_in(
 ) -> Answer {
     let address = peer.map(|Extension(ConnectInfo(peer))| peer.ip());
     let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-    let who = (login.user.to_string(), network(address));
+    // No user has another name, and names that are remembered are short.
+    let Ok(name) = login.user.parse::<Name>() else {
+        tracing::info!(user = &*login.user, peer = %address, "login refused");
+        return Err(Problem::unauthorized(WRONG));
+    };
+    let who = (name, network(address));
     app.logins.take(who.clone(), Instant::now()).map_err(|seconds| {
-        tracing::warn!(user = ?who.0, peer = %address, "too many failed logins");
+        tracing::warn!(user = &*who.0, peer = %address, "too many failed logins");
         Problem::too_often("too many failed logins: wait", seconds)
     })?;
     let attempt = Attempt { app: &app, who: Some(&who) };
-    let account = check(&app, &login.user, &login.password, attempt).await?;
+    let account = check(&app, &who.0, &login.password, attempt).await?;
     let Some(account) = account else {
-        tracing::info!(user = ?who.0, peer = %address, "login refused");
-        return Err(Problem::unauthorized("wrong user name or password"));
+        tracing::info!(user = &*who.0, peer = %address, "login refused");
+        return Err(Problem::unauthorized(WRONG));
     };
     app.logins.give_back(&who);
     app.known_logins.insert(who);
@@ -132,7 +139,7 @@ pub(crate) async fn log_in(
 struct Attempt<'a> {
     app: &'a App,
     /// User and network; `None` once it counts.
-    who: Option<&'a (String, IpAddr)>,
+    who: Option<&'a (Name, IpAddr)>,
 }
 
 impl Drop for Attempt<'_> {
@@ -150,11 +157,12 @@ pub(crate) async fn by_password(
     password: &str,
     from: IpAddr,
 ) -> Result<Arc<Account>, LoginRefused> {
-    let who = (user.to_owned(), network(from));
+    let Ok(name) = user.parse::<Name>() else { return Err(LoginRefused::Wrong) };
+    let who = (name, network(from));
     let taken = app.logins.take(who.clone(), Instant::now());
     taken.map_err(|_| LoginRefused::TooOften)?;
     let attempt = Attempt { app, who: Some(&who) };
-    let account = check(app, user, password, attempt).await.map_err(|problem| {
+    let account = check(app, &who.0, password, attempt).await.map_err(|problem| {
         tracing::warn!("platform: cannot check a login: {}", problem.detail());
         LoginRefused::Unavailable
     })?;
@@ -167,14 +175,14 @@ pub(crate) async fn by_password(
 /// The account, if the password is right.
 async fn check(
     app: &App,
-    user: &str,
+    user: &Name,
     password: &str,
     mut attempt: Attempt<'_>,
 ) -> Result<Option<Arc<Account>>, Problem> {
-    let name = user.to_owned();
+    let name = user.clone();
     let who = attempt.who.filter(|who| app.known_logins.contains(who));
     let claimant = match (who, attempt.who) {
-        (Some((user, network)), _) => Claimant::Known(user.clone(), *network),
+        (Some((user, network)), _) => Claimant::Known(user.to_string(), *network),
         (None, Some((_, network))) => Claimant::Stranger(*network),
         (None, None) => Claimant::Stranger(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
     };
