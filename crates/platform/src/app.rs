@@ -134,7 +134,7 @@ impl App {
         Ok((app, receiver))
     }
 
-    /// Changes accounts, memberships, sessions or twins, and the account cache with them.
+    /// Changes accounts, memberships or twins, and loads the account cache again.
     pub(crate) async fn change_roster<T, F>(&self, change: F) -> Result<T, Problem>
     where
         T: Send + 'static,

@@ -122,7 +122,7 @@ impl Running {
         let Some(platform) = &self.platform else { return };
         // A weak reference: the broker has a reference to the platform, and would never be dropped.
         let broker = Arc::downgrade(broker);
-        platform.on_loss(move || {
+        platform.on_loss(move |_| {
             if let Some(broker) = broker.upgrade() {
                 broker.recheck_external_users();
             }
