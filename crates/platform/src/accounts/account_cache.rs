@@ -255,7 +255,7 @@ impl AccountCache {
     /// Whether the account may register one more device.
     ///
     /// # Errors
-    /// The account, or the twin, has as many as it may.
+    /// The account, or the twin, has the most that it may have.
     pub(crate) fn may_register(&self, twin: &Name, account: &Name) -> Result<(), TooManyDevices> {
         let known = self.known.read();
         let Some(devices) = known.devices.get(twin) else { return Ok(()) };
