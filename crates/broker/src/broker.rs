@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::access::{EXTERNAL_TOPICS, Subject};
+use crate::access::{EXTERNAL_TOPICS, EXTERNAL_USER_PREFIX, Subject};
 use crate::auth::{AccessControl, OpenTopics};
 use crate::back_pressure::BackPressure;
 use crate::bans::Bans;
@@ -16,7 +16,7 @@ use crate::deadlines::{Deadlines, Due};
 use crate::deferred_ops::HandedOver;
 use crate::event::{BrokerEvent, CloseOrder};
 use crate::limits::Limits;
-use crate::mailbox::Mailboxes;
+use crate::mailbox::{Attachment, Mailboxes};
 use crate::memory::{Account, Memory, MemoryShare};
 use crate::memory_pressure::{MemoryGauge, MemoryPressure};
 use crate::message::MessageId;
@@ -283,19 +283,23 @@ impl Broker {
         if now.is_subset(&before) {
             return;
         }
-        for at in self.registry.attachments() {
-            self.mailboxes.post(at, BrokerEvent::Recheck);
-        }
+        self.recheck(self.registry.to_recheck(|_| true).1);
     }
 
     pub(crate) fn revoked_certificates(&self) -> Arc<HashSet<u64>> {
         Arc::clone(&self.revoked.read())
     }
 
-    /// Disconnects external users whose credential was revoked or who have subscriptions they might not make now, as
-    /// each worker gets to it. [`ExternalUsers`](crate::auth::ExternalUsers) already answer as things are.
-    pub fn recheck_external_users(&self) {
-        for at in self.registry.external_users() {
+    /// Disconnects those external users, named without the prefix, whose credential was revoked or who have subscriptions
+    /// they might not make now, as each worker gets to it. [`ExternalUsers`](crate::auth::ExternalUsers) already answer as
+    /// things are.
+    pub fn recheck_external_users(&self, concerns: impl Fn(&str) -> bool) {
+        let name = |user: Option<&str>| user?.strip_prefix(EXTERNAL_USER_PREFIX).map(&concerns);
+        self.recheck(self.registry.to_recheck(|user| name(user).unwrap_or_default()).1);
+    }
+
+    fn recheck(&self, connections: Vec<Attachment>) {
+        for at in connections {
             self.mailboxes.post(at, BrokerEvent::Recheck);
         }
     }
@@ -304,13 +308,11 @@ impl Broker {
     /// was decided for the users whom it concerns is forgotten, and those are disconnected whose credential has changed,
     /// as each worker gets to it.
     pub fn identities_changed(&self, concerns: impl Fn(Option<&str>) -> bool) {
-        let (any, attached) = self.registry.of_users(concerns);
+        let (any, attached) = self.registry.to_recheck(concerns);
         if any {
             self.change_tree(|_| ());
         }
-        for at in attached {
-            self.mailboxes.post(at, BrokerEvent::Recheck);
-        }
+        self.recheck(attached);
     }
 
     /// Lets `control` have what clients publish to [`CONTROL_TOPIC`](crate::control::CONTROL_TOPIC), if the identity

@@ -191,6 +191,8 @@ fn attach(
     request: OpenRequest<'_>,
 ) {
     state.attachment = Some(request.attachment);
+    // It was for the connection before.
+    state.awaits_recheck = false;
     state.last_turn = turn.awaitable_stamp();
     state.version = request.version;
     state.username = request.username;

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::access::EXTERNAL_USER_PREFIX;
 use crate::mailbox::Attachment;
 use crate::session::Session;
 use crate::storage::SessionKey;
@@ -58,29 +57,23 @@ impl Registry {
         sessions.iter().filter_map(|session| session.lock().attachment).collect()
     }
 
-    /// Where connected sessions of external users are.
-    pub(crate) fn external_users(&self) -> Vec<Attachment> {
-        let sessions: Vec<_> = self.sessions.lock().values().map(Arc::clone).collect();
-        let attached = sessions.iter().filter_map(|session| {
-            let state = session.lock();
-            let name = state.username.as_deref()?;
-            state.attachment.filter(|_| name.starts_with(EXTERNAL_USER_PREFIX))
-        });
-        attached.collect()
-    }
-
-    /// Whether there are sessions of users whom this concerns, and where those are that are connected.
-    pub(crate) fn of_users(
+    /// Whether there are sessions of users whom this concerns, and where those are connected that are to be rechecked. One
+    /// that waits for that already is left out, so that a mailbox has at most one such event of each.
+    pub(crate) fn to_recheck(
         &self,
         concerns: impl Fn(Option<&str>) -> bool,
     ) -> (bool, Vec<Attachment>) {
         let sessions: Vec<_> = self.sessions.lock().values().map(Arc::clone).collect();
         let (mut any, mut attached) = (false, Vec::new());
         for session in sessions {
-            let state = session.lock();
+            let mut state = session.lock();
             if concerns(state.username.as_deref()) {
                 any = true;
-                attached.extend(state.attachment);
+                if let Some(at) = state.attachment
+                    && !std::mem::replace(&mut state.awaits_recheck, true)
+                {
+                    attached.push(at);
+                }
             }
         }
         (any, attached)

@@ -76,6 +76,8 @@ pub(crate) struct SessionSubscription {
 #[derive(Debug)]
 pub(crate) struct SessionState {
     pub(crate) attachment: Option<Attachment>,
+    /// Whether [`BrokerEvent::Recheck`](crate::BrokerEvent) waits for its connection.
+    pub(crate) awaits_recheck: bool,
     pub(crate) version: Version,
     /// Whether the session is stored.
     pub(crate) durable: bool,
@@ -118,6 +120,7 @@ impl SessionState {
     fn new(limits: &Limits) -> SessionState {
         SessionState {
             attachment: None,
+            awaits_recheck: false,
             version: Version::V5,
             durable: false,
             ended: false,

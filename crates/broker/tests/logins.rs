@@ -5,10 +5,16 @@
 
 mod common;
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{Conn, Seen, Setup, World};
-use fulmar_broker::auth::{AccessControl, PasswordFile, hash_password};
+use fulmar_broker::Timestamp;
+use fulmar_broker::access::Action;
+use fulmar_broker::auth::{
+    AccessControl, Admitted, Applicant, Decision, ExternalUsers, FairQueue, Login, PasswordFile,
+    ReplyTo, WaitingLogin, hash_password,
+};
 use fulmar_mqtt::packet::Connect;
 use fulmar_mqtt::{Packet, Properties, ReasonCode, Version};
 
@@ -175,4 +181,51 @@ fn a_password_too_long_for_the_queue_is_refused_at_once() {
         assert_eq!(decision(&mut world, conn), Some(ReasonCode::BadUserNameOrPassword), "at once");
     }
     assert!(hash_password(&[b'p'; 4096]).is_ok() && hash_password(&[b'p'; 4097]).is_err());
+}
+
+/// External users whose logins wait for ever.
+#[derive(Debug, Default)]
+struct Undecided(Arc<Mutex<FairQueue<ReplyTo>>>);
+
+impl ExternalUsers for Undecided {
+    fn admit(&self, _: &str, _: Option<&str>, _: Timestamp) -> Option<Admitted> {
+        None
+    }
+
+    fn knows(&self, _: &str) -> bool {
+        true
+    }
+
+    fn log_in(&self, login: Login<'_>) -> Decision {
+        let Applicant { site, reputation, reply_to } = login.applicant;
+        let Ok((id, _)) = self.0.lock().unwrap().push(site, reputation, reply_to) else {
+            return Decision::Now(Err(ReasonCode::ServerBusy));
+        };
+        let queue = Arc::clone(&self.0);
+        Decision::Later(WaitingLogin::new(move || drop(queue.lock().unwrap().remove(id))))
+    }
+
+    fn is_good(&self, _: &str) -> bool {
+        true
+    }
+
+    fn allows(&self, _: &str, _: Action, _: &str) -> bool {
+        true
+    }
+}
+
+#[test]
+fn an_external_user_who_goes_away_leaves_the_queue() {
+    let queue = Arc::<Mutex<FairQueue<ReplyTo>>>::default();
+    let external_users = Some(Arc::new(Undecided(Arc::clone(&queue))) as Arc<dyn ExternalUsers>);
+    let access_control = AccessControl { external_users, ..AccessControl::default() };
+    let mut world = World::with(Setup { access_control, ..Setup::default() });
+    let waiting = flood(&mut world, ATTACKER, 200);
+    assert!(waiting.len() < 200, "an address has its share");
+    for conn in waiting {
+        world.cut(conn);
+    }
+    log_in(&mut world, ATTACKER, "ann", b"right");
+    let left = std::iter::from_fn(|| queue.lock().unwrap().pop(true)).count();
+    assert_eq!(left, 1, "only the one that still waits");
 }

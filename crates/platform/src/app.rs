@@ -50,7 +50,7 @@ pub(crate) struct Inner {
     pub(crate) announcements: Announcements,
     pub(crate) counts: Counts,
     pub(crate) decoders: Arc<Decoders>,
-    pub(crate) logins: Rate<(String, IpAddr)>,
+    pub(crate) logins: Rate<(Name, IpAddr)>,
     pub(crate) requests: Rate<Name>,
     pub(crate) photo_bytes: Rate<Name>,
     pub(crate) photo_space: PhotoSpace,
@@ -58,7 +58,7 @@ pub(crate) struct Inner {
     /// Notified when there may be events for webhooks.
     pub(crate) deliveries: Notify,
     /// Account names and addresses of earlier logins.
-    pub(crate) known_logins: RecentSet<(String, IpAddr)>,
+    pub(crate) known_logins: RecentSet<(Name, IpAddr)>,
     hashing: Hashing,
 }
 
@@ -134,7 +134,7 @@ impl App {
         Ok((app, receiver))
     }
 
-    /// Changes accounts, memberships, sessions or twins, and the account cache with them.
+    /// Changes accounts, memberships or twins, and loads the account cache again.
     pub(crate) async fn change_roster<T, F>(&self, change: F) -> Result<T, Problem>
     where
         T: Send + 'static,

@@ -67,3 +67,4 @@ pub use settings::{DiskLimits, Monitoring, Settings};
 pub use shared::SharedPlatform;
 pub use store::sql::{Address, Database, DatabaseError};
 pub use store::{DATABASE_FILE, copy};
+pub use text::MAX_NAME;

@@ -1,5 +1,6 @@
 //! The platform as a whole: opened on a data folder, gives a router, closed at the end.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::SystemTime;
@@ -159,10 +160,10 @@ impl Platform {
         account.is_some_and(|(tag, account)| account.password_tag == tag)
     }
 
-    /// Calls `lost` whenever tokens have been revoked or accounts may do less than before, when the answers of
-    /// this platform are already the new ones. On the writer's thread, so that it must not wait; the first call
-    /// counts.
-    pub fn on_loss(&self, lost: impl Fn() + Send + Sync + 'static) {
+    /// Calls `lost` with the names of accounts whose tokens have been revoked or who may do less than before, when the
+    /// answers of this platform are already the new ones. On the writer's thread, so that it must not wait; the first
+    /// call counts.
+    pub fn on_loss(&self, lost: impl Fn(&HashSet<String>) + Send + Sync + 'static) {
         self.app.account_cache.on_loss(Box::new(lost));
     }
 

@@ -11,8 +11,8 @@ use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 use uuid::Uuid;
 
-/// Maximum length of a name in characters.
-const MAX_NAME: usize = 64;
+/// Maximum length of a name, such as a user's, in characters, which are ASCII.
+pub const MAX_NAME: usize = 64;
 const NAME_PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$";
 
 /// A name that can be part of an address and of a topic: of a twin, user, meter, device or command.

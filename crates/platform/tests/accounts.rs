@@ -162,18 +162,20 @@ async fn who_loses_something_is_told_of() {
     assert!(world.platform.is_session(&admitted_user.session));
     let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
     let platform = world.platform.clone();
-    world.platform.on_loss(move || {
+    world.platform.on_loss(move |losers| {
         let goes_on = platform.is_session(&admitted_user.session);
-        told.send((goes_on, platform.may("north-viewer", false, "fulmar/north/reading/m1")))
-            .unwrap();
+        let may = platform.may("north-viewer", false, "fulmar/north/reading/m1");
+        told.send((losers.iter().cloned().collect::<String>(), goes_on, may)).unwrap();
     });
     // New rights are no reason for a notification.
     world.log_in("north-device").await;
     let change = json!({"role": "reader"});
     world.call(&admin, "PATCH", "/api/v1/north/user/north-viewer", &change).await;
-    assert_eq!(heard.recv().await, Some((true, false)), "a role, by when it has changed");
+    let lost_role = ("north-viewer".to_owned(), true, false);
+    assert_eq!(heard.recv().await, Some(lost_role), "a role, by when it has changed");
     world.call(&reader, "DELETE", "/api/v1/session", &Value::Null).await;
-    assert_eq!(heard.recv().await, Some((false, false)), "a token");
+    let lost_token = ("north-reader".to_owned(), false, false);
+    assert_eq!(heard.recv().await, Some(lost_token), "a token");
     assert!(heard.try_recv().is_err());
 }
 

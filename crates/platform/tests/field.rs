@@ -248,3 +248,28 @@ async fn no_access_does_not_undo_a_reading() {
     world.good(&reader, "PATCH", &path, no_access("dog")).await;
     assert_eq!(task().await, (json!("unreachable"), json!("dog"), json!(0)));
 }
+
+#[tokio::test]
+async fn a_user_registers_a_bounded_number_of_devices_and_others_go_on() {
+    let world = World::new();
+    let (device, other) = (world.log_in("north-device").await, world.log_in("north-reader").await);
+    let register = |number: usize| {
+        let path = format!("/api/v1/north/instance/device{number}");
+        let (world, device) = (&world, &device);
+        async move { world.call(device, "PUT", &path, &json!({"kind": "van"})).await }
+    };
+    let answers = futures_util::future::join_all((0..1001).map(register)).await;
+    let (good, refused): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.status == 200);
+    assert_eq!((good.len(), refused.len()), (1000, 1));
+    assert_eq!(refused[0].status, 409);
+    let detail = refused[0].json["detail"].as_str().unwrap();
+    assert!(detail.contains("1000 devices"), "{detail}");
+    let known = good[0].json["device"].as_str().unwrap();
+    let path = format!("/api/v1/north/instance/{known}");
+    world.good(&device, "PUT", &path, json!({"kind": "gateway"})).await;
+    world.good(&other, "PUT", "/api/v1/north/instance/phone", json!({"kind": "phone"})).await;
+    let world = world.restart();
+    let device = world.log_in("north-device").await;
+    let path = "/api/v1/north/instance/one-more";
+    assert_eq!(world.call(&device, "PUT", path, &json!({"kind": "van"})).await.status, 409);
+}

@@ -3,7 +3,7 @@
 use crate::{check, source, sources, table};
 
 /// File, or folder where only one file has it, constant, what it limits, and what happens beyond it.
-const FIXED: [[&str; 4]; 33] = [
+const FIXED: [[&str; 4]; 35] = [
     [
         "crates/broker/src/limits.rs",
         "MAX_CONNECT_BYTES",
@@ -105,6 +105,13 @@ const FIXED: [[&str; 4]; 33] = [
         "Sensors of a twin",
         "409; measurements of further ones are rejected",
     ],
+    [
+        "crates/platform/src/devices/types.rs",
+        "MAX_OWN_DEVICES",
+        "Registered devices of a user in a twin",
+        "409",
+    ],
+    ["crates/platform/src/devices/types.rs", "MAX_DEVICES", "Registered devices of a twin", "409"],
     ["crates/platform/src/alerts/rules.rs", "MAX_RULES", "Alert rules of a twin", "409"],
     ["crates/platform/src/alerts/webhooks.rs", "MAX_WEBHOOKS", "Webhooks of a twin", "409"],
     [

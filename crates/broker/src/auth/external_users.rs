@@ -6,13 +6,13 @@ use std::net::IpAddr;
 
 use fulmar_mqtt::ReasonCode;
 
-use super::admitted::{Admitted, AuthReply};
-use super::reply_to::ReplyTo;
+use super::admitted::Admitted;
+use super::decision::Decision;
+use super::password::Applicant;
 use crate::access::{Action, EXTERNAL_USER_PREFIX, Subject};
 use crate::time::Timestamp;
 
 /// A login of an external user by password.
-#[derive(Debug)]
 pub struct Login<'a> {
     /// The name, without the prefix.
     pub username: &'a str,
@@ -20,8 +20,15 @@ pub struct Login<'a> {
     pub password: &'a str,
     /// Address of the client.
     pub address: IpAddr,
-    /// Where the answer is sent.
-    pub reply_to: ReplyTo,
+    /// Its place among logins that wait, and where the answer is sent.
+    pub applicant: Applicant,
+}
+
+impl fmt::Debug for Login<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Never the password.
+        f.debug_struct("Login").field("username", &self.username).finish_non_exhaustive()
+    }
 }
 
 /// Authenticates external users and decides what they may do. Called on the workers, so answers come from memory.
@@ -40,10 +47,10 @@ pub trait ExternalUsers: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Checks an external user's password on another thread and answers then, in bounded number: `None` if the
-    /// answer comes later. Also called for names that do not exist, so that timing does not distinguish them.
-    fn log_in(&self, _login: Login<'_>) -> Option<AuthReply> {
-        Some(Err(ReasonCode::BadUserNameOrPassword))
+    /// Decides at once, or checks an external user's password on another thread and answers then. What waits is
+    /// bounded in number and bytes. Also called for names that do not exist, so that timing does not distinguish them.
+    fn log_in(&self, _login: Login<'_>) -> Decision {
+        Decision::Now(Err(ReasonCode::BadUserNameOrPassword))
     }
 
     /// Whether a credential from [`ExternalUsers::admit`] is still valid: asked again for each connection when

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use super::admitted::AuthReply;
+use super::decision::Decision;
 use super::password::Applicant;
 use crate::access::Action;
 
@@ -36,8 +36,8 @@ pub trait LoginHook: Send + Sync + fmt::Debug {
     /// Whether it is asked about clients with certificates, too.
     fn decides_about_certificates(&self) -> bool;
 
-    /// Decides at once, or returns `None` and sends the decision later.
-    fn log_in(&self, login: HookLogin<'_>) -> Option<AuthReply>;
+    /// Decides at once, or sends the decision later.
+    fn log_in(&self, login: HookLogin<'_>) -> Decision;
 
     /// What the rules of this client say, which came with its last login; `None` if none of them does.
     fn decides(

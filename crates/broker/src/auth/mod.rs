@@ -7,6 +7,7 @@
 mod admitted;
 mod argon2_memory;
 mod because;
+mod decision;
 mod external_users;
 mod identities;
 mod jws;
@@ -29,6 +30,7 @@ use fulmar_scram::DecoyKey;
 
 pub use admitted::{Admitted, AuthReply};
 pub use because::Because;
+pub use decision::{Decision, WaitingLogin};
 pub use external_users::{ExternalUsers, Login};
 pub(crate) use identities::CONTROL_PREFIX;
 pub use identities::{
@@ -41,7 +43,6 @@ pub(crate) use open_topics::OpenTopics;
 pub use password::{
     Applicant, HashReplacements, MAX_PASSWORD_BYTES, PasswordError, PasswordFile, hash_password,
 };
-pub(crate) use password::{Decision, WaitingLogin};
 pub use queue::{FairQueue, QueueId};
 pub use reply_to::ReplyTo;
 pub(crate) use scram::ScramLogin;
@@ -96,8 +97,8 @@ impl fmt::Debug for Credentials<'_> {
 
 /// Whether the client is an external user.
 enum Asked<F> {
-    /// It claims to be one; the decision, or `None` when that will come as an event.
-    External(Option<AuthReply>),
+    /// It claims to be one.
+    External(Decision),
     /// It does not claim to be one.
     Nobody(F),
 }
@@ -119,8 +120,7 @@ impl AccessControl {
             return Decision::Now(self.verify(token, credentials.username, now));
         }
         let applicant = match self.check_guest(credentials, now, applicant) {
-            Asked::External(Some(reply)) => return Decision::Now(reply),
-            Asked::External(None) => return Decision::Later(None),
+            Asked::External(decision) => return decision,
             Asked::Nobody(applicant) => applicant,
         };
         if let (Some(hook), Some(username), Some(password)) =
@@ -130,7 +130,7 @@ impl AccessControl {
             let Credentials { client_id, address, .. } = *credentials;
             let (password, applicant) = (Some(password), applicant());
             let login = HookLogin { username, password, client_id, address, applicant };
-            return hook.log_in(login).map_or(Decision::Later(None), Decision::Now);
+            return hook.log_in(login);
         }
         let passwords = self.passwords.as_ref().filter(|passwords| passwords.has_users());
         match (passwords, credentials.username, credentials.password) {
@@ -166,7 +166,7 @@ impl AccessControl {
         let Credentials { client_id, address, .. } = *credentials;
         let applicant = applicant();
         let login = HookLogin { username, password: None, client_id, address, applicant };
-        hook.log_in(login).map_or(Decision::Later(None), Decision::Now)
+        hook.log_in(login)
     }
 
     /// Asks the part of the program that has external users, if the client may be one of them.
@@ -188,7 +188,7 @@ impl AccessControl {
             if admitted.is_some() || !in_file {
                 // One that is not valid, or not yet, does not make an anonymous client either.
                 let wrong = ReasonCode::BadUserNameOrPassword;
-                return Asked::External(Some(admitted.ok_or(wrong)));
+                return Asked::External(Decision::Now(admitted.ok_or(wrong)));
             }
         }
         let Some(username) = credentials.username else { return Asked::Nobody(applicant) };
@@ -204,7 +204,7 @@ impl AccessControl {
             username,
             password,
             address,
-            reply_to: applicant().reply_to,
+            applicant: applicant(),
         }))
     }
 

@@ -25,8 +25,9 @@ use rustc_hash::FxHashSet;
 
 use super::admitted::{Admitted, AuthReply};
 use super::argon2_memory::Argon2Memory;
+use super::decision::{Decision, WaitingLogin};
 use super::identities::{IdentityTable, credential};
-use super::queue::{FairQueue, QueueId};
+use super::queue::FairQueue;
 use super::reply_to::ReplyTo;
 use super::stored_hash::{HashError, StoredHash};
 use crate::rate_limiter::Reputation;
@@ -103,15 +104,6 @@ struct Login {
     reply_to: ReplyTo,
 }
 
-/// The decision about a login, or that it comes later.
-#[derive(Debug)]
-pub(crate) enum Decision {
-    /// Whether it is accepted.
-    Now(AuthReply),
-    /// That comes as an event; for a login of the password file, if this is kept until then.
-    Later(Option<WaitingLogin>),
-}
-
 /// Where a login that has to wait comes from.
 pub struct Applicant {
     /// Its network: an IPv4 address, or the first half of an IPv6 address.
@@ -173,26 +165,6 @@ struct Desk {
 struct Waiting {
     queue: FairQueue<Login>,
     closed: bool,
-}
-
-/// A login that waits to be checked; dropping it takes it out of the queue.
-pub(crate) struct WaitingLogin {
-    desk: Arc<Desk>,
-    id: QueueId,
-}
-
-impl fmt::Debug for WaitingLogin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("WaitingLogin").field(&self.id).finish()
-    }
-}
-
-impl Drop for WaitingLogin {
-    fn drop(&mut self) {
-        let login = self.desk.waiting.lock().queue.remove(self.id);
-        // Not under the lock: with the last login the broker may go, and with it the queue.
-        drop(login);
-    }
 }
 
 /// A loaded password file and its hashing threads, which end when this is dropped.
@@ -348,7 +320,12 @@ impl PasswordFile {
         if let Some(removed) = removed {
             removed.reply_to.send(Err(ReasonCode::ServerBusy));
         }
-        Decision::Later(Some(WaitingLogin { desk: Arc::clone(&self.desk), id }))
+        let desk = Arc::clone(&self.desk);
+        Decision::Later(WaitingLogin::new(move || {
+            let login = desk.waiting.lock().queue.remove(id);
+            // Not under the lock: with the last login the broker may go, and with it the queue.
+            drop(login);
+        }))
     }
 }
 

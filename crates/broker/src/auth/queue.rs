@@ -135,7 +135,7 @@ impl<T> FairQueue<T> {
     }
 
     /// Removes a login whose client has gone.
-    pub(super) fn remove(&mut self, id: QueueId) -> Option<T> {
+    pub fn remove(&mut self, id: QueueId) -> Option<T> {
         let (reputation, address) = self.locations.remove(&id)?;
         let waiting = &mut self.by_reputation[reputation as usize];
         let queue = waiting.by_address.get_mut(&address)?;

@@ -248,6 +248,8 @@ impl Connection {
     pub(super) fn recheck(&mut self, shard: &mut Shard) {
         self.allowed_topic = Box::default();
         let State::Connected(session) = &self.state else { return };
+        // Before anything is looked at: what changes from now on causes another event.
+        session.lock().awaits_recheck = false;
         let access_control = shard.broker().access_control();
         let credential = self.rare.as_ref().and_then(|rare| rare.credential.as_deref());
         let why = if self.has_revoked_certificate(shard) {

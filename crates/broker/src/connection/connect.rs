@@ -199,7 +199,7 @@ impl Connection {
         let reply = match decision {
             Decision::Now(reply) => Some(reply),
             Decision::Later(login) => {
-                pending.login = login;
+                pending.login = Some(login);
                 None
             }
         };

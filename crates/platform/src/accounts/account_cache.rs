@@ -1,10 +1,12 @@
 //! The account cache: all accounts, twins, valid tokens and owners of devices in memory. Every request, and every MQTT
 //! client with a token, is checked against it.
 //!
-//! The writer's thread reloads it with every change, before the change is answered; changes by another process
-//! (`fulmar user`) are detected within half a second.
+//! The writer's thread changes it with every change, before the change is answered: logins, logouts and new devices one by
+//! one, because anybody can cause many, and the rest by loading all of it. Changes by another process (`fulmar user`) are
+//! detected within half a second.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
@@ -13,8 +15,9 @@ use tokio::sync::Notify;
 
 use crate::accounts::credentials::tag_of;
 use crate::accounts::membership::Membership;
+use crate::devices::types::{MAX_DEVICES, MAX_OWN_DEVICES, TooManyDevices};
 use crate::role::Role;
-use crate::store::accounts::CredentialRow;
+use crate::store::accounts::{CredentialRow, SessionRow};
 use crate::store::{Db, accounts, devices, twins};
 use crate::text::Name;
 use crate::time::Time;
@@ -41,8 +44,26 @@ struct Known {
     /// Credentials of devices and gateways by their token's identifier.
     credentials: HashMap<String, Credential>,
     twins: BTreeMap<Name, (String, TwinKind)>,
-    /// Owners of devices, by twin and name of the device.
-    devices: HashMap<Name, HashMap<Name, Name>>,
+    /// By twin.
+    devices: HashMap<Name, Devices>,
+}
+
+/// The devices of a twin.
+#[derive(Debug, Default)]
+struct Devices {
+    /// By name of the device.
+    owners: HashMap<Name, Name>,
+    /// How many each account has.
+    counts: HashMap<Name, usize>,
+}
+
+impl Devices {
+    fn add(&mut self, device: Name, account: Name) {
+        if let Entry::Vacant(entry) = self.owners.entry(device) {
+            *self.counts.entry(account.clone()).or_default() += 1;
+            entry.insert(account);
+        }
+    }
 }
 
 /// A device's or gateway's credential.
@@ -60,30 +81,38 @@ impl Credential {
 }
 
 impl Known {
-    /// Whether an account lost a right or a token, or got another password.
-    fn lost(&self, before: &Known) -> bool {
-        let gone = |id: &String| !self.sessions.contains_key(id);
-        let less = |(name, before): (&Name, &Arc<Account>)| {
-            self.accounts.get(name).is_none_or(|now| {
+    /// The accounts that lost a right or a token, or got another password.
+    fn lost(&self, before: &Known) -> HashSet<String> {
+        let less = |(name, before): &(&Name, &Arc<Account>)| {
+            self.accounts.get(*name).is_none_or(|now| {
                 now.roles != before.roles
                     || now.server_admin != before.server_admin
                     || now.password_tag != before.password_tag
             })
         };
-        let revoked = |id: &String| !self.credentials.contains_key(id);
-        before.sessions.keys().any(gone)
-            || before.credentials.keys().any(revoked)
-            || before.accounts.iter().any(less)
+        let ended = before.sessions.iter().filter(|(id, _)| !self.sessions.contains_key(*id));
+        let ended = ended.map(|(_, (account, _))| account);
+        let revoked = before.credentials.iter();
+        let revoked = revoked.filter(|(id, _)| !self.credentials.contains_key(*id));
+        let revoked = revoked.map(|(_, credential)| &credential.account);
+        let less = before.accounts.iter().filter(less).map(|(name, _)| name);
+        ended.chain(revoked).chain(less).map(Name::to_string).collect()
+    }
+
+    /// Forgets the token with this identifier; returns whose it was.
+    fn remove_token(&mut self, id: &str) -> Option<Name> {
+        let session = self.sessions.remove(id).map(|(account, _)| account);
+        session.or_else(|| self.credentials.remove(id).map(|credential| credential.account))
     }
 }
 
-type Lost = Box<dyn Fn() + Send + Sync>;
+type Lost = Box<dyn Fn(&HashSet<String>) + Send + Sync>;
 
 /// The cache.
 #[derive(Default)]
 pub(crate) struct AccountCache {
     known: RwLock<Known>,
-    /// Called when an account lost a right.
+    /// Called when accounts lost a right.
     lost: OnceLock<Lost>,
     /// Notified when there are accounts.
     has_accounts: Notify,
@@ -96,7 +125,7 @@ impl fmt::Debug for AccountCache {
 }
 
 impl AccountCache {
-    /// Registers `lost`, which is called after each change by which an account loses a right.
+    /// Registers `lost`, which is called after each change by which accounts lose a right, with their names.
     /// The first registration counts.
     pub(crate) fn on_loss(&self, lost: Lost) {
         let _ = self.lost.set(lost);
@@ -128,19 +157,38 @@ impl AccountCache {
         let twins = twins::names(db)?.into_iter();
         known.twins = twins.map(|(id, name, kind)| (id, (name, kind))).collect();
         for (twin, device, account) in devices::owners(db)? {
-            known.devices.entry(twin).or_default().insert(device, account);
+            known.devices.entry(twin).or_default().add(device, account);
         }
         let has_accounts = !known.accounts.is_empty();
         let before = std::mem::replace(&mut *self.known.write(), known);
-        if self.known.read().lost(&before)
-            && let Some(lost) = self.lost.get()
-        {
-            lost();
-        }
+        let losers = self.known.read().lost(&before);
+        self.notify_of_loss(&losers);
         if has_accounts {
             self.has_accounts.notify_one();
         }
         Ok(())
+    }
+
+    fn notify_of_loss(&self, losers: &HashSet<String>) {
+        if let Some(lost) = self.lost.get().filter(|_| !losers.is_empty()) {
+            lost(losers);
+        }
+    }
+
+    /// A login has begun a session, and tokens with these identifiers have ended.
+    pub(crate) fn begin_session(&self, session: SessionRow, ended: &[String]) {
+        let SessionRow { id, account, expires_at, .. } = session;
+        self.known.write().sessions.insert(id, (account, expires_at));
+        self.end_tokens(ended);
+    }
+
+    /// Tokens with these identifiers have ended.
+    pub(crate) fn end_tokens(&self, ended: &[String]) {
+        let mut known = self.known.write();
+        let losers = ended.iter().filter_map(|id| known.remove_token(id));
+        let losers = losers.map(|account| account.to_string()).collect();
+        drop(known);
+        self.notify_of_loss(&losers);
     }
 
     /// The account of a login's token, if the token is still valid.
@@ -184,7 +232,7 @@ impl AccountCache {
     /// The owner of a device, if it has registered.
     pub(crate) fn owner(&self, twin: &Name, device: &str) -> Option<Name> {
         let device: Name = device.parse().ok()?;
-        self.known.read().devices.get(twin)?.get(&device).cloned()
+        self.known.read().devices.get(twin)?.owners.get(&device).cloned()
     }
 
     /// Whose a device is, from a user's view. A device that has not registered counts as another user's if it has that
@@ -201,8 +249,23 @@ impl AccountCache {
     /// A device has registered.
     pub(crate) fn own(&self, twin: &Name, device: &Name, account: &Name) {
         let mut known = self.known.write();
-        let devices = known.devices.entry(twin.clone()).or_default();
-        devices.entry(device.clone()).or_insert_with(|| account.clone());
+        known.devices.entry(twin.clone()).or_default().add(device.clone(), account.clone());
+    }
+
+    /// Whether the account may register one more device.
+    ///
+    /// # Errors
+    /// The account, or the twin, has the most that it may have.
+    pub(crate) fn may_register(&self, twin: &Name, account: &Name) -> Result<(), TooManyDevices> {
+        let known = self.known.read();
+        let Some(devices) = known.devices.get(twin) else { return Ok(()) };
+        if devices.counts.get(account).is_some_and(|count| *count >= MAX_OWN_DEVICES) {
+            return Err(TooManyDevices::OfUser);
+        }
+        if devices.owners.len() >= MAX_DEVICES {
+            return Err(TooManyDevices::OfTwin);
+        }
+        Ok(())
     }
 
     /// Whether there is no account at all.
@@ -255,5 +318,26 @@ impl AccountCache {
             role.map(|role| Membership { id, name, kind, role })
         });
         all.collect()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_twin_has_a_bounded_number_of_devices_and_another_twin_its_own() {
+        let cache = AccountCache::default();
+        let name = |text: &str| text.parse::<Name>().unwrap();
+        let (north, south) = (name("north"), name("south"));
+        for number in 0..MAX_DEVICES {
+            let account = name(&format!("account{}", number / MAX_OWN_DEVICES));
+            assert_eq!(cache.may_register(&north, &account), Ok(()));
+            cache.own(&north, &name(&format!("device{number}")), &account);
+        }
+        let newcomer = name("newcomer");
+        assert_eq!(cache.may_register(&north, &newcomer), Err(TooManyDevices::OfTwin));
+        assert_eq!(cache.may_register(&south, &newcomer), Ok(()));
     }
 }

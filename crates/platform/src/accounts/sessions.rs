@@ -29,6 +29,8 @@ use crate::time::{SECOND_MS, Time};
 /// The most sessions of an account; the oldest is ended for a new one.
 const MAX_SESSIONS: usize = 32;
 
+const WRONG: &str = "wrong user name or password";
+
 /// A login.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -101,16 +103,21 @@ pub(crate) async fn log_in(
 ) -> Answer {
     let address = peer.map(|Extension(ConnectInfo(peer))| peer.ip());
     let address = address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-    let who = (login.user.to_string(), network(address));
+    // No user has another name, and names that are remembered are short.
+    let Ok(name) = login.user.parse::<Name>() else {
+        tracing::info!(user = &*login.user, peer = %address, "login refused");
+        return Err(Problem::unauthorized(WRONG));
+    };
+    let who = (name, network(address));
     app.logins.take(who.clone(), Instant::now()).map_err(|seconds| {
-        tracing::warn!(user = ?who.0, peer = %address, "too many failed logins");
+        tracing::warn!(user = &*who.0, peer = %address, "too many failed logins");
         Problem::too_often("too many failed logins: wait", seconds)
     })?;
     let attempt = Attempt { app: &app, who: Some(&who) };
-    let account = check(&app, &login.user, &login.password, attempt).await?;
+    let account = check(&app, &who.0, &login.password, attempt).await?;
     let Some(account) = account else {
-        tracing::info!(user = ?who.0, peer = %address, "login refused");
-        return Err(Problem::unauthorized("wrong user name or password"));
+        tracing::info!(user = &*who.0, peer = %address, "login refused");
+        return Err(Problem::unauthorized(WRONG));
     };
     app.logins.give_back(&who);
     app.known_logins.insert(who);
@@ -123,7 +130,14 @@ pub(crate) async fn log_in(
     };
     let token = app.signer.sign(&session)?;
     let expires_at = session.expires_at;
-    app.change_roster(move |db| Ok(accounts::add_session(db, &session, MAX_SESSIONS)?)).await?;
+    let account_cache = Arc::clone(&app.account_cache);
+    app.store
+        .write(move |db| {
+            let ended = accounts::add_session(db, &session, MAX_SESSIONS)?;
+            account_cache.begin_session(session, &ended);
+            Ok(())
+        })
+        .await?;
     let user = User::new(&app, &account);
     json(StatusCode::CREATED, &Session { token: Some(token), expires_at, user })
 }
@@ -132,7 +146,7 @@ pub(crate) async fn log_in(
 struct Attempt<'a> {
     app: &'a App,
     /// User and network; `None` once it counts.
-    who: Option<&'a (String, IpAddr)>,
+    who: Option<&'a (Name, IpAddr)>,
 }
 
 impl Drop for Attempt<'_> {
@@ -150,11 +164,12 @@ pub(crate) async fn by_password(
     password: &str,
     from: IpAddr,
 ) -> Result<Arc<Account>, LoginRefused> {
-    let who = (user.to_owned(), network(from));
+    let Ok(name) = user.parse::<Name>() else { return Err(LoginRefused::Wrong) };
+    let who = (name, network(from));
     let taken = app.logins.take(who.clone(), Instant::now());
     taken.map_err(|_| LoginRefused::TooOften)?;
     let attempt = Attempt { app, who: Some(&who) };
-    let account = check(app, user, password, attempt).await.map_err(|problem| {
+    let account = check(app, &who.0, password, attempt).await.map_err(|problem| {
         tracing::warn!("platform: cannot check a login: {}", problem.detail());
         LoginRefused::Unavailable
     })?;
@@ -167,14 +182,14 @@ pub(crate) async fn by_password(
 /// The account, if the password is right.
 async fn check(
     app: &App,
-    user: &str,
+    user: &Name,
     password: &str,
     mut attempt: Attempt<'_>,
 ) -> Result<Option<Arc<Account>>, Problem> {
-    let name = user.to_owned();
+    let name = user.clone();
     let who = attempt.who.filter(|who| app.known_logins.contains(who));
     let claimant = match (who, attempt.who) {
-        (Some((user, network)), _) => Claimant::Known(user.clone(), *network),
+        (Some((user, network)), _) => Claimant::Known(user.to_string(), *network),
         (None, Some((_, network))) => Claimant::Stranger(*network),
         (None, None) => Claimant::Stranger(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
     };
@@ -212,6 +227,68 @@ pub(crate) async fn log_out_of_twin(State(app): State<App>, member: Member) -> A
 }
 
 async fn end(app: &App, caller: Caller) -> Answer {
-    app.change_roster(move |db| Ok(accounts::end_session(db, &caller.session)?)).await?;
+    let account_cache = Arc::clone(&app.account_cache);
+    app.store
+        .write(move |db| {
+            accounts::end_session(db, &caller.session)?;
+            account_cache.end_tokens(&[caller.session]);
+            Ok(())
+        })
+        .await?;
     done()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::admin::{Admin, UserToAdd};
+    use crate::settings::Settings;
+
+    const PASSWORD: &str = "correct horse";
+
+    fn app(folder: &std::path::Path) -> App {
+        let (app, _) = App::open(folder, Settings::default(), None).unwrap();
+        let ann = UserToAdd { name: "ann", display_name: None, server_admin: true, role: None };
+        Admin::within(app.clone()).add_user(&ann, PASSWORD).unwrap();
+        app
+    }
+
+    async fn log_in_as_ann(app: &App) -> String {
+        let login = serde_json::json!({"user": "ann", "password": PASSWORD});
+        let login = serde_json::from_value(login).unwrap();
+        let answer = log_in(State(app.clone()), None, Body(login)).await.unwrap();
+        let body = axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+        let session: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        session["token"].as_str().unwrap().to_owned()
+    }
+
+    #[tokio::test]
+    async fn logins_and_logouts_change_their_session_and_load_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let app = app(folder.path());
+        // In memory only: loading forgets it.
+        let [twin, device, ann]: [Name; 3] = ["t", "van", "ann"].map(|name| name.parse().unwrap());
+        app.account_cache.own(&twin, &device, &ann);
+        let token = log_in_as_ann(&app).await;
+        let caller = app.caller(&token, Time::now()).unwrap();
+        end(&app, caller).await.unwrap();
+        assert!(app.caller(&token, Time::now()).is_none(), "logged out");
+        assert_eq!(app.account_cache.owner(&twin, "van"), Some(ann));
+    }
+
+    #[tokio::test]
+    async fn a_login_beyond_the_limit_ends_the_oldest_session_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let app = app(folder.path());
+        let mut tokens = Vec::new();
+        for _ in 0..=MAX_SESSIONS {
+            tokens.push(log_in_as_ann(&app).await);
+        }
+        let good = tokens.iter().filter(|token| app.caller(token, Time::now()).is_some());
+        assert_eq!(good.count(), MAX_SESSIONS);
+        let stored = app.store.write_now(|db| Ok(accounts::sessions(db)?.len())).unwrap();
+        assert_eq!(stored, MAX_SESSIONS);
+        assert!(app.caller(&tokens[MAX_SESSIONS], Time::now()).is_some());
+    }
 }

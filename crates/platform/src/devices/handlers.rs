@@ -1,5 +1,7 @@
 //! What can be asked of devices.
 
+use std::sync::Arc;
+
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -76,7 +78,8 @@ pub(crate) async fn show(
 
 /// Register or update a device
 ///
-/// The user who registers a device first owns it.
+/// The user who registers a device first owns it. A user can have 1,000 devices in a twin, and a twin 50,000; registering
+/// further ones is refused (409).
 #[utoipa::path(put, path = "/{twin}/instance/{device}", tag = "devices",
     params(("twin" = Name, Path), ("device" = Name, Path)), request_body = NewDevice,
     responses((status = 200, body = Device)))]
@@ -87,17 +90,21 @@ pub(crate) async fn put(
     Body(new): Body<NewDevice>,
 ) -> Answer {
     member.may(Deed::BeDevice)?;
-    let twin = member.twin.clone();
+    let account_cache = Arc::clone(&app.account_cache);
     let instance = app.store.write(move |db| {
         if devices::get(db, &member.twin, &device)?.is_some() {
             own(db, &member, &device)?;
+        } else if let Err(many) = account_cache.may_register(&member.twin, member.name()) {
+            tracing::warn!(user = &**member.name(), twin = %member.twin, "device refused: {many}");
+            return Err(Problem::conflict(many.to_string()));
         }
         devices::put(db, &member.twin, &device, &new, member.name(), Time::now())?;
-        own(db, &member, &device)
+        let instance = own(db, &member, &device)?;
+        // On this thread, so that the next one is counted with it.
+        account_cache.own(&member.twin, &instance.device, &instance.user);
+        Ok(instance)
     });
-    let instance = instance.await?;
-    app.account_cache.own(&twin, &instance.device, &instance.user);
-    json(StatusCode::OK, &instance)
+    json(StatusCode::OK, &instance.await?)
 }
 
 /// What a command needs.

@@ -10,6 +10,27 @@ use crate::number::{Bounded, Place, Rssi};
 use crate::text::{Line, Name, Text};
 use crate::time::Time;
 
+/// Devices of a user in a twin. All devices are in the account cache.
+pub(crate) const MAX_OWN_DEVICES: usize = 1_000;
+/// Devices of a twin.
+pub(crate) const MAX_DEVICES: usize = 50_000;
+
+/// Why a further device is not registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum TooManyDevices {
+    #[error(
+        "a user has at most {} devices in a twin: use the name of one of them",
+        MAX_OWN_DEVICES
+    )]
+    OfUser,
+    #[error(
+        "a twin has at most {} devices: use the name of one of them, or add another twin \
+         (fulmar twin add)",
+        MAX_DEVICES
+    )]
+    OfTwin,
+}
+
 /// A device that sends telemetry.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -170,20 +170,27 @@ pub(crate) fn remove_member(db: &Db, twin: &str, account: &str) -> Result<bool> 
     Ok(db.execute(sql, [twin, account])? == 1)
 }
 
-/// Stores a new session, and deletes expired ones and, beyond `most` of the account, its oldest.
-pub(crate) fn add_session(db: &Db, session: &SessionRow, most: usize) -> Result<()> {
-    db.execute("DELETE FROM session WHERE expires_at < ?1", [session.issued_at])?;
+/// Stores a new session, and deletes expired ones and, beyond `most` of the account, its oldest. Returns the identifiers
+/// of those deleted.
+pub(crate) fn add_session(db: &Db, session: &SessionRow, most: usize) -> Result<Vec<String>> {
+    let mut expired =
+        db.prepare_cached("DELETE FROM session WHERE expires_at < ?1 RETURNING id")?;
+    let expired = expired.query_map([session.issued_at], |row| row.get(0))?;
+    let mut ended = expired.collect::<Result<Vec<String>>>()?;
     let SessionRow { id, account, issued_at, expires_at } = session;
     db.execute(
         "INSERT INTO session (id, account, issued_at, expires_at) VALUES (?1, ?2, ?3, ?4)",
         params![id, account, issued_at, expires_at],
     )?;
-    db.execute(
+    let mut oldest = db.prepare_cached(
         "DELETE FROM session WHERE account = ?1 AND id NOT IN
-         (SELECT id FROM session WHERE account = ?1 ORDER BY issued_at DESC, id LIMIT ?2)",
-        params![account, most],
+         (SELECT id FROM session WHERE account = ?1 ORDER BY issued_at DESC, id LIMIT ?2)
+         RETURNING id",
     )?;
-    Ok(())
+    for id in oldest.query_map(params![account, most], |row| row.get(0))? {
+        ended.push(id?);
+    }
+    Ok(ended)
 }
 
 pub(crate) fn end_session(db: &Db, id: &str) -> Result<()> {

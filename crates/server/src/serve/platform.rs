@@ -122,9 +122,9 @@ impl Running {
         let Some(platform) = &self.platform else { return };
         // A weak reference: the broker has a reference to the platform, and would never be dropped.
         let broker = Arc::downgrade(broker);
-        platform.on_loss(move || {
+        platform.on_loss(move |losers| {
             if let Some(broker) = broker.upgrade() {
-                broker.recheck_external_users();
+                broker.recheck_external_users(|user| losers.contains(user));
             }
         });
     }

@@ -5,23 +5,22 @@
 //! digest, so that many devices that reconnect do not cost that again.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use anyhow::Context as _;
 use fulmar_broker::Timestamp;
 use fulmar_broker::access::Action;
 use fulmar_broker::auth::{
-    Admitted, AuthReply, EXTERNAL_USER_PREFIX, ExternalUsers, Login, ReplyTo,
+    Admitted, Applicant, Decision, EXTERNAL_USER_PREFIX, ExternalUsers, FairQueue, Login,
+    MAX_PASSWORD_BYTES, ReplyTo, WaitingLogin,
 };
 use fulmar_mqtt::ReasonCode;
-use fulmar_platform::{AdmittedUser, LoginRefused, Platform, TOKEN_PREFIX};
-use parking_lot::Mutex;
+use fulmar_platform::{AdmittedUser, LoginRefused, MAX_NAME, Platform, TOKEN_PREFIX};
+use parking_lot::{Condvar, Mutex};
 
-/// Logins that wait for the thread; further ones are refused because the server is busy.
-const WAITING: usize = 1024;
 /// Successful logins that are remembered.
 const REMEMBERED: usize = 10_000;
 
@@ -31,10 +30,23 @@ pub(super) struct Users {
     platform: Platform,
     known: Arc<Known>,
     /// The thread ends when this is dropped.
-    logins: SyncSender<Waiting>,
+    desk: Arc<Desk>,
 }
 
+/// Logins that wait for the thread, in an order that is fair by network.
+#[derive(Default)]
+struct Desk {
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
 struct Waiting {
+    queue: FairQueue<LoginToCheck>,
+    closed: bool,
+}
+
+struct LoginToCheck {
     user: String,
     password: String,
     address: IpAddr,
@@ -54,14 +66,44 @@ impl Users {
     /// # Errors
     /// The thread cannot be started.
     pub(super) fn new(platform: Platform) -> anyhow::Result<Users> {
-        let (logins, waiting) = sync_channel(WAITING);
+        let desk = Arc::<Desk>::default();
         let known = Arc::<Known>::default();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (asked, right) = (platform.clone(), Arc::clone(&known));
+        let (asked, right, waiting) = (platform.clone(), Arc::clone(&known), Arc::clone(&desk));
         let thread = std::thread::Builder::new().name("fulmar-logins".into());
         let run = move || runtime.block_on(check_all(&asked, &right, &waiting));
         thread.spawn(run).context("platform logins")?;
-        Ok(Users { platform, known, logins })
+        Ok(Users { platform, known, desk })
+    }
+}
+
+impl Drop for Users {
+    fn drop(&mut self) {
+        self.desk.waiting.lock().closed = true;
+        self.desk.changed.notify_all();
+    }
+}
+
+impl fmt::Debug for Desk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Never the passwords.
+        f.write_str("Desk")
+    }
+}
+
+impl Desk {
+    /// The next login, when there is one; `None` at the end.
+    fn next(&self) -> Option<LoginToCheck> {
+        let mut waiting = self.waiting.lock();
+        loop {
+            if waiting.closed {
+                return None;
+            }
+            if let Some(login) = waiting.queue.pop(true) {
+                return Some(login);
+            }
+            self.changed.wait(&mut waiting);
+        }
     }
 }
 
@@ -78,17 +120,32 @@ impl ExternalUsers for Users {
         self.platform.knows(username)
     }
 
-    fn log_in(&self, login: Login<'_>) -> Option<AuthReply> {
-        let Login { username, password, address, reply_to } = login;
+    fn log_in(&self, login: Login<'_>) -> Decision {
+        let Login { username, password, address, applicant } = login;
+        // No user has such a name or password, and what waits has a bound in bytes.
+        if username.len() > MAX_NAME || password.len() > MAX_PASSWORD_BYTES {
+            return Decision::Now(Err(ReasonCode::BadUserNameOrPassword));
+        }
         if let Some(admitted_user) = self.known.get(&self.platform, username, password) {
-            return Some(Ok(admitted(admitted_user)));
+            return Decision::Now(Ok(admitted(admitted_user)));
         }
+        let Applicant { site, reputation, reply_to } = applicant;
         let (user, password) = (username.to_owned(), password.to_owned());
-        match self.logins.try_send(Waiting { user, password, address, reply_to }) {
-            Ok(()) => None,
-            Err(TrySendError::Full(_)) => Some(Err(ReasonCode::ServerBusy)),
-            Err(TrySendError::Disconnected(_)) => Some(Err(ReasonCode::ServerUnavailable)),
+        let login = LoginToCheck { user, password, address, reply_to };
+        let pushed = self.desk.waiting.lock().queue.push(site, reputation, login);
+        let Ok((id, displaced)) = pushed else {
+            return Decision::Now(Err(ReasonCode::ServerBusy));
+        };
+        self.desk.changed.notify_one();
+        if let Some(displaced) = displaced {
+            displaced.reply_to.send(Err(ReasonCode::ServerBusy));
         }
+        let desk = Arc::clone(&self.desk);
+        Decision::Later(WaitingLogin::new(move || {
+            let login = desk.waiting.lock().queue.remove(id);
+            // Not under the lock: with the last login the broker may go, and with it the queue.
+            drop(login);
+        }))
     }
 
     fn is_good(&self, credential: &str) -> bool {
@@ -111,10 +168,10 @@ fn admitted(admitted_user: AdmittedUser) -> Admitted {
     }
 }
 
-/// The thread: checks one login at a time, until the sender is dropped.
-async fn check_all(platform: &Platform, known: &Known, waiting: &Receiver<Waiting>) {
+/// The thread: checks one login at a time, until the end.
+async fn check_all(platform: &Platform, known: &Known, desk: &Desk) {
     // Nothing else runs here, so it may block.
-    while let Ok(Waiting { user, password, address, reply_to }) = waiting.recv() {
+    while let Some(LoginToCheck { user, password, address, reply_to }) = desk.next() {
         let reply = match platform.log_in(&user, &password, address).await {
             Ok(admitted_user) => {
                 known.put(&user, &password, admitted_user.clone());
@@ -149,5 +206,147 @@ impl Known {
             right.clear();
         }
         right.insert(user.to_owned(), (digest, admitted_user));
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::collections::HashMap;
+    use std::time::Duration;
+
+    use fulmar_broker::auth::AccessControl;
+    use fulmar_broker::storage::{NoStorage, Restored};
+    use fulmar_broker::{
+        Broker, BrokerConfig, ClientStatistics, Connection, Limits, ListenerPolicy, Peer, Shard,
+        StreamKey, Token, TransportKind,
+    };
+    use fulmar_mqtt::codec::{decode, peek_frame};
+    use fulmar_mqtt::packet::Connect;
+    use fulmar_mqtt::{Packet, Properties, Version};
+    use fulmar_platform::{AdminCommand, Settings};
+
+    use super::*;
+
+    const CROWD: [u8; 4] = [192, 0, 2, 1];
+    const ELSEWHERE: [u8; 4] = [198, 51, 100, 1];
+    const PASSWORD: &str = "correct horse";
+
+    /// A broker of one worker, whose only users are the platform's.
+    struct World {
+        shard: Shard,
+        clients: HashMap<Token, Connection>,
+        _folder: tempfile::TempDir,
+    }
+
+    impl World {
+        /// With a user `ann`.
+        fn new() -> World {
+            let folder = tempfile::tempdir().unwrap();
+            let (platform, _) = Platform::open(folder.path(), Settings::default()).unwrap();
+            let ann = AdminCommand::AddUser {
+                name: "ann".to_owned(),
+                display_name: None,
+                server_admin: true,
+                role: None,
+                password: Some(PASSWORD.to_owned()),
+            };
+            platform.administer(&ann).unwrap();
+            let users: Arc<dyn ExternalUsers> = Arc::new(Users::new(platform).unwrap());
+            let access_control =
+                AccessControl { external_users: Some(users), ..AccessControl::default() };
+            let config = BrokerConfig {
+                workers: 1,
+                limits: Limits::default(),
+                access_control,
+                sys_interval_s: 0,
+                client_statistics: ClientStatistics::Rules,
+                internal_sessions: Vec::new(),
+            };
+            let now = Timestamp(1_000_000);
+            let broker = Broker::new(config, Arc::new(NoStorage), Restored::default(), now);
+            let shard = Shard::new(broker, 0, now, Arc::new(|| {}));
+            World { shard, clients: HashMap::new(), _folder: folder }
+        }
+
+        fn log_in(&mut self, from: [u8; 4], user: &str, password: &str) -> Token {
+            let token = Token(self.clients.len() as u64);
+            let listener = Arc::new(ListenerPolicy { name: "test".into(), allow_anonymous: false });
+            let (address, transport) = ((from, 1000).into(), TransportKind::Tcp);
+            let peer = Peer { address, transport, identity: None, listener };
+            let mut client = Connection::new(&mut self.shard, token, peer).unwrap();
+            let connect = Packet::Connect(Connect {
+                version: Version::V5,
+                bridge: false,
+                clean_start: true,
+                keep_alive_s: 0,
+                client_id: "",
+                properties: Properties::NONE,
+                will: None,
+                username: Some(user),
+                password: Some(password.as_bytes()),
+            });
+            let mut bytes = Vec::new();
+            connect.encode(Version::V5, &mut bytes);
+            client.receive(&mut self.shard, StreamKey::CONTROL, &bytes);
+            self.clients.insert(token, client);
+            token
+        }
+
+        /// CONNACK's code, if it has come.
+        fn answer(&mut self, token: Token) -> Option<ReasonCode> {
+            let mut events = Vec::new();
+            self.shard.take_events(&mut events);
+            for (to, event) in events {
+                self.clients.get_mut(&to).unwrap().on_event(&mut self.shard, event);
+            }
+            self.shard.end_turn();
+            let client = self.clients.get_mut(&token).unwrap();
+            let output = client.output(&mut self.shard, StreamKey::CONTROL);
+            let frame = peek_frame(&output.bytes, usize::MAX).unwrap()?;
+            match decode(&frame, Version::V5) {
+                Ok(Packet::Connack(connack)) => Some(connack.reason),
+                other => panic!("{other:?}"),
+            }
+        }
+
+        fn wait_for(&mut self, token: Token) -> ReasonCode {
+            for _ in 0..60_000 {
+                if let Some(reason) = self.answer(token) {
+                    return reason;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            panic!("not decided");
+        }
+
+        fn failed(&self) -> u64 {
+            let totals = self.shard.broker().metrics().totals();
+            totals.into_iter().find(|total| total.0 == "authentication_failed").unwrap().3
+        }
+    }
+
+    #[test]
+    fn a_name_or_password_too_long_for_any_user_is_refused_at_once() {
+        let mut world = World::new();
+        let (name, password) = ("a".repeat(MAX_NAME + 1), "p".repeat(MAX_PASSWORD_BYTES + 1));
+        for (from, user, password) in [(CROWD, &*name, PASSWORD), (ELSEWHERE, "ann", &*password)] {
+            let client = world.log_in(from, user, password);
+            assert_eq!(world.answer(client), Some(ReasonCode::BadUserNameOrPassword));
+        }
+        let longest = world.log_in(CROWD, &name[1..], &password[1..]);
+        assert_eq!(world.wait_for(longest), ReasonCode::BadUserNameOrPassword);
+    }
+
+    #[test]
+    fn a_new_login_does_not_wait_behind_those_of_another_network() {
+        let mut world = World::new();
+        for number in 0..100 {
+            world.log_in(CROWD, &format!("user{number}"), "wrong");
+        }
+        let ann = world.log_in(ELSEWHERE, "ann", PASSWORD);
+        assert_eq!(world.wait_for(ann), ReasonCode::Success);
+        let checked = world.failed();
+        assert!(checked < 50, "{checked} were checked before");
     }
 }

@@ -19,7 +19,8 @@ use anyhow::Context as _;
 use bytes::Bytes;
 use fulmar_broker::access::Action;
 use fulmar_broker::auth::{
-    Admitted, Applicant, AuthReply, FairQueue, HookLogin, LoginHook, ReplyTo,
+    Admitted, Applicant, AuthReply, Decision, FairQueue, HookLogin, LoginHook, ReplyTo,
+    WaitingLogin,
 };
 use fulmar_broker::{Broker, Timestamp};
 use fulmar_certs::files;
@@ -199,18 +200,18 @@ impl LoginHook for AuthHook {
         self.certificates
     }
 
-    fn log_in(&self, login: HookLogin<'_>) -> Option<AuthReply> {
+    fn log_in(&self, login: HookLogin<'_>) -> Decision {
         let HookLogin { username, password, client_id, address, applicant } = login;
         let Ok(password) = password.map(std::str::from_utf8).transpose() else {
-            return Some(Err(ReasonCode::BadUserNameOrPassword));
+            return Decision::Now(Err(ReasonCode::BadUserNameOrPassword));
         };
         let digest = self.known.digest(username, password, client_id);
         if let Some(admitted) = self.known.admitted(digest, now_ms()) {
             self.counts.remembered.fetch_add(1, Relaxed);
-            return Some(Ok(admitted));
+            return Decision::Now(Ok(admitted));
         }
         if self.breaker.is_paused(now_ms()) {
-            return Some(Err(ReasonCode::ServerUnavailable));
+            return Decision::Now(Err(ReasonCode::ServerUnavailable));
         }
         let certificate = password.is_none();
         let question = Question { username, password, certificate, client_id, address };
@@ -219,22 +220,25 @@ impl LoginHook for AuthHook {
         if body.len() > MAX_QUESTION_BYTES {
             tracing::info!(%address, most = MAX_QUESTION_BYTES,
                 "login refused: name, password and client identifier are too long for the service");
-            return Some(Err(ReasonCode::BadUserNameOrPassword));
+            return Decision::Now(Err(ReasonCode::BadUserNameOrPassword));
         }
         let (username, client_id) = (username.to_owned(), client_id.to_owned());
         let Applicant { site, reputation, reply_to } = applicant;
         let login = Waiting { body, username, client_id, network: site, digest, reply_to };
         let added = self.logins.waiting.lock().push(site, reputation, login);
-        match added {
-            Ok((_, displaced)) => {
-                if let Some(displaced) = displaced {
-                    displaced.reply_to.send(Err(ReasonCode::ServerBusy));
-                }
-                self.logins.changed.notify_one();
-                None
-            }
-            Err(_) => Some(Err(ReasonCode::ServerBusy)),
+        let Ok((id, displaced)) = added else {
+            return Decision::Now(Err(ReasonCode::ServerBusy));
+        };
+        if let Some(displaced) = displaced {
+            displaced.reply_to.send(Err(ReasonCode::ServerBusy));
         }
+        self.logins.changed.notify_one();
+        let logins = Arc::clone(&self.logins);
+        Decision::Later(WaitingLogin::new(move || {
+            let login = logins.waiting.lock().remove(id);
+            // Not under the lock: with the last login the broker may go.
+            drop(login);
+        }))
     }
 
     fn decides(

@@ -1,0 +1,121 @@
+//! What a client may do is looked at again when its user's rights change: once, however many changes there were.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use common::{Conn, Seen, Setup, World};
+use fulmar_broker::Timestamp;
+use fulmar_broker::access::Action;
+use fulmar_broker::auth::{AccessControl, Admitted, EXTERNAL_USER_PREFIX, ExternalUsers};
+use fulmar_mqtt::packet::Connect;
+use fulmar_mqtt::{Packet, Properties, QoS, ReasonCode, Version};
+
+/// Users whose tokens are their names.
+#[derive(Debug, Default)]
+struct Users {
+    /// May do nothing any more.
+    stripped: Mutex<HashSet<String>>,
+    /// Questions whether somebody may have a subscription.
+    asked: AtomicUsize,
+}
+
+impl ExternalUsers for Users {
+    fn admit(&self, token: &str, _: Option<&str>, _: Timestamp) -> Option<Admitted> {
+        Some(Admitted {
+            username: Some(format!("{EXTERNAL_USER_PREFIX}{token}").into()),
+            until: Timestamp::NEVER,
+            credential: Some(token.into()),
+        })
+    }
+
+    fn is_token(&self, _: &str) -> bool {
+        true
+    }
+
+    fn is_good(&self, _: &str) -> bool {
+        true
+    }
+
+    fn allows(&self, external_user: &str, action: Action, _: &str) -> bool {
+        self.asked.fetch_add(usize::from(action == Action::Subscribe), Ordering::Relaxed);
+        !self.stripped.lock().unwrap().contains(external_user)
+    }
+}
+
+fn world(users: &Arc<Users>) -> World {
+    let external_users = Some(Arc::clone(users) as Arc<dyn ExternalUsers>);
+    let access_control = AccessControl { external_users, ..AccessControl::default() };
+    World::with(Setup { access_control, ..Setup::default() })
+}
+
+/// With a subscription.
+fn connect(world: &mut World, user: &str) -> Conn {
+    let conn = world.open(0);
+    let connect = Connect {
+        version: Version::V5,
+        bridge: false,
+        clean_start: true,
+        keep_alive_s: 0,
+        client_id: user,
+        properties: Properties::NONE,
+        will: None,
+        username: None,
+        password: Some(user.as_bytes()),
+    };
+    world.send(conn, &Packet::Connect(connect));
+    world.subscribe(conn, "fulmar/north/#", QoS::AtMostOnce);
+    world.seen(conn);
+    conn
+}
+
+#[test]
+fn changes_in_a_row_have_a_client_looked_at_once() {
+    let users = Arc::<Users>::default();
+    let mut world = world(&users);
+    let ann = connect(&mut world, "ann");
+    users.asked.store(0, Ordering::Relaxed);
+    for _ in 0..100 {
+        world.broker.recheck_external_users(|_| true);
+    }
+    world.settle();
+    assert_eq!(users.asked.load(Ordering::Relaxed), 1);
+    users.stripped.lock().unwrap().insert("ann".to_owned());
+    world.broker.recheck_external_users(|_| true);
+    world.settle();
+    assert_eq!(world.seen(ann), [Seen::Disconnect(ReasonCode::NotAuthorized)]);
+}
+
+#[test]
+fn a_change_after_a_client_was_looked_at_counts_also_when_it_has_connected_again() {
+    let users = Arc::<Users>::default();
+    let mut world = world(&users);
+    let first = connect(&mut world, "ann");
+    world.broker.recheck_external_users(|_| true);
+    world.settle();
+    // The event is for a connection that has gone.
+    world.broker.recheck_external_users(|_| true);
+    world.cut(first);
+    let second = connect(&mut world, "ann");
+    users.stripped.lock().unwrap().insert("ann".to_owned());
+    world.broker.recheck_external_users(|_| true);
+    world.settle();
+    assert_eq!(world.seen(second), [Seen::Disconnect(ReasonCode::NotAuthorized)]);
+}
+
+#[test]
+fn a_change_of_one_user_has_no_other_looked_at() {
+    let users = Arc::<Users>::default();
+    let mut world = world(&users);
+    let (ann, bob) = (connect(&mut world, "ann"), connect(&mut world, "bob"));
+    users.stripped.lock().unwrap().insert("bob".to_owned());
+    users.asked.store(0, Ordering::Relaxed);
+    world.broker.recheck_external_users(|user| user == "bob");
+    world.settle();
+    assert_eq!(users.asked.load(Ordering::Relaxed), 1);
+    assert_eq!(world.seen(bob), [Seen::Disconnect(ReasonCode::NotAuthorized)]);
+    assert!(!world.is_closed(ann));
+}
