@@ -188,6 +188,7 @@ pub(crate) fn take(
         taken.notifications.extend(evaluate::series(db, twin, known, &fresh, now)?);
         taken.values.extend(note_last(db, known, &fresh)?);
     }
+    evaluate::remember(db, twin, &taken.notifications, now)?;
     heard(db, twin, &taken.values)?;
     Ok(taken)
 }
