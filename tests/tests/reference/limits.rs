@@ -105,6 +105,18 @@ const FIXED: [[&str; 4]; 33] = [
         "Sensors of a twin",
         "409; measurements of further ones are rejected",
     ],
+    [
+        "crates/platform/src/measurements/mod.rs",
+        "MAX_QUANTITIES",
+        "Quantities of a sensor",
+        "measurements of further ones are rejected",
+    ],
+    [
+        "crates/platform/src/measurements/mod.rs",
+        "MAX_SERIES",
+        "Quantities of all sensors of a twin",
+        "measurements of further ones are rejected",
+    ],
     ["crates/platform/src/alerts/rules.rs", "MAX_RULES", "Alert rules of a twin", "409"],
     ["crates/platform/src/alerts/webhooks.rs", "MAX_WEBHOOKS", "Webhooks of a twin", "409"],
     [
