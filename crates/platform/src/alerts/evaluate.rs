@@ -23,6 +23,15 @@ const MAX_REPLAYED: usize = 20_000;
 /// The most sensors that one transaction notes as silent, and as silent no longer: the writer is everybody's.
 pub(crate) const MAX_SILENCES: usize = 1000;
 
+/// Rules times measurements of one transaction. Each may be a state of its own that is read and written.
+const MAX_EVALUATED: usize = 20_000;
+
+/// How many of the twin's measurements one transaction may take.
+pub(crate) fn most_at_once(db: &Db, twin: &Name) -> Result<usize, Problem> {
+    let rules = alerts::count_rules(db, twin)?.max(1);
+    Ok((MAX_EVALUATED / rules).max(1))
+}
+
 /// A rule applied to a series.
 struct Watch<'a> {
     db: &'a Db,

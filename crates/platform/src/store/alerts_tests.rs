@@ -82,7 +82,7 @@ fn an_alert_that_overlaps_is_found_without_a_look_at_all_older_ones() {
     assert!(passed < 1500, "{passed} steps for each of 20,000 questions");
 }
 
-/// 20 sensors with 200 quantities each, of which all or one measured an hour and a half ago.
+/// 20 sensors with 200 quantities each, all last measured at the same time.
 const FILL: &str = "
     INSERT INTO sensor (twin, device, last_at, revision)
         WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20)
