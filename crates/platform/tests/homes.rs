@@ -251,6 +251,47 @@ async fn a_message_that_cannot_be_stored_does_not_keep_others_from_being() {
     assert_eq!(world.platform.counts().messages_malformed, 6);
 }
 
+#[tokio::test]
+async fn others_can_store_something_between_the_parts_of_many_measurements() {
+    let world = World::new();
+    let office = world.log_in("north-office").await;
+    let list = |message: i64| SensorMessage {
+        topic: "fulmar/north/sensor/cellar/radon".to_owned(),
+        payload: serde_json::to_vec(&vec![json!({"value": message}); 1000]).unwrap(),
+        at: Some(at(now_ms() - message)),
+        id: Some(format!("gw-{message}")),
+    };
+    let messages: Vec<SensorMessage> = (0..4).map(list).collect();
+    assert_eq!(most_at_once(&world, &messages).await, 1000);
+    assert_eq!(world.platform.counts().measurements_stored, 4000);
+
+    // 200 rules in all, of which seven are there already.
+    for number in 0..193 {
+        let rule = json!({"id": format!("r{number}"), "name": "R", "quantity": "radon",
+            "severity": "info", "above": 1000 + number});
+        world.good(&office, "POST", &format!("{BASE}/alert_rule"), rule).await;
+    }
+    let message = list(4);
+    assert_eq!(most_at_once(&world, std::slice::from_ref(&message)).await, 100);
+    assert_eq!(world.platform.counts().measurements_stored, 5000);
+}
+
+/// Takes messages; how many measurements were stored at once.
+async fn most_at_once(world: &World, messages: &[SensorMessage]) -> u64 {
+    let mut take = std::pin::pin!(world.platform.take_measurements(messages, SystemTime::now()));
+    let (mut most, mut before) = (0, world.platform.counts().measurements_stored);
+    std::future::poll_fn(|context| {
+        let polled = take.as_mut().poll(context);
+        let now = world.platform.counts().measurements_stored;
+        most = most.max(now - before);
+        before = now;
+        polled
+    })
+    .await
+    .unwrap();
+    most
+}
+
 /// Without PostgreSQL only: the tests cannot look into a world's database there.
 #[tokio::test]
 async fn messages_without_a_time_are_stored_once_however_often_they_are_tried() {

@@ -3,7 +3,7 @@
 use crate::{check, source, sources, table};
 
 /// File, or folder where only one file has it, constant, what it limits, and what happens beyond it.
-const FIXED: [[&str; 4]; 35] = [
+const FIXED: [[&str; 4]; 37] = [
     [
         "crates/broker/src/limits.rs",
         "MAX_CONNECT_BYTES",
@@ -112,6 +112,18 @@ const FIXED: [[&str; 4]; 35] = [
         "409",
     ],
     ["crates/platform/src/devices/types.rs", "MAX_DEVICES", "Registered devices of a twin", "409"],
+    [
+        "crates/platform/src/measurements/mod.rs",
+        "MAX_QUANTITIES",
+        "Quantities of a sensor",
+        "measurements of further ones are rejected",
+    ],
+    [
+        "crates/platform/src/measurements/mod.rs",
+        "MAX_SERIES",
+        "Quantities of all sensors of a twin",
+        "measurements of further ones are rejected",
+    ],
     ["crates/platform/src/alerts/rules.rs", "MAX_RULES", "Alert rules of a twin", "409"],
     ["crates/platform/src/alerts/webhooks.rs", "MAX_WEBHOOKS", "Webhooks of a twin", "409"],
     [

@@ -4,6 +4,9 @@
 //! are evaluated together with all measurements around them: a past violation becomes an alert with its own times,
 //! which is over already.
 
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+
 use uuid::Uuid;
 
 use super::machine::{Condition, Episode, Machine, Step, replay};
@@ -20,6 +23,15 @@ const MAX_REPLAYED: usize = 20_000;
 /// The most sensors that one transaction notes as silent, and as silent no longer: the writer is everybody's.
 pub(crate) const MAX_SILENCES: usize = 1000;
 
+/// Rules times measurements of one transaction. Each may be a state of its own that is read and written.
+const MAX_EVALUATED: usize = 20_000;
+
+/// How many of the twin's measurements one transaction may take.
+pub(crate) fn most_at_once(db: &Db, twin: &Name) -> Result<usize, Problem> {
+    let rules = alerts::count_rules(db, twin)?.max(1);
+    Ok((MAX_EVALUATED / rules).max(1))
+}
+
 /// A rule applied to a series.
 struct Watch<'a> {
     db: &'a Db,
@@ -30,7 +42,8 @@ struct Watch<'a> {
     now: Time,
 }
 
-/// Applies the twin's rules to new measurements of a series, in the order in which they were taken.
+/// Applies the twin's rules to new measurements of a series, in the order in which they were taken. The caller has to
+/// [`remember`] what it returns.
 pub(crate) fn series(
     db: &Db,
     twin: &Name,
@@ -58,22 +71,19 @@ pub(crate) fn series(
             alerts::set_machine(db, twin, &rule.id, known.series.seq, &machine)?;
         }
     }
-    remember(db, twin, &notifications, now)?;
     Ok(notifications)
 }
 
-/// Stores which webhooks to notify.
+/// Stores which webhooks to notify. Call it once for all notifications of a transaction.
 pub(crate) fn remember(
     db: &Db,
     twin: &Name,
-    notifications: &[AlertNotification],
+    notifications: &[impl Borrow<AlertNotification>],
     now: Time,
 ) -> Result<(), Problem> {
-    for notification in notifications {
-        let forgotten = webhooks::enqueue(db, twin, notification, now)?;
-        if forgotten > 0 {
-            tracing::warn!(%twin, forgotten, "webhook events dropped: too many are waiting");
-        }
+    let forgotten = webhooks::enqueue(db, twin, notifications, now)?;
+    if forgotten > 0 {
+        tracing::warn!(%twin, forgotten, "webhook events dropped: too many are waiting");
     }
     Ok(())
 }
@@ -278,8 +288,12 @@ pub(crate) fn silence(db: &Db, now: Time) -> Result<Vec<(Name, AlertNotification
         alerts::update(db, &twin, &alert)?;
         notifications.push((twin, AlertNotification { event: AlertEvent::Cleared, alert }));
     }
+    let mut by_twin: BTreeMap<&Name, Vec<&AlertNotification>> = BTreeMap::new();
     for (twin, notification) in &notifications {
-        remember(db, twin, std::slice::from_ref(notification), now)?;
+        by_twin.entry(twin).or_default().push(notification);
+    }
+    for (twin, notifications) in by_twin {
+        remember(db, twin, &notifications, now)?;
     }
     Ok(notifications)
 }

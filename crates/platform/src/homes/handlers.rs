@@ -59,10 +59,10 @@ pub(crate) async fn list(
         words: query.q.map(|words| words.to_string()).filter(|words| !words.is_empty()),
         after: open_cursor(query.cursor.as_deref())?,
     };
-    let items = app
-        .store
-        .read(move |db| Ok(homes::list(db, &member.twin, &wanted, limit + 1, Time::now())?));
-    conditions.json(&Page::cut(items.await?, limit, |home: &Home| home.id.to_string()))
+    let items =
+        app.store.read(move |db| Ok(homes::list(db, &member.twin, &wanted, limit, Time::now())?));
+    let (items, shown) = items.await?;
+    conditions.json(&Page::cut(items, shown, |home: &Home| home.id.to_string()))
 }
 
 fn find(db: &Db, twin: &Name, id: &Name) -> Result<Home, Problem> {

@@ -11,7 +11,7 @@ use super::intake::{Taken, take as take_in};
 use super::message::{SensorMessage, parse};
 use super::types::{MeasurementResult, MeasurementStatus, NewMeasurement};
 use crate::accounts::caller::Member;
-use crate::alerts;
+use crate::alerts::{self, evaluate};
 use crate::app::App;
 use crate::extract::{Each, Unread, at_most};
 use crate::problem::Problem;
@@ -57,45 +57,68 @@ pub(crate) async fn add(
     json(StatusCode::OK, &MeasurementResults { results })
 }
 
-/// Stores measurements and notifies subscribers.
+/// Stores measurements and notifies subscribers. The writer is everybody's: with many rules, it has several transactions.
 async fn take(
     app: &App,
     twin: Name,
-    items: Vec<Each<NewMeasurement>>,
+    mut items: Vec<Each<NewMeasurement>>,
 ) -> Result<Vec<MeasurementResult>, Problem> {
-    let (settings, to) = (app.settings.monitoring.clone(), twin.clone());
-    let taken = app.store.write(move |db| take_in(db, &settings, &to, items, Time::now()));
-    let Taken { results, values, notifications } = taken.await?;
-    app.counts.took(&results);
-    for value in &values {
-        let topic = format!("fulmar/{twin}/value/{}/{}", value.device, value.quantity);
-        app.announcements.publish(topic, value, true);
+    let mut all = Vec::with_capacity(items.len());
+    while !items.is_empty() {
+        let (settings, to) = (app.settings.monitoring.clone(), twin.clone());
+        let taken = app.store.write(move |db| {
+            let mut part = items;
+            let rest = part.split_off(evaluate::most_at_once(db, &to)?.min(part.len()));
+            Ok((take_in(db, &settings, &to, part, Time::now())?, rest))
+        });
+        let (Taken { results, values, notifications }, rest) = taken.await?;
+        app.counts.took(&results);
+        for value in &values {
+            let topic = format!("fulmar/{twin}/value/{}/{}", value.device, value.quantity);
+            app.announcements.publish(topic, value, true);
+        }
+        alerts::announce(app, &twin, &notifications);
+        all.extend(results);
+        items = rest;
     }
-    alerts::announce(app, &twin, &notifications);
-    Ok(results)
+    Ok(all)
 }
 
-/// Takes messages, in their order; what cannot be taken is logged and done with. Each twin's are stored for themselves:
-/// what has no time gets that of its arrival, which is the same when the others fail and all are tried again.
+/// Takes messages, in their order; what cannot be taken is logged and done with. Each twin's are stored for themselves,
+/// and many one part after the other, so that few are in memory and others can store something between them: what has
+/// no time gets that of its arrival, which is the same when others fail and all are tried again.
 pub(crate) async fn take_messages(
     app: &App,
     messages: &[SensorMessage],
     arrived: Time,
 ) -> Result<(), Problem> {
-    let mut by_twin: BTreeMap<Name, Vec<Each<NewMeasurement>>> = BTreeMap::new();
+    let mut part = ByTwin::new();
+    let mut count = 0;
     for message in messages {
         match read(app, message, arrived) {
             Ok((twin, items)) => {
+                count += items.len();
                 let items = items.into_iter().map(|item| Each { id: None, item: Ok(item) });
-                by_twin.entry(twin).or_default().extend(items);
+                part.entry(twin).or_default().extend(items);
             }
             Err(reason) => {
                 app.counts.malformed();
                 tracing::info!(topic = message.topic, reason, "message without a measurement");
             }
         }
+        if count >= MAX_MEASUREMENTS {
+            take_part(app, std::mem::take(&mut part)).await?;
+            count = 0;
+        }
     }
-    for (twin, items) in by_twin {
+    take_part(app, part).await
+}
+
+/// Measurements of each twin.
+type ByTwin = BTreeMap<Name, Vec<Each<NewMeasurement>>>;
+
+async fn take_part(app: &App, part: ByTwin) -> Result<(), Problem> {
+    for (twin, items) in part {
         let devices: Vec<Option<Name>> = items.iter().map(device).collect();
         let results = take(app, twin.clone(), items).await?;
         for (result, device) in results.iter().zip(devices) {

@@ -6,7 +6,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::types::{LiveValue, MeasurementResult, MeasurementStatus};
-use super::{NewMeasurement, Quantity, units};
+use super::{
+    MAX_QUANTITIES, MAX_SERIES, NewMeasurement, Quantity, too_many_quantities, too_many_series,
+    units,
+};
 use crate::alerts::{AlertNotification, evaluate};
 use crate::extract::Each;
 use crate::problem::Problem;
@@ -44,6 +47,9 @@ struct Register {
     all: Vec<Known>,
     /// How many sensors the twin has, counted when the first one is registered.
     sensors: Option<usize>,
+    /// How many series it has, and its sensors, counted when the first one is created.
+    series: Option<usize>,
+    quantities: HashMap<Name, usize>,
 }
 
 impl Register {
@@ -99,9 +105,43 @@ impl Register {
         }
         let series = match found {
             Some(found) => found,
-            None => measurements::add_series(db, twin, &device, &quantity, first_unit)?,
+            None => {
+                if let Err(full) = self.count_one_more(db, twin, &device)? {
+                    let detail = format!("quantity: {full}");
+                    return Ok(Err(MeasurementResult::rejected(detail)));
+                }
+                measurements::add_series(db, twin, &device, &quantity, first_unit)?
+            }
         };
         Ok(Ok(Known { device, quantity, series, unit }))
+    }
+
+    /// Counts a new series of the device, unless there are too many. Those that exist are taken, however many they are.
+    fn count_one_more(
+        &mut self,
+        db: &Db,
+        twin: &Name,
+        device: &Name,
+    ) -> Result<Result<(), String>, Problem> {
+        let of_device = match self.quantities.get(device) {
+            Some(count) => *count,
+            None => measurements::count_quantities(db, twin, device)?,
+        };
+        self.quantities.insert(device.clone(), of_device);
+        if of_device >= MAX_QUANTITIES {
+            return Ok(Err(too_many_quantities()));
+        }
+        let of_twin = match self.series {
+            Some(count) => count,
+            None => measurements::count_series(db, twin)?,
+        };
+        self.series = Some(of_twin);
+        if of_twin >= MAX_SERIES {
+            return Ok(Err(too_many_series()));
+        }
+        self.series = Some(of_twin + 1);
+        self.quantities.insert(device.clone(), of_device + 1);
+        Ok(Ok(()))
     }
 
     /// The device, registered now if it is not yet; none if there are too many.
@@ -188,6 +228,7 @@ pub(crate) fn take(
         taken.notifications.extend(evaluate::series(db, twin, known, &fresh, now)?);
         taken.values.extend(note_last(db, known, &fresh)?);
     }
+    evaluate::remember(db, twin, &taken.notifications, now)?;
     heard(db, twin, &taken.values)?;
     Ok(taken)
 }
@@ -230,6 +271,74 @@ mod tests {
     use crate::store::{Store, removed, twins};
     use crate::twins::types::TwinKind;
 
+    fn item(device: &str, quantity: &str) -> Each<NewMeasurement> {
+        let text = format!(
+            r#"{{"device":"{device}","quantity":"{quantity}","at":"2026-11-21T10:00:00Z","value":1}}"#
+        );
+        Each { id: None, item: Ok(serde_json::from_str(&text).unwrap()) }
+    }
+
+    fn statuses(results: &[MeasurementResult]) -> Vec<MeasurementStatus> {
+        results.iter().map(|result| result.status).collect()
+    }
+
+    /// `devices` of a twin, with this many quantities each, and what comes of measurements of them.
+    fn with_series(
+        (devices, quantities): (usize, usize),
+        measured: &'static [(&'static str, &'static str)],
+    ) -> Vec<MeasurementResult> {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path(), &Database::File, Purpose::Server).unwrap();
+        let taken = store.write_now(move |db| {
+            let twin: Name = "t".parse().unwrap();
+            twins::add(db, &twin, "T", TwinKind::Homes, None, Time(0))?;
+            db.execute(
+                "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
+                 INSERT INTO sensor (twin, device, revision) SELECT 't', 's' || i, 1 FROM n",
+                [devices],
+            )?;
+            db.execute(
+                "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
+                 INSERT INTO series (twin, device, quantity, unit)
+                 SELECT 't', device, 'q' || i, '' FROM sensor, n",
+                [quantities],
+            )?;
+            let items = measured.iter().map(|(device, quantity)| item(device, quantity)).collect();
+            let now = "2026-11-21T10:00:00Z".parse().unwrap();
+            take(db, &Monitoring::default(), &twin, items, now)
+        });
+        taken.unwrap().results
+    }
+
+    use MeasurementStatus::{Duplicate, Rejected, Stored};
+
+    #[test]
+    fn a_sensor_with_too_many_quantities_gets_no_further_one() {
+        let measured =
+            &[("s1", "last"), ("s1", "more"), ("s1", "q1"), ("s1", "last"), ("s2", "more")];
+        let results = with_series((2, MAX_QUANTITIES - 1), measured);
+        assert_eq!(statuses(&results), [Stored, Rejected, Stored, Duplicate, Stored]);
+        let detail = results[1].detail.as_deref().unwrap();
+        assert!(detail.starts_with("quantity: a sensor has at most 200 quantities"), "{detail}");
+
+        // From the time when more were allowed.
+        let results = with_series((1, MAX_QUANTITIES + 50), &[("s1", "q250"), ("s1", "more")]);
+        assert_eq!(statuses(&results), [Stored, Rejected]);
+    }
+
+    #[test]
+    fn a_twin_with_too_many_quantities_gets_no_further_one() {
+        let each = MAX_QUANTITIES - 1;
+        let measured = &[("s1", "more"), ("new", "radon"), ("s1", "q1")];
+        let results = with_series((MAX_SERIES.div_ceil(each), each), measured);
+        assert_eq!(statuses(&results), [Rejected, Rejected, Stored]);
+        let detail = results[1].detail.as_deref().unwrap();
+        assert!(
+            detail.contains("500000 quantities") && detail.contains("another twin"),
+            "{detail}"
+        );
+    }
+
     #[test]
     fn a_full_twin_takes_measurements_of_its_sensors_only() {
         let folder = tempfile::tempdir().unwrap();
@@ -243,12 +352,7 @@ mod tests {
                  INSERT INTO sensor (twin, device, revision) SELECT 't', 's' || i, 1 FROM n",
                 [MAX_SENSORS - 1],
             )?;
-            let item = |device: &str| {
-                let text = format!(
-                    r#"{{"device":"{device}","quantity":"radon","at":"2026-11-21T10:00:00Z","value":1}}"#
-                );
-                Each { id: None, item: Ok(serde_json::from_str(&text).unwrap()) }
-            };
+            let item = |device: &str| item(device, "radon");
             let items = ["last", "more", "s1", "last"].map(item).into();
             let now = "2026-11-21T10:00:00Z".parse().unwrap();
             let full = take(db, &Monitoring::default(), &twin, items, now)?;
@@ -259,12 +363,9 @@ mod tests {
         });
         let (full, after) = taken.unwrap();
         let results = full.results;
-        let statuses: Vec<_> = results.iter().map(|result| result.status).collect();
-        use MeasurementStatus::{Duplicate, Rejected, Stored};
-        assert_eq!(statuses, [Stored, Rejected, Stored, Duplicate]);
+        assert_eq!(statuses(&results), [Stored, Rejected, Stored, Duplicate]);
         let detail = results[1].detail.as_deref().unwrap();
         assert!(detail.contains("50000 sensors") && detail.contains("another twin"), "{detail}");
-        let statuses: Vec<_> = after.results.iter().map(|result| result.status).collect();
-        assert_eq!(statuses, [Stored, Rejected]);
+        assert_eq!(statuses(&after.results), [Stored, Rejected]);
     }
 }

@@ -226,14 +226,24 @@ pub(crate) fn forget_machines(db: &Db, twin: &str, device: &str) -> Result<()> {
     forget.execute([twin, device]).map(drop)
 }
 
+/// How many of a rule's alerts about a device are examined for one that overlaps a period. Its alerts hardly ever overlap
+/// one another, only where the rule was changed.
+const EXAMINED: usize = 16;
+
+/// The same rule's alerts are in order of time in their index: only the last ones that began by `?6` can still have been
+/// raised at `?5`, and those before them, which may be any number, are not read.
+fn overlapping_sql() -> String {
+    format!(
+        "SELECT {ALERT} WHERE a.seq IN (SELECT seq FROM alert WHERE twin = ?1 AND device = ?3
+             AND rule = ?2 AND raised_at <= ?6 ORDER BY raised_at DESC LIMIT {EXAMINED})
+         AND coalesce(a.quantity, '') = coalesce(CAST(?4 AS TEXT), '')
+         AND (a.cleared_at IS NULL OR a.cleared_at >= ?5) ORDER BY a.raised_at LIMIT 1"
+    )
+}
+
 /// The rule's first alert for this device and quantity that overlaps this period.
 pub(crate) fn overlapping(db: &Db, twin: &str, like: &Alert, until: Time) -> Result<Option<Alert>> {
-    let sql = format!(
-        "SELECT {ALERT} WHERE a.twin = ?1 AND a.rule = ?2 AND a.device = ?3
-         AND coalesce(a.quantity, '') = coalesce(CAST(?4 AS TEXT), '') AND a.raised_at <= ?6
-         AND (a.cleared_at IS NULL OR a.cleared_at >= ?5) ORDER BY a.raised_at LIMIT 1"
-    );
-    let mut rows = db.prepare_cached(&sql)?;
+    let mut rows = db.prepare_cached(&overlapping_sql())?;
     let values = params![twin, like.rule, like.device, like.quantity, like.raised_at, until];
     rows.query_row(values, alert).optional()
 }
@@ -334,46 +344,61 @@ pub(crate) struct Silence {
     pub(crate) last_at: Time,
 }
 
-/// A rule about silence (its columns come first) with its devices and the times of their last measurements.
-const WATCHED: &str = "FROM alert_rule r JOIN (
-        SELECT s.twin, s.device, s.home, NULL AS quantity, s.last_at FROM sensor s
-        UNION ALL
-        SELECT x.twin, x.device, s.home, x.quantity, x.last_at FROM series x
-            JOIN sensor s ON s.twin = x.twin AND s.device = x.device
-    ) w ON w.twin = r.twin AND w.quantity IS NOT DISTINCT FROM r.quantity AND (r.home IS NULL OR r.home = w.home)
-    LEFT JOIN alert a ON a.twin = r.twin AND a.device = w.device AND a.rule = r.id
-        AND a.cleared_at IS NULL
-    WHERE r.silent_s IS NOT NULL AND r.enabled = 1";
+/// Rules about silence, and the sensors to which they apply: one that has a quantity is about its series only. `CROSS JOIN`
+/// says to SQLite in which order to search: rules are few, and most quantities have none.
+const WATCHED_SENSORS: &str = "FROM alert_rule r CROSS JOIN sensor w
+    LEFT JOIN alert a ON a.twin = r.twin AND a.device = w.device AND a.rule = r.id AND a.cleared_at IS NULL
+    WHERE r.silent_s IS NOT NULL AND r.enabled = 1 AND r.quantity IS NULL AND w.twin = r.twin
+    AND (r.home IS NULL OR r.home = w.home)";
+const WATCHED_SERIES: &str = "FROM alert_rule r CROSS JOIN series x CROSS JOIN sensor w
+    LEFT JOIN alert a ON a.twin = r.twin AND a.device = w.device AND a.rule = r.id AND a.cleared_at IS NULL
+    WHERE r.silent_s IS NOT NULL AND r.enabled = 1 AND x.twin = r.twin AND x.quantity = r.quantity
+    AND w.twin = x.twin AND w.device = x.device AND (r.home IS NULL OR r.home = w.home)";
+
+fn silences_sql(watched: &str, last_at: &str) -> String {
+    format!(
+        "SELECT {RULE}, r.twin, w.home, w.device, {last_at} {watched}
+         AND a.id IS NULL AND {last_at} < ?1 - r.silent_s * 1000 LIMIT ?2"
+    )
+}
 
 /// Up to `limit` devices that have become silent.
 pub(crate) fn silences(db: &Db, now: Time, limit: usize) -> Result<Vec<Silence>> {
-    let sql = format!(
-        "SELECT {RULE}, r.twin, w.home, w.device, w.last_at {WATCHED}
-         AND a.id IS NULL AND w.last_at < ?1 - r.silent_s * 1000 LIMIT ?2"
-    );
-    let mut rows = db.prepare_cached(&sql)?;
-    let rows = rows.query_map(params![now, limit], |row| {
-        Ok(Silence {
-            rule: rule(row)?,
-            twin: row.get(14)?,
-            home: row.get(15)?,
-            device: row.get(16)?,
-            last_at: row.get(17)?,
-        })
-    })?;
-    rows.collect()
+    let mut all = Vec::new();
+    for (watched, last_at) in [(WATCHED_SENSORS, "w.last_at"), (WATCHED_SERIES, "x.last_at")] {
+        let mut rows = db.prepare_cached(&silences_sql(watched, last_at))?;
+        let rows = rows.query_map(params![now, limit - all.len()], |row| {
+            Ok(Silence {
+                rule: rule(row)?,
+                twin: row.get(14)?,
+                home: row.get(15)?,
+                device: row.get(16)?,
+                last_at: row.get(17)?,
+            })
+        })?;
+        all.extend(rows.collect::<Result<Vec<_>>>()?);
+    }
+    Ok(all)
 }
+
+/// From the raised alerts, which are few, to their rules and devices.
+const SILENCES_OVER: &str = "SELECT a.twin, a.id, CASE WHEN r.quantity IS NULL THEN w.last_at ELSE x.last_at END
+    FROM alert a CROSS JOIN alert_rule r CROSS JOIN sensor w
+    LEFT JOIN series x ON x.twin = w.twin AND x.device = w.device AND x.quantity = r.quantity
+    WHERE a.cleared_at IS NULL AND r.twin = a.twin AND r.id = a.rule AND r.silent_s IS NOT NULL AND r.enabled = 1
+    AND w.twin = a.twin AND w.device = a.device AND (r.home IS NULL OR r.home = w.home)
+    AND CASE WHEN r.quantity IS NULL THEN w.last_at ELSE x.last_at END >= ?1 - r.silent_s * 1000 LIMIT ?2";
 
 /// Up to `limit` silences that are over: twins, alerts, and the times of the devices' last measurements.
 pub(crate) fn silences_over(db: &Db, now: Time, limit: usize) -> Result<Vec<(Name, Uuid, Time)>> {
-    let sql = format!(
-        "SELECT r.twin, a.id, w.last_at {WATCHED}
-         AND a.id IS NOT NULL AND w.last_at >= ?1 - r.silent_s * 1000 LIMIT ?2"
-    );
-    let mut rows = db.prepare_cached(&sql)?;
+    let mut rows = db.prepare_cached(SILENCES_OVER)?;
     let rows = rows.query_map(params![now, limit], |row| {
         let id: String = row.get(1)?;
         Ok((row.get(0)?, id.parse().unwrap_or_default(), row.get(2)?))
     })?;
     rows.collect()
 }
+
+#[cfg(test)]
+#[path = "alerts_tests.rs"]
+mod tests;

@@ -86,14 +86,18 @@ pub(crate) fn exists(db: &Db, twin: &str, id: &str) -> Result<bool> {
     db.prepare_cached("SELECT 1 FROM home WHERE twin = ?1 AND id = ?2")?.exists([twin, id])
 }
 
-/// Up to `limit` homes in the order of their identifiers.
+/// Values of homes after which a page ends, for an answer of a few megabytes: 1000 homes have fewer.
+const MAX_VALUES: usize = 50_000;
+
+/// Up to `limit` homes in the order of their identifiers, fewer if they have many values, and how many these are: there
+/// is another one behind them if there are more.
 pub(crate) fn list(
     db: &Db,
     twin: &str,
     query: &Query,
     limit: usize,
     now: Time,
-) -> Result<Vec<Home>> {
+) -> Result<(Vec<Home>, usize)> {
     let mut filter = Filter::default();
     filter.and("h.twin = ?", [Box::new(twin)]);
     filter.within(query.within);
@@ -108,14 +112,22 @@ pub(crate) fn list(
     filter.and_if("h.id > ?", query.after.as_deref());
     let sql = format!("SELECT {COLUMNS} FROM home h{} ORDER BY h.id LIMIT ?", filter.sql());
     let mut rows = db.prepare_cached(&sql)?;
-    let limit_value: &dyn ToSql = &limit;
+    let more_than_limit = limit + 1;
+    let limit_value: &dyn ToSql = &more_than_limit;
     let values = filter.values().chain([limit_value]);
     let mut homes: Vec<Home> =
         rows.query_map(params_from_iter(values), bare)?.collect::<Result<_>>()?;
-    for home in &mut homes {
+    let (mut shown, mut values) = (0, 0);
+    for home in homes.iter_mut().take(limit) {
+        if values >= MAX_VALUES {
+            break;
+        }
         furnish(db, twin, home, now)?;
+        values += home.values.len();
+        shown += 1;
     }
-    Ok(homes)
+    homes.truncate(shown + 1);
+    Ok((homes, shown))
 }
 
 /// Creates or replaces a home.
@@ -183,4 +195,44 @@ pub(crate) fn remove(db: &Db, twin: &str, id: &str) -> Result<()> {
 pub(crate) fn devices(db: &Db, twin: &str, home: &str) -> Result<Vec<Name>> {
     let mut rows = db.prepare_cached("SELECT device FROM sensor WHERE twin = ?1 AND home = ?2")?;
     rows.query_map([twin, home], |row| row.get(0))?.collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::store::sql::{Database, Purpose};
+    use crate::store::{Store, twins};
+    use crate::twins::types::TwinKind;
+
+    #[test]
+    fn a_page_ends_early_when_its_homes_have_many_values() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path(), &Database::File, Purpose::Server).unwrap();
+        let pages = store.write_now(|db| {
+            twins::add(db, &"t".parse().unwrap(), "T", TwinKind::Homes, None, Time(0))?;
+            for sql in [
+                "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5)
+                 INSERT INTO home (twin, id, name, revision) SELECT 't', 'h' || i, 'H', 1 FROM n",
+                "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100)
+                 INSERT INTO sensor (twin, device, home, revision)
+                 SELECT 't', id || '-' || i, id, 1 FROM home, n",
+                "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200)
+                 INSERT INTO series (twin, device, quantity, unit, last_at, last_value)
+                 SELECT 't', device, 'q' || i, '', 1, 1 FROM sensor, n",
+            ] {
+                db.execute(sql, ())?;
+            }
+            let (mut pages, mut query) = (Vec::new(), Query::default());
+            for _ in 0..2 {
+                let (homes, shown) = list(db, "t", &query, 4, Time(1))?;
+                let page = &homes[..shown];
+                query.after = page.last().map(|home| home.id.to_string());
+                let values: usize = page.iter().map(|home| home.values.len()).sum();
+                pages.push((shown, values, homes.len() > shown));
+            }
+            Ok(pages)
+        });
+        assert_eq!(pages.unwrap(), [(3, 60_000, true), (2, 40_000, false)]);
+    }
 }

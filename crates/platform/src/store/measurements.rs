@@ -76,6 +76,18 @@ pub(crate) fn add_series(
     Ok(SeriesRow { seq, unit: unit.to_owned(), last_at: None })
 }
 
+/// How many series a device has.
+pub(crate) fn count_quantities(db: &Db, twin: &str, device: &str) -> Result<usize> {
+    let sql = "SELECT count(*) FROM series WHERE twin = ?1 AND device = ?2";
+    db.prepare_cached(sql)?.query_row([twin, device], |row| row.get(0))
+}
+
+/// How many series the twin has.
+pub(crate) fn count_series(db: &Db, twin: &str) -> Result<usize> {
+    let sql = "SELECT count(*) FROM series WHERE twin = ?1";
+    db.prepare_cached(sql)?.query_row([twin], |row| row.get(0))
+}
+
 /// Whether a measurement with this identifier was stored.
 pub(crate) fn is_known(db: &Db, twin: &str, id: &str) -> Result<bool> {
     let sql = "SELECT 1 FROM measurement_id WHERE twin = ?1 AND id = ?2";

@@ -13,6 +13,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("credentials.sql"),
     include_str!("lists.sql"),
     include_str!("removed.sql"),
+    include_str!("indexes.sql"),
 ];
 
 /// Everything that nodes of a cluster share.

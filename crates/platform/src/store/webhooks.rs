@@ -1,5 +1,7 @@
 //! Webhooks in the database, and the events that they have not received yet.
 
+use std::borrow::Borrow;
+
 use uuid::Uuid;
 
 use super::Db;
@@ -9,7 +11,7 @@ use crate::alerts::types::{AlertNotification, Severity};
 use crate::time::Time;
 
 /// Events that wait for one webhook; beyond, the oldest are forgotten.
-const MAX_WAITING: u32 = 1000;
+const MAX_WAITING: usize = 1000;
 
 pub(crate) fn list(db: &Db, twin: &str) -> Result<Vec<Webhook>> {
     let mut rows = db.prepare_cached(
@@ -36,44 +38,67 @@ pub(crate) fn remove(db: &Db, twin: &str, id: Uuid) -> Result<bool> {
     Ok(db.execute(sql, params![twin, id.to_string()])? == 1)
 }
 
-/// Stores an event for the twin's webhooks; returns how many events were dropped for it.
+/// Stores events for the twin's webhooks; returns how many events were dropped for it.
 pub(crate) fn enqueue(
     db: &Db,
     twin: &str,
-    notification: &AlertNotification,
+    notifications: &[impl Borrow<AlertNotification>],
     now: Time,
 ) -> Result<u64> {
+    if notifications.is_empty() {
+        return Ok(0);
+    }
     let mut forgotten = 0;
     let mut rows = db.prepare_cached("SELECT id, least_severity FROM webhook WHERE twin = ?1")?;
     let hooks = rows.query_map([twin], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let hooks: Vec<(String, Severity)> = hooks.collect::<Result<_>>()?;
     for (webhook, least) in hooks {
-        if notification.alert.severity < least {
-            continue;
+        let wanted: Vec<&AlertNotification> = notifications
+            .iter()
+            .map(Borrow::borrow)
+            .filter(|notification| notification.alert.severity >= least)
+            .collect();
+        // Those before would be dropped for those after them.
+        let excess = wanted.len().saturating_sub(MAX_WAITING);
+        for notification in &wanted[excess..] {
+            add_event(db, twin, &webhook, notification, now)?;
         }
-        let body = serde_json::to_string(notification)?;
-        // A receiver recognizes repetitions by this number: it must never belong to another event. The tables' own
-        // numbers are reused once the events with the greatest are deleted.
-        let number: i64 = db
-            .prepare_cached(
-                "UPDATE counter SET last = last + 1 WHERE name = 'webhook_event' RETURNING last",
-            )?
-            .query_row((), |row| row.get(0))?;
-        db.prepare_cached(
-            "INSERT INTO webhook_event (seq, twin, webhook, body, attempts, due_at)
-             VALUES (?1, ?2, ?3, ?4, 0, ?5)",
-        )?
-        .execute(params![number, twin, webhook, body, now])?;
-        let cut = db
-            .prepare_cached(
-                "DELETE FROM webhook_event WHERE twin = ?1 AND webhook = ?2 AND seq <=
-                 (SELECT seq FROM webhook_event WHERE twin = ?1 AND webhook = ?2
-                  ORDER BY seq DESC LIMIT 1 OFFSET ?3)",
-            )?
-            .execute(params![twin, webhook, MAX_WAITING])?;
-        forgotten += cut as u64;
+        if !wanted.is_empty() {
+            forgotten += (excess + drop_oldest(db, twin, &webhook)?) as u64;
+        }
     }
     Ok(forgotten)
+}
+
+fn add_event(
+    db: &Db,
+    twin: &str,
+    webhook: &str,
+    notification: &AlertNotification,
+    now: Time,
+) -> Result<()> {
+    let body = serde_json::to_string(notification)?;
+    // A receiver recognizes repetitions by this number: it must never belong to another event. The tables' own
+    // numbers are reused once the events with the greatest are deleted.
+    let number: i64 = db
+        .prepare_cached(
+            "UPDATE counter SET last = last + 1 WHERE name = 'webhook_event' RETURNING last",
+        )?
+        .query_row((), |row| row.get(0))?;
+    db.prepare_cached(
+        "INSERT INTO webhook_event (seq, twin, webhook, body, attempts, due_at)
+         VALUES (?1, ?2, ?3, ?4, 0, ?5)",
+    )?
+    .execute(params![number, twin, webhook, body, now])
+    .map(drop)
+}
+
+const DROP_OLDEST: &str = "DELETE FROM webhook_event WHERE twin = ?1 AND webhook = ?2 AND seq <=
+    (SELECT seq FROM webhook_event WHERE twin = ?1 AND webhook = ?2 ORDER BY seq DESC LIMIT 1 OFFSET ?3)";
+
+/// Drops the events beyond those that may wait; returns how many.
+fn drop_oldest(db: &Db, twin: &str, webhook: &str) -> Result<usize> {
+    db.prepare_cached(DROP_OLDEST)?.execute(params![twin, webhook, MAX_WAITING])
 }
 
 /// Up to `limit` events that are due: the oldest of each webhook, so that order is kept.
@@ -103,3 +128,7 @@ pub(crate) fn postpone(db: &Db, number: i64, until: Time) -> Result<()> {
     let sql = "UPDATE webhook_event SET attempts = attempts + 1, due_at = ?2 WHERE seq = ?1";
     db.execute(sql, params![number, until]).map(drop)
 }
+
+#[cfg(test)]
+#[path = "webhooks_tests.rs"]
+mod tests;
