@@ -73,9 +73,10 @@ impl NoRoom {
     pub const DETAIL: &str = "earlier answers to this account have not been taken; try again";
 }
 
-/// Room for an answer, given back when it is dropped.
+/// Room for an answer, or for what is kept for it besides its parts; given back when it is dropped.
 #[derive(Debug)]
-struct Room {
+#[must_use]
+pub struct AnswerRoom {
     space: AnswerSpace,
     account: Box<str>,
     bytes: usize,
@@ -99,18 +100,18 @@ impl AnswerSpace {
     }
 
     /// Room for an answer of `account`, if there is any now.
-    fn take(&self, account: &str, bytes: usize) -> Option<Room> {
+    fn take(&self, account: &str, bytes: usize) -> Option<AnswerRoom> {
         let mut held = self.0.held.lock();
         if !held.has_room(self.0.limit, account, bytes) {
             return None;
         }
         held.bytes += bytes;
         *held.accounts.entry(account.into()).or_default() += bytes;
-        Some(Room { space: self.clone(), account: account.into(), bytes })
+        Some(AnswerRoom { space: self.clone(), account: account.into(), bytes })
     }
 
     /// Room for a part, as soon as there is any.
-    async fn wait(&self, account: &str) -> Result<Room, NoRoom> {
+    async fn wait(&self, account: &str) -> Result<AnswerRoom, NoRoom> {
         let room = async {
             loop {
                 let freed = self.0.freed.notified();
@@ -139,6 +140,17 @@ impl AnswerSpace {
             frame
         };
         Ok(response.map(|body| Body::new(body.map_frame(counted))))
+    }
+
+    /// Counts what is kept for an answer besides its parts, until the room is dropped. What is small is not counted.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    pub fn keep(&self, account: &str, bytes: usize) -> Result<Option<AnswerRoom>, NoRoom> {
+        if bytes as u64 <= SMALL_BYTES {
+            return Ok(None);
+        }
+        self.take(account, bytes).map(Some).ok_or_else(|| self.refuse(account))
     }
 
     fn refuse(&self, account: &str) -> NoRoom {
@@ -171,7 +183,7 @@ impl AnswerSpace {
         stream::unfold((Some(parts), None), move |(parts, before)| {
             let (space, account) = (space.clone(), account.clone());
             // Now that it is taken.
-            drop::<Option<Room>>(before);
+            drop::<Option<AnswerRoom>>(before);
             async move {
                 let mut parts = parts?;
                 let mut room = match space.wait(&account).await {
@@ -200,7 +212,7 @@ impl Held {
     }
 }
 
-impl Room {
+impl AnswerRoom {
     /// What was to be counted has this size.
     fn resize(&mut self, bytes: usize) {
         let mut held = self.space.0.held.lock();
@@ -216,7 +228,7 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for AnswerRoom {
     fn drop(&mut self) {
         let mut held = self.space.0.held.lock();
         held.bytes -= self.bytes;

@@ -45,7 +45,7 @@ mod websocket;
 
 use network::network;
 
-pub use answer_space::{AnswerSpace, AnswerTotals, NoRoom, PART_BYTES};
+pub use answer_space::{AnswerRoom, AnswerSpace, AnswerTotals, NoRoom, PART_BYTES};
 pub use bodies::BodyBudget;
 pub use config::{ACME_ALPN, Address, EndpointConfig, Knows, Limits, MIN_HEADER_BYTES};
 pub use endpoint::{Bound, Endpoint, StartError};

@@ -10,6 +10,7 @@ use axum::body::Body;
 use axum::http::header;
 use axum::response::IntoResponse as _;
 use bytes::Bytes;
+use fulmar_http::PART_BYTES;
 use futures_util::{Stream, StreamExt as _, stream};
 
 use crate::accounts::caller::Member;
@@ -89,6 +90,17 @@ impl Cell {
         number.map_or(Cell::Nothing, Cell::Number)
     }
 
+    /// About how long it is in CSV, with quotation marks; no less.
+    fn length(&self) -> usize {
+        match self {
+            Cell::Text(text) => text.len() + text.bytes().filter(|byte| *byte == b'"').count() + 4,
+            // Without an exponent, the smallest and the largest have more than 300 digits.
+            Cell::Number(number) if *number != 0.0 && !(1e-5..1e17).contains(&number.abs()) => 350,
+            Cell::Number(_) | Cell::Moment(_) => 32,
+            Cell::Nothing => 1,
+        }
+    }
+
     /// As CSV has it, before quoting.
     fn plain(&self) -> String {
         match self {
@@ -101,6 +113,24 @@ impl Cell {
     }
 }
 
+/// The first of these rows that are together a part of an answer, and one at least.
+pub(crate) fn first_part<R: AsRef<[Cell]>>(rows: impl Iterator<Item = R>) -> Vec<R> {
+    let (mut part, mut bytes) = (Vec::new(), 0);
+    for row in rows {
+        bytes += length(row.as_ref());
+        if bytes > PART_BYTES && !part.is_empty() {
+            break;
+        }
+        part.push(row);
+    }
+    part
+}
+
+/// About how long a row is in CSV.
+fn length(row: &[Cell]) -> usize {
+    row.iter().map(Cell::length).sum()
+}
+
 /// Whether a spreadsheet might run it: formulas begin so, behind white space too.
 fn looks_active(text: &str) -> bool {
     text.starts_with(['\t', '\r', '\n']) || text.trim_start().starts_with(['=', '+', '-', '@'])
@@ -108,7 +138,8 @@ fn looks_active(text: &str) -> bool {
 
 /// Rows as CSV, behind a heading if they are the first.
 fn csv<R: AsRef<[Cell]>>(rows: &[R], heading: Option<&[&str]>) -> Result<Bytes, Problem> {
-    let to = Vec::with_capacity(rows.len() * 256);
+    let lengths = rows.iter().map(|row| length(row.as_ref()));
+    let to = Vec::with_capacity(lengths.sum::<usize>() + 1024);
     let mut table = csv::WriterBuilder::new().terminator(csv::Terminator::CRLF).from_writer(to);
     let failed = |error: csv::Error| Problem::internal(&error);
     if let Some(heading) = heading {

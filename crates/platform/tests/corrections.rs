@@ -254,6 +254,88 @@ async fn a_conflict_is_resolved_once_and_no_reading_keeps_an_empty_one() {
     assert_eq!(done(&world, &office, &list).await, 1);
 }
 
+/// Readings of `m1` for a list: number, value and device.
+async fn rivals(world: &World, office: &str, of: impl Iterator<Item = (u128, f64, u128)>) {
+    meters(world, office, &["m1"]).await;
+    let list = list_of(world, office, &["m1"]).await;
+    let items = of.map(|(number, value, device)| {
+        let mut item = reading(number, "m1", "2026-11-02T10:00:00Z", value);
+        item["device"] = json!(format!("phone-{device}"));
+        item["work_list"] = json!(list);
+        item
+    });
+    send(world, office, items.collect()).await;
+}
+
+/// How many others each reading in conflict records.
+async fn recorded(world: &World, office: &str) -> Vec<usize> {
+    let found = world.get(office, &format!("{BASE}/reading?conflict=true&limit=1000")).await.json;
+    let items = found["items"].as_array().unwrap();
+    assert!(items.iter().all(|item| item["flags"].to_string().contains("conflict")));
+    items.iter().map(|item| item["conflict_with"].as_array().unwrap().len()).collect()
+}
+
+async fn flagged(world: &World, office: &str, flag: &str) -> usize {
+    let found = world.get(office, &format!("{BASE}/reading?limit=1000")).await.json;
+    let items = found["items"].as_array().unwrap();
+    items.iter().filter(|item| item["flags"].as_array().unwrap().contains(&json!(flag))).count()
+}
+
+#[tokio::test]
+async fn forty_readings_that_contradict_each_other_record_sixteen_each_and_one_decision_ends_it() {
+    for keep in [1, 20, 40] {
+        let world = World::new();
+        let office = world.log_in("north-office").await;
+        rivals(&world, &office, (1..=40).map(|n| (n, n as f64, n))).await;
+        assert_eq!(recorded(&world, &office).await, [16; 40]);
+        let path = format!("{BASE}/reading/{}/resolve", id(keep));
+        let kept = world.good(&office, "POST", &path, json!({"keep": true})).await;
+        assert!(!kept["flags"].to_string().contains("superseded"), "{kept}");
+        assert_eq!(recorded(&world, &office).await, [] as [usize; 0]);
+        assert_eq!(flagged(&world, &office, "superseded").await, 39);
+    }
+}
+
+#[tokio::test]
+async fn forty_readings_of_a_device_that_one_contradicts_all_get_the_flag() {
+    for (resolved, keep, superseded) in [(41, true, 40), (41, false, 1), (40, true, 1)] {
+        let world = World::new();
+        let office = world.log_in("north-office").await;
+        rivals(&world, &office, (1..=41).map(|n| (n, n as f64, n / 41))).await;
+        let records = recorded(&world, &office).await;
+        assert_eq!((records.len(), records.iter().sum::<usize>()), (41, 40 + 16));
+        let path = format!("{BASE}/reading/{}/resolve", id(resolved));
+        world.good(&office, "POST", &path, json!({"keep": keep})).await;
+        assert_eq!(recorded(&world, &office).await, [] as [usize; 0]);
+        assert_eq!(flagged(&world, &office, "superseded").await, superseded);
+    }
+}
+
+#[tokio::test]
+async fn what_contradicts_more_than_it_records_stays_in_conflict_until_all_of_it_is_decided() {
+    let world = World::new();
+    let office = world.log_in("north-office").await;
+    rivals(&world, &office, (1..=40).map(|n| (n, n as f64, n))).await;
+    let path = |number| format!("{BASE}/reading/{}", id(number));
+    for number in 1..=38 {
+        let withdrawn = json!({"withdrawn": true, "reason": "the neighbour's meter"});
+        if number % 2 == 1 {
+            world.good(&office, "PATCH", &path(number), withdrawn).await;
+        } else {
+            let lost = json!({"keep": false});
+            world.good(&office, "POST", &format!("{}/resolve", path(number)), lost).await;
+        }
+        let records = recorded(&world, &office).await;
+        let left = 40 - usize::try_from(number).unwrap();
+        assert_eq!(records.len(), left, "after {number}");
+        assert!(records.iter().all(|others| (1..=16).contains(others)), "{number}: {records:?}");
+    }
+    // The last two agree.
+    let same = json!({"value": 40.0, "reason": "misread"});
+    world.good(&office, "PATCH", &path(39), same).await;
+    assert_eq!(recorded(&world, &office).await, [] as [usize; 0]);
+}
+
 #[tokio::test]
 async fn readings_for_no_list_do_the_open_work_of_lists() {
     let mut world = World::new();

@@ -4,11 +4,11 @@
 mod common;
 
 use axum::body::Body;
-use axum::http::{Request, header};
-use common::World;
+use axum::http::{Request, Response, header};
+use common::{World, now, reading};
 use fulmar_http::AnswerSpace;
 use http_body_util::BodyExt as _;
-use serde_json::json;
+use serde_json::{Value, json};
 
 const PART: usize = 256 * 1024;
 
@@ -80,4 +80,75 @@ async fn an_answer_for_which_there_is_no_room_is_refused() {
     let answer = world.get(&office, meters).await;
     assert_eq!(answer.status, 200);
     assert!(answer.bytes.len() > 4096, "{}", answer.bytes.len());
+}
+
+/// Sizes of a body's frames, and how many lines they have together.
+async fn frames(response: Response<Body>) -> (Vec<usize>, usize) {
+    let (mut body, mut sizes, mut lines) = (response.into_body(), Vec::new(), 0);
+    while let Some(frame) = body.frame().await {
+        let bytes = frame.unwrap().into_data().unwrap();
+        lines += bytes.iter().filter(|byte| **byte == b'\n').count();
+        sizes.push(bytes.len());
+    }
+    (sizes, lines)
+}
+
+#[tokio::test]
+async fn parts_of_tables_are_small_however_long_their_texts_are() {
+    let world = World::new();
+    let office = world.log_in("north-office").await;
+    world.good(&office, "POST", "/api/v1/north/meter", json!({"id": "m1"})).await;
+    // Together 1.2 MB, and as much again for the quotation marks.
+    let notes = ["\u{6f22}".repeat(2000), "\"".repeat(2000)];
+    let readings = (0..400).map(|n| {
+        let mut item = reading(n + 1, "m1", &now(n as i64 - 1000), n as f64);
+        item["note"] = json!(notes[n as usize % 2]);
+        item
+    });
+    let readings: Vec<Value> = readings.collect();
+    for items in readings.chunks(50) {
+        let done =
+            world.good(&office, "POST", "/api/v1/north/reading", json!({"items": items})).await;
+        assert!(!done.to_string().contains("rejected"));
+    }
+    let csv = world.ask(get(&office, "/api/v1/north/export/readings.csv")).await;
+    let (sizes, lines) = frames(csv).await;
+    assert_eq!(lines, 401);
+    assert!(sizes.iter().all(|bytes| *bytes <= PART + PART / 8), "{sizes:?}");
+
+    let home = json!({"id": "mill", "name": "\u{1f3e0}".repeat(200)});
+    world.good(&office, "POST", "/api/v1/north/home", home).await;
+    let sensor = json!({"home": "mill", "room": "\u{1f6aa}".repeat(200)});
+    world.good(&office, "PUT", "/api/v1/north/sensor/s1", sensor).await;
+    let items: Vec<Value> = (0..1000)
+        .map(|n| json!({"device": "s1", "quantity": "co2", "at": now(n - 2000), "value": n}))
+        .collect();
+    world.good(&office, "POST", "/api/v1/north/measurement", json!({"items": items})).await;
+    let path = format!("/api/v1/north/export/series.csv?from={}", now(-3000));
+    let (sizes, lines) = frames(world.ask(get(&office, &path)).await).await;
+    assert_eq!(lines, 1001);
+    assert!(sizes.iter().all(|bytes| *bytes <= PART + PART / 8), "{sizes:?}");
+}
+
+#[tokio::test]
+async fn exports_that_are_not_taken_count_the_series_that_they_have_yet_to_look_at() {
+    let answers = AnswerSpace::new(usize::MAX);
+    let world = World::new().with_settings(|settings| settings.answers = answers.clone());
+    let office = world.log_in("north-office").await;
+    let items: Vec<Value> = (0..600)
+        .map(
+            |n| json!({"device": format!("s{n}"), "quantity": "co2", "at": now(-60), "value": 500}),
+        )
+        .collect();
+    world.good(&office, "POST", "/api/v1/north/measurement", json!({"items": items})).await;
+    let path = format!("/api/v1/north/export/series.csv?from={}", now(-3000));
+    let mut unread = Vec::new();
+    for _ in 0..20 {
+        unread.push(world.ask(get(&office, &path)).await);
+    }
+    let used = answers.totals().used;
+    assert!((20 * 600 * 8..20 * 600 * 64).contains(&used), "{used}");
+    assert_eq!(frames(unread.remove(0)).await.1, 601);
+    drop(unread);
+    assert_eq!(answers.totals().used, 0);
 }

@@ -22,7 +22,8 @@ use crate::paging;
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, Page, json, open_number};
 use crate::role::Deed;
-use crate::store::{Db, corrections, meters, readings, work_lists};
+use crate::store::conflicts::DECIDED_AT_ONCE;
+use crate::store::{Db, conflicts, corrections, meters, readings, work_lists};
 use crate::text::{Name, Text};
 use crate::time::Time;
 
@@ -101,18 +102,20 @@ fn apply(
     if is_corrected {
         corrections::set(db, twin, reading.id, &after)?;
     }
-    let mut touched = vec![reading.id];
-    touched.extend(end_conflicts(db, twin, reading, after.value, withdrawn)?);
+    let ended = end_conflicts(db, twin, reading, after.value, withdrawn)?;
     let known = existing(db, twin, reading.id)?;
     let flags = flags(db, twin, reading, &known, withdrawn)?;
     readings::set_flags(db, twin, reading.id, &flags)?;
+    for other in &ended {
+        drop_ended_conflict(db, twin, *other)?;
+    }
     readings::update_meter(db, twin, &reading.meter, now)?;
     let mut lists = Vec::new();
     if reading.flags.contains(&Flag::Future) && !flags.contains(&Flag::Future) && !withdrawn {
         lists = complete_work(db, twin, &known)?;
     }
     lists.extend(work_lists::recount(db, twin, &reading.meter)?);
-    let changed = touched.into_iter().map(|id| existing(db, twin, id));
+    let changed = std::iter::once(reading.id).chain(ended).map(|id| existing(db, twin, id));
     Ok((changed.collect::<Result<_, _>>()?, lists))
 }
 
@@ -159,7 +162,8 @@ fn flags(
     Ok(flags)
 }
 
-/// Ends the conflicts of a reading that was withdrawn or now says what the other one says; gives the others.
+/// Ends the conflicts of a reading that was withdrawn or now says what the other one says; gives the others, which may
+/// have the flag yet.
 fn end_conflicts(
     db: &Db,
     twin: &Name,
@@ -168,17 +172,22 @@ fn end_conflicts(
     withdrawn: bool,
 ) -> Result<Vec<Uuid>, Problem> {
     let mut ended = Vec::new();
-    for other in &reading.conflict_with {
-        let mut other = existing(db, twin, *other)?;
+    for other in conflicts::opponents(db, twin, reading)? {
+        let other = existing(db, twin, other)?;
         if !withdrawn && other.value != value {
             continue;
         }
-        readings::clear_conflict(db, twin, reading.id, other.id)?;
-        if other.conflict_with == [reading.id] {
-            other.flags.retain(|flag| *flag != Flag::Conflict);
-            readings::set_flags(db, twin, other.id, &other.flags)?;
-        }
+        conflicts::end(db, twin, reading.id, other.id)?;
         ended.push(other.id);
+    }
+    if withdrawn {
+        conflicts::forget(db, twin, reading.id)?;
+    } else if !ended.is_empty() {
+        // It may contradict more than it had recorded.
+        let known = existing(db, twin, reading.id)?;
+        if known.conflict_with.is_empty() {
+            conflicts::renew(db, twin, &known)?;
+        }
     }
     Ok(ended)
 }
@@ -275,19 +284,23 @@ fn settle(
         flags.extend((!holds).then_some(Flag::Superseded));
         readings::set_flags(db, twin, reading.id, &flags)
     };
-    let mut others: BTreeSet<Uuid> = reading.conflict_with.iter().copied().collect();
-    for other in &reading.conflict_with {
+    let opponents = conflicts::opponents(db, twin, &reading)?;
+    for other in &opponents {
         let other = existing(db, twin, *other)?;
-        if keep {
-            readings::clear_conflicts(db, twin, other.id)?;
-            set(&other, false)?;
-            others.extend(&other.conflict_with);
-        } else if other.conflict_with == [id] {
-            set(&other, true)?;
+        let was_last = || other.conflict_with == [id];
+        if keep || was_last() && !conflicts::contradicts_more(db, twin, &other, id)? {
+            conflicts::forget(db, twin, other.id)?;
+            set(&other, !keep)?;
         }
     }
-    readings::clear_conflicts(db, twin, id)?;
+    conflicts::forget(db, twin, id)?;
     set(&reading, keep)?;
+    if keep && opponents.len() >= DECIDED_AT_ONCE && conflicts::renew(db, twin, &reading)? {
+        conflicts::flag(db, twin, id)?;
+    }
+    let mut others: BTreeSet<Uuid> =
+        conflicts::forget_decided(db, twin, &reading)?.into_iter().collect();
+    others.extend(&opponents);
     others.remove(&id);
     for other in &others {
         drop_ended_conflict(db, twin, *other)?;
@@ -298,10 +311,12 @@ fn settle(
     Ok((changed.collect::<Result<_, _>>()?, lists))
 }
 
-/// Removes the flag of a reading whose last conflict ended with another reading's.
+/// Removes the flag of a reading whose last conflict ended with another reading's. One that has recorded only a part of
+/// its conflicts stays in the others.
 fn drop_ended_conflict(db: &Db, twin: &Name, id: Uuid) -> Result<(), Problem> {
     let mut reading = existing(db, twin, id)?;
-    if reading.conflict_with.is_empty() && reading.flags.contains(&Flag::Conflict) {
+    let is_over = reading.conflict_with.is_empty() && reading.flags.contains(&Flag::Conflict);
+    if is_over && !conflicts::renew(db, twin, &reading)? {
         reading.flags.retain(|flag| *flag != Flag::Conflict);
         readings::set_flags(db, twin, id, &reading.flags)?;
     }

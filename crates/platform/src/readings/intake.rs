@@ -11,7 +11,7 @@ use crate::extract::Each;
 use crate::meters::{Expected, Meter, Method};
 use crate::problem::Problem;
 use crate::store::readings::{self, Row};
-use crate::store::{Db, meters, work_lists};
+use crate::store::{Db, conflicts, meters, work_lists};
 use crate::text::Name;
 use crate::time::{HOUR_MS, Time};
 
@@ -121,7 +121,7 @@ pub(crate) fn take(db: &Db, sender: &Sender, new: &NewReading) -> Result<Outcome
     }
     let rivals = match new.work_list {
         Some(list) if new.method != Method::Radio => {
-            readings::rivals(db, twin, list, new, &sender.reader)?
+            conflicts::rivals(db, twin, list, new, &sender.reader)?
         }
         _ => Vec::new(),
     };
@@ -140,9 +140,7 @@ pub(crate) fn take(db: &Db, sender: &Sender, new: &NewReading) -> Result<Outcome
             flags: &flags,
         },
     )?;
-    for rival in &rivals {
-        readings::set_conflict(db, twin, new.id, *rival)?;
-    }
+    conflicts::begin(db, twin, new.id, &rivals)?;
     if !flags.contains(&Flag::Future) {
         readings::update_meter(db, twin, &new.meter, sender.now)?;
     }

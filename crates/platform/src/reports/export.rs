@@ -18,12 +18,14 @@ use crate::respond::Answer;
 use crate::role::Deed;
 use crate::store::readings::{self, Query};
 use crate::store::{Db, meters};
-use crate::table::{Cell, Outline};
+use crate::table::{self, Cell, Outline};
 use crate::text::Name;
 use crate::time::Time;
 
-/// Readings that are looked up at once.
+/// Readings that are looked up at once, if they are short.
 const PART: usize = 1000;
+/// Readings that are looked up first.
+const FIRST_PART: usize = 100;
 const COLUMNS: [&str; 26] = [
     "id",
     "meter",
@@ -127,12 +129,14 @@ struct Parts {
     app: App,
     twin: Name,
     query: Query,
+    /// Readings that are looked up next: about those of a part of an answer.
+    wanted: usize,
     done: bool,
 }
 
 impl Parts {
     fn new(app: App, twin: Name, query: ExportQuery) -> Parts {
-        Parts { app, twin, query: query.into(), done: false }
+        Parts { app, twin, query: query.into(), wanted: FIRST_PART, done: false }
     }
 
     /// All rows, a part at a time.
@@ -148,20 +152,27 @@ impl Parts {
         if self.done {
             return Ok(Vec::new());
         }
-        let (twin, query) = (self.twin.clone(), self.query.clone());
-        let (rows, after) = self.app.store.read(move |db| part(db, &twin, &query)).await?;
-        self.done = rows.len() < PART;
+        let (twin, query, wanted) = (self.twin.clone(), self.query.clone(), self.wanted);
+        let look = move |db: &Db| part(db, &twin, &query, wanted);
+        let Part { rows, after, is_cut } = self.app.store.read(look).await?;
+        self.done = !is_cut && rows.len() < wanted;
+        self.wanted = if is_cut { rows.len() } else { PART.min(2 * wanted) };
         self.query.after = after;
         Ok(rows)
     }
 }
 
-/// Rows, and what to begin behind for the next ones.
-type Part = (Vec<Row>, Option<(Time, i64)>);
+struct Part {
+    rows: Vec<Row>,
+    /// What to begin behind for the next ones.
+    after: Option<(Time, i64)>,
+    /// Whether the readings found were too long for a part of an answer.
+    is_cut: bool,
+}
 
-fn part(db: &Db, twin: &Name, query: &Query) -> Result<Part, Problem> {
-    let found = readings::list(db, twin, query, PART)?;
-    let after = found.last().map(|(reading, number)| (reading.at, *number));
+fn part(db: &Db, twin: &Name, query: &Query, wanted: usize) -> Result<Part, Problem> {
+    let found = readings::list(db, twin, query, wanted)?;
+    let keys: Vec<_> = found.iter().map(|(reading, number)| (reading.at, *number)).collect();
     let mut labels: HashMap<Name, meters::Label> = HashMap::new();
     let mut rows = Vec::with_capacity(found.len());
     for (reading, _) in found {
@@ -172,7 +183,9 @@ fn part(db: &Db, twin: &Name, query: &Query) -> Result<Part, Problem> {
         let (serial, street) = labels.get(&reading.meter).cloned().unwrap_or_default();
         rows.push(row(reading, serial.as_deref(), street.as_deref()));
     }
-    Ok((rows, after))
+    let rows = table::first_part(rows.into_iter());
+    let after = keys.get(..rows.len()).and_then(<[_]>::last).copied();
+    Ok(Part { after, is_cut: rows.len() < keys.len(), rows })
 }
 
 /// Readings as CSV

@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 
 use axum::extract::State;
+use fulmar_http::AnswerRoom;
 use futures_util::{Stream, stream};
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -19,8 +20,8 @@ use crate::problem::Problem;
 use crate::respond::Answer;
 use crate::role::Deed;
 use crate::store::Db;
-use crate::store::measurements::{self, Labelled, RawKey};
-use crate::table::{Cell, Outline};
+use crate::store::measurements::{self, Label, RawKey};
+use crate::table::{self, Cell, Outline};
 use crate::text::Name;
 use crate::time::{SECOND_MS, Time};
 
@@ -72,8 +73,10 @@ pub(crate) struct SeriesExport {
 /// A look at what is wanted.
 struct Parts {
     app: App,
-    /// Series still to be looked at, the first of which is under way.
-    series: VecDeque<Labelled>,
+    /// Numbers of series still to be looked at, the first of which is under way.
+    series: VecDeque<i64>,
+    /// Of the memory for answers: a client that does not take its export keeps them.
+    _room: Option<AnswerRoom>,
     from: Time,
     until: Time,
     /// Milliseconds; none for single measurements.
@@ -90,7 +93,7 @@ enum Place {
 }
 
 impl Parts {
-    async fn new(app: App, twin: Name, query: SeriesExport) -> Result<Parts, Problem> {
+    async fn new(app: App, member: &Member, query: SeriesExport) -> Result<Parts, Problem> {
         let (mut from, mut until) = range(query.from, query.to)?;
         let now = Time::now();
         let settings = &app.settings.monitoring;
@@ -108,13 +111,17 @@ impl Parts {
             until = Time((until.0 - 1).div_euclid(step) * step + step);
         }
         let SeriesExport { home, device, quantity, .. } = query;
+        let twin = member.twin.clone();
         let found = app.store.read(move |db| {
             let (home, device) = (home.as_deref(), device.as_deref());
-            Ok(measurements::labelled(db, &twin, home, device, quantity.as_deref())?)
+            Ok(measurements::series_of(db, &twin, home, device, quantity.as_deref())?)
         });
-        let series = found.await?.into();
+        let mut series: VecDeque<i64> = found.await?.into();
+        series.shrink_to_fit();
+        let kept = series.capacity() * size_of::<i64>();
+        let room = app.settings.answers.keep(member.name(), kept)?;
         let place = if step_ms.is_some() { Place::From(from) } else { Place::After(None) };
-        Ok(Parts { app, series, from, until, step_ms, place })
+        Ok(Parts { app, series, _room: room, from, until, step_ms, place })
     }
 
     /// All rows, a part at a time.
@@ -127,9 +134,9 @@ impl Parts {
 
     /// The next rows; none at the end.
     async fn next(&mut self) -> Result<Vec<Row>, Problem> {
-        while let Some(series) = self.series.front().cloned() {
+        while let Some(series) = self.series.front().copied() {
             let (from, until, place, step) = (self.from, self.until, self.place, self.step_ms);
-            let look = move |db: &Db| part(db, &series, (from, until), place, step);
+            let look = move |db: &Db| part(db, series, (from, until), place, step);
             let (rows, more) = self.app.store.read(look).await?;
             match more {
                 Some(place) => self.place = place,
@@ -147,34 +154,37 @@ impl Parts {
     }
 }
 
-/// Rows of a series, and where it goes on if that is not its end.
+/// Rows of a series, and where it goes on if that is not its end. One that was removed meanwhile has none.
 fn part(
     db: &Db,
-    series: &Labelled,
+    series: i64,
     (from, until): (Time, Time),
     place: Place,
     step_ms: Option<i64>,
 ) -> Result<(Vec<Row>, Option<Place>), Problem> {
+    let Some(label) = measurements::label(db, series)? else { return Ok((Vec::new(), None)) };
     match (place, step_ms) {
         (Place::From(begin), Some(step)) => {
             let end = begin.plus_ms(step.saturating_mul(PART as i64)).min(until);
-            let found = measurements::stepped(db, series.seq, begin, end, step)?;
-            let rows = found.into_iter().map(|sums| row(series, Point::of(sums))).collect();
-            Ok((rows, (end < until).then_some(Place::From(end))))
+            let found = measurements::stepped(db, series, begin, end, step)?;
+            let points: Vec<Point> = found.into_iter().map(Point::of).collect();
+            let rows = table::first_part(points.iter().map(|point| row(&label, *point)));
+            let next = points.get(rows.len()).map_or(end, |point| point.at);
+            Ok((rows, (next < until).then_some(Place::From(next))))
         }
         (place, _) => {
             let after = if let Place::After(after) = place { after } else { None };
-            let found = measurements::raw_after(db, series.seq, (from, until), after, PART)?;
-            let more = found.last().filter(|_| found.len() == PART);
-            let more = more.map(|last| Place::After(Some(*last)));
-            let rows =
-                found.iter().map(|(at, value, _)| row(series, Point::one((*at, *value)))).collect();
-            Ok((rows, more))
+            let found = measurements::raw_after(db, series, (from, until), after, PART)?;
+            let points = found.iter().map(|(at, value, _)| Point::one((*at, *value)));
+            let rows = table::first_part(points.map(|point| row(&label, point)));
+            let is_end = rows.len() == found.len() && found.len() < PART;
+            let last = found.get(..rows.len()).and_then(<[RawKey]>::last).filter(|_| !is_end);
+            Ok((rows, last.map(|last| Place::After(Some(*last)))))
         }
     }
 }
 
-fn row(series: &Labelled, point: Point) -> Row {
+fn row(series: &Label, point: Point) -> Row {
     [
         Cell::text(series.home.as_ref()),
         Cell::text(series.home_name.as_ref()),
@@ -203,7 +213,7 @@ pub(crate) async fn csv(
     Params(query): Params<SeriesExport>,
 ) -> Answer {
     member.may(Deed::Report)?;
-    let parts = Parts::new(app.clone(), member.twin.clone(), query).await?;
+    let parts = Parts::new(app.clone(), &member, query).await?;
     TABLE.csv(&app, &member, parts.stream()).await
 }
 
@@ -220,6 +230,6 @@ pub(crate) async fn xlsx(
     Params(query): Params<SeriesExport>,
 ) -> Answer {
     member.may(Deed::Report)?;
-    let parts = Parts::new(app, member.twin.clone(), query).await?;
+    let parts = Parts::new(app, &member, query).await?;
     TABLE.xlsx(&member.twin, parts.stream()).await
 }

@@ -246,10 +246,9 @@ pub(crate) fn raw_after(
     rows.collect()
 }
 
-/// A series with its home, device and quantity.
+/// A series' home, device and quantity.
 #[derive(Clone, Debug)]
-pub(crate) struct Labelled {
-    pub(crate) seq: i64,
+pub(crate) struct Label {
     pub(crate) device: Name,
     pub(crate) quantity: String,
     pub(crate) unit: String,
@@ -259,34 +258,43 @@ pub(crate) struct Labelled {
 }
 
 /// The series of a home, device and quantity, or of all, by home, device and quantity.
-pub(crate) fn labelled(
+pub(crate) fn series_of(
     db: &Db,
     twin: &str,
     home: Option<&str>,
     device: Option<&str>,
     quantity: Option<&str>,
-) -> Result<Vec<Labelled>> {
+) -> Result<Vec<i64>> {
     let mut rows = db.prepare_cached(
-        "SELECT x.seq, x.device, x.quantity, x.unit, s.room, s.home, h.name FROM series x
+        "SELECT x.seq FROM series x
          JOIN sensor s ON s.twin = x.twin AND s.device = x.device
-         LEFT JOIN home h ON h.twin = s.twin AND h.id = s.home
          WHERE x.twin = ?1 AND (CAST(?2 AS TEXT) IS NULL OR s.home = ?2)
          AND (CAST(?3 AS TEXT) IS NULL OR x.device = ?3)
          AND (CAST(?4 AS TEXT) IS NULL OR x.quantity = ?4)
          ORDER BY s.home NULLS FIRST, x.device, x.quantity",
     )?;
-    let rows = rows.query_map(params![twin, home, device, quantity], |row| {
-        Ok(Labelled {
-            seq: row.get(0)?,
-            device: row.get(1)?,
-            quantity: row.get(2)?,
-            unit: row.get(3)?,
-            room: row.get(4)?,
-            home: row.get(5)?,
-            home_name: row.get(6)?,
+    rows.query_map(params![twin, home, device, quantity], |row| row.get(0))?.collect()
+}
+
+/// The label of a series that is still there.
+pub(crate) fn label(db: &Db, series: i64) -> Result<Option<Label>> {
+    let mut rows = db.prepare_cached(
+        "SELECT x.device, x.quantity, x.unit, s.room, s.home, h.name FROM series x
+         JOIN sensor s ON s.twin = x.twin AND s.device = x.device
+         LEFT JOIN home h ON h.twin = s.twin AND h.id = s.home
+         WHERE x.seq = ?1",
+    )?;
+    let label = rows.query_row([series], |row| {
+        Ok(Label {
+            device: row.get(0)?,
+            quantity: row.get(1)?,
+            unit: row.get(2)?,
+            room: row.get(3)?,
+            home: row.get(4)?,
+            home_name: row.get(5)?,
         })
-    })?;
-    rows.collect()
+    });
+    label.optional()
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@
 
 pub(crate) mod accounts;
 pub(crate) mod alerts;
+pub(crate) mod conflicts;
 pub(crate) mod corrections;
 pub(crate) mod devices;
 pub(crate) mod filter;

@@ -154,11 +154,13 @@ pub(crate) fn list(
     rows.collect()
 }
 
-/// A reading by the same reader, of the same meter, time, value and method, under another identifier.
+/// A reading by the same reader, of the same meter, time, value and method, under another identifier, among the meter's
+/// first ones of that time: no honest meter has more than a few.
 pub(crate) fn same(db: &Db, twin: &str, new: &NewReading, reader: &str) -> Result<Option<String>> {
     let mut rows = db.prepare_cached(
-        "SELECT id FROM reading WHERE twin = ?1 AND meter = ?2 AND at = ?3 AND value = ?4 AND method = ?5
-         AND reader = ?6 AND device IS NOT DISTINCT FROM ?7",
+        "SELECT r.id FROM (SELECT id, value, method, reader, device FROM reading
+                           WHERE twin = ?1 AND meter = ?2 AND at = ?3 LIMIT 256) r
+         WHERE r.value = ?4 AND r.method = ?5 AND r.reader = ?6 AND r.device IS NOT DISTINCT FROM ?7",
     )?;
     let values = params![twin, new.meter, new.at, new.value, new.method, reader, new.device];
     if let Some(found) = rows.query_row(values, |row| row.get(0)).optional()? {
@@ -169,23 +171,6 @@ pub(crate) fn same(db: &Db, twin: &str, new: &NewReading, reader: &str) -> Resul
          AND method = ?5 AND reader = ?6 AND device IS NOT DISTINCT FROM ?7",
     )?;
     corrected.query_row(values, |row| row.get(0)).optional()
-}
-
-/// Readings of the same meter for the same list, by another device or reader, with a different value.
-pub(crate) fn rivals(
-    db: &Db,
-    twin: &str,
-    list: Uuid,
-    new: &NewReading,
-    reader: &str,
-) -> Result<Vec<Uuid>> {
-    let mut rows = db.prepare_cached(
-        "SELECT id FROM reading WHERE twin = ?1 AND work_list = ?2 AND meter = ?3 AND value <> ?4
-         AND method <> 'radio' AND (device IS DISTINCT FROM ?5 OR reader <> ?6) AND holds = 1",
-    )?;
-    let values = params![twin, list.to_string(), new.meter, new.value, new.device, reader];
-    let ids = rows.query_map(values, |row| uuid(&row.get::<String>(0)?))?;
-    ids.collect()
 }
 
 pub(crate) fn insert(db: &Db, row: &Row<'_>) -> Result<()> {
@@ -241,35 +226,6 @@ pub(crate) fn set_flags(db: &Db, twin: &str, id: Uuid, flags: &[Flag]) -> Result
 pub(crate) fn set_work_list(db: &Db, twin: &str, id: Uuid, list: Uuid) -> Result<()> {
     let sql = "UPDATE reading SET work_list = ?3 WHERE twin = ?1 AND id = ?2";
     db.execute(sql, params![twin, id.to_string(), list.to_string()]).map(drop)
-}
-
-/// Records a conflict of two readings, in both.
-pub(crate) fn set_conflict(db: &Db, twin: &str, one: Uuid, other: Uuid) -> Result<()> {
-    let mut insert = db.prepare_cached(
-        "INSERT INTO reading_conflict (twin, reading, other) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
-    )?;
-    insert.execute(params![twin, one.to_string(), other.to_string()])?;
-    insert.execute(params![twin, other.to_string(), one.to_string()])?;
-    if let Some(mut known) = get(db, twin, other)?
-        && !known.flags.contains(&Flag::Conflict)
-    {
-        known.flags.push(Flag::Conflict);
-        set_flags(db, twin, other, &known.flags)?;
-    }
-    Ok(())
-}
-
-/// Removes the conflict of these two readings.
-pub(crate) fn clear_conflict(db: &Db, twin: &str, one: Uuid, other: Uuid) -> Result<()> {
-    let sql = "DELETE FROM reading_conflict WHERE twin = ?1
-               AND (reading = ?2 AND other = ?3 OR reading = ?3 AND other = ?2)";
-    db.execute(sql, params![twin, one.to_string(), other.to_string()]).map(drop)
-}
-
-/// Removes all conflicts of a reading.
-pub(crate) fn clear_conflicts(db: &Db, twin: &str, id: Uuid) -> Result<()> {
-    let sql = "DELETE FROM reading_conflict WHERE twin = ?1 AND (reading = ?2 OR other = ?2)";
-    db.execute(sql, params![twin, id.to_string()]).map(drop)
 }
 
 /// Updates the meter's first and last reading, and whether its flow pauses, after a reading was added or changed.
