@@ -379,6 +379,39 @@ def subscriptions_again(site, seconds):
     return spread(Pace(seconds, 200), lambda _: shout(line, wire.subscribe5(["asked/#"], qos=0)))
 
 
+def one_filter_again(site, seconds):
+    """100 durable sessions that subscribe 10,000 times to one filter in each SUBSCRIBE, and change its options each time,
+    200 SUBSCRIBEs a second, as long as the broker takes them: how many it took."""
+    clients, taken = [], 0
+    with contextlib.suppress(OSError):
+        answer(logged_in(site, "first", durable=False), wire.Packets())
+        for number in range(100):
+            sock = logged_in(site, f"again-{number}")
+            sock.setblocking(False)
+            clients.append([sock, b"", 0])
+    # Retain Handling 2.
+    packets = [wire.subscribe5(["f"] * 10_000, qos=0x20 | qos) for qos in (0, 1)]
+
+    def one(number):
+        nonlocal taken
+        if not clients:
+            return
+        client = clients[number % len(clients)]
+        sock, rest, begun = client
+        with contextlib.suppress(BlockingIOError):
+            while sock.recv(65_536):
+                pass
+        if not rest:
+            rest, begun = packets[begun % 2], begun + 1
+        with contextlib.suppress(BlockingIOError):
+            rest = rest[sock.send(rest) :]
+        taken += not rest
+        client[1:] = rest, begun
+
+    spread(Pace(seconds, 200), one)
+    return taken
+
+
 ATTACKS = {
     "wrong passwords, MQTT": wrong_passwords,
     "many sessions": many_sessions,
@@ -401,4 +434,5 @@ ATTACKS = {
     "many filters": many_filters,
     "shared groups": shared_groups,
     "subscriptions again and again": subscriptions_again,
+    "one filter, 10,000 times per packet": one_filter_again,
 }

@@ -1,5 +1,5 @@
-//! The fan-out budget: how much one turn of a worker may spend on publications with many receivers, and which of
-//! them wait for a later turn.
+//! The fan-out budget: how much one turn of a worker may spend on publications with many receivers and on connections
+//! that subscribe to many filters, and which of them wait for a later turn.
 //!
 //! A publication is delivered to all its receivers at once. All copies are in one storage batch, because otherwise a
 //! crash could leave it with some of the receivers only. A worker can therefore interrupt its work only between
@@ -8,17 +8,19 @@
 //! continues per turn, in order of arrival. A publisher of what is not counted, and a client that publishes nothing,
 //! therefore waits for at most one such publication.
 //!
+//! The same holds for SUBSCRIBE and UNSUBSCRIBE of a connection that has sent much of that in the turn.
+//!
 //! Large messages are not copied with the publication; [`crate::send_line`] bounds that.
 
 use std::collections::VecDeque;
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::peer::Token;
 
 /// Visits per turn: receivers of publications, and subscriptions that were searched for them; `benches/routes.rs`
 /// measures what a visit costs.
-const VISITS_PER_TURN: usize = 8_192;
+pub(crate) const VISITS_PER_TURN: usize = 8_192;
 
 /// Bytes that take about as long to copy as a visit takes.
 const BYTES_PER_VISIT: usize = 512;
@@ -35,6 +37,15 @@ pub(crate) fn is_much(visits: usize, bytes: usize) -> bool {
     visits > FEW_VISITS || (visits > 1 && bytes > FEW_BYTES)
 }
 
+/// Bytes of SUBSCRIBE and UNSUBSCRIBE that a connection may send per turn before they wait and are counted, each as a
+/// visit: a byte is about a third of the shortest filter, or half a level of a deep one.
+const FEW_FILTER_BYTES: usize = 2_048;
+
+/// What a publication costs, in visits.
+pub(crate) fn cost(visits: usize, bytes: usize) -> usize {
+    visits + bytes / BYTES_PER_VISIT
+}
+
 /// Topics searched for retained messages at once, and in a turn whose budget is used up.
 const RETAINED_VISITS: (usize, usize) = (4_096, 256);
 
@@ -45,7 +56,9 @@ pub(crate) const WILLS: Token = Token(u64::MAX);
 #[derive(Debug, Default)]
 pub(crate) struct FanOutBudget {
     spent: usize,
-    /// Connections with a publication that waits, in the order in which they may continue.
+    /// Bytes of SUBSCRIBE and UNSUBSCRIBE in this turn.
+    filter_bytes: FxHashMap<Token, usize>,
+    /// Connections with a packet that waits, in the order in which they may continue.
     line: VecDeque<Token>,
     in_line: FxHashSet<Token>,
     /// The connection that may continue, and the amount spent at which its share ends.
@@ -57,8 +70,22 @@ impl FanOutBudget {
     /// Counts the visits of a publication, and the bytes for all its receivers.
     pub(crate) fn spend(&mut self, visits: usize, bytes: usize) {
         if is_much(visits, bytes) {
-            self.spent = self.spent.saturating_add(visits + bytes / BYTES_PER_VISIT);
+            self.spent = self.spent.saturating_add(cost(visits, bytes));
         }
+    }
+
+    /// Whether this many bytes of SUBSCRIBE or UNSUBSCRIBE are much for the connection in this turn.
+    pub(crate) fn are_many_filters(&self, token: Token, bytes: usize) -> bool {
+        let before = self.filter_bytes.get(&token).copied().unwrap_or_default();
+        before.saturating_add(bytes) > FEW_FILTER_BYTES
+    }
+
+    /// Counts a SUBSCRIBE or UNSUBSCRIBE of this size.
+    pub(crate) fn spend_on_filters(&mut self, token: Token, bytes: usize) {
+        if self.are_many_filters(token, bytes) {
+            self.spent = self.spent.saturating_add(bytes);
+        }
+        *self.filter_bytes.entry(token).or_default() += bytes;
     }
 
     /// Counts topics searched for retained messages.
@@ -71,7 +98,7 @@ impl FanOutBudget {
         self.spent >= VISITS_PER_TURN
     }
 
-    /// Whether a publication of this connection with many receivers has to wait.
+    /// Whether a publication of this connection with many receivers, or its many filters, have to wait.
     pub(crate) fn must_wait(&self, token: Token) -> bool {
         match self.next {
             Some((next, until)) if next == token => self.spent >= until,
@@ -79,7 +106,7 @@ impl FanOutBudget {
         }
     }
 
-    /// Puts a connection with such a publication in line.
+    /// Puts a connection with such a packet in line.
     pub(crate) fn wait(&mut self, token: Token) {
         if self.in_line.insert(token) {
             self.line.push_back(token);
@@ -115,6 +142,7 @@ impl FanOutBudget {
     /// The turn is over.
     pub(crate) fn end_turn(&mut self) {
         self.spent = 0;
+        self.filter_bytes.clear();
         self.called = false;
         // A connection that was called and has not published yet may do so until the next is called.
         if let Some((_, until)) = &mut self.next {
@@ -123,6 +151,9 @@ impl FanOutBudget {
         if self.line.is_empty() && self.line.capacity() > 64 {
             // Frees the memory after many connections have gone.
             (self.line, self.in_line) = Default::default();
+        }
+        if self.filter_bytes.capacity() > 1024 {
+            self.filter_bytes = FxHashMap::default();
         }
     }
 }

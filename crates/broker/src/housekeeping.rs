@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::broker::Broker;
 use crate::deadlines::Due;
 use crate::event::BrokerEvent;
-use crate::fan_out::WILLS;
+use crate::fan_out::{VISITS_PER_TURN, WILLS};
 use crate::flows;
 use crate::memory::MemoryOwner;
 use crate::message::MessageParts;
@@ -28,10 +28,15 @@ const SWEEP: usize = 1000;
 /// Time between two searches for expired retained messages.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 
+/// What examining a session costs, in visits: 1000 of them are a turn's budget, and fewer if their wills have receivers.
+const SESSION_VISITS: usize = VISITS_PER_TURN.div_ceil(1000);
+
 /// When a will is examined again that an internal session would get which is behind, and how many of them are examined at
 /// once: while that lasts, they cost a limited part of the worker's time. They stay with their sessions, and count there.
+/// A turn examines twice this number, so that a few other sessions between them do not bring the next turn at once. While
+/// storage is behind, all sessions wait as long.
 const DELAY: Duration = Duration::from_millis(100);
-const DELAYED_AT_ONCE: usize = 1000;
+const DELAYED_AT_ONCE: usize = 500;
 
 /// Does what is due.
 pub(crate) fn run(shard: &mut Shard) {
@@ -42,11 +47,13 @@ pub(crate) fn run(shard: &mut Shard) {
     }
     // From here on, a session with an earlier deadline than those found below moves it forward again.
     broker.set_next_housekeeping(Timestamp::NEVER);
-    let (mut not_yet, mut delayed) = (Vec::new(), 0);
+    let (mut not_yet, mut delayed, mut spent) = (Vec::new(), 0, 0);
     while delayed < DELAYED_AT_ONCE
+        && spent < VISITS_PER_TURN
+        && !shard.turn.waits_for_storage()
         && let Some(session) = next_due(&broker, now)
     {
-        match examine(shard, &session) {
+        match examine(shard, &session, &mut spent) {
             Examined::Done => {}
             Examined::NotYet(at) => {
                 delayed += usize::from(at > now);
@@ -67,7 +74,8 @@ pub(crate) fn run(shard: &mut Shard) {
         next = next.min(deadlines.next_sys);
     }
     if let Some(Reverse(due)) = deadlines.sessions.peek() {
-        let soonest = if delayed < DELAYED_AT_ONCE { now } else { now + DELAY };
+        let waits = delayed >= DELAYED_AT_ONCE || shard.turn.waits_for_storage();
+        let soonest = if waits { now + DELAY } else { now };
         next = next.min(due.at.max(soonest));
     }
     drop(deadlines);
@@ -82,8 +90,13 @@ fn next_due(broker: &Broker, now: Timestamp) -> Option<Arc<Session>> {
 
 /// Continues with the wills that had to wait, when their turn has come.
 pub(crate) fn go_on(shard: &mut Shard) {
+    let mut spent = 0;
     while let Some(session) = shard.wills.pop_front() {
-        match examine(shard, &session) {
+        if spent >= VISITS_PER_TURN {
+            shard.wills.push_front(session);
+            return shard.turn.fan_out.wait(WILLS);
+        }
+        match examine(shard, &session, &mut spent) {
             Examined::Done => {}
             Examined::NotYet(at) => {
                 let broker = &shard.turn.broker;
@@ -116,7 +129,9 @@ fn due_will(state: &SessionState, now: Timestamp) -> Option<&Arc<Will>> {
     state.will.as_ref().filter(|_| due && state.attachment.is_none())
 }
 
-fn examine(shard: &mut Shard, session: &Arc<Session>) -> Examined {
+/// Examines a session, and adds what that costs to `spent`, in visits.
+fn examine(shard: &mut Shard, session: &Arc<Session>, spent: &mut usize) -> Examined {
+    *spent += SESSION_VISITS;
     // Not with the session locked: finding the will's receivers locks their sessions.
     let due = due_will(&session.lock(), shard.turn.now).cloned();
     if let Some(will) = due {
@@ -165,6 +180,7 @@ fn examine(shard: &mut Shard, session: &Arc<Session>) -> Examined {
         turn.broker.registry().remove(session);
     }
     if let Some(will) = will {
+        *spent = spent.saturating_add(shard.cost_of_will(&will));
         publish_will(shard, (session, owner), &will);
     }
     Examined::Done

@@ -60,6 +60,7 @@ mod send_line;
 mod session;
 mod session_memory;
 mod shard;
+mod shared_groups;
 mod stall;
 pub mod storage;
 mod subscribe;

@@ -12,7 +12,7 @@ use crate::retained::RetainedFull;
 use crate::route::Target;
 use crate::session::Session;
 use crate::shard::Shard;
-use crate::tree::SharedGroup;
+use crate::shared_groups::SharedGroup;
 use crate::turn::Turn;
 
 impl Shard {

@@ -17,9 +17,10 @@ use crate::broker::Broker;
 use crate::fan_out::FanOutBudget;
 use crate::message::Identifiers;
 use crate::session::Session;
+use crate::shared_groups::SharedGroup;
 use crate::storage::FlowId;
 use crate::subscribers::Subscriber;
-use crate::tree::{Matches, SharedGroup};
+use crate::tree::Matches;
 
 /// One receiver of a topic: a flow of a session, its overlapping subscriptions merged into the one
 /// delivery that MQTT 5.0 section 3.3.4 allows, at the highest quality of service among them.

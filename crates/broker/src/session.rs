@@ -66,7 +66,7 @@ impl Session {
 }
 
 /// A subscription as stored in its session.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SessionSubscription {
     pub(crate) flow: FlowId,
     pub(crate) options: u8,

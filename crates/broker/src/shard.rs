@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::access;
 use crate::auth::OpenTopics;
 use crate::broker::Broker;
-use crate::fan_out::{WILLS, is_much};
+use crate::fan_out::{WILLS, cost, is_much};
 use crate::log_limiter::LogLimiter;
 use crate::memory::{Account, MemoryShare};
 use crate::metrics::ShardMetrics;
@@ -197,6 +197,12 @@ impl Shard {
         let members = route.shared.iter().map(|group| group.len());
         let targets = route.targets.len();
         (targets + members.sum::<usize>(), targets + route.shared.len())
+    }
+
+    /// What it would cost to publish a will now, in visits.
+    pub(crate) fn cost_of_will(&mut self, will: &Will) -> usize {
+        let (visits, copies) = self.receivers(&will.topic);
+        cost(visits, copies.saturating_mul(will.bytes()))
     }
 
     /// Whether a will that is due has to wait for a later turn.

@@ -85,30 +85,17 @@ pub(crate) fn add(
         }
         return ReasonCode::QuotaExceeded;
     }
-    let before = state.subscriptions.get(text).map(|own| own.flow);
+    let before = state.subscriptions.get(text).copied();
     if let Some(before) = before {
-        state.keep_order(before, flow);
+        state.keep_order(before.flow, flow);
     }
     if !known && quota::is_wide(&parsed) && !may_have_more(state, session, turn, request) {
         return ReasonCode::QuotaExceeded;
     }
     let own = SessionSubscription { flow, options: options.to_byte(), identifier };
-    if state.subscriptions.insert(text.into(), own).is_none() {
-        state.subscription_bytes += session_memory::of_subscription(text);
-        state.count_memory(session);
-    }
-    let subscriber = subscriber(session, &own);
-    turn.broker.change_tree(|tree| tree.insert(parsed.filter, parsed.share, subscriber));
-    if let Some(before) = before {
-        state.subscription_moved(
-            before,
-            flow,
-            turn.broker.tree_generation().load(Ordering::Acquire),
-        );
-    }
-    if state.durable {
-        let stored_as = state.flow_mut(flow).map_or(FlowId::CONTROL, |flow| flow.stored_as());
-        turn.op(Op::SubscriptionPut(record(session, text, &own, stored_as)));
+    // Otherwise the tree and storage have it; its answer comes behind that of the one before.
+    if before != Some(own) {
+        put(state, session, turn, (text, &parsed), own);
     }
     let wants_retained = match options.retain_handling {
         RetainHandling::Always => true,
@@ -136,6 +123,31 @@ pub(crate) fn add(
         fulmar_mqtt::QoS::AtMostOnce => ReasonCode::Success,
         fulmar_mqtt::QoS::AtLeastOnce => ReasonCode::GrantedQos1,
         fulmar_mqtt::QoS::ExactlyOnce => ReasonCode::GrantedQos2,
+    }
+}
+
+/// Enters a subscription that is new, or not what it was.
+fn put(
+    state: &mut SessionState,
+    session: &Arc<Session>,
+    turn: &mut Turn,
+    (text, parsed): (&str, &Subscription<'_>),
+    own: SessionSubscription,
+) {
+    let before = state.subscriptions.insert(text.into(), own);
+    if before.is_none() {
+        state.subscription_bytes += session_memory::of_subscription(text);
+        state.count_memory(session);
+    }
+    let subscriber = subscriber(session, &own);
+    turn.broker.change_tree(|tree| tree.insert(parsed.filter, parsed.share, subscriber));
+    if let Some(before) = before {
+        let generation = turn.broker.tree_generation().load(Ordering::Acquire);
+        state.subscription_moved(before.flow, own.flow, generation);
+    }
+    if state.durable {
+        let stored_as = state.flow_mut(own.flow).map_or(FlowId::CONTROL, |flow| flow.stored_as());
+        turn.op(Op::SubscriptionPut(record(session, text, &own, stored_as)));
     }
 }
 

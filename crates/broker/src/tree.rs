@@ -8,42 +8,12 @@
 //! Every change begins a new generation of the tree; a cached match is valid within its generation.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
 use crate::session::Session;
+use crate::shared_groups::{SharedGroup, SharedGroups};
 use crate::subscribers::{Subscriber, Subscribers};
-
-/// The members of one share name on one filter; one of them gets each message.
-///
-/// Members are added and removed in place, under a lock of their own: a route contains the group, not its members. This
-/// lock is the innermost of all; no thread locks a session while it holds this one.
-#[derive(Debug, Default)]
-pub(crate) struct SharedGroup {
-    members: RwLock<Subscribers>,
-    next: AtomicUsize,
-}
-
-impl SharedGroup {
-    pub(crate) fn len(&self) -> usize {
-        self.members.read().as_slice().len()
-    }
-
-    pub(crate) fn members(&self) -> Vec<Subscriber> {
-        self.members.read().as_slice().to_vec()
-    }
-
-    /// Members in the order in which they should be tried for the next message. Members added or removed meanwhile may
-    /// be missed or returned twice.
-    pub(crate) fn rotation(&self) -> impl Iterator<Item = Subscriber> {
-        let count = self.members.read().as_slice().len();
-        let start = self.next.fetch_add(1, Ordering::Relaxed) % count.max(1);
-        let places = (start..count).chain(0..start);
-        places.filter_map(|at| self.members.read().as_slice().get(at).cloned())
-    }
-}
 
 /// The subscriptions that match a topic name: plain ones, and groups of shared ones.
 #[derive(Debug, Default)]
@@ -75,7 +45,7 @@ enum Children {
 #[derive(Debug, Default)]
 struct Leaf {
     plain: Subscribers,
-    shared: Vec<(Box<str>, Arc<SharedGroup>)>,
+    shared: SharedGroups,
 }
 
 /// All subscriptions of the broker.
@@ -299,36 +269,59 @@ impl Leaf {
 
     fn collect(&self, found: &mut Matches) {
         found.plain.extend_from_slice(self.plain.as_slice());
-        found.shared.extend(self.shared.iter().map(|(_, group)| Arc::clone(group)));
+        self.shared.collect(&mut found.shared);
     }
 
     fn insert(&mut self, share: Option<&str>, subscriber: Subscriber) -> bool {
         let Some(share) = share else {
             return self.plain.put(subscriber);
         };
-        if let Some((_, group)) = self.shared.iter().find(|(name, _)| **name == *share) {
-            return group.members.write().put(subscriber);
-        }
-        let group = SharedGroup::default();
-        group.members.write().put(subscriber);
-        self.shared.push((share.into(), Arc::new(group)));
-        false
+        self.shared.put(share, subscriber)
     }
 
     fn remove(&mut self, share: Option<&str>, session: &Session) -> bool {
         let Some(share) = share else {
             return self.plain.take(session);
         };
-        let Some(at) = self.shared.iter().position(|(name, _)| **name == *share) else {
-            return false;
+        self.shared.take(share, session)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fulmar_mqtt::QoS;
+
+    use super::*;
+    use crate::limits::Limits;
+    use crate::storage::{FlowId, SessionKey};
+
+    #[test]
+    fn a_filter_with_thousands_of_share_names_reaches_each_and_forgets_each() {
+        const NAMES: usize = 20_000;
+        let session = Session::new(SessionKey(1), "c", &Limits::default());
+        let subscriber = Subscriber {
+            session: Arc::clone(&session),
+            flow: FlowId::CONTROL,
+            qos: QoS::AtMostOnce,
+            no_local: false,
+            retain_as_published: false,
+            identifier: None,
         };
-        let mut members = self.shared[at].1.members.write();
-        let removed = members.take(session);
-        let empty = members.is_empty();
-        drop(members);
-        if empty {
-            self.shared.swap_remove(at);
+        let mut tree = TopicTree::default();
+        let names: Vec<String> = (0..NAMES).map(|number| format!("group {number}")).collect();
+        for (before, name) in names.iter().enumerate() {
+            assert_eq!(tree.len(), before);
+            assert!(!tree.insert("f", Some(name), subscriber.clone()));
         }
-        removed
+        assert!(names.iter().all(|name| tree.insert("f", Some(name), subscriber.clone())));
+        assert_eq!(tree.matches("f").shared.len(), NAMES);
+        // Instead of measuring that none is searched for.
+        assert!(tree.root.leaf_mut("f").shared.is_indexed());
+        for (gone, name) in names.iter().rev().enumerate() {
+            assert_eq!(tree.len(), NAMES - gone);
+            assert!(tree.remove("f", Some(name), &session));
+            assert!(!tree.remove("f", Some(name), &session));
+        }
+        assert!(tree.matches("f").is_empty() && tree.root.is_empty());
     }
 }

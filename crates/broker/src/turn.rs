@@ -290,9 +290,17 @@ impl Turn {
         self.durable
     }
 
-    /// Whether storage is so far behind that publishers must wait.
+    /// Whether storage is so far behind that clients must wait. What this turn has for it counts already: a turn can be
+    /// long.
     pub(crate) fn storage_is_behind(&self) -> bool {
-        self.broker.storage().backlog() > self.limits().max_storage_backlog
+        let backlog = self.broker.storage().backlog().saturating_add(self.batch_len());
+        backlog > self.limits().max_storage_backlog
+    }
+
+    /// Whether what would have to be stored has to wait because storage is behind. While storage is stalled it need not:
+    /// it is refused, or nobody could refuse it.
+    pub(crate) fn waits_for_storage(&self) -> bool {
+        self.storage_is_behind() && !self.stalled
     }
 
     /// Whether storage is stalled.
@@ -353,6 +361,7 @@ impl Turn {
 
     pub(crate) fn end(&mut self) {
         self.take_deferred();
+        let was_behind = self.storage_is_behind();
         if self.batch_len() > 0 || self.waiters.back().is_some_and(|w| w.0 == self.number) {
             let seq = self.submit();
             self.submitted.push_back(Submitted { turn: self.number, seq, at: self.now });
@@ -361,6 +370,10 @@ impl Turn {
             self.turn_handed_over();
         }
         self.awaitable = false;
+        if was_behind && !self.storage_is_behind() {
+            // It was only this turn that had much, and no commit may follow: without storage, there are none.
+            self.release_held();
+        }
         self.fan_out.end_turn();
         self.sends.end_turn();
         for (mailbox, events) in self.broker.mailboxes().iter().zip(&mut self.outgoing) {
@@ -410,6 +423,10 @@ impl Turn {
         self.delayed.contains(&token)
     }
 
+    fn release_held(&mut self) {
+        self.ready.extend(self.held.drain().map(|token| (token, BrokerEvent::Ready)));
+    }
+
     fn may_release_held(&self) -> bool {
         !self.held.is_empty()
             && (self.broker.storage().committed() > self.held_since
@@ -425,7 +442,7 @@ impl Turn {
     pub(crate) fn release_waiting(&mut self) {
         let ready = |token| (token, BrokerEvent::Ready);
         if self.may_release_held() {
-            self.ready.extend(self.held.drain().map(ready));
+            self.release_held();
         }
         if self.may_release_delayed() {
             self.ready.extend(self.delayed.drain().map(ready));

@@ -17,13 +17,17 @@ const CLIENTS: usize = 240;
 const MOST_A_TURN: u64 = 10_000;
 
 fn crowd(world: &mut World) -> Vec<Conn> {
+    crowd_of(world, CROWD)
+}
+
+fn crowd_of(world: &mut World, size: usize) -> Vec<Conn> {
     let mut join = |_| {
         let (conn, _) = world.connect(1, &hello(""));
         world.subscribe(conn, "gone/+", QoS::AtMostOnce);
         world.seen(conn);
         conn
     };
-    (0..CROWD).map(&mut join).collect()
+    (0..size).map(&mut join).collect()
 }
 
 fn name(number: usize) -> &'static str {
@@ -96,6 +100,24 @@ fn delayed_wills_that_reach_many_give_way_and_others_are_served_meanwhile() {
     for conn in [crowd[0], crowd[CROWD - 1]] {
         assert_eq!(wills_at(&mut world, conn), all);
     }
+}
+
+#[test]
+fn wills_with_few_receivers_each_are_published_over_several_turns_too() {
+    const FEW: usize = 60;
+    let mut world = World::new();
+    let crowd = crowd_of(&mut world, FEW);
+    for client in mortals(&mut world, 1, &lasting(""), 5) {
+        world.cut(client);
+    }
+    world.wait_within_turn(Duration::from_secs(6));
+    let published = world.total("wills_published");
+    let went = turns(&mut world);
+    for turn in [&[published], &went[..]].concat() {
+        assert!(turn * FEW as u64 <= MOST_A_TURN, "{published} wills, then {went:?}");
+    }
+    world.settle();
+    assert_eq!(wills_at(&mut world, crowd[0]), (0..CLIENTS).collect::<Vec<_>>());
 }
 
 #[test]

@@ -1,6 +1,7 @@
-//! Delays publications with many receivers while the worker has others to serve ([`crate::fan_out`]), and those of large
-//! messages while earlier ones are still to be sent ([`crate::send_line`]). The packet is
-//! left unread, so that order, acknowledgements and storage are as if it had arrived later.
+//! Delays publications with many receivers, and subscriptions to many filters, while the worker has others to serve
+//! ([`crate::fan_out`]), and publications of large messages while earlier ones are still to be sent
+//! ([`crate::send_line`]). The packet is left unread, so that order, acknowledgements and storage are as if it had
+//! arrived later.
 
 use fulmar_mqtt::codec::{Frame, decode};
 use fulmar_mqtt::{Packet, Property};
@@ -9,8 +10,10 @@ use super::{Connection, State};
 use crate::fan_out::is_much;
 use crate::shard::Shard;
 
-/// PUBLISH (section 2.1.2).
+/// Packet types (section 2.1.2).
 const PUBLISH: u8 = 3;
+const SUBSCRIBE: u8 = 8;
+const UNSUBSCRIBE: u8 = 10;
 
 impl Connection {
     /// Whether this packet has to wait for a later turn, or for receivers of earlier ones. Its connection then gets an event
@@ -21,9 +24,32 @@ impl Connection {
         stream_index: usize,
         frame: &Frame<'_>,
     ) -> bool {
-        if frame.packet_type() != PUBLISH || !matches!(self.state, State::Connected(_)) {
+        if !matches!(self.state, State::Connected(_)) {
             return false;
         }
+        match frame.packet_type() {
+            PUBLISH => self.waits_with_publication(shard, stream_index, frame),
+            SUBSCRIBE | UNSUBSCRIBE => self.waits_with_filters(shard, frame.len),
+            _ => false,
+        }
+    }
+
+    fn waits_with_filters(&self, shard: &mut Shard, bytes: usize) -> bool {
+        let (token, fan_out) = (self.at.token, &mut shard.turn.fan_out);
+        if fan_out.must_wait(token) && fan_out.are_many_filters(token, bytes) {
+            fan_out.wait(token);
+            return true;
+        }
+        fan_out.spend_on_filters(token, bytes);
+        false
+    }
+
+    fn waits_with_publication(
+        &self,
+        shard: &mut Shard,
+        stream_index: usize,
+        frame: &Frame<'_>,
+    ) -> bool {
         let token = self.at.token;
         let gives_way = shard.turn.fan_out.must_wait(token);
         let is_large = frame.len >= shard.turn.limits().large_message_bytes;

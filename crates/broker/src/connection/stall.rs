@@ -27,9 +27,7 @@ impl Connection {
     /// Whether storage is so far behind that the client has to wait. While storage is stalled it need not: what would
     /// have to be stored is refused.
     pub(super) fn waits_for_storage(&self, shard: &mut Shard) -> bool {
-        let waits = matches!(self.state, State::Connected(_))
-            && shard.turn.storage_is_behind()
-            && !shard.turn.is_stalled();
+        let waits = matches!(self.state, State::Connected(_)) && shard.turn.waits_for_storage();
         if waits {
             shard.turn.hold(self.at.token);
         }

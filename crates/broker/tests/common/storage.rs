@@ -37,6 +37,11 @@ impl SimStorage {
         self.state.lock().batches.len()
     }
 
+    /// Operations of the largest batch handed over so far.
+    pub fn largest_batch(&self) -> usize {
+        self.state.lock().batches.iter().map(Vec::len).max().unwrap_or(0)
+    }
+
     /// Makes everything handed over so far durable.
     pub fn commit(&self) {
         let mut state = self.state.lock();
