@@ -4,6 +4,7 @@
 //! does the work, so that they compile side by side and a change in one leaves the others alone.
 
 pub mod exit;
+mod field_limit;
 mod flood;
 pub mod logging;
 pub mod password;

@@ -8,13 +8,16 @@ use std::sync::OnceLock;
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
-use tracing_subscriber::Registry;
+use tracing::Subscriber;
 use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
-use tracing_subscriber::reload;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{Layer, Registry, reload};
 
 use crate::exit::Usage;
+use crate::field_limit::FieldLimit;
 use crate::flood::Flood;
 
 /// Options every command takes.
@@ -50,15 +53,29 @@ pub fn start(args: &LogArgs, level: &str, format: Option<Format>) -> anyhow::Res
         Usage(format!("log filter {filter:?}: {error}; try `info` or `info,fulmar_broker=debug`"))
     })?;
     let (filter, handle) = reload::Layer::new(filter);
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-    let log = tracing_subscriber::registry().with(filter).with(Flood::default());
-    let started = match args.log_format.or(format).unwrap_or(Format::Text) {
-        Format::Text => log.with(lines.with_ansi(std::io::stderr().is_terminal())).try_init(),
-        Format::Json => log.with(lines.json().flatten_event(true)).try_init(),
-    };
-    started.map_err(|error| anyhow!("cannot start the log: {error}"))?;
+    let format = args.log_format.or(format).unwrap_or(Format::Text);
+    let lines = lines(format, std::io::stderr().is_terminal(), std::io::stderr);
+    let log = tracing_subscriber::registry().with(filter).with(Flood::default()).with(lines);
+    log.try_init().map_err(|error| anyhow!("cannot start the log: {error}"))?;
     let _ = FILTER.set(handle);
     Ok(())
+}
+
+/// The layer that writes lines; `colours` are for a terminal.
+pub(crate) fn lines<S, W>(
+    format: Format,
+    colours: bool,
+    writer: W,
+) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: Subscriber + for<'lookup> LookupSpan<'lookup>,
+    W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
+{
+    let lines = tracing_subscriber::fmt::layer().with_writer(writer);
+    match format {
+        Format::Text => Box::new(lines.with_ansi(colours).map_event_format(FieldLimit)),
+        Format::Json => Box::new(lines.json().flatten_event(true).map_event_format(FieldLimit)),
+    }
 }
 
 /// The program's filter; none before the log has started.
