@@ -35,6 +35,8 @@ const OPTIONS: SubscribeOptions = SubscribeOptions {
 };
 /// Announcements written at once.
 const MAX_BATCH: usize = 256;
+/// Bytes of sensors' messages up to which more are taken from what was read: a batch of 2 kB can have a megabyte.
+const MAX_TAKEN_BYTES: usize = 1 << 20;
 /// Pause before connecting or storing is tried again.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -148,13 +150,14 @@ async fn session(
     sender: &LocalSender,
     mut receiver: LocalReceiver,
 ) -> std::io::Result<()> {
+    let mut is_more = false;
     loop {
         tokio::select! {
-            open = receiver.fill() => {
+            open = input(&mut receiver, is_more) => {
                 if !open? {
                     return Ok(());
                 }
-                take(platform, &mut receiver).await?;
+                is_more = take(platform, &mut receiver).await?;
             }
             Some(first) = announcements.recv() => {
                 publish(&first, sender);
@@ -169,6 +172,11 @@ async fn session(
     }
 }
 
+/// Waits for input, unless there is some already.
+async fn input(receiver: &mut LocalReceiver, is_more: bool) -> std::io::Result<bool> {
+    if is_more { Ok(true) } else { receiver.fill().await }
+}
+
 fn publish(what: &Announcement, sender: &LocalSender) {
     sender.publish(&Publish {
         dup: false,
@@ -181,31 +189,60 @@ fn publish(what: &Announcement, sender: &LocalSender) {
     });
 }
 
-/// Stores the messages that have arrived, and then acknowledges them.
-async fn take(platform: &Platform, receiver: &mut LocalReceiver) -> std::io::Result<()> {
-    let mut frames = BTreeMap::<_, Vec<Vec<u8>>>::new();
-    let mut measured = Vec::new();
-    let mut acknowledge = Vec::new();
-    while let Some(packet) = receiver.next()? {
-        if let Packet::Suback(suback) = &packet
-            && suback.codes.iter().any(|code| *code >= 0x80)
-        {
-            return Err(std::io::Error::other("its subscription was refused"));
-        }
-        let Packet::Publish(publish) = packet else { continue };
+/// Messages to be stored together, and acknowledged afterwards.
+#[derive(Default)]
+struct Taken {
+    /// By twin, receiver and user.
+    frames: BTreeMap<(String, String, Option<String>), Vec<Vec<u8>>>,
+    measured: Vec<SensorMessage>,
+    measured_bytes: usize,
+    acknowledge: Vec<PacketId>,
+}
+
+impl Taken {
+    fn add(&mut self, platform: &Platform, publish: &Publish<'_>) {
         let levels: Vec<&str> = publish.topic.split('/').collect();
         match levels[..] {
             [_, twin, "receiver", device, _] => {
-                let publisher = publisher(platform, &publish).map(str::to_owned);
-                let of = frames.entry((twin.to_owned(), device.to_owned(), publisher)).or_default();
-                of.push(publish.payload.to_vec());
+                let publisher = publisher(platform, publish).map(str::to_owned);
+                let of = (twin.to_owned(), device.to_owned(), publisher);
+                self.frames.entry(of).or_default().push(publish.payload.to_vec());
             }
-            [_, twin, "batch", _] => measured.extend(unpacked(twin, &publish)),
-            _ => measured.push(sensor_message(&publish)),
+            [_, twin, "batch", _] => {
+                unpacked(twin, publish).into_iter().for_each(|message| self.measure(message));
+            }
+            _ => self.measure(sensor_message(publish)),
         }
-        acknowledge.extend(publish.packet_id);
+        self.acknowledge.extend(publish.packet_id);
     }
-    for ((twin, device, publisher), payloads) in frames {
+
+    fn measure(&mut self, message: SensorMessage) {
+        let properties = [&message.at, &message.id].into_iter().flatten();
+        self.measured_bytes += size_of::<SensorMessage>()
+            + message.topic.len()
+            + message.payload.len()
+            + properties.map(String::len).sum::<usize>();
+        self.measured.push(message);
+    }
+}
+
+/// Stores messages that have arrived, and then acknowledges them. Returns whether there may be more of them: with many
+/// bytes, not all are taken at once.
+async fn take(platform: &Platform, receiver: &mut LocalReceiver) -> std::io::Result<bool> {
+    let mut taken = Taken::default();
+    while taken.measured_bytes < MAX_TAKEN_BYTES
+        && let Some(packet) = receiver.next()?
+    {
+        match packet {
+            Packet::Suback(suback) if suback.codes.iter().any(|code| *code >= 0x80) => {
+                return Err(std::io::Error::other("its subscription was refused"));
+            }
+            Packet::Publish(publish) => taken.add(platform, &publish),
+            _ => {}
+        }
+    }
+    let is_more = taken.measured_bytes >= MAX_TAKEN_BYTES;
+    for ((twin, device, publisher), payloads) in taken.frames {
         let publisher = publisher.as_deref();
         let take = || platform.take_frames(&twin, &device, publisher, &payloads);
         while let Err(error) = take().await {
@@ -213,16 +250,16 @@ async fn take(platform: &Platform, receiver: &mut LocalReceiver) -> std::io::Res
             tokio::time::sleep(PAUSE).await;
         }
     }
-    if !measured.is_empty() {
+    if !taken.measured.is_empty() {
         // What has no time of its own has this one, however often it is tried.
         let arrived = SystemTime::now();
-        while let Err(error) = platform.take_measurements(&measured, arrived).await {
+        while let Err(error) = platform.take_measurements(&taken.measured, arrived).await {
             tracing::warn!("measurements are waiting: {error}");
             tokio::time::sleep(PAUSE).await;
         }
     }
-    acknowledge.into_iter().for_each(|packet_id| receiver.acknowledge(packet_id));
-    Ok(())
+    taken.acknowledge.into_iter().for_each(|packet_id| receiver.acknowledge(packet_id));
+    Ok(is_more)
 }
 
 /// The platform's user who published it; `None` for others, and for wills.
@@ -281,4 +318,68 @@ fn unpacked(twin: &str, publish: &Publish<'_>) -> Vec<SensorMessage> {
         id: Some(message.id),
     };
     ours.into_iter().map(message).collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use fulmar_platform::Settings;
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::UnixStream;
+
+    use super::*;
+
+    /// Messages of a batch.
+    const LINES: usize = 70;
+
+    /// A small packet with a megabyte.
+    fn batch(number: u16) -> Vec<u8> {
+        let list = format!("[{}]", vec![r#"{"value":1}"#; 1000].join(","));
+        let line = |line: usize| fulmar_gateway::outbox::Stored {
+            topic: "fulmar/north/sensor/attic/radon".to_owned(),
+            payload: list.clone().into_bytes().into(),
+            id: format!("{number}-{line}"),
+            at: "2026-11-21T12:00:00Z".to_owned(),
+            ..fulmar_gateway::outbox::Stored::default()
+        };
+        let (payload, _) = batch::encode(&(0..LINES).map(line).collect::<Vec<_>>(), true);
+        let mut properties = PropertyBuf::new();
+        properties.push(Property::UserProperty(batch::ENCODING, batch::DEFLATE));
+        let mut packet = Vec::new();
+        Publish {
+            dup: false,
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            topic: "fulmar/north/batch/gate",
+            packet_id: PacketId::new(number),
+            properties: properties.as_properties(),
+            payload: &payload,
+        }
+        .encode(local_client::VERSION, &mut packet);
+        packet
+    }
+
+    #[tokio::test]
+    async fn small_batches_with_much_in_them_are_not_unpacked_all_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let (platform, _announced) = Platform::open(folder.path(), Settings::default()).unwrap();
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let (_sender, mut receiver) =
+            local_client::over(near, &local_client::anonymous_session(Properties::NONE));
+        let packets: Vec<u8> = (1..=10).flat_map(batch).collect();
+        assert!(packets.len() < 64 << 10, "{} bytes are read at once", packets.len());
+        far.write_all(&packets).await.unwrap();
+        assert!(receiver.fill().await.unwrap());
+
+        // Each message is counted, as there is no such twin.
+        let (mut most, mut before, mut is_more) = (0, 0, true);
+        while is_more {
+            is_more = take(&platform, &mut receiver).await.unwrap();
+            let now = platform.counts().messages_malformed;
+            most = most.max(now - before);
+            before = now;
+        }
+        assert_eq!(platform.counts().messages_malformed, 10 * LINES as u64);
+        assert!(most <= 2 * LINES as u64, "{most} messages at once");
+    }
 }
