@@ -131,11 +131,15 @@ fn without_storage_nobody_waits_for_it() {
     let limits = Limits { max_storage_backlog: 10, ..Limits::default() };
     let mut world = World::with(Setup { limits, ..Setup::default() });
     let conn = world.connect(0, &lasting("c")).0;
+    let other = world.connect(0, &hello("other")).0;
     for number in 0..50 {
         world.send_bytes_within_turn(conn, &subscribe(&number.to_string(), 1));
     }
+    // No event of its own wakes this one.
+    world.send_bytes_within_turn(other, &subscribe("a", 1));
     world.settle();
     assert_eq!(world.seen(conn).len(), 50);
+    assert_eq!(world.seen(other).len(), 1);
 }
 
 #[test]
