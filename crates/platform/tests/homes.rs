@@ -288,6 +288,39 @@ async fn messages_without_a_time_are_stored_once_however_often_they_are_tried() 
     }
 }
 
+/// Without PostgreSQL only: the tests cannot fill a world's database there.
+#[tokio::test]
+async fn a_full_twin_refuses_another_sensor_and_still_changes_those_it_has() {
+    let world = World::new();
+    if world.database != Database::File {
+        return;
+    }
+    let office = world.log_in("north-office").await;
+    let file = rusqlite::Connection::open(world.folder.path().join("platform.db")).unwrap();
+    // All but one of them.
+    file.execute_batch(
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 49999)
+         INSERT INTO sensor (twin, device, revision) SELECT 'north', 's' || i, 1 FROM n",
+    )
+    .unwrap();
+    let put = async |twin: &str, token: &str, device: &str| {
+        let path = format!("/api/v1/{twin}/sensor/{device}");
+        world.call(token, "PUT", &path, &json!({"room": "Attic"})).await
+    };
+    assert_eq!(put("north", &office, "last").await.status, 201);
+    let refused = put("north", &office, "more").await;
+    assert_eq!((refused.status, &*refused.kind), (409, "application/problem+json"));
+    let detail = refused.json["detail"].as_str().unwrap();
+    assert!(detail.contains("50000 sensors") && detail.contains("another twin"), "{detail}");
+    assert_eq!(world.get(&office, &format!("{BASE}/sensor/more")).await.status, 404);
+    for device in ["last", "s1"] {
+        let changed = put("north", &office, device).await;
+        assert_eq!((changed.status, &changed.json["room"]), (200, &json!("Attic")), "{device}");
+    }
+    let south = world.log_in("south-office").await;
+    assert_eq!(put("south", &south, "more").await.status, 201, "another twin has room");
+}
+
 #[tokio::test]
 async fn series_are_summed_up_in_steps_and_gaps_are_gaps() {
     let world = World::new();
