@@ -4,7 +4,7 @@
 mod common;
 
 use common::World;
-use fulmar_platform::Announcement;
+use fulmar_platform::{Announcement, Database};
 use serde_json::{Value, json};
 
 const BASE: &str = "/api/v1/north";
@@ -279,6 +279,52 @@ async fn webhooks_are_told_in_order_until_they_take_it() {
         204
     );
     assert!(world.platform.due_deliveries().await.unwrap().is_empty());
+}
+
+/// Without PostgreSQL only: the tests cannot look into a world's database there.
+#[tokio::test]
+async fn pauses_of_a_webhook_double_until_it_is_given_up_and_begin_anew_with_the_next_event() {
+    let site = Site::new(1).await;
+    if site.world.database != Database::File {
+        return;
+    }
+    let hook =
+        json!({"url": "https://alarm.example/", "secret": "long enough", "least_severity": "info"});
+    site.world.good(&site.office, "POST", &format!("{BASE}/webhook"), hook).await;
+    site.radon(&[(0, 400.0), (1, 100.0), (2, 400.0)]).await;
+    let file = rusqlite::Connection::open(site.world.folder.path().join("platform.db")).unwrap();
+    let platform = &site.world.platform;
+    let due = async || platform.due_deliveries().await.unwrap();
+    // An attempt that fails; the event is due again after this many seconds, which are then over.
+    let fails = async |id: &str, pause_s: i64| {
+        let attempt = due().await.remove(0);
+        assert_eq!(attempt.id, id, "the same event again");
+        let before = now_ms();
+        platform.delivered(&attempt, false).await.unwrap();
+        let after = now_ms();
+        assert!(due().await.is_empty(), "nothing meanwhile");
+        let until = "SELECT due_at FROM webhook_event WHERE seq = ?1";
+        let until: i64 = file.query_row(until, [id], |row| row.get(0)).unwrap();
+        let pause = until - after..=until - before;
+        assert!(pause.contains(&(1000 * pause_s)), "{pause_s} s: {pause:?} ms");
+        file.execute("UPDATE webhook_event SET due_at = ?1 WHERE seq = ?2", (before, id)).unwrap();
+    };
+    let pauses = [5, 10, 20, 40, 80, 160, 320, 640, 1280];
+    let first = due().await.remove(0);
+    for pause_s in pauses {
+        fails(&first.id, pause_s).await;
+    }
+    // The tenth attempt is the last.
+    platform.delivered(&due().await[0], false).await.unwrap();
+    let second = due().await.remove(0);
+    assert_ne!(second.id, first.id);
+    for pause_s in &pauses[..3] {
+        fails(&second.id, *pause_s).await;
+    }
+    platform.delivered(&due().await[0], true).await.unwrap();
+    let third = due().await.remove(0);
+    assert_ne!(third.id, second.id);
+    fails(&third.id, pauses[0]).await;
 }
 
 #[tokio::test]

@@ -10,18 +10,17 @@ use crate::time::{SECOND_MS, Time};
 
 /// Concurrent deliveries.
 const MAX_AT_ONCE: usize = 16;
-/// Attempts per event; the last is two hours after the first.
+/// Attempts per event; the last is 43 minutes after the first.
 const MAX_ATTEMPTS: u32 = 10;
-/// Pause before the second attempt; it doubles with each further attempt, up to [`LONGEST_PAUSE_MS`].
+/// Pause before the second attempt; it doubles with each further attempt. The longest is 21 minutes.
 const FIRST_PAUSE_MS: i64 = 5 * SECOND_MS;
-const LONGEST_PAUSE_MS: i64 = 30 * 60 * SECOND_MS;
 
 /// How long to wait before the next attempt; `None` if there is to be none.
 fn pause_ms(attempts: u32) -> Option<i64> {
     if attempts + 1 >= MAX_ATTEMPTS {
         return None;
     }
-    Some((FIRST_PAUSE_MS << attempts.min(20)).min(LONGEST_PAUSE_MS))
+    Some(FIRST_PAUSE_MS << attempts)
 }
 
 impl Platform {
@@ -71,7 +70,8 @@ mod tests {
     fn attempts_end() {
         let pauses: Vec<i64> = (0..).map_while(pause_ms).collect();
         assert_eq!(pauses.len() + 1, MAX_ATTEMPTS as usize);
-        assert_eq!((pauses[0], pauses[1]), (FIRST_PAUSE_MS, 2 * FIRST_PAUSE_MS));
-        assert!(pauses.iter().all(|pause| *pause <= LONGEST_PAUSE_MS));
+        let minutes = |ms: i64| (ms + 30 * SECOND_MS) / (60 * SECOND_MS);
+        assert_eq!((minutes(pauses.iter().sum()), minutes(pauses[8])), (43, 21));
+        assert_eq!(pause_ms(u32::MAX - 1), None);
     }
 }
