@@ -8,15 +8,19 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::{Duration, SystemTime};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use fulmar_tests::{TestBroker, Wire, eventually};
+use rcgen::CertificateSigningRequestParams;
 use rustls::pki_types::PrivateKeyDer;
 use tempfile::TempDir;
 
 const NAME: &str = "broker.fulmar.test";
 
-/// The answer to a request, by its path: status line, further headers, body.
-type Answers = Box<dyn Fn(&str) -> (&'static str, String, String) + Send + Sync>;
+/// The answer to a request, by its path and body: status line, further headers, body.
+type Answers = Box<dyn Fn(&str, &str) -> (&'static str, String, String) + Send + Sync>;
 
 /// An ACME server over TLS.
 struct Authority {
@@ -47,9 +51,9 @@ impl Authority {
             for stream in listener.incoming() {
                 let connection = rustls::ServerConnection::new(Arc::clone(&config)).unwrap();
                 let mut stream = rustls::StreamOwned::new(connection, stream.unwrap());
-                let Some((method, path)) = request(&mut stream) else { continue };
+                let Some((method, path, asked)) = request(&mut stream) else { continue };
                 seen.lock().unwrap().push(path.clone());
-                let (status, headers, body) = answers(&path);
+                let (status, headers, body) = answers(&path, &asked);
                 let length = body.len();
                 let body = if method == "HEAD" { String::new() } else { body };
                 let answer = format!(
@@ -82,8 +86,8 @@ fn config(authority: SocketAddr, ca: Option<&Path>) -> String {
     )
 }
 
-/// Method and path of a request that has been read to its end.
-fn request(stream: &mut impl Read) -> Option<(String, String)> {
+/// Method, path and body of a request that has been read to its end.
+fn request(stream: &mut impl Read) -> Option<(String, String, String)> {
     let (mut text, mut room) = (String::new(), [0; 4096]);
     loop {
         let read = stream.read(&mut room).ok().filter(|read| *read > 0)?;
@@ -95,7 +99,7 @@ fn request(stream: &mut impl Read) -> Option<(String, String)> {
             continue;
         }
         let mut words = head.split(' ').map(str::to_owned);
-        return Some((words.next()?, words.next()?));
+        return Some((words.next()?, words.next()?, body.to_owned()));
     }
 }
 
@@ -104,6 +108,22 @@ fn directory(address: SocketAddr, nonce: &str) -> String {
         r#"{{"newNonce": "{nonce}", "newAccount": "https://{address}/account",
             "newOrder": "https://{address}/order"}}"#
     )
+}
+
+/// What every CA here answers before an order.
+fn before_an_order(address: SocketAddr, path: &str) -> Option<(&'static str, String, String)> {
+    Some(match path {
+        "/dir" => {
+            ("200 OK", String::new(), directory(address, &format!("https://{address}/nonce")))
+        }
+        "/nonce" => ("200 OK", String::new(), String::new()),
+        "/account" => (
+            "201 Created",
+            format!("location: https://{address}/account/1\r\n"),
+            r#"{"status": "valid"}"#.to_owned(),
+        ),
+        _ => return None,
+    })
 }
 
 /// A CA that works, up to these authorizations, each of which is for this name.
@@ -118,16 +138,7 @@ fn with_authorizations(number: usize, name: &'static str, retry_after: &'static 
                 urls.join(",")
             )
         };
-        Box::new(move |path| match path {
-            "/dir" => {
-                ("200 OK", String::new(), directory(address, &format!("https://{address}/nonce")))
-            }
-            "/nonce" => ("200 OK", String::new(), String::new()),
-            "/account" => (
-                "201 Created",
-                format!("location: https://{address}/account/1\r\n"),
-                r#"{"status": "valid"}"#.to_owned(),
-            ),
+        Box::new(move |path, _| match path {
             "/order" => {
                 ("201 Created", format!("location: https://{address}/order/1\r\n"), order())
             }
@@ -139,9 +150,71 @@ fn with_authorizations(number: usize, name: &'static str, retry_after: &'static 
                 );
                 ("200 OK", String::new(), text)
             }
-            _ => ("404 Not Found", String::new(), String::new()),
+            _ => before_an_order(address, path).unwrap_or((
+                "404 Not Found",
+                String::new(),
+                String::new(),
+            )),
         })
     })
+}
+
+/// A CA that works, and whose certificates `issue` makes of a request and the number of those before.
+fn with_certificates(
+    issue: impl Fn(CertificateSigningRequestParams, usize) -> String + Send + Sync + 'static,
+) -> Authority {
+    Authority::start(|address| {
+        let certificates = Mutex::new(Vec::new());
+        // An order is ready, because it has no authorizations, until it has its certificate.
+        let order = move |number: usize, done: bool| {
+            let (status, end) = match done {
+                true => ("valid", format!(r#", "certificate": "https://{address}/pem/{number}""#)),
+                false => ("ready", String::new()),
+            };
+            format!(
+                r#"{{"status": "{status}", "authorizations": [],
+                    "finalize": "https://{address}/finalize/{number}"{end}}}"#
+            )
+        };
+        Box::new(move |path, body| {
+            let mut certificates = certificates.lock().unwrap();
+            if path == "/order" {
+                let number = certificates.len();
+                let location = format!("location: https://{address}/order/{number}\r\n");
+                return ("201 Created", location, order(number, false));
+            }
+            if let Some(answer) = before_an_order(address, path) {
+                return answer;
+            }
+            let (what, number) = path.rsplit_once('/').unwrap();
+            let number = number.parse().unwrap();
+            if what == "/finalize" {
+                certificates.push(issue(request_in(body), number));
+            }
+            let text = match what {
+                "/pem" => certificates[number].clone(),
+                _ => order(number, certificates.len() > number),
+            };
+            ("200 OK", String::new(), text)
+        })
+    })
+}
+
+/// The request for a certificate in a signed request (RFC 8555 section 7.4).
+fn request_in(body: &str) -> CertificateSigningRequestParams {
+    let json = |text: &[u8]| serde_json::from_slice::<serde_json::Value>(text).unwrap();
+    let decoded =
+        |value: &serde_json::Value| URL_SAFE_NO_PAD.decode(value.as_str().unwrap()).unwrap();
+    let payload = json(&decoded(&json(body.as_bytes())["payload"]));
+    CertificateSigningRequestParams::from_der(&decoded(&payload["csr"]).into()).unwrap()
+}
+
+/// An extension that nobody knows and that has to be known.
+fn unknown_extension() -> rcgen::CustomExtension {
+    let mut unknown =
+        rcgen::CustomExtension::from_oid_content(&[1, 3, 6, 1, 4, 1, 99999, 1], vec![5, 0]);
+    unknown.set_criticality(true);
+    unknown
 }
 
 /// The thread that orders has not ended: a failed order is tried again on SIGHUP.
@@ -158,7 +231,7 @@ fn orders_again(broker: &TestBroker, authority: &Authority) {
 fn a_directory_without_usable_addresses_is_an_error() {
     for nonce in ["", "a b", "/nonce", "http://127.0.0.1/nonce"] {
         let authority = Authority::start(|address| {
-            Box::new(move |_| ("200 OK", String::new(), directory(address, nonce)))
+            Box::new(move |_, _| ("200 OK", String::new(), directory(address, nonce)))
         });
         let broker = authority.broker();
         let line = broker.wait_for_log("Next attempt");
@@ -217,10 +290,7 @@ fn a_certificate_that_tls_refuses_does_not_prevent_the_start() {
 
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::new([NAME.to_owned()]).unwrap();
-    let mut unknown =
-        rcgen::CustomExtension::from_oid_content(&[1, 3, 6, 1, 4, 1, 99999, 1], vec![5, 0]);
-    unknown.set_criticality(true);
-    params.custom_extensions = vec![unknown];
+    params.custom_extensions = vec![unknown_extension()];
     let certificate = params.self_signed(&key).unwrap();
     let path = folder_in(&broker.data().join("acme")).join("certificate.pem");
     std::fs::write(&path, certificate.pem() + &key.serialize_pem()).unwrap();
@@ -233,4 +303,40 @@ fn a_certificate_that_tls_refuses_does_not_prevent_the_start() {
     broker.hang_up();
     broker.wait_for_log("access rules reloaded");
     drop(Wire::connect(broker.address("mqtt"), "client"));
+}
+
+#[test]
+fn a_certificate_that_tls_refuses_does_not_replace_the_one_in_use() {
+    let issuer = rcgen::KeyPair::generate().unwrap();
+    let issuer = rcgen::Issuer::new(rcgen::CertificateParams::default(), issuer);
+    let day = Duration::from_secs(24 * 3600);
+    let authority = with_certificates(move |mut request, number| {
+        // The first one is to be renewed at the next start.
+        request.params.not_before = (SystemTime::now() - 60 * day).into();
+        request.params.not_after = (SystemTime::now() + 20 * day).into();
+        if number > 0 {
+            request.params.custom_extensions = vec![unknown_extension()];
+            request.params.not_after = (SystemTime::now() + 90 * day).into();
+        }
+        request.signed_by(&issuer).unwrap().pem()
+    });
+    let mut broker = authority.broker();
+    broker.wait_for_log("in use from now on");
+    let path = folder_in(&broker.data().join("acme")).join("certificate.pem");
+    let written = std::fs::read(&path).unwrap();
+    let expires =
+        |broker: &TestBroker| broker.metric("certificate_expires_seconds{certificate=\"server\"}");
+    let end = expires(&broker);
+    broker.terminate();
+
+    broker.restart();
+    let line = broker.wait_for_log("Next attempt");
+    assert!(line.contains("the CA's certificate cannot be used"), "{line}");
+    assert_eq!(authority.asked("/pem/1"), 1);
+    assert!(std::fs::read(&path).unwrap() == written, "the file is as it was");
+    // Read again, it is still the one that listeners present.
+    broker.hang_up();
+    broker.wait_for_log("access rules reloaded");
+    assert_eq!(expires(&broker), end);
+    assert!(!broker.log().contains("ordering another certificate"), "{}", broker.log());
 }

@@ -131,6 +131,22 @@ fn a_token_of_an_administrator_works_over_https_and_no_other() {
 }
 
 #[test]
+fn what_a_caller_sends_is_one_line_of_the_log_and_cut() {
+    let broker = TestBroker::start();
+    let forged = "2026-01-01T00:00:00Z ERROR forged";
+    let name = format!("a\r\n{forged}\u{1b}[2J{}", "x".repeat(900));
+    let said = bad(&ctl(&broker, &["log", &name]));
+    assert!(said.contains("try `debug`"), "{said}");
+    let line = broker.wait_for_log("administration by=");
+    assert!(line.contains(&format!(r#"object="a\r\n{forged}\u{{1b}}[2Jxxx"#)), "{line}");
+    // Of the name and of the result, 512 bytes each.
+    let letters = line.matches('x').count();
+    assert!(line.contains("xxx…") && (400..=1024).contains(&letters), "{letters}: {line}");
+    assert!(!broker.log().lines().any(|line| line.starts_with(forged)), "{}", broker.log());
+    assert!(!broker.log().contains('\u{1b}'), "{}", broker.log());
+}
+
+#[test]
 fn without_a_broker_it_says_which_folder_has_none() {
     let folder = tempfile::tempdir().unwrap();
     let output = run(fulmar().args(["ctl", "status", "--data"]).arg(folder.path()));

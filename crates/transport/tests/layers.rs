@@ -168,6 +168,28 @@ fn a_ping_is_answered_and_a_close_too() {
 }
 
 #[test]
+fn pings_of_a_peer_that_reads_nothing_do_not_pile_up_as_pongs() {
+    let server = TestServer::start(1, vec![Carrier::WS]);
+    let mut client = Client(Web::open(server.dial(0)));
+    client.connect("silent");
+    // A ping of 125 bytes that a mask of zeros leaves as it is; in all, more than the kernel keeps.
+    let ping = [&[0x89, 0x80 | 125, 0, 0, 0, 0][..], &[b'x'; 125]].concat();
+    let (many, times) = (ping.repeat(1000), 400);
+    for _ in 0..times {
+        client.0.socket.get_mut().write_all(&many).unwrap();
+    }
+    // It has not been ended for it, and what it reads in the end is what the kernel has kept.
+    client.send(&PINGREQ);
+    let mut pongs = 0;
+    while let Message::Pong(bytes) = client.0.socket.read().unwrap() {
+        assert_eq!(bytes[..], [b'x'; 125]);
+        pongs += 1;
+    }
+    assert!((1..1000 * times).contains(&pongs), "{pongs} pongs");
+    assert_eq!(server.connections(), 1);
+}
+
+#[test]
 fn http_is_answered_in_words() {
     let server = TestServer::start(1, vec![Carrier::WS]);
     let mut client = server.dial(0);
