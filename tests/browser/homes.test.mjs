@@ -79,15 +79,17 @@ async function asked(page, user) {
     },
     JSON.stringify({ user, password: passwords[user] }),
   );
-  const ask = (path) =>
+  const call = (path, method = "GET", json = undefined) =>
     page.evaluate(
-      async ([path, token]) => {
-        const headers = { authorization: `Bearer ${token}` };
-        return (await fetch(path, { headers, cache: "no-store" })).json();
+      async ([path, method, body, token]) => {
+        const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
+        const answer = await fetch(path, { method, headers, body, cache: "no-store" });
+        return { status: answer.status, json: await answer.json().catch(() => null) };
       },
-      [TWIN + path, token],
+      [TWIN + path, method, json && JSON.stringify(json), token],
     );
-  return { token, ask };
+  const ask = async (path) => (await call(path)).json;
+  return { token, ask, call };
 }
 
 /** As a link in the page would, without loading it again. */
@@ -244,6 +246,74 @@ test("a sensor that nobody has assigned is given a home", async (t) => {
   await page.getByRole("dialog").waitFor({ state: "detached" });
   assert.equal((await ask("/sensor/home-20-boiler")).home, "home-20");
   await picture(page, "homes-sensors");
+});
+
+test("an admin removes a sensor with its readings, after a question; a viewer cannot", async (t) => {
+  const page = await open(t, "admin", DESK);
+  const { ask, call } = await asked(page, "admin");
+  const probe = "/sensor/old-probe";
+  const send = async (minutesAgo) => {
+    const times = minutesAgo.map((minutes) => new Date(Date.now() - minutes * 60_000).toISOString());
+    const items = times.map((at) => ({ device: "old-probe", quantity: "co2", unit: "ppm", value: 2500, at }));
+    const { json } = await call("/measurement", "POST", { items });
+    assert.deepEqual(new Set(json.results.map(({ status }) => status)), new Set(["stored"]));
+  };
+  const alerts = async (state) => {
+    const { items } = await ask(`/alert?state=${state}&limit=1000`);
+    return items.filter(({ device }) => device === "old-probe").length;
+  };
+  assert.equal((await call(probe, "PUT", { home: "home-02", room: "cellar" })).status, 201);
+  await send([12, 10, 8, 6, 4, 2, 0]);
+  const raised = await alerts("active");
+  assert.ok(raised > 0);
+
+  const viewer = await open(t, "viewer", DESK);
+  for (const one of [viewer, page]) {
+    await one.click('nav.side [data-testid="nav-sensors"]');
+    await one.getByRole("row", { name: /old-probe/ }).waitFor();
+  }
+  assert.equal(await viewer.getByRole("button", { name: /old-probe/ }).count(), 0, "a viewer changes nothing");
+
+  const row = page.getByRole("row", { name: /old-probe/ });
+  const dialog = page.getByRole("dialog", { name: "Remove sensor old-probe?" });
+  const question = async () => {
+    await page.getByRole("button", { name: "Remove… old-probe" }).click();
+    await dialog.waitFor();
+  };
+  const focused = () => page.evaluate(() => document.activeElement.textContent);
+  const yes = dialog.getByRole("button", { name: "Remove sensor" });
+  // Cancel is what Enter means.
+  for (const no of ["Enter", "Escape"]) {
+    await question();
+    await dialog.getByText("All its readings are deleted for good").waitFor();
+    await picture(page, "homes-remove-sensor");
+    await page.keyboard.press(no);
+    await dialog.waitFor({ state: "detached" });
+    assert.equal((await call(probe)).status, 200, no);
+    assert.equal(await focused(), "Remove… old-probe", no);
+  }
+  await question();
+  await page.context().setOffline(true);
+  await yes.click();
+  await page.locator(".notice").getByText("The server cannot be reached.").waitFor();
+  await page.context().setOffline(false);
+  assert.equal((await call(probe)).status, 200);
+  assert.equal(await row.count(), 1);
+
+  await question();
+  await yes.click();
+  await page.getByText("Sensor removed.").waitFor();
+  await row.waitFor({ state: "detached" });
+  assert.equal(await focused(), "Sensors");
+  assert.equal((await call(probe)).status, 404);
+  assert.equal((await call("/series?device=old-probe&quantity=co2&step=raw")).status, 404);
+  assert.deepEqual([await alerts("active"), await alerts("cleared")], [0, raised]);
+  // Others see it without asking.
+  await viewer.getByRole("row", { name: /old-probe/ }).waitFor({ state: "detached" });
+
+  await send([0]);
+  await page.getByRole("row", { name: /old-probe.*unassigned/ }).waitFor();
+  assert.equal((await ask(probe)).home, null);
 });
 
 test("a phone shows homes and curves within its width", async (t) => {

@@ -10,7 +10,7 @@ import { Dialog, Empty, Field, Page, Tag } from '../ui/parts';
 import { Link, navigate } from '../ui/router';
 import { byNeed, pointsOfHomes, severityTone, stateWord } from './lib';
 import { attempt, Hindrance, RefreshButton, Value } from './parts';
-import { homes, load, loadedAt, raised, sensors } from './state';
+import { homes, loadedAt, raised, reload, sensors } from './state';
 import type { Home } from './types';
 
 const NOTHING: never[] = [];
@@ -178,7 +178,7 @@ function NewHome({ onClose }: { onClose: () => void }) {
     const json = { name: name.trim(), street: street.trim() || null, place };
     if (await attempt(() => ask('/home', { method: 'POST', json }), 'The home was added.')) {
       onClose();
-      await load();
+      await reload();
     }
   };
   return (

@@ -9,11 +9,12 @@ import { Link } from '../ui/router';
 import { duration, quantityName } from './lib';
 import { numberOf } from './overview';
 import { attempt, Hindrance, RefreshButton } from './parts';
-import { homes, load, loadedAt, sensors } from './state';
+import { homes, loadedAt, reload, sensors } from './state';
 import type { Sensor } from './types';
 
 export function Sensors() {
   const [edited, setEdited] = useState<Sensor | null>(null);
+  const [doubted, setDoubted] = useState<Sensor | null>(null);
   const rows = [...sensors.value].sort(
     (a, b) => Number(a.home !== null) - Number(b.home !== null) || a.device.localeCompare(b.device),
   );
@@ -48,21 +49,32 @@ export function Sensors() {
               name: 'Change',
               cell: (sensor) =>
                 app.mayManage.value && (
-                  <button
-                    type="button"
-                    class="small"
-                    onClick={() => setEdited(sensor)}
-                    data-testid="edit-sensor"
-                  >
-                    {sensor.home === null ? 'Assign' : 'Edit'}
-                    <span class="sr-only"> {sensor.device}</span>
-                  </button>
+                  <span class="sensor-actions">
+                    <button
+                      type="button"
+                      class="small"
+                      onClick={() => setEdited(sensor)}
+                      data-testid="edit-sensor"
+                    >
+                      {sensor.home === null ? 'Assign' : 'Edit'}
+                      <span class="sr-only"> {sensor.device}</span>
+                    </button>
+                    <button
+                      type="button"
+                      class="small quiet"
+                      onClick={() => setDoubted(sensor)}
+                      data-testid="remove-sensor"
+                    >
+                      Remove…<span class="sr-only"> {sensor.device}</span>
+                    </button>
+                  </span>
                 ),
             },
           ]}
         />
       )}
       {edited && <Edit sensor={edited} onClose={() => setEdited(null)} />}
+      {doubted && <Remove sensor={doubted} onClose={() => setDoubted(null)} />}
     </Page>
   );
 }
@@ -91,6 +103,39 @@ function Heard({ sensor }: { sensor: Sensor }) {
   );
 }
 
+function Remove({ sensor, onClose }: { sensor: Sensor; onClose: () => void }) {
+  const { device, etag } = sensor;
+  const remove = async () => {
+    const send = () => ask(pathOf(sensor), { method: 'DELETE', ifMatch: etag });
+    // The button that had the focus goes with the sensor.
+    if (await attempt(send, 'Sensor removed.'))
+      document.querySelector<HTMLElement>('main h1')?.focus({ preventScroll: true });
+    // Also if it was refused: somebody else may have removed or changed it.
+    await reload();
+  };
+  return (
+    <Dialog title={`Remove sensor ${device}?`} onClose={onClose}>
+      <p>
+        All its readings are deleted for good, with their averages. Its open alerts are cleared; cleared
+        alerts stay listed.
+      </p>
+      <p>If it still sends, its next reading registers it again, without a home.</p>
+      <form method="dialog" class="dialog-actions">
+        <button type="submit" autofocus>
+          Cancel
+        </button>
+        <button type="submit" class="danger" onClick={() => void remove()}>
+          Remove sensor
+        </button>
+      </form>
+    </Dialog>
+  );
+}
+
+function pathOf({ device }: Sensor): string {
+  return `/sensor/${encodeURIComponent(device)}`;
+}
+
 function Edit({ sensor, onClose }: { sensor: Sensor; onClose: () => void }) {
   const [home, setHome] = useState(sensor.home ?? '');
   const [room, setRoom] = useState(sensor.room ?? '');
@@ -104,11 +149,10 @@ function Edit({ sensor, onClose }: { sensor: Sensor; onClose: () => void }) {
       model: model.trim() || null,
       expected_every_s: numberOf(every),
     };
-    const path = `/sensor/${encodeURIComponent(sensor.device)}`;
-    const send = () => ask(path, { method: 'PUT', json, ifMatch: sensor.etag });
+    const send = () => ask(pathOf(sensor), { method: 'PUT', json, ifMatch: sensor.etag });
     if (await attempt(send, 'Saved.')) {
       onClose();
-      await load();
+      await reload();
     }
   };
   const names = [...homes.value.values()].sort((a, b) =>

@@ -37,6 +37,12 @@ export function load(): Promise<void> {
   return loading;
 }
 
+/** Fetches what is there after a change: what is being fetched may be from before it. */
+export async function reload(): Promise<void> {
+  await loading;
+  await load();
+}
+
 async function fetchAll(): Promise<void> {
   const [session, twin] = [app.session.value, app.twin.value];
   if (!session || !twin || app.expired.value) return;
@@ -80,6 +86,9 @@ export function receive(kind: string, message: object | null): void {
   if (kind === 'value' && isValue(message)) {
     waiting.set(`${message.device}/${message.quantity}`, message);
     showing ??= setTimeout(show, SHOW_EVERY_MS);
+  } else if (kind === 'value' && message === null) {
+    // Its sensor has been removed.
+    loadSoon();
   } else if (kind === 'alert') {
     if (isAlert(message)) alerts.value = withAlert(alerts.value, message);
     // An empty message takes a retained alert away.

@@ -133,6 +133,10 @@ export class MockHomes {
   on_sensor({ method, id, body }) {
     const sensor = this.sensors.find((one) => one.device === id);
     if (method === 'PUT') return [200, Object.assign(sensor, body)];
+    if (method === 'DELETE') {
+      this.sensors.splice(this.sensors.indexOf(sensor), 1);
+      return [204, null];
+    }
     const now = new Date().toISOString();
     for (const one of this.sensors) if (one.state === 'ok') one.last_at = now;
     return [200, { items: this.sensors, next: null }];

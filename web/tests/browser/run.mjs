@@ -498,7 +498,7 @@ async function homes(viewport, colorScheme) {
     assert.equal(village.alerts[0].acknowledged_by, 'hanna');
   }
   await go(page, '/sensors');
-  await page.getByRole('button', { name: /spare-1/ }).click();
+  await page.getByRole('button', { name: /(Assign|Edit) spare-1/ }).click();
   await page.getByLabel('Home').selectOption('Well Lane 2');
   const room = `attic ${size}`;
   await page.getByLabel('Room').fill(room);
@@ -506,6 +506,15 @@ async function homes(viewport, colorScheme) {
   await page.getByRole('button', { name: 'Save' }).click();
   await page.getByRole('dialog').waitFor({ state: 'detached' });
   assert.deepEqual([village.sensors.at(-1).home, village.sensors.at(-1).room], ['home-05', room]);
+  const broken = { ...village.sensors.at(-1), device: 'broken-1' };
+  village.sensors.push(broken);
+  await page.getByRole('button', { name: 'Refresh' }).click();
+  await page.getByRole('button', { name: 'Remove… broken-1' }).click();
+  await page.getByRole('dialog', { name: 'Remove sensor broken-1?' }).waitFor();
+  await accessible(page, `remove ${size}`);
+  await page.getByRole('button', { name: 'Remove sensor' }).click();
+  await page.getByText('broken-1').waitFor({ state: 'detached' });
+  assert.ok(!village.sensors.includes(broken));
 
   await go(page, '/rules');
   await page.locator('[data-testid=new-rule]').click();
