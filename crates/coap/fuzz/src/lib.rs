@@ -103,7 +103,7 @@ pub fn server(mut data: &[u8]) {
                 if let Some(id) = served.observers.get(at) {
                     let payload = vec![b'n'; usize::from(size)].into();
                     let response = Response { payload, ..Response::new(code::CONTENT) };
-                    served.server.notify(served.now, *id, response);
+                    served.server.notify(served.now, &[*id], &response);
                 }
             }
             _ => {

@@ -254,10 +254,15 @@ impl<P: Peer> Server<P> {
         Some(ObservationId(id))
     }
 
-    /// Notifies an observer of a change. An error ends the observation.
-    pub fn notify(&mut self, now: Instant, id: ObservationId, response: Response) {
-        if let Some(&peer) = self.observers.get(&id.0) {
-            self.with(now, peer, |state, context| state.notify(context, id.0, response));
+    /// Notifies observers of a change. An error ends their observations.
+    pub fn notify(&mut self, now: Instant, observers: &[ObservationId], response: &Response) {
+        // Once, not for each of them: a value may have a mebibyte.
+        let etag = reply::etag(response);
+        for id in observers {
+            if let Some(&peer) = self.observers.get(&id.0) {
+                let tagged = (response, etag);
+                self.with(now, peer, |state, context| state.notify(context, id.0, tagged));
+            }
         }
     }
 

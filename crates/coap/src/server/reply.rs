@@ -88,8 +88,14 @@ impl PeerState {
         self.dispatch(context, &pending, packet);
     }
 
-    /// Notifies an observer.
-    pub(super) fn notify(&mut self, context: &mut Context<'_>, id: u64, response: Response) {
+    /// Notifies an observer, with the response's ETag.
+    pub(super) fn notify(
+        &mut self,
+        context: &mut Context<'_>,
+        id: u64,
+        tagged: (&Response, Option<Etag>),
+    ) {
+        let (response, _) = tagged;
         let Some(observation) = self.observations.get_mut(&id) else { return };
         // RFC 7641 section 4.4: 24 bits that wrap around.
         observation.sequence = (observation.sequence + 1) & 0x00FF_FFFF;
@@ -100,7 +106,6 @@ impl PeerState {
         if continues {
             message::set_number(&mut packet, CoapOption::Observe, sequence);
         }
-        let tagged = (&response, etag(&response));
         self.fill(context, &mut packet, &key, tagged, (0, szx));
         let waiting = self.channel.pending(id) > context.limits.max_waiting_notifications;
         if waiting || context.room == 0 {
@@ -174,7 +179,7 @@ pub(super) type Etag = [u8; 8];
 
 /// The ETag of a resource's state, if the response has one. Two states with the same ETag would be considered equal; with
 /// 64 bits this does not happen by chance, and a client that causes it deliberately affects only its own publications.
-fn etag(response: &Response) -> Option<Etag> {
+pub(super) fn etag(response: &Response) -> Option<Etag> {
     (response.code == code::CONTENT).then(|| {
         let mut hasher = DefaultHasher::new();
         hasher.write(&response.payload);

@@ -125,7 +125,7 @@ impl Site {
         for (observed, id) in self.observers.clone() {
             if observed == path {
                 let response = Response { payload: body.clone(), ..Response::new(code::CONTENT) };
-                self.server.notify(self.now, id, response);
+                self.server.notify(self.now, &[id], &response);
             }
         }
     }

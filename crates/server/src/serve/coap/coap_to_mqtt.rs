@@ -418,9 +418,8 @@ impl CoapToMqtt {
                 let response = Response { payload, content_format, ..Response::new(code::CONTENT) };
                 let user = self.users.get(&user_id);
                 let observers = user.and_then(|user| user.topics.get(&topic));
-                let now = Instant::now();
-                for observer in observers.map(|state| state.observers.clone()).unwrap_or_default() {
-                    self.server.notify(now, observer, response.clone());
+                if let Some(state) = observers {
+                    self.server.notify(Instant::now(), &state.observers, &response);
                 }
             }
         }
@@ -462,10 +461,10 @@ impl CoapToMqtt {
             for exchange in topic_state.waiting {
                 self.respond(exchange, response.clone());
             }
-            for observation in topic_state.observers {
-                self.observed.remove(&observation);
-                self.server.notify(Instant::now(), observation, response.clone());
+            for observation in &topic_state.observers {
+                self.observed.remove(observation);
             }
+            self.server.notify(Instant::now(), &topic_state.observers, &response);
         }
     }
 
