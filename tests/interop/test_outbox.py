@@ -64,11 +64,19 @@ class Outbox(Program):
     def command(self):
         return [binary(), "serve", "--config", str(self.config)]
 
+    def is_healthy(self, line):
+        """The http listener may begin after the one for MQTT."""
+        return subprocess.run(["bash", "-c", self.here(line)], capture_output=True, text=True,
+                              timeout=PATIENCE_S).stdout == "ok\n"
+
     def type(self, line):
+        return run("bash", "-c", self.here(line))
+
+    def here(self, line):
         for word, meaning in [("mqtt://localhost", f"mqtt://127.0.0.1:{self.port}"), ("14568", str(self.http)),
                               ("fulmar pub", f"{binary()} pub"), ("fulmar health", f"{binary()} health")]:
             line = line.replace(word, meaning)
-        return run("bash", "-c", line)
+        return line
 
 
 def file_of_the_page():
@@ -119,7 +127,7 @@ class PutBefore(unittest.TestCase):
         outbox.type(publish)
         eventually("the message", lambda: received() == ["sensor/attic/radon 85"])
         # Messages do not wait for the answer to CONNECT.
-        eventually("the connection", lambda: outbox.type(health) == "ok\n")
+        eventually("the connection", lambda: outbox.is_healthy(health))
         eventually("the acknowledgement", lambda: "fulmar_gateway_sent_total 1\n" in outbox.type(metrics))
 
         link.cut()
