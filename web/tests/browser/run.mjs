@@ -513,7 +513,7 @@ async function homes(viewport, colorScheme) {
   await page.getByRole('dialog', { name: 'Remove sensor broken-1?' }).waitFor();
   await accessible(page, `remove ${size}`);
   await page.getByRole('button', { name: 'Remove sensor' }).click();
-  await page.getByText('broken-1').waitFor({ state: 'detached' });
+  await page.getByRole('row', { name: /broken-1/ }).waitFor({ state: 'detached' });
   assert.ok(!village.sensors.includes(broken));
 
   await go(page, '/rules');
