@@ -468,3 +468,24 @@ fn the_service_decides_about_certificates_if_it_is_to() {
         }
     }
 }
+
+#[test]
+fn no_client_calls_itself_the_program() {
+    let service = Service::start();
+    service.answers("200 OK", r#"{"allow": true}"#);
+    let broker = service.broker("[acl]\ndefault_allow = false\n");
+    let longest = "a".repeat(512);
+    for name in ["platform:", "platform:ann", "", "a\u{1}b", &format!("{longest}a")] {
+        assert_eq!(code(&broker, name, "liar"), WRONG, "{name:?}");
+    }
+    assert_eq!(service.requests(), 0, "the service is not asked about such names");
+    for (number, name) in ["platform", "Platform:", &longest].into_iter().enumerate() {
+        let (mut liar, code) = log_in(&broker, name, "secret words", &format!("liar-{number}"));
+        assert_eq!(code, 0, "{name:?}");
+        assert_eq!(publish(&mut liar, "fulmar/x"), DENIED, "{name:?}");
+    }
+    // Nor does the service make it one.
+    let user = r#"{"allow": true, "user": "platform:"}"#;
+    service.answers("200 OK", user);
+    assert_eq!(code(&broker, "other", "other"), UNAVAILABLE);
+}

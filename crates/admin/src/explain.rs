@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use axum::Json;
 use axum::extract::State;
 use fulmar_broker::access::Action;
-use fulmar_broker::{Banned, Because, Explanation, Obstacle, Reader};
+use fulmar_broker::{Banned, Because, Explanation, Obstacle, Reader, User};
 use fulmar_mqtt::topic::{Subscription, check_name};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -96,7 +96,9 @@ pub(crate) async fn explain(
         }
     };
     let filter = subscription.as_ref().map_or(&*topic, |subscription| subscription.filter);
-    let reader = Reader { user: user.as_deref(), client_id: &client };
+    // As the broker shows users.
+    let of_text = user.as_deref().map(User::from_text);
+    let reader = Reader { user: of_text.as_ref(), client_id: &client };
     let explanation = app.broker.explain(reader, action, filter);
     if session.is_some() && owner != user {
         notes.push(format!(

@@ -12,17 +12,11 @@ use std::borrow::Cow;
 
 use fulmar_mqtt::topic::{TopicError, check_filter, matches, overlaps};
 
-/// Prefix of external users' names: no name in a password file has a colon.
-pub const EXTERNAL_USER_PREFIX: &str = "platform:";
+use crate::user::{User, Vouched};
 
 /// Prefix of topics that are for external users, and for clients that an access rule names. Like topics with `$`,
 /// filters that begin with a wildcard do not match them.
 pub const EXTERNAL_TOPICS: &str = "fulmar/";
-
-/// Whether this is the user of the program itself: the external user without a name.
-pub(crate) fn is_program(user: Option<&str>) -> bool {
-    user == Some(EXTERNAL_USER_PREFIX)
-}
 
 /// What a client wants to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,8 +88,25 @@ impl Default for AccessRules {
 /// The client a decision is about.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subject<'a> {
-    pub(crate) username: Option<&'a str>,
+    pub(crate) user: Option<&'a User>,
     pub(crate) client_id: &'a str,
+}
+
+impl<'a> Subject<'a> {
+    /// The one that vouches for its user; `None` without one.
+    pub(crate) fn vouched(self) -> Option<Vouched<'a>> {
+        self.user.map(User::vouched)
+    }
+
+    /// Whether its user is the program or an external user, whom the operator's rules are not about.
+    pub(crate) fn is_exempt(self) -> bool {
+        self.user.is_some_and(|user| user.operators().is_none())
+    }
+
+    /// Its user's name, if the operator vouches for it.
+    pub(crate) fn name(self) -> Option<&'a str> {
+        self.user.and_then(User::operators)
+    }
 }
 
 impl AccessRules {
@@ -154,12 +165,12 @@ impl AccessRules {
     #[must_use]
     pub fn decide(
         &self,
-        username: &str,
+        user: &User,
         client_id: &str,
         action: Action,
         topic: &str,
     ) -> Option<bool> {
-        self.decides(Subject { username: Some(username), client_id }, action, topic)
+        self.decides(Subject { user: Some(user), client_id }, action, topic)
     }
 
     /// What the first rule that matches says; `None` where none does.
@@ -187,8 +198,8 @@ impl Rule {
     fn is_about(&self, subject: Subject<'_>) -> bool {
         match &self.who {
             Who::Anyone => true,
-            Who::Anonymous => subject.username.is_none(),
-            Who::User(name) => subject.username == Some(name),
+            Who::Anonymous => subject.user.is_none(),
+            Who::User(name) => subject.name() == Some(name),
             Who::Client(id) => subject.client_id == &**id,
         }
     }
@@ -230,7 +241,7 @@ fn fill<'a>(filter: &'a str, subject: Subject<'_>) -> Option<Cow<'a, str>> {
         return Some(filter.into());
     }
     let mut filled = filter.to_owned();
-    for (placeholder, name) in [("%u", subject.username), ("%c", Some(subject.client_id))] {
+    for (placeholder, name) in [("%u", subject.name()), ("%c", Some(subject.client_id))] {
         if !filter.contains(placeholder) {
             continue;
         }
@@ -268,13 +279,17 @@ fn includes(outer: &str, inner: &str) -> bool {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
 
     fn rule(allow: bool, who: Who, action: Option<Action>, filter: &str) -> Rule {
         Rule { allow, who, action, filter: filter.into(), exact: false }
     }
 
-    const ANN: Subject<'_> = Subject { username: Some("ann"), client_id: "phone" };
+    static ANN_USER: LazyLock<User> = LazyLock::new(|| User::named("ann").unwrap());
+    static ANN: LazyLock<Subject<'static>> =
+        LazyLock::new(|| Subject { user: Some(&ANN_USER), client_id: "phone" });
 
     #[test]
     fn first_match_decides_and_placeholders_are_filled() {
@@ -287,18 +302,18 @@ mod tests {
             false,
         )
         .unwrap();
-        assert!(rules.allows(ANN, Action::Publish, "devices/ann/temp"));
-        assert!(!rules.allows(ANN, Action::Publish, "devices/ann/locked"));
-        assert!(!rules.allows(ANN, Action::Publish, "devices/bob/temp"));
-        assert!(rules.allows(ANN, Action::Subscribe, "news/+"));
-        assert!(!rules.allows(ANN, Action::Subscribe, "news/#"));
-        assert!(!rules.allows(ANN, Action::Subscribe, "#"));
+        assert!(rules.allows(*ANN, Action::Publish, "devices/ann/temp"));
+        assert!(!rules.allows(*ANN, Action::Publish, "devices/ann/locked"));
+        assert!(!rules.allows(*ANN, Action::Publish, "devices/bob/temp"));
+        assert!(rules.allows(*ANN, Action::Subscribe, "news/+"));
+        assert!(!rules.allows(*ANN, Action::Subscribe, "news/#"));
+        assert!(!rules.allows(*ANN, Action::Subscribe, "#"));
     }
 
     #[test]
     fn of_dollar_topics_a_client_has_only_its_own_bridge_state() {
         let open = AccessRules::default();
-        assert!(open.may_publish(ANN, "$SYS/broker/connection/phone/state"));
+        assert!(open.may_publish(*ANN, "$SYS/broker/connection/phone/state"));
         for topic in [
             "$SYS/broker/connection/other/state",
             "$SYS/broker/connection/phone/state/more",
@@ -307,13 +322,13 @@ mod tests {
             "$share/g/t",
             "$x",
         ] {
-            assert!(!open.may_publish(ANN, topic), "{topic}");
+            assert!(!open.may_publish(*ANN, topic), "{topic}");
         }
         let state = "$SYS/broker/connection/%c/state";
         let rules = |rules| AccessRules::new(rules, false).unwrap();
         let allowing = rules(vec![rule(true, Who::Anyone, Some(Action::Publish), state)]);
-        assert!(allowing.may_publish(ANN, "$SYS/broker/connection/phone/state"));
-        assert!(!rules(Vec::new()).may_publish(ANN, "$SYS/broker/connection/phone/state"));
+        assert!(allowing.may_publish(*ANN, "$SYS/broker/connection/phone/state"));
+        assert!(!rules(Vec::new()).may_publish(*ANN, "$SYS/broker/connection/phone/state"));
     }
 
     #[test]
@@ -325,10 +340,10 @@ mod tests {
         ];
         let rules = AccessRules::new(denied, true).unwrap();
         for filter in ["secret/#", "secret", "secret/+/keys", "mail/x-ann/+", "mail/x-ann/1"] {
-            assert!(!rules.allows(ANN, Action::Subscribe, filter), "{filter}");
+            assert!(!rules.allows(*ANN, Action::Subscribe, filter), "{filter}");
         }
         for filter in ["#", "+/keys", "+/+/#", "public/#", "log", "mail/x-bob/1"] {
-            assert!(rules.allows(ANN, Action::Subscribe, filter), "{filter}");
+            assert!(rules.allows(*ANN, Action::Subscribe, filter), "{filter}");
         }
         for topic in ["secret", "secret/keys", "mail/x-ann/1", "mail/x-bob/1"] {
             assert!(rules.guards(topic), "{topic}");
@@ -349,14 +364,14 @@ mod tests {
         ];
         let rules = AccessRules::new(rules, false).unwrap();
         for filter in ["#", "news/#", "other"] {
-            assert!(rules.allows(ANN, Action::Subscribe, filter), "{filter}");
+            assert!(rules.allows(*ANN, Action::Subscribe, filter), "{filter}");
         }
-        assert!(rules.allows(ANN, Action::Receive, "news/1"));
-        assert!(!rules.allows(ANN, Action::Receive, "other"));
-        assert!(!rules.allows(ANN, Action::Publish, "news/1"));
+        assert!(rules.allows(*ANN, Action::Receive, "news/1"));
+        assert!(!rules.allows(*ANN, Action::Receive, "other"));
+        assert!(!rules.allows(*ANN, Action::Publish, "news/1"));
         let denial = vec![rule(false, Who::Anyone, receive, "secret/#")];
         let rules = AccessRules::new(denial, true).unwrap();
-        assert!(rules.guards("secret/x") && rules.allows(ANN, Action::Subscribe, "secret/#"));
+        assert!(rules.guards("secret/x") && rules.allows(*ANN, Action::Subscribe, "secret/#"));
     }
 
     #[test]
@@ -367,7 +382,7 @@ mod tests {
         };
         let rules = vec![exact(false, "#"), exact(true, "a/+"), exact(true, "c/%c/#")];
         let rules = AccessRules::new(rules, false).unwrap();
-        let allowed = |filter| rules.decides(ANN, Action::Subscribe, filter);
+        let allowed = |filter| rules.decides(*ANN, Action::Subscribe, filter);
         assert_eq!(allowed("#"), Some(false));
         assert_eq!([allowed("a/+"), allowed("c/phone/#")], [Some(true); 2]);
         assert_eq!([allowed("a/b"), allowed("c/phone/x"), allowed("b/#")], [None; 3]);
@@ -377,7 +392,7 @@ mod tests {
     fn names_with_wildcards_fill_nothing() {
         let rules = AccessRules::new(vec![rule(true, Who::Anyone, None, "d/%c/#")], false).unwrap();
         for client_id in ["#", "+", "a/b", ""] {
-            let subject = Subject { username: None, client_id };
+            let subject = Subject { user: None, client_id };
             assert!(!rules.allows(subject, Action::Publish, "d/x/y"), "{client_id}");
             assert!(!rules.allows(subject, Action::Subscribe, "d/#"), "{client_id}");
         }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use fulmar_mqtt::Version;
 
-use crate::access::is_program;
 use crate::bans::{Ban, BannedSubject};
 use crate::broker::Broker;
 use crate::event::{BrokerEvent, CloseOrder};
 use crate::message::Message;
 use crate::session::{Session, SessionState};
 use crate::time::Timestamp;
+use crate::user::User;
 
 /// Clients that are examined at once.
 const SLICE: usize = 256;
@@ -117,8 +117,10 @@ impl Broker {
             place = last.place;
             for client in found {
                 let address = client.address.ip();
-                let (client_id, user) = (&*client.client, client.user.as_deref());
-                if self.bans().covers(&BannedSubject { client_id, user, address }, now) {
+                let (client_id, user) =
+                    (&*client.client, client.user.as_deref().map(User::from_text));
+                let subject = BannedSubject { client_id, user: user.as_ref(), address };
+                if self.bans().covers(&subject, now) {
                     self.disconnect(&client.client, CloseOrder::Administrative);
                 }
             }
@@ -165,7 +167,7 @@ impl Broker {
     pub fn delete_session(&self, client_id: &str) -> Result<u64, NotDeleted> {
         let session = self.registry().find(client_id).ok_or(NotDeleted::Unknown)?;
         let mut state = session.lock();
-        if state.queued.is_internal() || is_program(state.username.as_deref()) {
+        if state.queued.is_internal() || User::is_program(state.user.as_ref()) {
             return Err(NotDeleted::Internal);
         }
         if let Some(at) = state.attachment {
@@ -239,10 +241,10 @@ fn summary(session: &Session, state: &SessionState) -> SessionSummary {
         .then_some(state.expires_at);
     SessionSummary {
         client: session.client_id().into(),
-        user: state.username.clone(),
+        user: state.user.as_ref().map(|user| user.text().into()),
         connected: state.attachment.is_some(),
         durable: state.durable,
-        internal: state.queued.is_internal() || is_program(state.username.as_deref()),
+        internal: state.queued.is_internal() || User::is_program(state.user.as_ref()),
         version: if state.version == Version::V5 { 5 } else { 4 },
         expiry_interval_s: state.expiry_interval_s,
         expires,

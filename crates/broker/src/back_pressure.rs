@@ -16,10 +16,11 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
 
-use crate::access::{self, Subject};
+use crate::access::Subject;
 use crate::limits::Limits;
 use crate::mailbox::Mailboxes;
 use crate::storage::SessionKey;
+use crate::user::User;
 
 /// No client waits.
 const NO_DELAY: u8 = 0;
@@ -173,7 +174,7 @@ impl BackPressure {
         limits: &Limits,
     ) -> Option<HighWaterMark> {
         // By its user too: anybody may choose a client identifier.
-        let is_internal = access::is_program(client.username)
+        let is_internal = User::is_program(client.user)
             && self.internal.iter().any(|internal| **internal == *client.client_id);
         let always = ALWAYS_QUEUED_PER_WORKER * self.mailboxes.len();
         is_internal.then(|| HighWaterMark {

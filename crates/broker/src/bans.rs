@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
 
-use crate::access::is_program;
 use crate::time::Timestamp;
+use crate::user::{User, text_of};
 
 /// Bans at most.
 pub const MAX_BANS: usize = 1000;
@@ -20,7 +20,7 @@ pub const MAX_BANS: usize = 1000;
 pub enum Banned {
     /// A client identifier.
     Client(Box<str>),
-    /// A user.
+    /// A user, as [`User::text`].
     User(Box<str>),
     /// Addresses whose first bits are these.
     Network(IpAddr, u8),
@@ -36,7 +36,7 @@ pub struct Ban {
 }
 
 impl Banned {
-    /// Whether it is about this client. A network is about none whose address is not known.
+    /// Whether it is about this client, whose user is [`User::text`]. A network is about none whose address is not known.
     #[must_use]
     pub fn covers(&self, client_id: &str, user: Option<&str>, address: Option<IpAddr>) -> bool {
         match self {
@@ -68,7 +68,7 @@ fn is_within(address: IpAddr, network: IpAddr, bits: u8) -> bool {
 /// A client that may be banned.
 pub(crate) struct BannedSubject<'a> {
     pub(crate) client_id: &'a str,
-    pub(crate) user: Option<&'a str>,
+    pub(crate) user: Option<&'a User>,
     pub(crate) address: IpAddr,
 }
 
@@ -90,12 +90,13 @@ impl Bans {
 
     /// Whether one of them is about this client now. Never about the program itself.
     pub(crate) fn covers(&self, client: &BannedSubject<'_>, now: Timestamp) -> bool {
-        if !self.any.load(Ordering::Acquire) || is_program(client.user) {
+        if !self.any.load(Ordering::Acquire) || User::is_program(client.user) {
             return false;
         }
         let bans = Arc::clone(&self.list.read());
         let BannedSubject { client_id, user, address } = *client;
-        bans.iter().any(|ban| now < ban.until && ban.whom.covers(client_id, user, Some(address)))
+        bans.iter()
+            .any(|ban| now < ban.until && ban.whom.covers(client_id, text_of(user), Some(address)))
     }
 }
 
@@ -107,7 +108,9 @@ mod tests {
     fn covers(whom: Banned, client_id: &str, user: Option<&str>, address: &str) -> bool {
         let bans = Bans::default();
         bans.set(vec![Ban { whom, until: Timestamp(10) }]);
-        let client = BannedSubject { client_id, user, address: address.parse().unwrap() };
+        let user = user.map(User::from_text);
+        let address = address.parse().unwrap();
+        let client = BannedSubject { client_id, user: user.as_ref(), address };
         assert!(!bans.covers(&client, Timestamp(10)), "it has ended");
         bans.covers(&client, Timestamp(9))
     }
@@ -136,7 +139,7 @@ mod tests {
                 "{network:?} {address}"
             );
         }
-        let program = Some(crate::access::EXTERNAL_USER_PREFIX);
-        assert!(!covers(network("0.0.0.0", 0), "c", program, "127.0.0.1"));
+        let program = User::program();
+        assert!(!covers(network("0.0.0.0", 0), "c", Some(program.text()), "127.0.0.1"));
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::access::{EXTERNAL_TOPICS, EXTERNAL_USER_PREFIX, Subject};
+use crate::access::{EXTERNAL_TOPICS, Subject};
 use crate::auth::{AccessControl, OpenTopics};
 use crate::back_pressure::BackPressure;
 use crate::bans::Bans;
@@ -35,6 +35,7 @@ use crate::time::Timestamp;
 use crate::tracer::Tracer;
 use crate::transports::{ClientStatistics, Transports};
 use crate::tree::TopicTree;
+use crate::user::{User, Vouched};
 
 /// How a broker is set up.
 #[derive(Debug)]
@@ -192,8 +193,8 @@ impl Broker {
     pub(crate) fn may_receive(&self, session: &Session, topic: &str) -> bool {
         let access_control = self.access_control();
         let state = session.lock();
-        let (username, client_id) = (state.username.as_deref(), session.client_id());
-        access_control.may_receive(Subject { username, client_id }, topic)
+        let (user, client_id) = (state.user.as_ref(), session.client_id());
+        access_control.may_receive(Subject { user, client_id }, topic)
     }
 
     /// Lets `publish_hook` see every client's publications from now on. Only the first call counts:
@@ -234,7 +235,7 @@ impl Broker {
     /// Counts what another part of the program keeps for a user's sessions, until what this returns is dropped. `None`
     /// if the user has no room for them.
     #[must_use]
-    pub fn count_for_user(&self, user: &str, bytes: usize) -> Option<MemoryShare> {
+    pub fn count_for_user(&self, user: &User, bytes: usize) -> Option<MemoryShare> {
         // A user is the same owner at any address.
         let owner = self.memory.owner(Some(user), Ipv4Addr::UNSPECIFIED.into());
         MemoryShare::take(owner, Account::Sessions, bytes)
@@ -290,12 +291,15 @@ impl Broker {
         Arc::clone(&self.revoked.read())
     }
 
-    /// Disconnects those external users, named without the prefix, whose credential was revoked or who have subscriptions
+    /// Disconnects those external users, by name, whose credential was revoked or who have subscriptions
     /// they might not make now, as each worker gets to it. [`ExternalUsers`](crate::auth::ExternalUsers) already answer as
     /// things are.
     pub fn recheck_external_users(&self, concerns: impl Fn(&str) -> bool) {
-        let name = |user: Option<&str>| user?.strip_prefix(EXTERNAL_USER_PREFIX).map(&concerns);
-        self.recheck(self.registry.to_recheck(|user| name(user).unwrap_or_default()).1);
+        let about = |user: Option<&User>| match user.map(User::vouched) {
+            Some(Vouched::External(name)) => concerns(name),
+            _ => false,
+        };
+        self.recheck(self.registry.to_recheck(about).1);
     }
 
     fn recheck(&self, connections: Vec<Attachment>) {
@@ -308,7 +312,12 @@ impl Broker {
     /// was decided for the users whom it concerns is forgotten, and those are disconnected whose credential has changed,
     /// as each worker gets to it.
     pub fn identities_changed(&self, concerns: impl Fn(Option<&str>) -> bool) {
-        let (any, attached) = self.registry.to_recheck(concerns);
+        let about = |user: Option<&User>| match user.map(User::operators) {
+            Some(Some(name)) => concerns(Some(name)),
+            Some(None) => false,
+            None => concerns(None),
+        };
+        let (any, attached) = self.registry.to_recheck(about);
         if any {
             self.change_tree(|_| ());
         }

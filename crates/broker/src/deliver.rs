@@ -24,6 +24,7 @@ use crate::session::{Block, Flow, FlowExtras, Outgoing, SendState, Session, Sess
 use crate::storage::{Delivery, FlowId, Op, Position, Progress};
 use crate::time::Timestamp;
 use crate::turn::{Turn, Waiter};
+use crate::user::text_of;
 
 /// Encoded bytes at which refilling stops; the rest follows when the connection has taken these.
 const REFILL_BYTES: usize = 64 * 1024;
@@ -213,7 +214,7 @@ impl SessionState {
         if let Some(times) = turn.memory_full.occurred(turn.now) {
             tracing::warn!(
                 client = session.client_id(),
-                user = self.username.as_deref(),
+                user = text_of(self.user.as_ref()),
                 times,
                 "{what}: the user's sessions have their share of [limits] memory"
             );
@@ -462,10 +463,10 @@ impl SessionState {
                 give_back(cursors);
             }
             if let Some(message) = next {
-                let (username, client_id) = (self.username.as_deref(), session.client_id());
+                let (user, client_id) = (self.user.as_ref(), session.client_id());
                 let topic = message.topic();
                 if access_control.guards(topic)
-                    && !access_control.may_receive(Subject { username, client_id }, topic)
+                    && !access_control.may_receive(Subject { user, client_id }, topic)
                 {
                     continue;
                 }

@@ -19,7 +19,7 @@ impl Broker {
     /// why.
     #[must_use]
     pub fn explain(&self, client: Reader<'_>, action: Action, topic: &str) -> Explanation {
-        let subject = Subject { username: client.user, client_id: client.client_id };
+        let subject = Subject { user: client.user, client_id: client.client_id };
         let access_control = self.access_control();
         let allowed = match action {
             Action::Publish => access_control.may_publish(subject, topic),

@@ -73,6 +73,7 @@ mod tracer;
 mod transports;
 mod tree;
 mod turn;
+mod user;
 mod will;
 
 pub use administration::{
@@ -103,3 +104,4 @@ pub use shard::Shard;
 pub use time::Timestamp;
 pub use tracer::{Delivered, TraceNumber, Tracer};
 pub use transports::{ClientConnection, ClientStatistics};
+pub use user::{MAX_USER_NAME_BYTES, User, UserNameError, Vouched};

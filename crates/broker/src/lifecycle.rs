@@ -21,6 +21,7 @@ use crate::session_memory;
 use crate::storage::{Op, SessionRecord};
 use crate::time::Timestamp;
 use crate::turn::Turn;
+use crate::user::User;
 use crate::will::Will;
 
 /// What a CONNECT that has been let in asks for.
@@ -29,7 +30,7 @@ pub(crate) struct OpenRequest<'a> {
     pub(crate) client_id: &'a str,
     pub(crate) clean_start: bool,
     pub(crate) version: Version,
-    pub(crate) username: Option<Box<str>>,
+    pub(crate) user: Option<User>,
     /// See [`crate::rate_limiter::site`].
     pub(crate) site: IpAddr,
     /// It came over MQTT-SN.
@@ -48,7 +49,7 @@ pub(crate) struct OpenRequest<'a> {
 
 impl OpenRequest<'_> {
     fn owner(&self) -> Owner<'_> {
-        Owner { username: self.username.as_deref(), mqtt_sn: Some(self.mqtt_sn) }
+        Owner { user: self.user.as_ref(), mqtt_sn: Some(self.mqtt_sn) }
     }
 }
 
@@ -56,7 +57,7 @@ impl OpenRequest<'_> {
 #[derive(Debug)]
 pub(crate) enum NotOpened {
     /// The client identifier is in use by another owner: this user, or anonymous clients.
-    Foreign(Option<Box<str>>),
+    Foreign(Option<User>),
     /// There are as many sessions as there may be.
     Full,
     /// The client's user, or its address, has its share of the memory.
@@ -95,14 +96,14 @@ pub(crate) fn open(
         replaces = true;
         let session = Arc::clone(session);
         let mut state = session.lock();
-        let owner = Owner { username: state.username.as_deref(), mqtt_sn: state.mqtt_sn };
+        let owner = Owner { user: state.user.as_ref(), mqtt_sn: state.mqtt_sn };
         let claim = match ownership {
             SessionOwner::User => owner::claim(owner, request.owner()),
             SessionOwner::None => owner::claim_of_anyone(owner, request.owner()),
         };
         let over = state.ended || state.expires_at <= turn.now;
         if claim == Claim::Refused && !over {
-            return Err(NotOpened::Foreign(state.username.clone()));
+            return Err(NotOpened::Foreign(state.user.clone()));
         }
         let before = state.awaited_by.take();
         if request.again && before != Some(request.attachment) {
@@ -152,7 +153,7 @@ pub(crate) fn open(
         return Err(NotOpened::Full);
     }
     if !replaces {
-        let owner = broker.memory().owner(request.username.as_deref(), request.site);
+        let owner = broker.memory().owner(request.user.as_ref(), request.site);
         let bytes = session_memory::of_session(request.client_id, request.will.as_deref());
         if !owner.has_room(Account::Sessions, bytes) {
             return Err(NotOpened::NoMemory);
@@ -173,13 +174,13 @@ const MAX_FREE_WILL_BYTES: usize = 1024;
 fn may_have_will(state: &SessionState, turn: &Turn, request: &OpenRequest<'_>) -> bool {
     let bytes = |will: &Option<Arc<Will>>| will.as_ref().map_or(0, |will| will.bytes());
     let (before, now) = (bytes(&state.will), bytes(&request.will));
-    let owner = || turn.broker.memory().owner(request.username.as_deref(), request.site);
+    let owner = || turn.broker.memory().owner(request.user.as_ref(), request.site);
     now <= before.max(MAX_FREE_WILL_BYTES) || owner().has_room(Account::Sessions, now - before)
 }
 
 /// Whether an external user's session may have queued messages that the user may no longer receive.
 fn outgrown(state: &SessionState, session: &Session, turn: &Turn) -> bool {
-    let subject = Subject { username: state.username.as_deref(), client_id: session.client_id() };
+    let subject = Subject { user: state.user.as_ref(), client_id: session.client_id() };
     let filters = state.subscriptions.keys().map(|filter| &**filter);
     turn.broker.access_control().has_outgrown(subject, filters)
 }
@@ -195,10 +196,10 @@ fn attach(
     state.awaits_recheck = false;
     state.last_turn = turn.awaitable_stamp();
     state.version = request.version;
-    state.username = request.username;
+    state.user = request.user;
     watch(&turn.broker, session, state);
     state.mqtt_sn = Some(request.mqtt_sn);
-    let (quota_use, user) = (&mut state.quota_use, state.username.as_deref());
+    let (quota_use, user) = (&mut state.quota_use, state.user.as_ref());
     turn.broker.quota().belongs_to(quota_use, user, request.site);
     state.expiry_interval_s = request.expiry_interval_s;
     state.expires_at = Timestamp::NEVER;
@@ -235,7 +236,7 @@ pub(crate) fn watch(broker: &Broker, session: &Session, state: &mut SessionState
     if state.queued.is_internal() {
         return;
     }
-    let client = Subject { username: state.username.as_deref(), client_id: session.client_id() };
+    let client = Subject { user: state.user.as_ref(), client_id: session.client_id() };
     let mark = broker.back_pressure().mark(client, session.key(), broker.limits());
     if let Some(mark) = mark {
         state.queued.set_mark(mark);
@@ -247,7 +248,7 @@ pub(crate) fn record(state: &SessionState, session: &Session) -> SessionRecord {
     SessionRecord {
         key: session.key(),
         client_id: session.client_id().into(),
-        username: state.username.clone(),
+        username: state.user.as_ref().map(|user| user.text().into()),
         mqtt_sn: state.mqtt_sn,
         expiry_interval_s: state.expiry_interval_s,
         expires_at: (state.expires_at != Timestamp::NEVER).then_some(state.expires_at),

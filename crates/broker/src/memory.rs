@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
 use crate::quota::Payer;
+use crate::user::User;
 
 /// What an owner may have in some accounts as long as they are not full ([`Account::floor`]).
 const FLOOR: usize = 16 * 1024;
@@ -281,7 +282,7 @@ impl Memory {
     }
 
     /// The owner of what a client of `user` at this address keeps; see [`crate::rate_limiter::site`].
-    pub(crate) fn owner(&self, user: Option<&str>, site: IpAddr) -> Arc<MemoryOwner> {
+    pub(crate) fn owner(&self, user: Option<&User>, site: IpAddr) -> Arc<MemoryOwner> {
         let Some(payer) = Payer::of(user, site) else { return Arc::clone(&self.program) };
         let mut owners = self.owners.lock();
         Arc::clone(owners.entry(payer).or_insert_with(|| MemoryOwner::new(&self.accounts, false)))
@@ -403,7 +404,8 @@ mod tests {
     }
 
     fn charge(memory: &Memory, user: Option<&str>, site: IpAddr) -> Charge {
-        Charge::new(memory.owner(user, site), Account::Sessions)
+        let user = user.map(User::from_text);
+        Charge::new(memory.owner(user.as_ref(), site), Account::Sessions)
     }
 
     /// Takes as much as it gets, in small parts.
@@ -475,8 +477,8 @@ mod tests {
         });
         let honest: Vec<_> = honest.collect();
         assert!(memory.totals(Account::Sessions).0 <= MAX, "{}", honest.len());
-        let program = crate::access::EXTERNAL_USER_PREFIX;
-        assert!(charge(&memory, Some(program), HERE).has_room(MAX));
+        let program = User::program();
+        assert!(charge(&memory, Some(program.text()), HERE).has_room(MAX));
     }
 
     #[test]

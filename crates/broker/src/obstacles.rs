@@ -4,13 +4,13 @@ use std::net::IpAddr;
 
 use fulmar_mqtt::topic::Subscription;
 
-use crate::access::is_program;
 use crate::broker::Broker;
 use crate::memory::Account;
 use crate::quota;
 use crate::rate_limiter::site;
 use crate::read::Reader;
 use crate::session_memory;
+use crate::user::User;
 
 /// One reason, with what an operator looks up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl Broker {
     ) -> Vec<Obstacle> {
         let mut found = Vec::new();
         let Reader { user, client_id } = client;
-        if is_program(user) {
+        if User::is_program(user) {
             return found;
         }
         let limits = self.limits();

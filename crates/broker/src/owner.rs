@@ -8,7 +8,7 @@
 //! that connected over MQTT, whatever user the operator gives them; a client with credentials may take over a session
 //! that was created over MQTT-SN.
 
-use crate::access;
+use crate::user::User;
 
 /// Whether sessions belong to users.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
@@ -36,23 +36,23 @@ pub(crate) enum Claim {
 /// Whose a session is, or who opens it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owner<'a> {
-    pub(crate) username: Option<&'a str>,
+    pub(crate) user: Option<&'a User>,
     /// Whether it came over MQTT-SN; `None` where an earlier version stored the session.
     pub(crate) mqtt_sn: Option<bool>,
 }
 
 /// What a client may do with a session.
 pub(crate) fn claim(session: Owner<'_>, client: Owner<'_>) -> Claim {
-    let same_user = session.username == client.username;
+    let same_user = session.user == client.user;
     // The program itself; its identifiers are known, so strangers can get there first.
-    let program = access::is_program(client.username);
+    let program = User::is_program(client.user);
     let by_datagrams = client.mqtt_sn == Some(true);
     // A session of an earlier version is its user's, however that comes.
     let forbidden_to_datagrams = by_datagrams && session.mqtt_sn == Some(false);
     if same_user && !forbidden_to_datagrams {
         return Claim::Resumes;
     }
-    let has_credentials = client.username.is_some() && !by_datagrams;
+    let has_credentials = client.user.is_some() && !by_datagrams;
     if program || (has_credentials && session.mqtt_sn == Some(true)) {
         return Claim::Replaces;
     }
@@ -61,5 +61,5 @@ pub(crate) fn claim(session: Owner<'_>, client: Owner<'_>) -> Claim {
 
 /// The same without owners of sessions.
 pub(crate) fn claim_of_anyone(session: Owner<'_>, client: Owner<'_>) -> Claim {
-    if session.username == client.username { Claim::Resumes } else { Claim::Replaces }
+    if session.user == client.user { Claim::Resumes } else { Claim::Replaces }
 }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::user::{User, UserNameError};
+
 /// Identifies a connection within its worker. The transport chooses it, and does not reuse it while an event for the
 /// earlier connection could still arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -135,24 +137,33 @@ pub struct ListenerPolicy {
     pub allow_anonymous: bool,
 }
 
-/// The name of a peer that the transport has authenticated.
+/// The user of a peer that the transport has authenticated.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PeerIdentity(Box<(Box<str>, Origin)>);
+pub struct PeerIdentity(Box<(User, Origin)>);
 
 /// Where the name of a peer comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
-    /// The program itself, or a secret that it has checked.
-    Program,
+    /// The program itself, a secret that it has checked, or the configuration.
+    Given,
     /// A verified certificate, and its number.
     Certificate(Option<u64>),
 }
 
 impl PeerIdentity {
     /// The name in a certificate, and a number that identifies the certificate among all.
+    ///
+    /// # Errors
+    /// It cannot be a user's name.
+    pub fn certified(name: &str, certificate: Option<u64>) -> Result<PeerIdentity, UserNameError> {
+        let user = User::named(name)?;
+        Ok(PeerIdentity(Box::new((user, Origin::Certificate(certificate)))))
+    }
+
+    /// The user.
     #[must_use]
-    pub fn certified(name: Box<str>, certificate: Option<u64>) -> PeerIdentity {
-        PeerIdentity(Box::new((name, Origin::Certificate(certificate))))
+    pub fn user(&self) -> &User {
+        &self.0.0
     }
 
     /// Whether the name is from a certificate.
@@ -165,23 +176,16 @@ impl PeerIdentity {
     #[must_use]
     pub fn certificate(&self) -> Option<u64> {
         match self.0.1 {
-            Origin::Program => None,
+            Origin::Given => None,
             Origin::Certificate(number) => number,
         }
     }
 }
 
-impl<T: Into<Box<str>>> From<T> for PeerIdentity {
-    fn from(name: T) -> PeerIdentity {
-        PeerIdentity(Box::new((name.into(), Origin::Program)))
-    }
-}
-
-impl std::ops::Deref for PeerIdentity {
-    type Target = str;
-
-    fn deref(&self) -> &str {
-        &self.0.0
+/// The program itself, the name that goes with a secret, or that the operator gives to all clients of a listener.
+impl From<User> for PeerIdentity {
+    fn from(user: User) -> PeerIdentity {
+        PeerIdentity(Box::new((user, Origin::Given)))
     }
 }
 
@@ -192,7 +196,7 @@ pub struct Peer {
     pub address: SocketAddr,
     /// The transport of the connection.
     pub transport: TransportKind,
-    /// Its name, from a verified client certificate.
+    /// Its user, from a verified client certificate.
     pub identity: Option<PeerIdentity>,
     /// The listener that accepted it.
     pub listener: Arc<ListenerPolicy>,

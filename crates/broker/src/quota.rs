@@ -11,7 +11,7 @@ use fulmar_mqtt::topic::Subscription;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-use crate::access;
+use crate::user::User;
 
 /// Wildcard and shared subscriptions of each session that are not counted. Devices have one to three: their commands,
 /// messages to all devices, perhaps a group.
@@ -20,17 +20,17 @@ pub(crate) const FREE_PER_SESSION: u32 = 16;
 /// The owner for whom something counts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Payer {
-    User(Box<str>),
+    User(User),
     /// Clients without a user, by [`crate::rate_limiter::site`].
     Site(IpAddr),
 }
 
 impl Payer {
     /// `None` for the program's own sessions, which are not counted.
-    pub(crate) fn of(user: Option<&str>, site: IpAddr) -> Option<Payer> {
+    pub(crate) fn of(user: Option<&User>, site: IpAddr) -> Option<Payer> {
         match user {
-            _ if access::is_program(user) => None,
-            Some(user) => Some(Payer::User(user.into())),
+            _ if User::is_program(user) => None,
+            Some(user) => Some(Payer::User(user.clone())),
             None => Some(Payer::Site(site)),
         }
     }
@@ -58,7 +58,7 @@ impl Quota {
     pub(crate) fn take(
         &self,
         quota_use: &mut QuotaUse,
-        user: Option<&str>,
+        user: Option<&User>,
         site: IpAddr,
         most: usize,
     ) -> bool {
@@ -82,7 +82,7 @@ impl Quota {
     pub(crate) fn has_room(
         &self,
         quota_use: &QuotaUse,
-        user: Option<&str>,
+        user: Option<&User>,
         site: Option<IpAddr>,
         most: usize,
     ) -> bool {
@@ -121,7 +121,7 @@ impl Quota {
 
     /// A session is `user`'s at this address from now on, and so are its subscriptions, however many
     /// it brings along.
-    pub(crate) fn belongs_to(&self, quota_use: &mut QuotaUse, user: Option<&str>, site: IpAddr) {
+    pub(crate) fn belongs_to(&self, quota_use: &mut QuotaUse, user: Option<&User>, site: IpAddr) {
         let beyond = quota_use.wide.saturating_sub(FREE_PER_SESSION) as usize;
         if beyond == 0 {
             return;
@@ -163,8 +163,9 @@ mod tests {
     const THERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
 
     fn fill(quota: &Quota, quota_use: &mut QuotaUse, user: Option<&str>, site: IpAddr) -> u32 {
+        let user = user.map(User::from_text);
         let mut taken = 0;
-        while taken < 100 && quota.take(quota_use, user, site, 10) {
+        while taken < 100 && quota.take(quota_use, user.as_ref(), site, 10) {
             taken += 1;
         }
         taken
@@ -201,9 +202,7 @@ mod tests {
         assert_eq!(fill(&quota, &mut b, None, HERE), 10);
         assert_eq!(fill(&quota, &mut c, None, THERE), FREE_PER_SESSION);
         // The program's own sessions are not counted.
-        assert_eq!(
-            fill(&quota, &mut QuotaUse::default(), Some(access::EXTERNAL_USER_PREFIX), HERE),
-            100
-        );
+        let program = User::program();
+        assert_eq!(fill(&quota, &mut QuotaUse::default(), Some(program.text()), HERE), 100);
     }
 }

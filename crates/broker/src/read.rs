@@ -7,12 +7,13 @@ use crate::access::{Action, Subject};
 use crate::broker::Broker;
 use crate::message::Message;
 use crate::time::Timestamp;
+use crate::user::User;
 
 /// A client that reads; the broker has authenticated it.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     /// Its user; `None` for an anonymous client.
-    pub user: Option<&'a str>,
+    pub user: Option<&'a User>,
     /// Its client identifier.
     pub client_id: &'a str,
 }
@@ -87,7 +88,7 @@ impl Broker {
     }
 
     fn may_read(&self, reader: Reader<'_>, topic: &str) -> bool {
-        let subject = Subject { username: reader.user, client_id: reader.client_id };
+        let subject = Subject { user: reader.user, client_id: reader.client_id };
         let access_control = self.access_control();
         let may = |action| access_control.allows(subject, action, topic);
         may(Action::Subscribe) && may(Action::Receive) && !self.is_hidden(topic)

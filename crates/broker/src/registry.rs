@@ -10,6 +10,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::mailbox::Attachment;
 use crate::session::Session;
 use crate::storage::SessionKey;
+use crate::user::User;
 use crate::will::Will;
 
 /// In the order of their identifiers, so that lists have pages.
@@ -61,13 +62,13 @@ impl Registry {
     /// that waits for that already is left out, so that a mailbox has at most one such event of each.
     pub(crate) fn to_recheck(
         &self,
-        concerns: impl Fn(Option<&str>) -> bool,
+        concerns: impl Fn(Option<&User>) -> bool,
     ) -> (bool, Vec<Attachment>) {
         let sessions: Vec<_> = self.sessions.lock().values().map(Arc::clone).collect();
         let (mut any, mut attached) = (false, Vec::new());
         for session in sessions {
             let mut state = session.lock();
-            if concerns(state.username.as_deref()) {
+            if concerns(state.user.as_ref()) {
                 any = true;
                 if let Some(at) = state.attachment
                     && !std::mem::replace(&mut state.awaits_recheck, true)

@@ -19,6 +19,7 @@ use crate::session::{
 use crate::session_memory;
 use crate::storage::{FlowId, Op, Position, Progress, QueuedRecord, Restored, SessionKey, Storage};
 use crate::time::Timestamp;
+use crate::user::User;
 
 impl Broker {
     /// A broker with what storage remembers.
@@ -56,7 +57,7 @@ fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) {
         let session = Session::new(record.key, &record.client_id, limits);
         let mut state = session.lock();
         state.durable = true;
-        state.username.clone_from(&record.username);
+        state.user = record.username.clone().map(User::from_text);
         lifecycle::watch(broker, &session, &mut state);
         state.mqtt_sn = record.mqtt_sn;
         state.expiry_interval_s = record.expiry_interval_s;
@@ -106,7 +107,7 @@ fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) {
         let state = &mut *session.lock();
         state.set_memory_owner(broker, session, Ipv4Addr::UNSPECIFIED.into());
         // Sessions without a user count for their client's address when it reconnects.
-        if let Some(user) = state.username.as_deref() {
+        if let Some(user) = state.user.as_ref() {
             broker.quota().belongs_to(
                 &mut state.quota_use,
                 Some(user),

@@ -28,6 +28,7 @@ use crate::quota::QuotaUse;
 use crate::retained::RetainedCursor;
 use crate::storage::{FlowId, Position, Progress, SessionKey};
 use crate::time::Timestamp;
+use crate::user::User;
 use crate::will::Will;
 
 /// A client's session. Shared by the subscription tree, the registry and its connection.
@@ -84,7 +85,7 @@ pub(crate) struct SessionState {
     /// Whether it was removed from the registry: nothing may be delivered or subscribed any more.
     pub(crate) ended: bool,
     /// See [`crate::owner`].
-    pub(crate) username: Option<Box<str>>,
+    pub(crate) user: Option<User>,
     pub(crate) mqtt_sn: Option<bool>,
     pub(crate) expiry_interval_s: u32,
     pub(crate) expires_at: Timestamp,
@@ -124,7 +125,7 @@ impl SessionState {
             version: Version::V5,
             durable: false,
             ended: false,
-            username: None,
+            user: None,
             mqtt_sn: None,
             expiry_interval_s: 0,
             expires_at: Timestamp::NEVER,

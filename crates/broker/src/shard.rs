@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::access;
 use crate::auth::OpenTopics;
 use crate::broker::Broker;
 use crate::fan_out::{WILLS, cost, is_much};
@@ -24,6 +23,7 @@ use crate::session::Session;
 use crate::test_hook::TestHook;
 use crate::time::Timestamp;
 use crate::turn::Turn;
+use crate::user::User;
 use crate::will::Will;
 
 /// A worker's part of the broker. One a thread; every call of the core takes it.
@@ -92,7 +92,7 @@ impl Shard {
         (transport, via): (TransportKind, Via),
         identity: Option<&PeerIdentity>,
     ) -> Option<Box<MemoryShare>> {
-        let program = identity.map(|name| &**name).filter(|name| access::is_program(Some(name)));
+        let program = identity.map(PeerIdentity::user).filter(|user| User::is_program(Some(user)));
         let owner = self.turn.broker.memory().owner(program, rate_limiter::site(address.ip()));
         let share = MemoryShare::take(owner, Account::Connections, transport.memory_bytes(via));
         if share.is_none() {

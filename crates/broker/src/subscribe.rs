@@ -17,6 +17,7 @@ use crate::session_memory;
 use crate::storage::{FlowId, Op, SubscriptionRecord};
 use crate::subscribers::Subscriber;
 use crate::turn::Turn;
+use crate::user::text_of;
 
 /// The tree's form of a session's subscription.
 pub(crate) fn subscriber(session: &Arc<Session>, own: &SessionSubscription) -> Subscriber {
@@ -77,7 +78,7 @@ pub(crate) fn add(
         if let Some(times) = turn.memory_full.occurred(turn.now) {
             tracing::warn!(
                 client = session.client_id(),
-                user = state.username.as_deref(),
+                user = text_of(state.user.as_ref()),
                 filter = text,
                 times,
                 "subscription refused: the user's sessions have their share of [limits] memory"
@@ -159,11 +160,11 @@ fn may_have_more(
     request: Request<'_>,
 ) -> bool {
     let most = turn.limits().max_wildcard_subscriptions_per_user;
-    let user = state.username.as_deref();
+    let user = state.user.as_ref();
     let taken = turn.broker.quota().take(&mut state.quota_use, user, request.site, most);
     if !taken && let Some(times) = turn.quota_full.occurred(turn.now) {
-        tracing::warn!(address = %request.site, client = session.client_id(), user,
-            filter = request.text, times,
+        tracing::warn!(address = %request.site, client = session.client_id(),
+            user = text_of(state.user.as_ref()), filter = request.text, times,
             "subscription refused: max_wildcard_subscriptions_per_user reached");
     }
     taken

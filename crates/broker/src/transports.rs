@@ -157,7 +157,7 @@ pub(crate) fn tell(session: &Session, here: &Here) -> ClientConnection {
     ClientConnection {
         place: session.key().0,
         client: session.client_id().into(),
-        user: state.username.clone(),
+        user: state.user.as_ref().map(|user| user.text().into()),
         address,
         transport: here.transport.name(),
         since_ms: here.since.0,

@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use common::storage::SimStorage;
 use common::{Conn, Hello, Seen, Setup, World, hello, lasting};
-use fulmar_broker::auth::EXTERNAL_USER_PREFIX;
 use fulmar_broker::storage::Restored;
-use fulmar_broker::{Limits, TransportKind};
+use fulmar_broker::{Limits, TransportKind, User};
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::packet::Ack;
 use fulmar_mqtt::{Packet, PacketId, Properties, QoS, ReasonCode};
@@ -53,7 +52,7 @@ impl Scene {
 
     /// The program itself connects as the internal session's client.
     fn program(&mut self) -> Conn {
-        let conn = self.world.open_user(0, TransportKind::Tcp, Some(EXTERNAL_USER_PREFIX));
+        let conn = self.world.open_user(0, TransportKind::Tcp, Some(User::program().text()));
         self.world.say_hello(conn, &part());
         conn
     }
@@ -190,7 +189,7 @@ fn clients_wait_no_longer_when_the_session_ends() {
     let device = scene.join("device");
     scene.publish_times(6, device, "a/b");
     assert!(scene.waits(device));
-    let conn = scene.world.open_user(0, TransportKind::Tcp, Some(EXTERNAL_USER_PREFIX));
+    let conn = scene.world.open_user(0, TransportKind::Tcp, Some(User::program().text()));
     scene.world.say_hello(conn, &Hello { clean: true, ..part() });
     assert!(!scene.waits(device));
     scene.publish_times(MOST, device, "a/b");

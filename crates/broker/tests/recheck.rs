@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use common::{Conn, Seen, Setup, World};
-use fulmar_broker::Timestamp;
 use fulmar_broker::access::Action;
-use fulmar_broker::auth::{AccessControl, Admitted, EXTERNAL_USER_PREFIX, ExternalUsers};
+use fulmar_broker::auth::{AccessControl, Admitted, ExternalUsers};
+use fulmar_broker::{Timestamp, User};
 use fulmar_mqtt::packet::Connect;
 use fulmar_mqtt::{Packet, Properties, QoS, ReasonCode, Version};
 
@@ -26,7 +26,7 @@ struct Users {
 impl ExternalUsers for Users {
     fn admit(&self, token: &str, _: Option<&str>, _: Timestamp) -> Option<Admitted> {
         Some(Admitted {
-            username: Some(format!("{EXTERNAL_USER_PREFIX}{token}").into()),
+            user: User::external(token),
             until: Timestamp::NEVER,
             credential: Some(token.into()),
         })

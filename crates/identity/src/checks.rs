@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use fulmar_broker::access::EXTERNAL_USER_PREFIX;
+use fulmar_broker::{MAX_USER_NAME_BYTES, User, UserNameError};
 use fulmar_mqtt::topic::check_filter;
 
 use crate::acl::{Acl, AclKind, Ranked, rank};
@@ -18,8 +18,10 @@ pub(crate) fn name(what: &'static str, name: &str) -> Result<(), Refused> {
 }
 
 pub(crate) fn username(text: &str) -> Result<(), Refused> {
-    name("Username", text)?;
-    if text.starts_with(EXTERNAL_USER_PREFIX) { Err(Refused::ReservedName) } else { Ok(()) }
+    User::check_name(text).map_err(|error| match error {
+        UserNameError::Reserved => Refused::ReservedName,
+        _ => Refused::Name { what: "Username", max: MAX_USER_NAME_BYTES },
+    })
 }
 
 /// The client identifier; an empty one is none.

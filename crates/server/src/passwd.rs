@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
+use fulmar_broker::User;
 use fulmar_broker::auth::hash_password;
 use fulmar_certs::files;
 use fulmar_command::password::ask_new;
@@ -36,11 +37,10 @@ pub struct Args {
 /// Asks, hashes, and prints or writes the line.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let user = args.user.as_str();
-    if user.is_empty() || user.starts_with('#') || user.contains([':', '\n', '\r']) {
-        return Err(Usage(format!(
-            "user name {user:?}: must not be empty, begin with # or contain a colon"
-        ))
-        .into());
+    User::check_name(user).map_err(|error| Usage(format!("user name {user:?}: {error}")))?;
+    if user.starts_with('#') || user.contains(':') {
+        let text = format!("user name {user:?}: must not begin with # or contain a colon");
+        return Err(Usage(text).into());
     }
     if let (Some(path), true) = (&args.file, args.delete) {
         let before = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;

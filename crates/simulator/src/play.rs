@@ -5,8 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fulmar_broker::auth::EXTERNAL_USER_PREFIX;
-use fulmar_broker::{DropPolicy, Limits, StreamEnd};
+use fulmar_broker::{DropPolicy, Limits, StreamEnd, User};
 
 use crate::client::{Client, EXPIRY_S, Said};
 use crate::disk::{Disk, Volume};
@@ -278,7 +277,7 @@ impl<'a> Scene<'a> {
         let was_greeted = self.clients[client].greeted;
         let room = self.setup.natures[client].room;
         let is_internal = self.setup.internal == Some(client);
-        let user = is_internal.then(|| EXTERNAL_USER_PREFIX.into());
+        let user = is_internal.then(|| User::program().into());
         let quic = quic && !is_internal;
         let Some(line) = self.world.open_as(worker, quic, room, user) else { return };
         let who = &mut self.clients[client];

@@ -13,7 +13,9 @@ mod auth {
     pub(crate) mod jws;
     pub(crate) mod jwt;
 }
-use fulmar_broker::access;
+mod user {
+    pub(crate) use fulmar_broker::User;
+}
 mod time {
     pub(crate) use fulmar_broker::Timestamp;
 }

@@ -4,7 +4,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use fulmar_broker::Timestamp;
-use fulmar_broker::auth::{Admitted, EXTERNAL_USER_PREFIX};
+use fulmar_broker::auth::Admitted;
 use ring::hmac;
 use serde_json::Value;
 
@@ -28,12 +28,12 @@ pub fn token(data: &[u8]) {
     let signed = [header, claims].map(|part| URL_SAFE_NO_PAD.encode(part)).join(".");
     let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, SECRET), signed.as_bytes());
     let token = format!("{signed}.{}", URL_SAFE_NO_PAD.encode(tag));
-    let Ok(Admitted { username, until, credential: None }) = verifier.verify(&token, None, NOW)
-    else {
+    let Ok(Admitted { user, until, credential: None }) = verifier.verify(&token, None, NOW) else {
         return;
     };
-    let user = username.expect("a token has a user");
-    assert!(!user.is_empty() && !user.starts_with(EXTERNAL_USER_PREFIX), "{user:?}");
+    let user = user.expect("a token has a user");
+    let user = user.operators().expect("never the program, nor an external user");
+    assert!(!user.is_empty());
     assert!(until > NOW, "{claims}");
     // A header that names another algorithm, or extensions, is none of this issuer's.
     let header: Value = serde_json::from_str(header).unwrap_or_default();
@@ -44,7 +44,7 @@ pub fn token(data: &[u8]) {
         let expires = expires.min(u64::MAX as f64);
         assert!((until.0 as f64 - expires).abs() <= 1.0 + expires * 1e-9, "{until:?}");
     }
-    assert!(verifier.verify(&token, Some(&user), NOW).is_ok());
+    assert!(verifier.verify(&token, Some(user), NOW).is_ok());
     assert!(verifier.verify(&token, Some(&format!("{user}x")), NOW).is_err());
     let (signed, tag) = token.rsplit_once('.').expect("three parts");
     assert!(verifier.verify(&format!("{signed}A.{tag}"), None, NOW).is_err());

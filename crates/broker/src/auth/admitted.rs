@@ -3,12 +3,13 @@
 use fulmar_mqtt::ReasonCode;
 
 use crate::time::Timestamp;
+use crate::user::{User, UserNameError};
 
 /// An authenticated client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admitted {
-    /// The user's name; `None` for an anonymous client.
-    pub username: Option<Box<str>>,
+    /// Its user; `None` for an anonymous client.
+    pub user: Option<User>,
     /// When its credential expires; [`Timestamp::NEVER`] if it does not.
     pub until: Timestamp,
     /// The credential that can be revoked before, as [`super::ExternalUsers::is_good`] knows it.
@@ -16,8 +17,13 @@ pub struct Admitted {
 }
 
 impl Admitted {
-    pub(super) fn for_good(username: Option<&str>) -> Admitted {
-        Admitted { username: username.map(Into::into), until: Timestamp::NEVER, credential: None }
+    pub(super) fn for_good(user: Option<User>) -> Admitted {
+        Admitted { user, until: Timestamp::NEVER, credential: None }
+    }
+
+    /// One of the operator's users.
+    pub(super) fn named(name: &str) -> Result<Admitted, UserNameError> {
+        User::named(name).map(|user| Admitted::for_good(Some(user)))
     }
 }
 

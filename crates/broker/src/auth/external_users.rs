@@ -9,12 +9,12 @@ use fulmar_mqtt::ReasonCode;
 use super::admitted::Admitted;
 use super::decision::Decision;
 use super::password::Applicant;
-use crate::access::{Action, EXTERNAL_USER_PREFIX, Subject};
+use crate::access::Action;
 use crate::time::Timestamp;
 
 /// A login of an external user by password.
 pub struct Login<'a> {
-    /// The name, without the prefix.
+    /// The name.
     pub username: &'a str,
     /// The password.
     pub password: &'a str,
@@ -33,8 +33,8 @@ impl fmt::Debug for Login<'_> {
 
 /// Authenticates external users and decides what they may do. Called on the workers, so answers come from memory.
 pub trait ExternalUsers: Send + Sync + fmt::Debug {
-    /// The user of a token, whose name begins with [`EXTERNAL_USER_PREFIX`], and its expiry; `None` if the
-    /// token is not an external user's or no longer valid, or `username` is another user's.
+    /// The user of a token, which is a [`User::external`](crate::User::external), and its expiry; `None` if the token is
+    /// not an external user's or no longer valid, or `username` is another user's.
     fn admit(&self, token: &str, username: Option<&str>, now: Timestamp) -> Option<Admitted>;
 
     /// Whether a password has the form of a token.
@@ -57,11 +57,6 @@ pub trait ExternalUsers: Send + Sync + fmt::Debug {
     /// [`crate::Broker::recheck_external_users`] is called.
     fn is_good(&self, credential: &str) -> bool;
 
-    /// Whether the external user, named without the prefix, may publish to the topic or subscribe to the filter.
+    /// Whether the external user, by its name, may publish to the topic or subscribe to the filter.
     fn allows(&self, external_user: &str, action: Action, topic: &str) -> bool;
-}
-
-/// The external user's name without the prefix, if the client is one.
-pub(super) fn name<'a>(subject: Subject<'a>) -> Option<&'a str> {
-    subject.username?.strip_prefix(EXTERNAL_USER_PREFIX)
 }

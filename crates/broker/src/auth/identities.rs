@@ -198,10 +198,11 @@ impl IdentityTable {
     }
 
     /// Whether the store keeps this client from connecting with this client identifier, however it was authenticated.
-    pub(crate) fn refuses(&self, username: Option<&str>, client_id: &str) -> bool {
-        let Some(username) = username.filter(|_| self.is_in_use()) else { return false };
-        self.inner.read().users.get(username).is_some_and(|identity| {
-            identity.disabled || identity.client_id.as_deref().is_some_and(|own| own != client_id)
+    pub(crate) fn refuses(&self, subject: Subject<'_>) -> bool {
+        let Some(name) = subject.name().filter(|_| self.is_in_use()) else { return false };
+        self.inner.read().users.get(name).is_some_and(|identity| {
+            let own = identity.client_id.as_deref();
+            identity.disabled || own.is_some_and(|own| own != subject.client_id)
         })
     }
 
@@ -260,8 +261,8 @@ impl IdentityTable {
             return None;
         }
         let inner = self.inner.read();
-        let roles = match subject.username {
-            Some(name) => &inner.users.get(name)?.roles,
+        let roles = match subject.user {
+            Some(user) => &inner.users.get(user.operators()?)?.roles,
             None => inner.anonymous.as_ref()?,
         };
         Some(decide(&inner, roles))
@@ -347,9 +348,14 @@ pub(super) fn credential(revision: u64, username: &str) -> Box<str> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::*;
+    use std::sync::LazyLock;
 
-    const ANN: Subject<'_> = Subject { username: Some("ann"), client_id: "phone" };
+    use super::*;
+    use crate::user::User;
+
+    static ANN_USER: LazyLock<User> = LazyLock::new(|| User::named("ann").unwrap());
+    static ANN: LazyLock<Subject<'static>> =
+        LazyLock::new(|| Subject { user: Some(&ANN_USER), client_id: "phone" });
 
     fn rule(filter: &str, allow: bool) -> TopicRule {
         TopicRule { filter: filter.into(), allow }
@@ -373,17 +379,18 @@ mod tests {
         };
         let open = DefaultAccess { publish: true, subscribe: true, ..DefaultAccess::default() };
         let table = table(rules, open);
-        let may = |action, topic| table.decide(ANN, action, topic, true).unwrap();
+        let may = |action, topic| table.decide(*ANN, action, topic, true).unwrap();
         assert!(!may(Action::Subscribe, "a/#") && may(Action::Subscribe, "a/+"));
         assert!(!may(Action::Subscribe, "b"));
         assert!(may(Action::Publish, "a/ann/phone") && !may(Action::Publish, "a/ann/tablet"));
         assert!(may(Action::Publish, "b") && !may(Action::Receive, "b"));
-        for username in [Some("bob"), None] {
-            let other = Subject { username, ..ANN };
+        let bob = User::named("bob").unwrap();
+        for user in [Some(&bob), None] {
+            let other = Subject { user, ..*ANN };
             assert_eq!(table.decide(other, Action::Publish, "b", true), None);
             assert_eq!(table.because(other, Action::Publish, "b"), None);
         }
-        let because = |action, topic| table.because(ANN, action, topic).unwrap();
+        let because = |action, topic| table.because(*ANN, action, topic).unwrap();
         let role = |literal, rule| Because::Role { role: 0, literal, rule };
         assert_eq!(because(Action::Subscribe, "a/#"), role(true, 0));
         assert_eq!(because(Action::Subscribe, "b"), role(false, 1));
@@ -396,11 +403,11 @@ mod tests {
         let open =
             DefaultAccess { publish: true, receive: true, subscribe: true, unsubscribe: true };
         let table = table(RoleRules::default(), open);
-        let may = |action, topic| table.decide(ANN, action, topic, true).unwrap();
+        let may = |action, topic| table.decide(*ANN, action, topic, true).unwrap();
         for action in [Action::Publish, Action::Subscribe, Action::Receive] {
             assert!(may(action, "t") && !may(action, "$CONTROL/dynamic-security/v1"), "{action:?}");
         }
-        assert_eq!(table.decide(ANN, Action::Publish, "fulmar/x", false), Some(false));
+        assert_eq!(table.decide(*ANN, Action::Publish, "fulmar/x", false), Some(false));
         assert!(!table.guards("t") && table.guards("$CONTROL/dynamic-security/v1/response"));
     }
 
@@ -416,7 +423,8 @@ mod tests {
         };
         change(Some(Identity::new(Some("phone"), None, false, 2, Vec::new()).unwrap()));
         assert_eq!(table.is_good(&credential), Some(false));
-        assert!(!table.refuses(Some("ann"), "phone") && table.refuses(Some("ann"), "tablet"));
+        let tablet = Subject { client_id: "tablet", ..*ANN };
+        assert!(!table.refuses(*ANN) && table.refuses(tablet));
         change(None);
         assert_eq!(table.is_good(&credential), Some(false));
         assert!(!table.knows("ann") && !table.is_in_use());

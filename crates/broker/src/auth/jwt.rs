@@ -9,8 +9,8 @@ use serde::Deserialize;
 
 use super::admitted::{Admitted, AuthReply};
 use super::jws::{Jwk, Key, KeyError, Token};
-use crate::access::EXTERNAL_USER_PREFIX;
 use crate::time::Timestamp;
+use crate::user::User;
 
 /// Longest token looked at, in bytes.
 const MAX_TOKEN_BYTES: usize = 16 * 1024;
@@ -122,15 +122,14 @@ impl JwtVerifier {
         let expires = claims.exp + LEEWAY_S;
         let good = seconds < expires
             && claims.nbf.is_none_or(|from| from <= seconds + LEEWAY_S)
-            && !claims.sub.is_empty()
-            && !claims.sub.starts_with(EXTERNAL_USER_PREFIX)
             && username.is_none_or(|name| name.is_empty() || name == claims.sub);
         if !good {
             return Err(refused);
         }
         // A float above the range becomes the largest integer: never.
         let until = Timestamp((expires * 1000.0) as u64);
-        Ok(Admitted { username: Some(claims.sub.into()), until, credential: None })
+        let user = Some(User::named(&claims.sub).map_err(|_| refused)?);
+        Ok(Admitted { user, until, credential: None })
     }
 }
 
@@ -161,7 +160,7 @@ mod tests {
         let verifier = JwtVerifier::new("HS256", b"secret").unwrap();
         let check = |claims, name| verifier.verify(&token(None, b"secret", &claims), name, NOW);
         let until = Timestamp(1_160_000);
-        let ann = Ok(Admitted { username: Some("ann".into()), until, credential: None });
+        let ann = Ok(Admitted { user: User::named("ann").ok(), until, credential: None });
         assert_eq!(check(json!({"sub": "ann", "exp": 1100}), None), ann);
         assert_eq!(check(json!({"sub": "ann", "exp": 1100.0, "nbf": 1050}), Some("ann")), ann);
         for (claims, name) in [

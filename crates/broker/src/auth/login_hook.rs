@@ -9,11 +9,12 @@ use std::net::IpAddr;
 use super::decision::Decision;
 use super::password::Applicant;
 use crate::access::Action;
+use crate::user::User;
 
 /// A login about which the service is asked.
 pub struct HookLogin<'a> {
-    /// The user's name.
-    pub username: &'a str,
+    /// The user that it says it is.
+    pub user: User,
     /// The password; `None` if a verified certificate has the name.
     pub password: Option<&'a [u8]>,
     /// The client identifier.
@@ -27,7 +28,7 @@ pub struct HookLogin<'a> {
 impl fmt::Debug for HookLogin<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Never the password.
-        f.debug_struct("HookLogin").field("username", &self.username).finish_non_exhaustive()
+        f.debug_struct("HookLogin").field("user", &self.user).finish_non_exhaustive()
     }
 }
 
@@ -40,11 +41,5 @@ pub trait LoginHook: Send + Sync + fmt::Debug {
     fn log_in(&self, login: HookLogin<'_>) -> Decision;
 
     /// What the rules of this client say, which came with its last login; `None` if none of them does.
-    fn decides(
-        &self,
-        username: Option<&str>,
-        client_id: &str,
-        action: Action,
-        topic: &str,
-    ) -> Option<bool>;
+    fn decides(&self, user: &User, client_id: &str, action: Action, topic: &str) -> Option<bool>;
 }

@@ -48,12 +48,13 @@ pub use reply_to::ReplyTo;
 pub(crate) use scram::ScramLogin;
 pub use stored_hash::{HashError, MAX_PBKDF2_ITERATIONS, check_hash, verify_password};
 
+pub use crate::access::EXTERNAL_TOPICS;
 use crate::access::{AccessRules, Action, Subject, is_own_bridge_state};
-pub use crate::access::{EXTERNAL_TOPICS, EXTERNAL_USER_PREFIX};
 use crate::owner::SessionOwner;
 use crate::peer::PeerIdentity;
 pub use crate::rate_limiter::Reputation;
 use crate::time::Timestamp;
+use crate::user::{User, Vouched};
 
 /// Authentication and access rules of a broker.
 #[derive(Debug, Default)]
@@ -127,16 +128,19 @@ impl AccessControl {
             (&self.hook, credentials.username, credentials.password)
             && !self.passwords.as_ref().is_some_and(|passwords| passwords.knows(username))
         {
+            let Ok(user) = User::named(username) else {
+                return Decision::Now(Err(ReasonCode::BadUserNameOrPassword));
+            };
             let Credentials { client_id, address, .. } = *credentials;
             let (password, applicant) = (Some(password), applicant());
-            let login = HookLogin { username, password, client_id, address, applicant };
-            return hook.log_in(login);
+            return hook.log_in(HookLogin { user, password, client_id, address, applicant });
         }
         let passwords = self.passwords.as_ref().filter(|passwords| passwords.has_users());
         match (passwords, credentials.username, credentials.password) {
-            (Some(passwords), Some(username), Some(password)) => {
-                passwords.check(username, password, applicant)
-            }
+            (Some(passwords), Some(username), Some(password)) => match User::named(username) {
+                Ok(user) => passwords.check(user, password, applicant),
+                Err(_) => Decision::Now(Err(ReasonCode::BadUserNameOrPassword)),
+            },
             // Without a password file a user name is a label, and as good as none.
             (None, _, _) | (Some(_), None, None) if credentials.allow_anonymous => {
                 Decision::Now(Ok(Admitted::for_good(None)))
@@ -154,19 +158,19 @@ impl AccessControl {
         credentials: &Credentials<'_>,
         applicant: impl FnOnce() -> Applicant,
     ) -> Decision {
-        let username: &str = identity;
+        let user = identity.user().clone();
+        let knows = |name| self.passwords.as_ref().is_some_and(|passwords| passwords.knows(name));
         let hook = self.hook.as_ref().filter(|hook| {
             identity.is_certified()
                 && hook.decides_about_certificates()
-                && !self.passwords.as_ref().is_some_and(|passwords| passwords.knows(username))
+                && !user.operators().is_some_and(knows)
         });
         let Some(hook) = hook else {
-            return Decision::Now(Ok(Admitted::for_good(Some(username))));
+            return Decision::Now(Ok(Admitted::for_good(Some(user))));
         };
         let Credentials { client_id, address, .. } = *credentials;
         let applicant = applicant();
-        let login = HookLogin { username, password: None, client_id, address, applicant };
-        hook.log_in(login)
+        hook.log_in(HookLogin { user, password: None, client_id, address, applicant })
     }
 
     /// Asks the part of the program that has external users, if the client may be one of them.
@@ -263,7 +267,7 @@ impl AccessControl {
             let table = self.identities.as_ref();
             table.is_some_and(|table| table.has_rules_for(subject))
         };
-        (external_users::name(subject).is_some() || stored())
+        (subject.is_exempt() || stored())
             && filters.any(|text| {
                 let parsed = Subscription::parse(text);
                 !parsed.is_ok_and(|own| self.allows(subject, Action::Subscribe, own.filter))
@@ -273,9 +277,12 @@ impl AccessControl {
     /// What decides [`AccessControl::allows`] and the functions above it.
     pub(crate) fn because(&self, subject: Subject<'_>, action: Action, topic: &str) -> Because {
         let stored = || self.identities.as_ref()?.because(subject, action, topic);
-        match external_users::name(subject) {
-            Some("") => return Because::Program,
-            None if topic.starts_with(CONTROL_PREFIX) && action == Action::Publish => {
+        match subject.vouched() {
+            Some(Vouched::Program) => return Because::Program,
+            _ if !subject.is_exempt()
+                && topic.starts_with(CONTROL_PREFIX)
+                && action == Action::Publish =>
+            {
                 return stored().unwrap_or(Because::OwnTopics);
             }
             _ if action == Action::Publish
@@ -284,9 +291,11 @@ impl AccessControl {
             {
                 return Because::OwnTopics;
             }
-            Some(_) if self.external_users.is_some() => return Because::ExternalUser,
-            Some(_) => {}
-            None => {
+            Some(Vouched::External(_)) if self.external_users.is_some() => {
+                return Because::ExternalUser;
+            }
+            Some(Vouched::External(_)) => {}
+            Some(Vouched::Named(_)) | None => {
                 if let Some(because) = stored() {
                     return because;
                 }
@@ -317,18 +326,18 @@ impl AccessControl {
     }
 
     /// Whether the identity store keeps this client from connecting, however it was authenticated.
-    pub(crate) fn refuses(&self, username: Option<&str>, client_id: &str) -> bool {
-        self.identities.as_ref().is_some_and(|table| table.refuses(username, client_id))
+    pub(crate) fn refuses(&self, subject: Subject<'_>) -> bool {
+        self.identities.as_ref().is_some_and(|table| table.refuses(subject))
     }
 
     /// The credential, which can be revoked, of a user that the identity store has.
-    pub(crate) fn stored_credential(&self, username: Option<&str>) -> Option<Box<str>> {
-        self.identities.as_ref()?.credential(username?)
+    pub(crate) fn stored_credential(&self, subject: Subject<'_>) -> Option<Box<str>> {
+        self.identities.as_ref()?.credential(subject.name()?)
     }
 
     /// Whether the client may end a subscription: only the identity store has rules for this.
     pub(crate) fn may_unsubscribe(&self, subject: Subject<'_>, filter: &str) -> bool {
-        let table = self.identities.as_ref().filter(|_| external_users::name(subject).is_none());
+        let table = self.identities.as_ref();
         table.and_then(|table| table.may_unsubscribe(subject, filter)).unwrap_or(true)
     }
 
@@ -343,7 +352,7 @@ impl AccessControl {
     /// Whether the client may publish to `topic`; see [`AccessRules`].
     pub(crate) fn may_publish(&self, subject: Subject<'_>, topic: &str) -> bool {
         if topic.starts_with('$') {
-            if external_users::name(subject).is_some() {
+            if subject.is_exempt() {
                 return false;
             }
             return match self.stored_rules(subject, Action::Publish, topic) {
@@ -370,25 +379,23 @@ impl AccessControl {
     /// changed since it subscribed, or deny only a part of what it subscribed to.
     pub(crate) fn may_receive(&self, subject: Subject<'_>, topic: &str) -> bool {
         // External users are not subject to the rules, and lose their connection with their rights.
-        external_users::name(subject).is_some() || self.allows(subject, Action::Receive, topic)
+        subject.is_exempt() || self.allows(subject, Action::Receive, topic)
     }
 
     /// Whether the client may publish to `topic`, subscribe to it as a filter, or receive what is published there.
     pub(crate) fn allows(&self, subject: Subject<'_>, action: Action, topic: &str) -> bool {
-        // The external user without a name is the program itself, be there other external users or not.
-        if external_users::name(subject).is_some_and(str::is_empty) {
-            return true;
+        match (subject.vouched(), &self.external_users) {
+            (Some(Vouched::Program), _) => return true,
+            (Some(Vouched::External(name)), Some(users)) => {
+                return users.allows(name, action, topic);
+            }
+            _ => {}
         }
-        if external_users::name(subject).is_none()
-            && let Some(decision) = self.stored_rules(subject, action, topic)
-        {
+        if let Some(decision) = self.stored_rules(subject, action, topic) {
             return decision;
         }
-        let Some(external_users) = &self.external_users else {
+        if self.external_users.is_none() {
             return self.own_rules(subject, action, topic);
-        };
-        if let Some(external_user) = external_users::name(subject) {
-            return external_users.allows(external_user, action, topic);
         }
         if topic.starts_with(EXTERNAL_TOPICS) {
             // Nobody else's, unless the operator says so.
@@ -405,7 +412,7 @@ impl AccessControl {
 
     /// What the rules say that came with the client's login; `None` if none does.
     fn of_login(&self, subject: Subject<'_>, action: Action, topic: &str) -> Option<bool> {
-        let Subject { username, client_id } = subject;
-        self.hook.as_ref()?.decides(username, client_id, action, topic)
+        let Subject { user, client_id } = subject;
+        self.hook.as_ref()?.decides(user?, client_id, action, topic)
     }
 }

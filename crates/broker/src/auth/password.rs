@@ -31,6 +31,7 @@ use super::queue::FairQueue;
 use super::reply_to::ReplyTo;
 use super::stored_hash::{HashError, StoredHash};
 use crate::rate_limiter::Reputation;
+use crate::user::{User, UserNameError};
 
 /// Threads that hash, in 19 MiB each ([`super::argon2_memory`]). One leaves out users that fail, so that these never take more
 /// than the other.
@@ -39,7 +40,7 @@ const THREADS: usize = 2;
 /// How long such a thread keeps its memory after a login. Logins that come more often need no new memory.
 const KEEP_MEMORY: Duration = Duration::from_secs(10);
 
-/// Longest user name and longest password, in bytes, of a login that waits to be hashed: the queue holds 512 of them.
+/// Longest password, in bytes, of a login that waits to be hashed: the queue holds 512 of them.
 pub const MAX_PASSWORD_BYTES: usize = 4096;
 
 /// How much less the hashing threads ask of a busy processor than the workers (nice value).
@@ -72,6 +73,16 @@ pub enum PasswordError {
         /// What is wrong with its hash.
         error: HashError,
     },
+    /// A line's user cannot be one.
+    #[error("{path}:{line}: {error}")]
+    Name {
+        /// Which file.
+        path: String,
+        /// Which line, from 1.
+        line: usize,
+        /// Why not.
+        error: UserNameError,
+    },
     /// A password cannot be hashed.
     #[error("cannot hash the password: {0}")]
     Hash(String),
@@ -99,7 +110,7 @@ pub fn hash_password(password: &[u8]) -> Result<String, PasswordError> {
 }
 
 struct Login {
-    user: Box<str>,
+    user: User,
     password: Box<[u8]>,
     reply_to: ReplyTo,
 }
@@ -124,14 +135,14 @@ pub trait HashReplacements: fmt::Debug + Send + Sync {
 }
 
 /// A user of the file.
-struct User {
+struct Line {
     /// As the file has it.
     text: String,
     hash: StoredHash,
 }
 
 struct Checker {
-    users: HashMap<Box<str>, User>,
+    users: HashMap<Box<str>, Line>,
     /// Clients of the identity store, which hide users of the file.
     identities: OnceLock<Arc<IdentityTable>>,
     /// Hashed for unknown users too, so that the time taken does not reveal which users exist.
@@ -197,10 +208,13 @@ impl PasswordFile {
                 continue;
             }
             let wrong = |error| PasswordError::Line { path: shown.clone(), line: at + 1, error };
-            let parsed = line.split_once(':').filter(|(user, _)| !user.is_empty());
-            let (user, text) = parsed.ok_or_else(|| wrong(HashError::Form))?;
+            let (user, text) = line.split_once(':').ok_or_else(|| wrong(HashError::Form))?;
+            User::check_name(user).map_err(|error| {
+                let (path, line) = (shown.clone(), at + 1);
+                PasswordError::Name { path, line, error }
+            })?;
             let hash = StoredHash::parse(text).map_err(wrong)?;
-            users.insert(user.into(), User { text: text.to_owned(), hash });
+            users.insert(user.into(), Line { text: text.to_owned(), hash });
         }
         PasswordFile::start(users)
     }
@@ -222,7 +236,7 @@ impl PasswordFile {
         self.is_file || stored()
     }
 
-    fn new(users: HashMap<Box<str>, User>, is_file: bool) -> PasswordFile {
+    fn new(users: HashMap<Box<str>, Line>, is_file: bool) -> PasswordFile {
         let checker = Checker {
             users,
             identities: OnceLock::new(),
@@ -234,7 +248,7 @@ impl PasswordFile {
         PasswordFile { desk: Arc::new(desk), threads: Mutex::default(), is_file }
     }
 
-    fn start(users: HashMap<Box<str>, User>) -> Result<PasswordFile, PasswordError> {
+    fn start(users: HashMap<Box<str>, Line>) -> Result<PasswordFile, PasswordError> {
         let decoy = StoredHash::Argon2(hash_password(DECOY)?);
         let file = PasswordFile::new(users, true);
         drop(file.desk.checker.decoy.set(decoy));
@@ -294,18 +308,18 @@ impl PasswordFile {
     /// Decides at once if this login was right or wrong before, or is too long for either; otherwise later.
     pub(super) fn check(
         &self,
-        user: &str,
+        user: User,
         password: &[u8],
         applicant: impl FnOnce() -> Applicant,
     ) -> Decision {
-        if let Some(reply) = self.desk.checker.known(user, password) {
+        if let Some(reply) = self.desk.checker.known(&user, password) {
             return Decision::Now(reply);
         }
-        if user.len().max(password.len()) > MAX_PASSWORD_BYTES {
+        if password.len() > MAX_PASSWORD_BYTES {
             return Decision::Now(Err(ReasonCode::BadUserNameOrPassword));
         }
         let Applicant { site, reputation, reply_to } = applicant();
-        let login = Login { user: user.into(), password: password.into(), reply_to };
+        let login = Login { user, password: password.into(), reply_to };
         let mut waiting = self.desk.waiting.lock();
         let pushed = waiting.queue.push(site, reputation, login);
         drop(waiting);
@@ -361,7 +375,7 @@ impl Desk {
             let admitted = reply.is_ok();
             login.reply_to.send(reply);
             if admitted {
-                self.checker.replace_outdated(&login.user, &login.password);
+                self.checker.replace_outdated(login.user.text(), &login.password);
             }
         }
     }
@@ -385,34 +399,36 @@ impl Desk {
     }
 }
 
-fn admitted(user: &str, revision: Option<u64>) -> Admitted {
-    let credential = revision.map(|revision| credential(revision, user));
-    Admitted { credential, ..Admitted::for_good(Some(user)) }
+fn admitted(user: &User, revision: Option<u64>) -> Admitted {
+    let credential = revision.map(|revision| credential(revision, user.text()));
+    Admitted { credential, ..Admitted::for_good(Some(user.clone())) }
 }
 
 impl Checker {
     /// What is known of a login without hashing.
-    fn known(&self, user: &str, password: &[u8]) -> Option<AuthReply> {
+    fn known(&self, user: &User, password: &[u8]) -> Option<AuthReply> {
         let memory = self.memory.lock();
-        let revision = self.revision(user);
-        let digest = memory.digest(user, password, revision);
-        if memory.right.get(user) == Some(&digest) {
+        let name = user.text();
+        let revision = self.revision(name);
+        let digest = memory.digest(name, password, revision);
+        if memory.right.get(name) == Some(&digest) {
             return Some(Ok(admitted(user, revision)));
         }
         memory.wrong.contains(&digest).then_some(Err(ReasonCode::BadUserNameOrPassword))
     }
 
-    fn check(&self, user: &str, password: &[u8], argon2: &mut Argon2Memory) -> AuthReply {
+    fn check(&self, user: &User, password: &[u8], argon2: &mut Argon2Memory) -> AuthReply {
         // Another client of the user may have shown it meanwhile.
         if let Some(reply) = self.known(user, password) {
             return reply;
         }
-        let identity = self.identities.get().and_then(|table| table.find(user));
+        let name = user.text();
+        let identity = self.identities.get().and_then(|table| table.find(name));
         let revision = identity.as_ref().map(|(_, revision)| *revision);
         let of_file = || {
-            let stored = self.users.get(user)?;
+            let stored = self.users.get(name)?;
             let memory = self.memory.lock();
-            Some(memory.replaced.get(user).unwrap_or(&stored.hash).clone())
+            Some(memory.replaced.get(name).unwrap_or(&stored.hash).clone())
         };
         let stored = identity.map_or_else(of_file, |(hash, _)| hash);
         let decoy = self.decoy();
@@ -422,12 +438,12 @@ impl Checker {
             decoy.matches(password, argon2);
         }
         let mut memory = self.memory.lock();
-        let digest = memory.digest(user, password, revision);
+        let digest = memory.digest(name, password, revision);
         if stored.is_none() || !matches {
             memory.remember_wrong(digest);
             return Err(ReasonCode::BadUserNameOrPassword);
         }
-        memory.right.insert(user.into(), digest);
+        memory.right.insert(name.into(), digest);
         Ok(admitted(user, revision))
     }
 
@@ -505,8 +521,12 @@ impl Memory {
 mod tests {
     use super::*;
 
-    fn user(text: &str) -> User {
-        User { text: text.to_owned(), hash: StoredHash::parse(text).unwrap() }
+    fn named(name: &str) -> User {
+        User::named(name).unwrap()
+    }
+
+    fn user(text: &str) -> Line {
+        Line { text: text.to_owned(), hash: StoredHash::parse(text).unwrap() }
     }
 
     fn ann() -> PasswordFile {
@@ -519,30 +539,36 @@ mod tests {
         let file = ann();
         let checker = &file.desk.checker;
         assert_eq!(
-            checker.check("ann", b"secret", &mut Argon2Memory::default()),
-            Ok(Admitted::for_good(Some("ann")))
+            checker.check(&named("ann"), b"secret", &mut Argon2Memory::default()),
+            Ok(Admitted::for_good(Some(named("ann"))))
         );
         let refused = Err(ReasonCode::BadUserNameOrPassword);
-        assert_eq!(checker.check("ann", b"wrong", &mut Argon2Memory::default()), refused);
-        assert_eq!(checker.check("bob", b"secret", &mut Argon2Memory::default()), refused);
+        assert_eq!(checker.check(&named("ann"), b"wrong", &mut Argon2Memory::default()), refused);
+        assert_eq!(checker.check(&named("bob"), b"secret", &mut Argon2Memory::default()), refused);
         assert_eq!(
-            checker.check("bob", b"nobody has this password", &mut Argon2Memory::default()),
+            checker.check(&named("bob"), b"nobody has this password", &mut Argon2Memory::default()),
             refused
         );
-        assert_eq!(checker.known("ann", b"secret"), Some(Ok(Admitted::for_good(Some("ann")))));
-        assert_eq!(checker.known("ann", b"wrong"), Some(refused));
-        assert_eq!(checker.known("ann", b"other"), None);
+        assert_eq!(
+            checker.known(&named("ann"), b"secret"),
+            Some(Ok(Admitted::for_good(Some(named("ann")))))
+        );
+        assert_eq!(checker.known(&named("ann"), b"wrong"), Some(refused));
+        assert_eq!(checker.known(&named("ann"), b"other"), None);
     }
 
     #[test]
     fn strangers_do_not_push_out_what_is_remembered() {
         let file = ann();
         let checker = &file.desk.checker;
-        checker.check("ann", b"secret", &mut Argon2Memory::default()).unwrap();
+        checker.check(&named("ann"), b"secret", &mut Argon2Memory::default()).unwrap();
         for number in 0..3 * REMEMBERED_WRONG as u64 {
             checker.memory.lock().remember_wrong(number);
         }
-        assert_eq!(checker.known("ann", b"secret"), Some(Ok(Admitted::for_good(Some("ann")))));
+        assert_eq!(
+            checker.known(&named("ann"), b"secret"),
+            Some(Ok(Admitted::for_good(Some(named("ann")))))
+        );
         let memory = checker.memory.lock();
         assert_eq!(memory.wrong.len(), REMEMBERED_WRONG);
         assert_eq!(memory.wrong_order.len(), REMEMBERED_WRONG);
@@ -557,12 +583,12 @@ mod tests {
         };
         let old = file(&[("ann", &line), ("bob", &line), ("eve", &line)]);
         for user in ["ann", "bob", "eve"] {
-            old.desk.checker.check(user, b"secret", &mut Argon2Memory::default()).unwrap();
+            old.desk.checker.check(&named(user), b"secret", &mut Argon2Memory::default()).unwrap();
         }
         let changed = hash_password(b"changed").unwrap();
         let new = file(&[("ann", &line), ("bob", &changed)]);
         new.remember(&old);
-        let known = |user| new.desk.checker.known(user, b"secret").is_some();
+        let known = |user| new.desk.checker.known(&named(user), b"secret").is_some();
         assert!(known("ann") && !known("bob") && !known("eve"));
     }
 
@@ -605,9 +631,9 @@ mod tests {
         let file = bob(&old, &kept);
         let checker = &file.desk.checker;
         let refused = Err(ReasonCode::BadUserNameOrPassword);
-        assert_eq!(checker.check("bob", b"wrong", &mut Argon2Memory::default()), refused);
+        assert_eq!(checker.check(&named("bob"), b"wrong", &mut Argon2Memory::default()), refused);
         for _ in 0..2 {
-            assert!(checker.check("bob", b"secret", &mut Argon2Memory::default()).is_ok());
+            assert!(checker.check(&named("bob"), b"secret", &mut Argon2Memory::default()).is_ok());
             checker.replace_outdated("bob", b"secret");
         }
         let argon2 = kept.find("bob", &old).unwrap();
@@ -615,18 +641,28 @@ mod tests {
         // Without the old hash's help.
         let again = bob(&old, &kept);
         assert!(!again.desk.checker.memory.lock().replaced["bob"].is_outdated());
-        assert!(again.desk.checker.check("bob", b"secret", &mut Argon2Memory::default()).is_ok());
+        assert!(
+            again
+                .desk
+                .checker
+                .check(&named("bob"), b"secret", &mut Argon2Memory::default())
+                .is_ok()
+        );
         assert_eq!(
-            again.desk.checker.check("bob", b"wrong", &mut Argon2Memory::default()),
+            again.desk.checker.check(&named("bob"), b"wrong", &mut Argon2Memory::default()),
             refused
         );
         let changed = bob(&mosquittos(b"changed"), &kept);
         assert_eq!(
-            changed.desk.checker.check("bob", b"secret", &mut Argon2Memory::default()),
+            changed.desk.checker.check(&named("bob"), b"secret", &mut Argon2Memory::default()),
             refused
         );
         assert!(
-            changed.desk.checker.check("bob", b"changed", &mut Argon2Memory::default()).is_ok()
+            changed
+                .desk
+                .checker
+                .check(&named("bob"), b"changed", &mut Argon2Memory::default())
+                .is_ok()
         );
     }
 

@@ -44,7 +44,8 @@ impl ScramLogin {
         let known = exchange.is_known();
         let end = exchange.finish(message).map_err(|error| refused(error, Some(&user), known))?;
         let credential = revision.map(|revision| credential(revision, &user));
-        Ok((Admitted { credential, ..Admitted::for_good(Some(&user)) }, end))
+        let admitted = Admitted::named(&user).map_err(|_| ReasonCode::BadUserNameOrPassword)?;
+        Ok((Admitted { credential, ..admitted }, end))
     }
 }
 

@@ -18,6 +18,7 @@ use crate::auth::{AccessControl, Admitted, AuthReply};
 use crate::peer::PeerIdentity;
 use crate::session::Session;
 use crate::shard::Shard;
+use crate::user::User;
 
 /// A method that this broker has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -215,15 +216,17 @@ impl Connection {
         method: Method,
         data: &[u8],
     ) -> Again {
-        let (username, owner, most) = {
+        let (user, owner, most) = {
             let state = session.lock();
-            (state.username.clone(), state.memory_owner(), state.max_packet_bytes as usize)
+            (state.user.clone(), state.memory_owner(), state.max_packet_bytes as usize)
         };
-        let Some(username) = username.as_deref() else { return Again::Refused };
         if method == Method::Jwt {
-            let reply = check(shard, data, Some(username));
+            let reply = check(shard, data, None).ok().filter(|admitted| admitted.user == user);
             return reply.map_or(Again::Refused, |admitted| Again::Admitted(admitted, None));
         }
+        let Some(username) = user.as_ref().and_then(User::operators) else {
+            return Again::Refused;
+        };
         let now = shard.now();
         if let Some(login) = self.rare().scram.take() {
             let finished = (now <= login.until).then(|| login.finish(data).ok()).flatten();
@@ -259,7 +262,7 @@ impl Connection {
         } else {
             let state = session.lock();
             let client_id = session.client_id();
-            let subject = Subject { username: state.username.as_deref(), client_id };
+            let subject = Subject { user: state.user.as_ref(), client_id };
             if !access_control
                 .has_outgrown(subject, state.subscriptions.keys().map(|filter| &**filter))
             {

@@ -10,7 +10,7 @@ use fulmar_mqtt::{DecodeError, Packet, Properties, Property, PropertyBuf, Reason
 
 use super::auth::{Exchange, Method};
 use super::{Connection, State};
-use crate::access::{EXTERNAL_USER_PREFIX, Subject};
+use crate::access::Subject;
 use crate::auth::CONTROL_PREFIX;
 use crate::auth::{
     Admitted, Applicant, AuthReply, Credentials, Decision, ReplyTo, ScramLogin, WaitingLogin,
@@ -24,6 +24,7 @@ use crate::peer::TransportKind;
 use crate::rate_limiter;
 use crate::shard::Shard;
 use crate::time::Timestamp;
+use crate::user::{User, text_of};
 use crate::will::Will;
 
 /// Bytes of a CONNACK without properties, the size of a refusal. An AUTH without data is smaller than a CONNACK of
@@ -172,9 +173,9 @@ impl Connection {
             return self.begin_exchange(shard, pending, exchange);
         }
         // Before the credentials are checked, which costs time. Parts of the program have their name from the start.
-        let identity = self.peer.identity.clone();
-        if self.is_banned(shard, &pending.client_id, identity.as_deref()) {
-            return self.refuse_banned(shard, &pending.client_id, identity.as_deref());
+        let user = self.peer.identity.as_ref().map(|identity| identity.user().clone());
+        if self.is_banned(shard, &pending.client_id, user.as_ref()) {
+            return self.refuse_banned(shard, &pending.client_id, user.as_ref());
         }
         let broker = Arc::clone(shard.broker());
         let credentials = Credentials {
@@ -226,7 +227,7 @@ impl Connection {
             Err(reason @ ReasonCode::ServerUnavailable) => return self.refuse(shard, reason),
             Err(reason) => return self.login_failed(shard, pending, reason),
         };
-        if admitted.username.is_some() && !pending.waited {
+        if admitted.user.is_some() && !pending.waited {
             let user = pending.username().unwrap_or_default();
             shard.broker().rate_limiter().login_succeeded(self.peer.address.ip(), user);
         }
@@ -297,27 +298,27 @@ impl Connection {
             self.state = State::Authenticating(Box::new(pending));
             return;
         }
-        let username = admitted.username.clone();
-        if self.is_banned(shard, &pending.client_id, username.as_deref()) {
-            return self.refuse_banned(shard, &pending.client_id, username.as_deref());
+        let user = admitted.user.clone();
+        if self.is_banned(shard, &pending.client_id, user.as_ref()) {
+            return self.refuse_banned(shard, &pending.client_id, user.as_ref());
         }
         let access_control = shard.broker().access_control();
-        if access_control.refuses(username.as_deref(), &pending.client_id) {
+        let subject = Subject { user: user.as_ref(), client_id: &pending.client_id };
+        if access_control.refuses(subject) {
             shard.metrics().authentication_failed.add(1);
             tracing::info!(peer = %self.peer.address, client = &*pending.client_id,
-                user = username.as_deref(), "login refused: disabled, or with another client identifier");
+                user = text_of(user.as_ref()), "login refused: disabled, or with another client identifier");
             return self.refuse(shard, ReasonCode::NotAuthorized);
         }
-        let stored = || access_control.stored_credential(username.as_deref());
+        let stored = || access_control.stored_credential(subject);
         let credential = admitted.credential.clone().or_else(stored);
         if let Some(will) = &pending.will {
-            let subject = Subject { username: username.as_deref(), client_id: &pending.client_id };
             // Requests are not published when their client has gone.
             let is_request = will.topic.starts_with(CONTROL_PREFIX);
             if is_request || !access_control.may_publish(subject, &will.topic) {
                 shard.metrics().access_denied.add(1);
                 tracing::info!(peer = %self.peer.address, client = &*pending.client_id,
-                    user = username.as_deref(), topic = &*will.topic, "will denied, connection refused");
+                    user = text_of(user.as_ref()), topic = &*will.topic, "will denied, connection refused");
                 return self.refuse(shard, ReasonCode::NotAuthorized);
             }
         }
@@ -325,9 +326,8 @@ impl Connection {
         if Self::refuses_session(shard, &pending.client_id, is_stored, pending.will.is_some()) {
             return self.refuse(shard, ReasonCode::ServerUnavailable);
         }
-        if username.as_deref().is_some_and(|name| name.starts_with(EXTERNAL_USER_PREFIX)) {
-            let rare = self.rare();
-            rare.external_user = true;
+        if subject.is_exempt() {
+            self.rare().external_user = true;
         }
         if credential.is_some() {
             self.rare().credential = credential;
@@ -344,7 +344,7 @@ impl Connection {
             client_id: &pending.client_id,
             clean_start: pending.clean_start,
             version: self.version,
-            username,
+            user,
             site: self.site(),
             mqtt_sn: self.peer.transport == TransportKind::MqttSn,
             expiry_interval_s: pending.expiry_interval_s.min(limits.max_session_expiry_s),
@@ -357,15 +357,20 @@ impl Connection {
             again: pending.waited,
         };
         let before = shard.turn.batch_len();
-        let user = request.username.clone();
+        let user = request.user.clone();
         let opened = match lifecycle::open(&mut shard.turn, request, access_control.session_owner) {
             Ok(opened) => opened,
             Err(NotOpened::Full) => return self.refuse(shard, ReasonCode::QuotaExceeded),
             Err(NotOpened::NoMemory) => {
-                return self.refuse_memory(shard, &pending.client_id, user.as_deref());
+                return self.refuse_memory(shard, &pending.client_id, text_of(user.as_ref()));
             }
             Err(NotOpened::Foreign(owner)) => {
-                return self.refuse_foreign(shard, &pending.client_id, user, owner);
+                return self.refuse_foreign(
+                    shard,
+                    &pending.client_id,
+                    user.as_ref(),
+                    owner.as_ref(),
+                );
             }
             Err(NotOpened::Superseded) => {
                 self.state = State::New;
@@ -381,9 +386,9 @@ impl Connection {
                 return;
             }
         };
-        let user = opened.session.lock().username.clone();
+        let user = opened.session.lock().user.clone();
         tracing::info!(peer = %self.peer.address, client = opened.session.client_id(),
-            user = user.as_deref(), transport = %self.peer.transport, present = opened.present,
+            user = text_of(user.as_ref()), transport = %self.peer.transport, present = opened.present,
             taken_over = opened.taken_over || pending.took_over, "connected");
         self.list(shard, &opened.session);
         let credential = self.rare.as_ref().and_then(|rare| rare.credential.as_deref());
@@ -413,20 +418,21 @@ impl Connection {
     }
 
     /// Whether a ban is about the client; its user is not known before it is authenticated.
-    fn is_banned(&self, shard: &Shard, client_id: &str, user: Option<&str>) -> bool {
+    fn is_banned(&self, shard: &Shard, client_id: &str, user: Option<&User>) -> bool {
         let client = BannedSubject { client_id, user, address: self.peer.address.ip() };
         shard.broker().bans().covers(&client, shard.now())
     }
 
-    fn refuse_banned(&mut self, shard: &mut Shard, client_id: &str, user: Option<&str>) {
+    fn refuse_banned(&mut self, shard: &mut Shard, client_id: &str, user: Option<&User>) {
+        let user = text_of(user);
         tracing::info!(peer = %self.peer.address, client = client_id, user, "connection refused: banned");
         self.refuse(shard, ReasonCode::Banned);
     }
 
     fn recheck_ban(&mut self, shard: &mut Shard) {
         let State::Connected(session) = &self.state else { return };
-        let user = session.lock().username.clone();
-        if self.is_banned(shard, session.client_id(), user.as_deref()) {
+        let user = session.lock().user.clone();
+        if self.is_banned(shard, session.client_id(), user.as_ref()) {
             self.disconnect(shard, ReasonCode::AdministrativeAction, "banned");
         }
     }
@@ -470,12 +476,12 @@ impl Connection {
         &mut self,
         shard: &mut Shard,
         client_id: &str,
-        user: Option<Box<str>>,
-        owner: Option<Box<str>>,
+        user: Option<&User>,
+        owner: Option<&User>,
     ) {
         shard.metrics().sessions_refused.add(1);
         if let Some(times) = shard.foreign_client_id.occurred(shard.turn.now) {
-            let (user, owner) = (name_of(user.as_deref()), name_of(owner.as_deref()));
+            let (user, owner) = (name_of(user), name_of(owner));
             tracing::warn!(peer = %self.peer.address, transport = %self.peer.transport,
                 client = client_id, user, owner, times,
                 "connection refused: the client identifier belongs to another user's session");
@@ -526,8 +532,8 @@ impl Connection {
     }
 }
 
-fn name_of(user: Option<&str>) -> &str {
-    user.unwrap_or("(anonymous)")
+fn name_of(user: Option<&User>) -> &str {
+    user.map_or("(anonymous)", User::text)
 }
 
 /// Checks a CONNECT, and copies what is needed later.

@@ -6,6 +6,7 @@ use super::{Connection, State};
 use crate::control::{CONTROL_TOPIC, ControlReply, ControlRequest, RESPONSE_TOPIC};
 use crate::message::MessageParts;
 use crate::shard::Shard;
+use crate::user::User;
 
 impl Connection {
     /// Hands a request on that the rules allow. Returns the publication's reason code: the answer has what came of it.
@@ -15,11 +16,11 @@ impl Connection {
         let Some(control) = broker.control().filter(|_| parts.topic == CONTROL_TOPIC) else {
             return ReasonCode::NotAuthorized;
         };
-        let username = session.lock().username.clone();
+        let user = session.lock().user.clone();
         control.request(ControlRequest {
             payload: parts.payload,
             client_id: session.client_id(),
-            username: username.as_deref(),
+            username: user.as_ref().and_then(User::operators),
             reply_to: ControlReply::new(broker.mailboxes().clone(), self.at),
         });
         ReasonCode::Success

@@ -9,6 +9,7 @@ use fulmar_mqtt::{Properties, ReasonCode, Version};
 use super::{Closing, Connection, LostCause, State};
 use crate::lifecycle::{self, Departure};
 use crate::shard::Shard;
+use crate::user::text_of;
 
 impl Connection {
     /// How to close, once everything is written; `None` while the connection goes on.
@@ -39,9 +40,9 @@ impl Connection {
         };
         let (user, owner) = {
             let state = session.lock();
-            (state.username.clone(), state.memory_owner())
+            (state.user.clone(), state.memory_owner())
         };
-        tracing::info!(peer = %self.peer.address, client = session.client_id(), user = user.as_deref(),
+        tracing::info!(peer = %self.peer.address, client = session.client_id(), user = text_of(user.as_ref()),
             "disconnected: {why}");
         let will = session.lock().will.clone().filter(|_| !departure.discard_will);
         let gives_way =

@@ -16,7 +16,7 @@ use fulmar_mqtt::{Packet, PacketId, Properties, Property, QoS, ReasonCode, Versi
 use super::connect::is_connect;
 use super::stall::STALLED;
 use super::{Connection, State, Waiting};
-use crate::access::{EXTERNAL_USER_PREFIX, Subject};
+use crate::access::Subject;
 use crate::auth::CONTROL_PREFIX;
 use crate::lifecycle::Departure;
 use crate::message::MessageParts;
@@ -27,6 +27,7 @@ use crate::shard::Shard;
 use crate::storage::{FlowId, Op};
 use crate::time::Timestamp;
 use crate::turn::Turn;
+use crate::user::{User, Vouched, text_of};
 
 /// Longest topic that a connection remembers as allowed.
 const MAX_REMEMBERED_TOPIC_BYTES: usize = 256;
@@ -245,9 +246,11 @@ impl Connection {
             return None;
         }
         let is_external = self.rare.as_ref().is_some_and(|rare| rare.external_user);
-        let username = is_external.then(|| session.lock().username.clone()).flatten();
-        let external_user =
-            username.as_deref().and_then(|name| name.strip_prefix(EXTERNAL_USER_PREFIX));
+        let user = is_external.then(|| session.lock().user.clone()).flatten();
+        let external_user = match user.as_ref().map(User::vouched) {
+            Some(Vouched::External(name)) => Some(name),
+            _ => None,
+        };
         let arrival =
             Arrival { topic, payload, properties, client_id, external_user, packet_id, dup };
         let added = hook.and_then(|hook| hook.stamp(&arrival));
@@ -461,8 +464,8 @@ impl Connection {
             return ReasonCode::Success;
         }
         let access_control = shard.broker().access_control();
-        let username = session.lock().username.clone();
-        let subject = Subject { username: username.as_deref(), client_id: session.client_id() };
+        let user = session.lock().user.clone();
+        let subject = Subject { user: user.as_ref(), client_id: session.client_id() };
         if access_control.may_publish(subject, topic) {
             // Remembered for the next one; long topics would take memory that nobody counts.
             if topic.len() <= MAX_REMEMBERED_TOPIC_BYTES {
@@ -476,7 +479,7 @@ impl Connection {
     fn deny(&self, shard: &Shard, session: &Session, topic: &str) -> ReasonCode {
         shard.metrics().access_denied.add(1);
         tracing::info!(peer = %self.peer.address, client = session.client_id(),
-            user = session.lock().username.as_deref(), topic, "publication denied");
+            user = text_of(session.lock().user.as_ref()), topic, "publication denied");
         // A 3.1.1 client takes any acknowledgement as success; the message is dropped all the same.
         ReasonCode::NotAuthorized
     }

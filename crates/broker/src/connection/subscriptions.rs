@@ -14,6 +14,7 @@ use crate::rate_limiter;
 use crate::session::Session;
 use crate::shard::Shard;
 use crate::subscribe::Request;
+use crate::user::text_of;
 
 /// Maximum number of filters accepted in one SUBSCRIBE or UNSUBSCRIBE; the packet's size bounds it too.
 const MAX_FILTERS: usize = 10_000;
@@ -52,8 +53,8 @@ impl Connection {
         }
         state.last_turn = shard.turn.awaitable_stamp();
         let stalled = shard.turn.is_stalled() && state.durable;
-        let username = state.username.clone();
-        let subject = Subject { username: username.as_deref(), client_id: session.client_id() };
+        let user = state.user.clone();
+        let subject = Subject { user: user.as_ref(), client_id: session.client_id() };
         for (text, options) in packet.filters.iter() {
             let options = if self.bridge { bridged(text, options) } else { options };
             let denied = Subscription::parse(text).is_ok_and(|Subscription { filter, .. }| {
@@ -64,7 +65,7 @@ impl Connection {
             let code = if denied {
                 turn.metrics().access_denied.add(1);
                 tracing::info!(peer = %self.peer.address, client = session.client_id(),
-                    user = username.as_deref(), filter = text, "subscription denied");
+                    user = text_of(user.as_ref()), filter = text, "subscription denied");
                 ReasonCode::NotAuthorized
             } else if stalled {
                 turn.metrics().storage_refused.add(1);
@@ -104,8 +105,8 @@ impl Connection {
         // Of 3.1.1 such packets are left unread.
         let stalled = shard.turn.is_stalled() && state.durable && self.version == Version::V5;
         let access_control = shard.broker().access_control();
-        let username = state.username.clone();
-        let subject = Subject { username: username.as_deref(), client_id: session.client_id() };
+        let user = state.user.clone();
+        let subject = Subject { user: user.as_ref(), client_id: session.client_id() };
         for (text, _) in packet.filters.iter() {
             let denied = Subscription::parse(text)
                 .is_ok_and(|own| !access_control.may_unsubscribe(subject, own.filter));

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::Connection;
-use crate::access;
 use crate::peer::TransportStats;
 use crate::session::Session;
 use crate::shard::Shard;
 use crate::transports::{Here, SharedHere};
+use crate::user::User;
 
 impl Connection {
     /// Sets the path statistics. The transport calls this every few seconds while the connection is in use, and before
@@ -31,7 +31,7 @@ impl Connection {
     /// The client is authenticated: adds it to the list for operators.
     pub(super) fn list(&mut self, shard: &Shard, session: &Arc<Session>) {
         // The program's own sessions are not clients.
-        if access::is_program(session.lock().username.as_deref()) {
+        if User::is_program(session.lock().user.as_ref()) {
             return;
         }
         let here = Arc::clone(self.here());

@@ -12,7 +12,7 @@ use fulmar_broker::auth::AccessControl;
 use fulmar_broker::storage::{NoStorage, Restored, Storage};
 use fulmar_broker::{
     Broker, BrokerConfig, ClientStatistics, Connection, Limits, ListenerPolicy, LostCause, Output,
-    Peer, ReadState, Shard, StreamEnd, StreamKey, Timestamp, Token, TransportKind,
+    Peer, ReadState, Shard, StreamEnd, StreamKey, Timestamp, Token, TransportKind, User,
 };
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::codec::{decode, peek_frame};
@@ -267,7 +267,7 @@ impl World {
         let peer = Peer {
             address: (address, 1000).into(),
             transport,
-            identity: user.map(Into::into),
+            identity: user.map(|user| User::from_text(user).into()),
             listener: Arc::new(ListenerPolicy { name: "test".into(), allow_anonymous }),
         };
         let connection = Connection::new(&mut self.shards[shard], Token(number), peer).unwrap();

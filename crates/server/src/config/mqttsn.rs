@@ -5,7 +5,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use fulmar_broker::auth::EXTERNAL_USER_PREFIX;
+use fulmar_broker::User;
 use fulmar_mqtt::topic::check_name;
 use fulmar_mqttsn::Settings;
 use serde::{Deserialize, Serialize};
@@ -114,12 +114,10 @@ pub(super) fn check(
             ));
         }
     }
-    if settings.user.starts_with(EXTERNAL_USER_PREFIX) {
-        return wrong(format!(
-            "[mqtt_sn] user = {:?}: names that begin with {EXTERNAL_USER_PREFIX} are reserved for the \
-             platform",
-            settings.user
-        ));
+    if !settings.user.is_empty()
+        && let Err(error) = User::check_name(&settings.user)
+    {
+        return wrong(format!("[mqtt_sn] user = {:?}: {error}", settings.user));
     }
     for one in &settings.predefined {
         if one.id == 0 || one.id == u16::MAX {

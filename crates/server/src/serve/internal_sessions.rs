@@ -4,7 +4,7 @@
 //! Gateway and platform receive devices' publications through these sessions. If the sessions began only when the two
 //! connect, earlier publications would be acknowledged but received by neither.
 
-use fulmar_broker::auth::EXTERNAL_USER_PREFIX;
+use fulmar_broker::User;
 use fulmar_broker::storage::{
     FlowId, Op, Restored, SessionKey, SessionRecord, Storage, SubscriptionRecord,
 };
@@ -34,9 +34,9 @@ impl InternalSessions<'_> {
 
 /// The client identifier of a session that belongs to the program itself and begins so; the newest, if there are several.
 pub(super) fn client_id_of(restored: &Restored, prefix: &str) -> Option<String> {
+    let program = User::program();
     let own = restored.sessions.iter().filter(|session| {
-        session.username.as_deref() == Some(EXTERNAL_USER_PREFIX)
-            && session.client_id.starts_with(prefix)
+        session.username.as_deref() == Some(program.text()) && session.client_id.starts_with(prefix)
     });
     own.max_by_key(|session| session.key).map(|session| session.client_id.to_string())
 }
@@ -55,8 +55,7 @@ fn ensure(
         let record = SessionRecord {
             key: SessionKey(restored.last_session_key),
             client_id: client_id.into(),
-            // The external user without a name is the program itself.
-            username: Some(EXTERNAL_USER_PREFIX.into()),
+            username: Some(User::program().text().into()),
             mqtt_sn: Some(false),
             expiry_interval_s: u32::MAX,
             expires_at: None,

@@ -12,8 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use fulmar_broker::auth::EXTERNAL_USER_PREFIX;
-use fulmar_broker::{ListenerPolicy, Peer, TransportKind};
+use fulmar_broker::{ListenerPolicy, Peer, TransportKind, User};
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::codec::{MAX_PACKET_BYTES, decode, peek_frame};
 use fulmar_mqtt::packet::{
@@ -81,7 +80,7 @@ pub(super) fn internal_peer(listener: &str) -> Peer {
     Peer {
         address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         transport: TransportKind::Tcp,
-        identity: Some(EXTERNAL_USER_PREFIX.into()),
+        identity: Some(User::program().into()),
         listener: Arc::new(ListenerPolicy { name: listener.into(), allow_anonymous: false }),
     }
 }

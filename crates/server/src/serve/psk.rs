@@ -4,13 +4,11 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
+use fulmar_broker::User;
 use fulmar_certs::files;
 use fulmar_coap::dtls::Keys;
 use fulmar_command::psk::{MIN_KEY_BYTES, parse};
-
-/// Longest user name, as for MQTT.
-const MAX_USER_BYTES: usize = 256;
 
 /// Reads the file.
 ///
@@ -34,9 +32,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Keys> {
                 place()
             );
         };
-        if user.is_empty() || user.len() > MAX_USER_BYTES {
-            bail!("{}: a user name must have 1 to {MAX_USER_BYTES} bytes", place());
-        }
+        User::check_name(user).with_context(place)?;
         if key.len() < MIN_KEY_BYTES {
             bail!(
                 "{}: a key must have at least {MIN_KEY_BYTES} bytes, because shorter ones can be \

@@ -37,7 +37,7 @@ impl PublishHook for IncomingHook {
 impl IncomingHook {
     /// The property that names the publisher to the platform, on topics where the platform requires it.
     fn vouch(&self, arrival: &Arrival<'_>) -> Option<Vec<u8>> {
-        let user = arrival.external_user.filter(|user| !user.is_empty())?;
+        let user = arrival.external_user?;
         let voucher = self.platform.as_ref()?.vouch(user, arrival.topic, arrival.payload)?;
         let mut property = PropertyBuf::new();
         property.push(Property::UserProperty(PUBLISHER, &voucher));

@@ -11,12 +11,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use fulmar_broker::Timestamp;
 use fulmar_broker::access::Action;
 use fulmar_broker::auth::{
-    Admitted, Applicant, Decision, EXTERNAL_USER_PREFIX, ExternalUsers, FairQueue, Login,
-    MAX_PASSWORD_BYTES, ReplyTo, WaitingLogin,
+    Admitted, Applicant, Decision, ExternalUsers, FairQueue, Login, MAX_PASSWORD_BYTES, ReplyTo,
+    WaitingLogin,
 };
+use fulmar_broker::{Timestamp, User};
 use fulmar_mqtt::ReasonCode;
 use fulmar_platform::{AdmittedUser, LoginRefused, MAX_NAME, Platform, TOKEN_PREFIX};
 use parking_lot::{Condvar, Mutex};
@@ -109,7 +109,7 @@ impl Desk {
 
 impl ExternalUsers for Users {
     fn admit(&self, token: &str, username: Option<&str>, _: Timestamp) -> Option<Admitted> {
-        self.platform.admit(token, username).map(admitted)
+        self.platform.admit(token, username).and_then(admitted)
     }
 
     fn is_token(&self, password: &str) -> bool {
@@ -127,7 +127,8 @@ impl ExternalUsers for Users {
             return Decision::Now(Err(ReasonCode::BadUserNameOrPassword));
         }
         if let Some(admitted_user) = self.known.get(&self.platform, username, password) {
-            return Decision::Now(Ok(admitted(admitted_user)));
+            let admitted = admitted(admitted_user).ok_or(ReasonCode::BadUserNameOrPassword);
+            return Decision::Now(admitted);
         }
         let Applicant { site, reputation, reply_to } = applicant;
         let (user, password) = (username.to_owned(), password.to_owned());
@@ -153,19 +154,16 @@ impl ExternalUsers for Users {
     }
 
     fn allows(&self, external_user: &str, action: Action, topic: &str) -> bool {
-        // The external user without a name is the platform's own client: no other user gets this name.
-        external_user.is_empty()
-            || self.platform.may(external_user, action == Action::Publish, topic)
+        self.platform.may(external_user, action == Action::Publish, topic)
     }
 }
 
-fn admitted(admitted_user: AdmittedUser) -> Admitted {
-    let username = Some(format!("{EXTERNAL_USER_PREFIX}{}", admitted_user.user).into());
-    Admitted {
-        username,
+fn admitted(admitted_user: AdmittedUser) -> Option<Admitted> {
+    Some(Admitted {
+        user: Some(User::external(&admitted_user.user)?),
         until: Timestamp(admitted_user.until_ms),
         credential: Some(admitted_user.session.into()),
-    }
+    })
 }
 
 /// The thread: checks one login at a time, until the end.
@@ -175,7 +173,7 @@ async fn check_all(platform: &Platform, known: &Known, desk: &Desk) {
         let reply = match platform.log_in(&user, &password, address).await {
             Ok(admitted_user) => {
                 known.put(&user, &password, admitted_user.clone());
-                Ok(admitted(admitted_user))
+                admitted(admitted_user).ok_or(ReasonCode::BadUserNameOrPassword)
             }
             Err(LoginRefused::Wrong) => Err(ReasonCode::BadUserNameOrPassword),
             Err(LoginRefused::TooOften) => Err(ReasonCode::ServerBusy),

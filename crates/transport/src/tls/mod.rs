@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use fulmar_broker::PeerIdentity;
-use fulmar_broker::auth::EXTERNAL_USER_PREFIX;
 use fulmar_certs::{CertificateId, RevocationList};
 use parking_lot::RwLock;
 pub use rustls::RootCertStore;
@@ -211,14 +210,11 @@ impl ServerTls {
     }
 }
 
-/// The user a verified client certificate names, at most 256 bytes; `None` for a longer name and for
-/// those of the platform's external users.
+/// The user a verified client certificate names; `None` for what cannot be a name.
 #[must_use]
 pub fn client_name(leaf: &CertificateDer<'_>) -> Option<PeerIdentity> {
-    // Names that the program itself gives are not an authority's to give.
-    let name = fulmar_certs::user_name(leaf)
-        .filter(|name| name.len() <= 256 && !name.starts_with(EXTERNAL_USER_PREFIX))?;
-    Some(PeerIdentity::certified(name, CertificateId::of(leaf).map(|id| id.0)))
+    let name = fulmar_certs::user_name(leaf)?;
+    PeerIdentity::certified(&name, CertificateId::of(leaf).map(|id| id.0)).ok()
 }
 
 #[cfg(test)]
@@ -233,7 +229,8 @@ mod tests {
             params.distinguished_name.push(rcgen::DnType::CommonName, name);
             params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap()
         };
-        assert_eq!(client_name(named("meter-7").der()).as_deref(), Some("meter-7"));
+        let meter = client_name(named("meter-7").der()).unwrap();
+        assert_eq!(meter.user().operators(), Some("meter-7"));
         assert_eq!(client_name(named("platform:").der()), None);
         assert_eq!(client_name(named("platform:admin").der()), None);
     }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use fulmar_broker::User;
 use fulmar_broker::auth::check_hash;
 
 use super::conf::{Conf, Options};
@@ -49,7 +50,9 @@ pub(super) fn read(
     if let Some((line, path)) = security.path("password_file") {
         let text = files::read(files, path, Some(&line.place))?;
         for user in passwords::parse(path, &text, report) {
-            if user.name.starts_with('#') || user.name.contains(['\n', '\r']) {
+            if let Err(error) = User::check_name(&user.name) {
+                report.not_translated(&user.place, "user", error.to_string());
+            } else if user.name.starts_with('#') {
                 report.not_translated(
                     &user.place,
                     "user",
@@ -71,10 +74,10 @@ pub(super) fn read(
 /// The hash of a client that may log in.
 fn usable(client: &dynsec::Client, place: &Place, report: &mut Report) -> Option<String> {
     let name = client.username.as_str();
-    if name.is_empty()
+    if User::check_name(name).is_err()
         || name.starts_with('#')
         || name.trim() != name
-        || name.contains([':', '\n', '\r'])
+        || name.contains(':')
     {
         let text =
             format!("{name:?}: a user name is not empty, does not begin with # and has no colon");

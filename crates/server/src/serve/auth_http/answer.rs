@@ -3,9 +3,9 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
+use fulmar_broker::User;
 use fulmar_broker::access::{AccessRules, Rule, Who};
-use fulmar_broker::auth::EXTERNAL_USER_PREFIX;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -19,7 +19,7 @@ const MAX_RULES: usize = 256;
 #[derive(Debug)]
 pub(super) struct Allowed {
     /// Its user, if not the name that it has sent.
-    pub(super) user: Option<String>,
+    pub(super) user: Option<User>,
     pub(super) rules: Option<AccessRules>,
     /// How long the answer holds, in seconds; `None` for as long as the client is connected.
     pub(super) ttl_s: Option<u64>,
@@ -72,11 +72,8 @@ pub(super) fn parse(body: &[u8]) -> anyhow::Result<Option<Allowed>> {
     if !answer.allow {
         return Ok(None);
     }
-    if let Some(user) = &answer.user
-        && (user.is_empty() || user.len() > 256 || user.starts_with(EXTERNAL_USER_PREFIX))
-    {
-        bail!("its answer has a \"user\" that cannot be a name");
-    }
+    let user = answer.user.as_deref().map(User::named).transpose();
+    let user = user.context("its answer has a \"user\" that cannot be a name")?;
     ensure!(answer.ttl_s != Some(0), "its answer has \"ttl_s\": 0");
     ensure!(answer.rules.len() <= MAX_RULES, "its answer has more than {MAX_RULES} rules");
     let mut rules: Vec<Rule> = answer.rules.iter().map(|Object(rule)| rule.rule()).collect();
@@ -97,7 +94,7 @@ pub(super) fn parse(body: &[u8]) -> anyhow::Result<Option<Allowed>> {
     let rules = rules.map_err(|(filter, error)| {
         anyhow::anyhow!("its answer has a rule with the topic {filter:?}: {error}")
     })?;
-    Ok(Some(Allowed { user: answer.user, rules, ttl_s: answer.ttl_s.map(u64::from) }))
+    Ok(Some(Allowed { user, rules, ttl_s: answer.ttl_s.map(u64::from) }))
 }
 
 #[cfg(test)]
@@ -113,7 +110,7 @@ mod tests {
         let text = br#"{"allow": true, "user": "ann", "ttl_s": 60, "rules": [
             {"allow": true, "topic": "plant/%u/#", "action": "publish"}]}"#;
         let allowed = parse(text).unwrap().unwrap();
-        assert_eq!((allowed.user.as_deref(), allowed.ttl_s), (Some("ann"), Some(60)));
+        assert_eq!((allowed.user, allowed.ttl_s), (User::named("ann").ok(), Some(60)));
         assert!(allowed.rules.is_some());
         let wrong: [&[u8]; 14] = [
             b"",

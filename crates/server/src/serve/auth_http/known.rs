@@ -5,9 +5,9 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 
-use fulmar_broker::MemoryShare;
 use fulmar_broker::access::{AccessRules, Action};
 use fulmar_broker::auth::Admitted;
+use fulmar_broker::{MemoryShare, User};
 use parking_lot::{Mutex, RwLock};
 
 /// Time between two looks for rules of clients that have no session any more, in milliseconds. Rules that came within it
@@ -30,7 +30,7 @@ pub(super) struct Known {
 /// By user and client identifier.
 #[derive(Debug, Default)]
 struct Rules {
-    users: HashMap<Box<str>, HashMap<Box<str>, OfClient>>,
+    users: HashMap<User, HashMap<Box<str>, OfClient>>,
     /// When those of clients without a session were last forgotten.
     forgotten_ms: u64,
 }
@@ -74,13 +74,13 @@ impl Known {
         &self,
         digest: Digest,
         admitted: Admitted,
-        (username, client_id): (Box<str>, Box<str>),
+        (user, client_id): (User, Box<str>),
         rules: Option<(AccessRules, MemoryShare)>,
         now_ms: u64,
     ) -> bool {
         let rules =
             rules.map(|(rules, memory)| OfClient { rules, since_ms: now_ms, _memory: memory });
-        let changed = self.rules.write().set(username, client_id, rules);
+        let changed = self.rules.write().set(user, client_id, rules);
         let mut logins = self.logins.lock();
         if logins.len() >= self.most {
             logins.retain(|_, (until_ms, _)| now_ms < *until_ms);
@@ -112,29 +112,29 @@ impl Known {
 
     pub(super) fn decides(
         &self,
-        username: &str,
+        user: &User,
         client_id: &str,
         action: Action,
         topic: &str,
     ) -> Option<bool> {
         let all = self.rules.read();
-        let of = all.users.get(username)?.get(client_id)?;
-        of.rules.decide(username, client_id, action, topic)
+        let of = all.users.get(user)?.get(client_id)?;
+        of.rules.decide(user, client_id, action, topic)
     }
 }
 
 impl Rules {
     /// Whether the client had or gets rules.
-    fn set(&mut self, username: Box<str>, client_id: Box<str>, rules: Option<OfClient>) -> bool {
+    fn set(&mut self, user: User, client_id: Box<str>, rules: Option<OfClient>) -> bool {
         let Some(rules) = rules else {
-            let Some(clients) = self.users.get_mut(&username) else { return false };
+            let Some(clients) = self.users.get_mut(&user) else { return false };
             let had = clients.remove(&client_id).is_some();
             if clients.is_empty() {
-                self.users.remove(&username);
+                self.users.remove(&user);
             }
             return had;
         };
-        self.users.entry(username).or_default().insert(client_id, rules);
+        self.users.entry(user).or_default().insert(client_id, rules);
         true
     }
 }
@@ -151,7 +151,11 @@ mod tests {
     use fulmar_broker::{Broker, BrokerConfig, ClientStatistics, Limits, Timestamp};
 
     fn admitted(until: Timestamp) -> Admitted {
-        Admitted { username: Some("ann".into()), until, credential: None }
+        Admitted { user: Some(user("ann")), until, credential: None }
+    }
+
+    fn user(name: &str) -> User {
+        User::named(name).unwrap()
     }
 
     fn broker() -> Arc<Broker> {
@@ -174,14 +178,14 @@ mod tests {
             filter: "%u/#".into(),
             exact: false,
         };
-        let memory = broker().count_for_user("ann", 1).unwrap();
+        let memory = broker().count_for_user(&user("ann"), 1).unwrap();
         Some((AccessRules::new(vec![rule], false).unwrap(), memory))
     }
 
     #[test]
     fn a_login_is_remembered_for_its_time_and_never_longer_than_it_holds() {
         let known = Known::new(60, 10);
-        let who = || ("ann".into(), "phone".into());
+        let who = || (user("ann"), "phone".into());
         let digest = known.digest("ann", Some("right"), "phone");
         known.put(digest, admitted(Timestamp::NEVER), who(), None, 1000);
         assert!(known.admitted(digest, 60_999).is_some());
@@ -207,11 +211,11 @@ mod tests {
     #[test]
     fn rules_are_those_of_one_user_with_one_client() {
         let known = Known::new(0, 0);
-        let put = |user: &str, client: &str, rules| {
-            known.put([0; 2], admitted(Timestamp::NEVER), (user.into(), client.into()), rules, 0)
+        let put = |name, client: &str, rules| {
+            known.put([0; 2], admitted(Timestamp::NEVER), (user(name), client.into()), rules, 0)
         };
         assert!(put("ann", "phone", rules()));
-        let decides = |user, client| known.decides(user, client, Action::Publish, "ann/x");
+        let decides = |name, client| known.decides(&user(name), client, Action::Publish, "ann/x");
         assert_eq!(decides("ann", "phone"), Some(true));
         assert_eq!([decides("ann", "desk"), decides("bob", "phone")], [None; 2]);
         // Another user with the same identifier takes nothing away.
@@ -230,11 +234,11 @@ mod tests {
         assert_eq!(known.rules.read().users.len(), 0);
         // Nor while an equal login would be admitted without asking.
         let known = Known::new(100, 10);
-        let who = ("ann".into(), "phone".into());
+        let who = (user("ann"), "phone".into());
         known.put([0; 2], admitted(Timestamp::NEVER), who, rules(), 0);
         for now in [FORGET_EVERY_MS, 2 * FORGET_EVERY_MS] {
             known.forget(now, |_| false);
-            assert!(known.decides("ann", "phone", Action::Publish, "ann/x").is_some());
+            assert!(known.decides(&user("ann"), "phone", Action::Publish, "ann/x").is_some());
         }
         known.forget(100_000 + 2 * FORGET_EVERY_MS, |_| false);
         assert!(known.rules.read().users.is_empty());

@@ -22,7 +22,7 @@ use fulmar_broker::auth::{
     Admitted, Applicant, AuthReply, Decision, FairQueue, HookLogin, LoginHook, ReplyTo,
     WaitingLogin,
 };
-use fulmar_broker::{Broker, Timestamp};
+use fulmar_broker::{Broker, Timestamp, User};
 use fulmar_certs::files;
 use fulmar_mqtt::ReasonCode;
 use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
@@ -85,7 +85,7 @@ pub(super) struct Counts {
 #[derive(Debug)]
 struct Waiting {
     body: Vec<u8>,
-    username: String,
+    user: User,
     client_id: String,
     /// Of the client.
     network: IpAddr,
@@ -201,7 +201,8 @@ impl LoginHook for AuthHook {
     }
 
     fn log_in(&self, login: HookLogin<'_>) -> Decision {
-        let HookLogin { username, password, client_id, address, applicant } = login;
+        let HookLogin { user, password, client_id, address, applicant } = login;
+        let username = user.text();
         let Ok(password) = password.map(std::str::from_utf8).transpose() else {
             return Decision::Now(Err(ReasonCode::BadUserNameOrPassword));
         };
@@ -222,9 +223,9 @@ impl LoginHook for AuthHook {
                 "login refused: name, password and client identifier are too long for the service");
             return Decision::Now(Err(ReasonCode::BadUserNameOrPassword));
         }
-        let (username, client_id) = (username.to_owned(), client_id.to_owned());
+        let client_id = client_id.to_owned();
         let Applicant { site, reputation, reply_to } = applicant;
-        let login = Waiting { body, username, client_id, network: site, digest, reply_to };
+        let login = Waiting { body, user, client_id, network: site, digest, reply_to };
         let added = self.logins.waiting.lock().push(site, reputation, login);
         let Ok((id, displaced)) = added else {
             return Decision::Now(Err(ReasonCode::ServerBusy));
@@ -241,14 +242,8 @@ impl LoginHook for AuthHook {
         }))
     }
 
-    fn decides(
-        &self,
-        username: Option<&str>,
-        client_id: &str,
-        action: Action,
-        topic: &str,
-    ) -> Option<bool> {
-        self.known.decides(username?, client_id, action, topic)
+    fn decides(&self, user: &User, client_id: &str, action: Action, topic: &str) -> Option<bool> {
+        self.known.decides(user, client_id, action, topic)
     }
 }
 
@@ -330,7 +325,7 @@ async fn serve(service: Service, limit: u32, logins: &Logins) {
 
 impl Service {
     async fn answer(&self, login: Waiting) {
-        let Waiting { body, username, client_id, network, digest, reply_to } = login;
+        let Waiting { body, user, client_id, network, digest, reply_to } = login;
         // While this one waited for others, the service may have failed.
         if self.breaker.is_paused(now_ms()) {
             return reply_to.send(Err(ReasonCode::ServerUnavailable));
@@ -339,7 +334,7 @@ impl Service {
         let late = || anyhow::anyhow!("no complete answer within timeout_ms");
         let said = asked.unwrap_or_else(|_| Err(Failure { error: late(), of: FailureOf::Service }));
         let reply = match said {
-            Ok(Said::Allowed(allowed)) => self.admit(allowed, &username, client_id, digest),
+            Ok(Said::Allowed(allowed)) => self.admit(allowed, user, client_id, digest),
             Ok(Said::Refused) => Err(self.refused(None)),
             Ok(Said::RefusedWith(status)) => Err(self.refused(Some(status))),
             Err(failure) => Err(self.failed(&failure, network)),
@@ -347,18 +342,12 @@ impl Service {
         reply_to.send(reply);
     }
 
-    fn admit(
-        &self,
-        allowed: Allowed,
-        username: &str,
-        client_id: String,
-        digest: Digest,
-    ) -> AuthReply {
-        let username: Box<str> = allowed.user.as_deref().unwrap_or(username).into();
+    fn admit(&self, allowed: Allowed, user: User, client_id: String, digest: Digest) -> AuthReply {
+        let user = allowed.user.unwrap_or(user);
         let now = now_ms();
         let until = allowed.ttl_s.map_or(u64::MAX, |ttl_s| now.saturating_add(ttl_s * 1000));
         let admitted = Admitted {
-            username: Some(username.clone()),
+            user: Some(user.clone()),
             until: if until == u64::MAX { Timestamp::NEVER } else { Timestamp(until) },
             credential: None,
         };
@@ -371,11 +360,11 @@ impl Service {
             None => None,
             Some(rules) => {
                 let bytes = rules.memory_bytes() + 2 * client_id.len();
-                let memory = broker.count_for_user(&username, bytes);
+                let memory = broker.count_for_user(&user, bytes);
                 Some((rules, memory.ok_or(ReasonCode::QuotaExceeded)?))
             }
         };
-        let who = (username, client_id.into());
+        let who = (user, client_id.into());
         if self.known.put(digest, admitted.clone(), who, rules, now) {
             broker.rights_changed();
         }

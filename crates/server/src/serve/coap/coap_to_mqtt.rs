@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use fulmar_broker::message::Message;
-use fulmar_broker::{Broker, ListenerPolicy, Peer, Reader, TransportKind};
+use fulmar_broker::{Broker, ListenerPolicy, Peer, PeerIdentity, Reader, TransportKind};
 use fulmar_coap::{
     Code, Event, Exchange, Method, ObservationId, Observe, Request, Response, Server, code, links,
     topics,
@@ -118,7 +118,7 @@ impl CoapToMqtt {
         &mut self,
         address: SocketAddr,
         transport: TransportKind,
-        name: Option<Box<str>>,
+        name: Option<fulmar_broker::User>,
         listener: Arc<ListenerPolicy>,
     ) -> UserId {
         self.last_user += 1;
@@ -500,9 +500,10 @@ impl CoapToMqtt {
 impl User {
     fn reader(&self) -> Option<Reader<'_>> {
         match &self.state {
-            State::Open { client_id, .. } => {
-                Some(Reader { user: self.peer.identity.as_deref(), client_id })
-            }
+            State::Open { client_id, .. } => Some(Reader {
+                user: self.peer.identity.as_ref().map(PeerIdentity::user),
+                client_id,
+            }),
             _ => None,
         }
     }

@@ -11,7 +11,7 @@ mod rejections;
 mod secure;
 mod share;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -20,7 +20,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use anyhow::Context as _;
-use fulmar_broker::{Broker, ListenerPolicy, TransportKind};
+use fulmar_broker::{Broker, ListenerPolicy, TransportKind, User};
 use fulmar_coap::{Peer, Server, Trust};
 use fulmar_transport::{Clock, Handoff};
 use ring::rand::{SecureRandom as _, SystemRandom};
@@ -180,14 +180,14 @@ fn bind(config: &Config, wiring: &Wiring<'_>) -> anyhow::Result<Vec<Socket>> {
 }
 
 /// A user at a listener; without a name, all peers without credentials there.
-type Name = (usize, Option<Box<str>>);
+type Name = (usize, Option<User>);
 
 /// The task.
 struct Service {
     coap_to_mqtt: CoapToMqtt,
     sockets: Vec<Socket>,
     /// Users, and how many sessions each has.
-    users: BTreeMap<Name, (UserId, usize)>,
+    users: HashMap<Name, (UserId, usize)>,
     /// The user of each session.
     sessions: BTreeMap<Address, Name>,
     rejections: Rejections,
@@ -195,7 +195,7 @@ struct Service {
 
 impl Service {
     fn new(coap_to_mqtt: CoapToMqtt, sockets: Vec<Socket>, rejections: Rejections) -> Service {
-        let (users, sessions) = (BTreeMap::new(), BTreeMap::new());
+        let (users, sessions) = (HashMap::new(), BTreeMap::new());
         let mut service = Service { coap_to_mqtt, sockets, users, sessions, rejections };
         for listener in 0..service.sockets.len() {
             // Never counted down: these users stay.
@@ -267,7 +267,7 @@ impl Service {
         for outcome in outcomes {
             match outcome {
                 Outcome::Opened(address, who) => {
-                    tracing::debug!(peer = %address, user = who.as_deref(), "coaps session");
+                    tracing::debug!(peer = %address, user = who.as_ref().map(User::text), "coaps session");
                     let name = (address.listener, who);
                     self.enter(name.clone());
                     self.sessions.insert(address, name);

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fulmar_broker::User;
 use fulmar_coap::Peer as _;
 use fulmar_coap::dtls::{
     Certificate, ConnectionId, CookieExchange, DtlsSession, Keys, Verdict, connection_id,
@@ -48,7 +49,7 @@ pub(in crate::serve) struct Settings {
 /// The result of handling a datagram.
 pub(super) enum Outcome {
     /// A session is open, with its user if that is known.
-    Opened(Address, Option<Box<str>>),
+    Opened(Address, Option<User>),
     /// A message from a peer with an open session.
     Message(Address, Vec<u8>),
     /// A session has ended.
@@ -309,10 +310,10 @@ impl Secure {
     }
 
     /// The session's user.
-    fn identify(&self, session: &DtlsSession) -> Result<Option<Box<str>>, String> {
+    fn identify(&self, session: &DtlsSession) -> Result<Option<User>, String> {
         if let Some(identity) = session.identity() {
             let name = String::from_utf8(identity).map_err(|_| "a name that is not UTF-8")?;
-            return Ok(Some(name.into()));
+            return User::named(&name).map(Some).map_err(|error| error.to_string());
         }
         let (Some(verifier), Some(shown)) = (&self.settings.verifier, session.certificate()) else {
             return Ok(None);
@@ -322,7 +323,7 @@ impl Secure {
             .verify_client_cert(&leaf, &[], UnixTime::now())
             .map_err(|error| error.to_string())?;
         let name = tls::client_name(&leaf).ok_or("it contains no user name")?;
-        Ok(Some(Box::from(&*name)))
+        Ok(Some(name.user().clone()))
     }
 
     /// Makes room for a further session: removes a handshake, or else the session that was idle longest.
@@ -429,7 +430,9 @@ mod tests {
         let mut client = client(now);
         let outcomes = meet(&mut secure, &mut client, address(1), now);
         assert!(client.is_open());
-        assert!(matches!(&outcomes[..], [Outcome::Opened(_, Some(who))] if &**who == "meter-7"));
+        assert!(
+            matches!(&outcomes[..], [Outcome::Opened(_, Some(who))] if who.text() == "meter-7")
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use fulmar_broker::{ListenerPolicy, Peer, TransportKind};
+use fulmar_broker::{ListenerPolicy, Peer, TransportKind, User};
 use fulmar_mqtt::{QoS, ReasonCode};
 use fulmar_mqttsn::{Answer, BrokerEvent, Handle, Open, Publication, Request, Server};
 use fulmar_transport::Handoff;
@@ -19,7 +19,7 @@ use super::broker_connection::{BrokerConnection, ConnectionEvent, ConnectionId};
 pub(super) struct Listener {
     pub(super) bound: SocketAddr,
     pub(super) policy: Arc<ListenerPolicy>,
-    pub(super) user: Option<Box<str>>,
+    pub(super) user: Option<User>,
 }
 
 /// The owner of a connection.

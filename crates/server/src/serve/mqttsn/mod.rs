@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use fulmar_broker::User;
 use fulmar_mqttsn::{Event, Message, Request, Server, Trust};
 use fulmar_transport::Handoff;
 use parking_lot::Mutex;
@@ -131,8 +132,8 @@ fn bind(config: &Config) -> anyhow::Result<(Vec<Arc<UdpSocket>>, Vec<Listener>)>
                 .context(format!("cannot listen on {address}"))
                 .context(where_to_change(name))
         })?;
-        let user = config.mqtt_sn.user.as_str();
-        let user = (!user.is_empty()).then(|| user.into());
+        let user = &*config.mqtt_sn.user;
+        let user = (!user.is_empty()).then(|| User::named(user)).transpose()?;
         listeners.push(Listener { bound, policy: config.policy(name, address), user });
         sockets.push(Arc::new(socket));
     }
