@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -64,6 +65,7 @@ pub enum Refused {
 }
 
 /// An accepted login.
+#[derive(Clone)]
 pub struct Login {
     /// Whose it is.
     pub principal: Principal,
@@ -72,7 +74,7 @@ pub struct Login {
 }
 
 /// What the user of a login may do now.
-pub type Holds = Box<dyn Fn() -> Option<Role> + Send + Sync>;
+pub type Holds = Arc<dyn Fn() -> Option<Role> + Send + Sync>;
 
 impl fmt::Debug for Login {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -8,6 +8,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
+use fulmar_http::while_allowed;
 use futures_util::{Stream, stream};
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -15,7 +16,7 @@ use tokio::sync::mpsc;
 use crate::app::App;
 use crate::archive;
 use crate::audit::Change;
-use crate::caller::Administrator;
+use crate::caller::{Administrator, Role};
 use crate::problem::Problem;
 
 /// How the folder for copies begins.
@@ -102,7 +103,12 @@ pub(crate) async fn backup(
     let permit = std::sync::Arc::clone(&app.backups).try_acquire_owned();
     let permit =
         permit.map_err(|_| Problem::too_often("another backup is being made: wait", 10))?;
-    let change = Change { caller, action: "backup", object: String::new(), detail: Value::Null };
+    let change = Change {
+        caller: caller.clone(),
+        action: "backup",
+        object: String::new(),
+        detail: Value::Null,
+    };
     let work = async {
         let app = app.clone();
         // The copy goes on when its request is cancelled, and until its end there is no other.
@@ -130,7 +136,9 @@ pub(crate) async fn backup(
         }
         drop((folder, permit));
     });
-    let body = until(Instant::now() + LONGEST, pieces);
+    let body = Box::pin(until(Instant::now() + LONGEST, pieces));
+    let name = caller.name.clone();
+    let body = while_allowed(&name, body, move || caller.still_may(Role::Administrator));
     let kind = [(header::CONTENT_TYPE, "application/x-tar")];
     Ok((kind, Body::from_stream(body)).into_response())
 }

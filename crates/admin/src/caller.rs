@@ -3,7 +3,11 @@
 //! Credentials are in the Authorization header, or those of a browser's session (`web_sessions`), whose cookie alone does
 //! nothing. A browser may remember a password for the Basic scheme and send it with any page's requests, so that pages
 //! may not use that.
+//!
+//! They are checked when a request comes. What lasts longer, a body that is still being sent or an answer that goes on,
+//! asks again ([`Caller::still_may`]).
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -13,9 +17,10 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use fulmar_http::NoLongerAllowed;
 
 pub(crate) use crate::administrators::Role;
-use crate::administrators::{Credentials, Login, Principal, Refused};
+use crate::administrators::{Credentials, Holds, Login, Principal, Refused};
 use crate::app::App;
 use crate::local::LocalCaller;
 use crate::problem::Problem;
@@ -28,16 +33,49 @@ pub(crate) struct Caller {
     pub(crate) role: Role,
     /// For the log of changes: an address, or `local`.
     pub(crate) from: String,
+    pub(crate) rights: Rights,
 }
 
-/// Who sent a request, for what comes after its handler; clones share it.
+impl Caller {
+    pub(crate) fn new(Login { principal, holds }: Login, from: IpAddr) -> Caller {
+        let Principal { name, role } = principal;
+        Caller { name, role, from: from.to_string(), rights: Rights(holds) }
+    }
+
+    /// Whether the credentials are still valid, and their user has this role or one above it.
+    pub(crate) fn still_may(&self, role: Role) -> bool {
+        (self.rights.0)().is_some_and(|now| now >= role)
+    }
+}
+
+/// What a caller may do now.
+#[derive(Clone)]
+pub(crate) struct Rights(Holds);
+
+impl fmt::Debug for Rights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rights").finish_non_exhaustive()
+    }
+}
+
+/// Who sent a request, for what comes after its head; clones share it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct AskedBy(Arc<OnceLock<String>>);
+pub(crate) struct AskedBy(Arc<OnceLock<Caller>>);
 
 impl AskedBy {
     /// The user, if the request has valid credentials.
     pub(crate) fn name(&self) -> Option<&str> {
-        self.0.get().map(String::as_str)
+        self.0.get().map(|caller| &*caller.name)
+    }
+
+    /// The body has come, which may have taken its time.
+    pub(crate) fn ask_again(&self) -> Result<(), Problem> {
+        match self.0.get() {
+            Some(caller) if !caller.still_may(caller.role) => {
+                Err(Problem::unauthorized(NoLongerAllowed::DETAIL))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -50,13 +88,14 @@ impl FromRequestParts<App> for Caller {
                 name: local.uid.map_or_else(|| "local".to_owned(), |uid| format!("local:{uid}")),
                 role: Role::Administrator,
                 from: "local".to_owned(),
+                rights: Rights(Arc::new(|| Some(Role::Administrator))),
             },
             None => remote(parts, app).await?,
         };
         let taken = app.requests.take(caller.name.clone(), Instant::now());
         taken.map_err(|seconds| Problem::too_often("too many requests of this user", seconds))?;
-        if let Some(AskedBy(name)) = parts.extensions.get() {
-            drop(name.set(caller.name.clone()));
+        if let Some(AskedBy(who)) = parts.extensions.get() {
+            drop(who.set(caller.clone()));
         }
         Ok(caller)
     }
@@ -69,12 +108,13 @@ async fn remote(parts: &Parts, app: &App) -> Result<Caller, Problem> {
     if !parts.headers.contains_key(header::AUTHORIZATION)
         && let Some(cookie) = web_sessions::cookie(parts)
     {
-        let Principal { name, role } = app.web_sessions.principal(&cookie, &parts.headers)?;
-        return Ok(Caller { name, role, from: from.to_string() });
+        let principal = app.web_sessions.principal(&cookie, &parts.headers)?;
+        let app = app.clone();
+        let holds = Arc::new(move || app.web_sessions.role(&cookie));
+        return Ok(Caller::new(Login { principal, holds }, from));
     }
     let shown = Shown::of(&parts.headers)?;
-    let Login { principal: Principal { name, role }, .. } = app.log_in(&shown, from).await?;
-    Ok(Caller { name, role, from: from.to_string() })
+    Ok(Caller::new(app.log_in(&shown, from).await?, from))
 }
 
 /// The address from which a request came.

@@ -6,6 +6,7 @@ use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 
 use crate::app::App;
+use crate::caller::AskedBy;
 use crate::problem::Problem;
 
 /// Largest body of a request, in bytes.
@@ -30,7 +31,10 @@ impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &App) -> Result<Json<T>, Problem> {
-        body(request.into_body()).await.map(Json)
+        let asked_by = request.extensions().get::<AskedBy>().cloned().unwrap_or_default();
+        let json = body(request.into_body()).await.map(Json)?;
+        asked_by.ask_again()?;
+        Ok(json)
     }
 }
 

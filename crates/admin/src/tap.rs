@@ -1,14 +1,16 @@
 //! A tap: what is published to a topic filter, live, as lines of JSON.
 //!
-//! It is a subscription at QoS 0 with a bounded buffer: a reader that is too slow loses messages, and learns how many.
+//! It is a subscription at QoS 0 with a bounded buffer: a reader that is too slow loses messages, and learns how many. It
+//! ends when its caller is no operator any more.
 
-use std::convert::Infallible;
+use std::io;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
+use fulmar_http::while_allowed;
 use fulmar_mqtt::topic::check_filter;
 use futures_util::stream;
 use serde::{Deserialize, Serialize};
@@ -19,7 +21,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::app::{App, MAX_TAPS};
 use crate::audit::Change;
-use crate::caller::Operator;
+use crate::caller::{Operator, Role};
 use crate::extract::Query;
 use crate::problem::Problem;
 use crate::retained::text_or_base64;
@@ -108,7 +110,8 @@ struct Tap {
 /// What is published to a topic filter, live
 ///
 /// Lines of JSON (`application/x-ndjson`) until the client closes the connection or `for_s` is over: first retained
-/// messages, then what is published.
+/// messages, then what is published. It also ends when the caller's token or session does, or the caller's role no longer
+/// allows it.
 #[utoipa::path(get, path = "/tap", params(Wanted), responses((status = 200, body = Line, content_type = "application/x-ndjson")))]
 pub(crate) async fn tap(
     State(app): State<App>,
@@ -127,7 +130,7 @@ pub(crate) async fn tap(
         Problem::too_often(format!("there are {MAX_TAPS} taps already, the maximum: end one"), 10)
     })?;
     let change = Change {
-        caller,
+        caller: caller.clone(),
         action: "tap",
         object: wanted.filter.clone(),
         detail: json!({ "for_s": for_s }),
@@ -142,8 +145,10 @@ pub(crate) async fn tap(
         let mut line =
             serde_json::to_vec(&Line::of(&message, tap.app.now_ms())).unwrap_or_default();
         line.push(b'\n');
-        Some((Ok::<_, Infallible>(Bytes::from(line)), tap))
+        Some((Ok::<_, io::Error>(Bytes::from(line)), tap))
     });
     let kind = [(header::CONTENT_TYPE, "application/x-ndjson")];
+    let name = caller.name.clone();
+    let lines = while_allowed(&name, Box::pin(lines), move || caller.still_may(Role::Operator));
     Ok((kind, Body::from_stream(lines)).into_response())
 }

@@ -53,7 +53,7 @@ impl Administrators for ByRole {
             let role = role?;
             let principal = Principal { name: role.to_string(), role };
             let holds = move || (!revoked.load(Ordering::Relaxed)).then_some(role);
-            Ok(Login { principal, holds: Box::new(holds) })
+            Ok(Login { principal, holds: Arc::new(holds) })
         })
     }
 }

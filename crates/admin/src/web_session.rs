@@ -65,7 +65,7 @@ pub(crate) async fn begin(State(app): State<App>, request: Request) -> Result<Re
     let from = address(&parts);
     let login = app.log_in(&shown, from).await?;
     let Principal { name, role } = login.principal.clone();
-    let caller = Caller { name: name.clone(), role, from: from.to_string() };
+    let caller = Caller::new(login.clone(), from);
     let change =
         Change { caller, action: "session.begin", object: name.clone(), detail: Value::Null };
     let begin = async { app.web_sessions.begin(login, Instant::now()) };

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom as _, SystemRandom};
 
-use crate::administrators::{Holds, Login, Principal};
+use crate::administrators::{Holds, Login, Principal, Role};
 use crate::problem::Problem;
 
 /// The header with the second secret.
@@ -99,6 +99,14 @@ impl WebSessions {
         };
         session.used = now;
         Ok(Principal { name: session.name.clone(), role })
+    }
+
+    /// What the session's user may do now; `None` once it has ended. It is no use of the session.
+    pub(crate) fn role(&self, cookie: &str) -> Option<Role> {
+        let sessions = self.0.lock();
+        let session =
+            sessions.get(&hash(cookie)).filter(|session| session.is_alive(Instant::now()));
+        session.and_then(|session| (session.holds)())
     }
 
     pub(crate) fn begin(&self, login: Login, now: Instant) -> Result<Secrets, Problem> {
@@ -185,11 +193,11 @@ pub(crate) fn set_cookie(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::administrators::Role;
+    use std::sync::Arc;
 
     fn login(name: &str) -> Login {
         let principal = Principal { name: name.to_owned(), role: Role::Viewer };
-        Login { principal, holds: Box::new(|| Some(Role::Viewer)) }
+        Login { principal, holds: Arc::new(|| Some(Role::Viewer)) }
     }
 
     #[test]

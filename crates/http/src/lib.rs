@@ -8,7 +8,8 @@
 //! connections; `connection_slots` (which connections close at the limit) and `request_smuggling` with `request_scanner`
 //! (well-formed HTTP/1.1);
 //! `request_handler`, `host_header` and `limited_router` with `bodies` (memory for bodies), through which every request
-//! passes; `rest` (unread request bodies); `unread_response`, and `answer_space` (memory for those);
+//! passes; `rest` (unread request bodies); `unread_response`, and `answer_space` (memory for those); `while_allowed` (whose
+//! caller's rights end);
 //! `transport::Origins` (whose pages may connect); `websocket` and `h3::session` (MQTT), `pump` (its bytes). `plain` is a
 //! port without TLS.
 //!
@@ -42,6 +43,7 @@ mod stop_signal;
 mod tcp;
 mod unread_response;
 mod websocket;
+mod while_allowed;
 
 use network::network;
 
@@ -51,3 +53,4 @@ pub use config::{ACME_ALPN, Address, EndpointConfig, Knows, Limits, MIN_HEADER_B
 pub use endpoint::{Bound, Endpoint, StartError};
 pub use metrics::{Counts, Metrics};
 pub use plain::Plain;
+pub use while_allowed::{NoLongerAllowed, while_allowed};

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
-use fulmar_http::NoRoom;
+use fulmar_http::{NoLongerAllowed, NoRoom};
 use tokio::sync::{Notify, mpsc};
 
 use crate::accounts::account_cache::AccountCache;
@@ -29,6 +29,12 @@ use crate::text::Name;
 impl From<NoRoom> for Problem {
     fn from(_: NoRoom) -> Problem {
         Problem::unavailable(NoRoom::DETAIL)
+    }
+}
+
+impl From<NoLongerAllowed> for Problem {
+    fn from(_: NoLongerAllowed) -> Problem {
+        Problem::unauthorized(NoLongerAllowed::DETAIL)
     }
 }
 

@@ -90,15 +90,20 @@ async fn json_bytes(request: Request, max_bytes: usize) -> Result<Bytes, Problem
     bytes(request, max_bytes).await
 }
 
-/// The whole body, of at most `max_bytes`, and no more than the endpoint accepts.
+/// The whole body, of at most `max_bytes`, and no more than the endpoint accepts. Its sender is then still who it was.
 pub(crate) async fn bytes(request: Request, max_bytes: usize) -> Result<Bytes, Problem> {
-    to_bytes(request.into_body(), max_bytes).await.map_err(|error| {
+    let in_hand = request.extensions().get::<InHand>().cloned();
+    let bytes = to_bytes(request.into_body(), max_bytes).await.map_err(|error| {
         if is_too_long(&error) {
             Problem::too_large("the body is too large")
         } else {
             Problem::malformed("the body is incomplete")
         }
-    })
+    })?;
+    if let Some(in_hand) = in_hand {
+        in_hand.ask_again()?;
+    }
+    Ok(bytes)
 }
 
 fn is_too_long(error: &(dyn Error + 'static)) -> bool {

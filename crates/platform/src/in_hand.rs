@@ -1,10 +1,13 @@
-//! What is known of a request while it is in hand: whose it is, and its turn if it is an upload.
+//! What is known of a request while it is in hand: whose it is and whether that is still so, and its turn if it is an upload.
 //!
 //! An upload takes several times its size when it is read. Only [`TURNS`] are read and stored at once; further ones wait with
 //! their bytes, which the endpoint counts.
 
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use fulmar_http::NoLongerAllowed;
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::problem::Problem;
@@ -27,23 +30,44 @@ impl Default for Turns {
 #[derive(Clone, Debug)]
 pub(crate) struct InHand(Arc<Known>);
 
-#[derive(Debug)]
 struct Known {
     account: OnceLock<Name>,
+    /// Whether the caller still is who it was found to be.
+    still_is: Mutex<Option<Box<dyn Fn() -> bool + Send + Sync>>>,
     turns: Turns,
     turn: OnceLock<OwnedSemaphorePermit>,
+}
+
+impl fmt::Debug for Known {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Known").field("account", &self.account).finish_non_exhaustive()
+    }
 }
 
 impl InHand {
     /// Of a request that has just come: nothing is known yet.
     pub(crate) fn new(turns: &Turns) -> InHand {
         let (account, turns, turn) = (OnceLock::new(), turns.clone(), OnceLock::new());
-        InHand(Arc::new(Known { account, turns, turn }))
+        InHand(Arc::new(Known { account, still_is: Mutex::default(), turns, turn }))
     }
 
-    /// The request has a token of this account.
-    pub(crate) fn asked_by(&self, account: &Name) {
+    /// The request has a token of this account, as `still_is` finds out again.
+    pub(crate) fn asked_by(
+        &self,
+        account: &Name,
+        still_is: impl Fn() -> bool + Send + Sync + 'static,
+    ) {
         drop(self.0.account.set(account.clone()));
+        *self.0.still_is.lock() = Some(Box::new(still_is));
+    }
+
+    /// The body has come, which may have taken its time.
+    ///
+    /// # Errors
+    /// The token has ended meanwhile, or the account has another role.
+    pub(crate) fn ask_again(&self) -> Result<(), Problem> {
+        let still_is = self.0.still_is.lock().as_ref().is_none_or(|still_is| still_is());
+        if still_is { Ok(()) } else { Err(NoLongerAllowed.into()) }
     }
 
     /// The account, if the request has a token.

@@ -124,8 +124,7 @@ pub(crate) async fn show(
     let mut response = conditions.tagged(Body::empty(), kind, &etag);
     if response.status() == StatusCode::OK {
         let parts = Parts { app: app.clone(), twin: member.twin.clone(), id, received_at };
-        let parts = app.settings.answers.parts(member.name(), Box::pin(parts.stream(length)));
-        *response.body_mut() = in_parts(parts).await?;
+        *response.body_mut() = in_parts(member.parts(&app, parts.stream(length))).await?;
         response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
     }
     let sniff = HeaderValue::from_static("nosniff");

@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::http::header;
 use axum::response::IntoResponse as _;
 use bytes::Bytes;
-use fulmar_http::PART_BYTES;
+use fulmar_http::{NoLongerAllowed, PART_BYTES};
 use futures_util::{Stream, StreamExt as _, stream};
 
 use crate::accounts::caller::Member;
@@ -51,17 +51,23 @@ impl Outline {
                 Some((rows.and_then(|rows| csv(&rows, heading)), (parts, None)))
             },
         );
-        let body = in_parts(app.settings.answers.parts(member.name(), Box::pin(parts))).await?;
+        let body = in_parts(member.parts(app, parts)).await?;
         file(&member.twin, self.name, Kind::Csv, body)
     }
 
     /// As an Excel file, if it is not too long.
     pub(crate) async fn xlsx<R: AsRef<[Cell]> + Send + 'static>(
         &self,
-        twin: &Name,
+        app: &App,
+        member: &Member,
         parts: impl Stream<Item = Result<Vec<R>, Problem>> + Send,
     ) -> Answer {
-        file(twin, self.name, Kind::Xlsx, xlsx::made(self, parts).await?.into())
+        let made = xlsx::made(self, parts).await?;
+        // It took its time.
+        if !member.still_is(app) {
+            return Err(NoLongerAllowed.into());
+        }
+        file(&member.twin, self.name, Kind::Xlsx, made.into())
     }
 }
 

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::body::{Body, Bytes};
 use axum::http::Request;
-use common::{PASSWORD, World};
+use common::{PASSWORD, World, now, reading};
 use fulmar_platform::UserToAdd;
-use futures_util::stream;
+use futures_util::{StreamExt as _, stream};
+use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -213,5 +214,115 @@ async fn bodies_are_read_when_their_sender_is_known() {
         let asked = asked.load(Ordering::Relaxed);
         assert_eq!(answer.status, status, "{path}");
         assert!(asked <= most, "{path}: {asked} KiB were read");
+    }
+}
+
+/// A request of this account whose body comes in two parts, the second when the sender fires.
+fn in_two_parts(
+    request: axum::http::request::Builder,
+    body: &[u8],
+) -> (Request<Body>, tokio::sync::oneshot::Sender<()>) {
+    let (begin, rest) = body.split_at(body.len() / 2);
+    let (begin, rest) = (Bytes::copy_from_slice(begin), Bytes::copy_from_slice(rest));
+    let (go_on, told) = tokio::sync::oneshot::channel();
+    let rest = stream::once(async move {
+        told.await.unwrap();
+        Ok::<_, Infallible>(rest)
+    });
+    let parts = stream::iter([Ok(begin)]).chain(rest);
+    (request.body(Body::from_stream(parts)).unwrap(), go_on)
+}
+
+#[tokio::test]
+async fn a_body_that_comes_after_its_token_has_ended_changes_nothing() {
+    let world = World::new();
+    let admin = world.log_in("north-admin").await;
+    let photo = [b"\xFF\xD8\xFF".as_slice(), &[7; 1000]].concat();
+    let (photo_path, meter_path) = ("/api/v1/north/photo/", "/api/v1/north/meter");
+    let photo_path = format!("{photo_path}{}", uuid::Uuid::from_u128(1));
+    for lost in ["token", "role"] {
+        let office = world.log_in("north-office").await;
+        let authorization = ("authorization", format!("Bearer {office}"));
+        let put = Request::put(&photo_path).header(authorization.0, &authorization.1);
+        let post = Request::post(meter_path).header(authorization.0, &authorization.1);
+        let post = post.header("content-type", "application/json");
+        let (put, photo_goes_on) = in_two_parts(put, &photo);
+        let (post, meter_goes_on) = in_two_parts(post, br#"{"id": "m1"}"#);
+        let (put, post) = (tokio::spawn(world.ask(put)), tokio::spawn(world.ask(post)));
+        tokio::task::yield_now().await;
+        match lost {
+            "token" => world.call(&office, "DELETE", "/api/v1/session", &Value::Null).await,
+            _ => {
+                let change = json!({"role": "viewer"});
+                world.call(&admin, "PATCH", "/api/v1/north/user/north-office", &change).await
+            }
+        };
+        photo_goes_on.send(()).unwrap();
+        meter_goes_on.send(()).unwrap();
+        assert_eq!(
+            [put.await.unwrap().status(), post.await.unwrap().status()],
+            [401, 401],
+            "{lost}"
+        );
+        for path in [&photo_path, "/api/v1/north/meter/m1"] {
+            assert_eq!(world.get(&admin, path).await.status, 404, "{lost}: {path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_in_parts_ends_with_the_right_to_it() {
+    let world = World::new();
+    let admin = world.log_in("north-admin").await;
+    let path = format!("/api/v1/north/photo/{}", uuid::Uuid::from_u128(1));
+    let photo = [b"\xFF\xD8\xFF".as_slice(), &[7; 600 * 1024]].concat();
+    let put = Request::put(&path).header("authorization", format!("Bearer {admin}"));
+    assert_eq!(world.send(put.body(Body::from(photo)).unwrap()).await.status, 201);
+    // Long enough for more than one part of a table.
+    world.good(&admin, "POST", "/api/v1/north/meter", json!({"id": "m1"})).await;
+    for chunk in 0..8 {
+        let items: Vec<Value> = (0..50)
+            .map(|n| {
+                let number = chunk * 50 + n;
+                let mut item = reading(number + 1, "m1", &now(number as i64 - 1000), 1.0);
+                item["note"] = json!("x".repeat(2000));
+                item
+            })
+            .collect();
+        world.good(&admin, "POST", "/api/v1/north/reading", json!({"items": items})).await;
+    }
+    for lost in ["token", "role", "member"] {
+        let office = world.log_in("north-office").await;
+        let begin = |path: &str| {
+            let get = Request::get(path).header("authorization", format!("Bearer {office}"));
+            world.ask(get.body(Body::empty()).unwrap())
+        };
+        let mut bodies = Vec::new();
+        for path in [&path, "/api/v1/north/export/readings.csv"] {
+            let mut body = begin(path).await.into_body();
+            assert!(body.frame().await.unwrap().is_ok(), "{path}");
+            bodies.push(body);
+        }
+        let user = "/api/v1/north/user/north-office";
+        match lost {
+            "token" => world.call(&office, "DELETE", "/api/v1/session", &Value::Null).await,
+            "role" => world.call(&admin, "PATCH", user, &json!({"role": "device"})).await,
+            _ => world.call(&admin, "DELETE", user, &Value::Null).await,
+        };
+        for mut body in bodies {
+            // One part had been made before.
+            let last = async {
+                while let Some(frame) = body.frame().await {
+                    if frame.is_err() {
+                        return true;
+                    }
+                }
+                false
+            };
+            assert!(last.await, "{lost}: it came whole");
+        }
+        if lost == "role" {
+            world.call(&admin, "PATCH", user, &json!({"role": "office"})).await;
+        }
     }
 }

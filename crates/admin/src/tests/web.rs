@@ -56,6 +56,27 @@ async fn log_in(api: &Api) -> Browser<'_> {
 }
 
 #[tokio::test]
+async fn a_body_that_comes_after_its_session_has_ended_changes_nothing() {
+    let api = Api::new();
+    let browser = log_in(&api).await;
+    let (go_on, told) = tokio::sync::oneshot::channel::<()>();
+    let body = futures_util::stream::once(async move {
+        told.await.unwrap();
+        Ok::<_, std::convert::Infallible>(r#"{"filter":"debug","for_s":60}"#)
+    });
+    let request = Request::builder().method("PUT").uri("/api/admin/v1/log");
+    let request = request.header("host", "broker.example:8443").header("cookie", &browser.cookie);
+    let request = request.header("x-fulmar-session", &browser.session);
+    let change = api.admin.router().call(request.body(Body::from_stream(body)).unwrap());
+    let change = tokio::spawn(change);
+    tokio::task::yield_now().await;
+    let ended = browser.send("DELETE", "/session", &[("sec-fetch-site", "same-origin")], "").await;
+    assert_eq!(ended.status(), 204);
+    go_on.send(()).unwrap();
+    assert_eq!(change.await.unwrap().unwrap().status(), 401);
+}
+
+#[tokio::test]
 async fn a_session_needs_its_cookie_and_the_secret_of_the_page() {
     let api = Api::new();
     let browser = log_in(&api).await;

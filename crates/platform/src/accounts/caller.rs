@@ -1,5 +1,8 @@
 //! The caller: the account of a request's token, and its role in the twin that the path names.
 //!
+//! Both are looked up when a request comes. What lasts longer, a body that is still being sent or an answer that goes on,
+//! asks again ([`Member::still_is`]).
+//!
 //! To a user who is not a member of a twin, the twin does not exist, so that names of other twins do not leak.
 
 use std::sync::Arc;
@@ -8,6 +11,9 @@ use std::time::Instant;
 use axum::extract::{FromRequestParts, RawPathParams};
 use axum::http::header;
 use axum::http::request::Parts;
+use bytes::Bytes;
+use fulmar_http::while_allowed;
+use futures_util::Stream;
 
 use super::account_cache::Account;
 use super::credentials;
@@ -25,6 +31,20 @@ pub(crate) struct Caller {
     /// Identifier of the token.
     pub(crate) session: String,
     pub(crate) expires_at: Time,
+}
+
+impl Caller {
+    /// The account as it is now; `None` once the token is not valid any more.
+    fn account_now(&self, app: &App) -> Option<Arc<Account>> {
+        let is_good = app.account_cache.is_good(&self.session, Time::now());
+        app.account_cache.account(&self.account.name).filter(|_| is_good)
+    }
+
+    /// Whether its token is still valid, and the account what it was.
+    fn still_is(&self, app: &App) -> bool {
+        let now = self.account_now(app);
+        now.is_some_and(|now| now.server_admin == self.account.server_admin)
+    }
 }
 
 impl App {
@@ -55,7 +75,8 @@ impl FromRequestParts<App> for Caller {
             .caller(token.trim(), Time::now())
             .ok_or_else(|| Problem::unauthorized("invalid or expired token: log in again"))?;
         if let Some(in_hand) = parts.extensions.get::<InHand>() {
-            in_hand.asked_by(&caller.account.name);
+            let (app, asked_by) = (app.clone(), caller.clone());
+            in_hand.asked_by(&caller.account.name, move || asked_by.still_is(&app));
         }
         app.requests
             .take(caller.account.name.clone(), Instant::now())
@@ -85,7 +106,12 @@ impl FromRequestParts<App> for Member {
             let role = app.account_cache.role(&caller.account, &twin)?;
             Some(Member { caller, twin, role })
         });
-        member.ok_or_else(|| Problem::not_found("twin"))
+        let member = member.ok_or_else(|| Problem::not_found("twin"))?;
+        if let Some(in_hand) = parts.extensions.get::<InHand>() {
+            let (app, asked_by) = (app.clone(), member.clone());
+            in_hand.asked_by(member.name(), move || asked_by.still_is(&app));
+        }
+        Ok(member)
     }
 }
 
@@ -93,6 +119,26 @@ impl Member {
     /// The account's name.
     pub(crate) fn name(&self) -> &Name {
         &self.caller.account.name
+    }
+
+    /// Whether its token is still valid, and its role what it was.
+    pub(crate) fn still_is(&self, app: &App) -> bool {
+        let now = self.caller.account_now(app);
+        now.and_then(|now| app.account_cache.role(&now, &self.twin)) == Some(self.role)
+    }
+
+    /// The parts of an answer to this member, while it is one: they count in the memory for answers.
+    pub(crate) fn parts<S>(
+        &self,
+        app: &App,
+        parts: S,
+    ) -> impl Stream<Item = Result<Bytes, Problem>> + Send + 'static + use<S>
+    where
+        S: Stream<Item = Result<Bytes, Problem>> + Send + 'static,
+    {
+        let (asked_by, asked) = (self.clone(), app.clone());
+        let parts = while_allowed(self.name(), Box::pin(parts), move || asked_by.still_is(&asked));
+        app.settings.answers.parts(self.name(), Box::pin(parts))
     }
 
     /// Whether the member's role allows this.

@@ -218,6 +218,6 @@ pub(crate) async fn xlsx(
     Params(query): Params<ExportQuery>,
 ) -> Answer {
     member.may(Deed::Report)?;
-    let parts = Parts::new(app, member.twin.clone(), query);
-    TABLE.xlsx(&member.twin, parts.stream()).await
+    let parts = Parts::new(app.clone(), member.twin.clone(), query);
+    TABLE.xlsx(&app, &member, parts.stream()).await
 }

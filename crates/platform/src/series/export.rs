@@ -230,6 +230,6 @@ pub(crate) async fn xlsx(
     Params(query): Params<SeriesExport>,
 ) -> Answer {
     member.may(Deed::Report)?;
-    let parts = Parts::new(app, &member, query).await?;
-    TABLE.xlsx(&member.twin, parts.stream()).await
+    let parts = Parts::new(app.clone(), &member, query).await?;
+    TABLE.xlsx(&app, &member, parts.stream()).await
 }

@@ -102,14 +102,14 @@ impl Users {
                 now.administration.filter(|_| same).map(role)
             })
         };
-        Login { principal: principal(found), holds: Box::new(holds) }
+        Login { principal: principal(found), holds: Arc::new(holds) }
     }
 
     fn api_token(&self, token: &str) -> Result<Login, Refused> {
         let found = self.identities.verify_token(token).map(principal).ok_or(Refused::Wrong)?;
         let (identities, token) = (Arc::clone(&self.identities), token.to_owned());
         let holds = move || identities.verify_token(&token).map(|found| role(found.role));
-        Ok(Login { principal: found, holds: Box::new(holds) })
+        Ok(Login { principal: found, holds: Arc::new(holds) })
     }
 }
 
@@ -177,7 +177,7 @@ async fn platform_user(
             platform.is_session(&admitted.session) && platform.is_server_admin(&admitted.user);
         valid.then_some(Role::Administrator)
     };
-    Ok(Login { principal, holds: Box::new(holds) })
+    Ok(Login { principal, holds: Arc::new(holds) })
 }
 
 #[cfg(not(feature = "platform"))]
