@@ -1,6 +1,7 @@
 """The platform as a van, an office and a stranger see it: Python's own HTTP client and paho, none of it ours."""
 
 import json
+import urllib.error
 
 import paho.mqtt.client as mqtt
 
@@ -104,3 +105,33 @@ class Platform(Api):
         eventually("the reading", lambda: self.call("GET", path, token=reader)["items"])
         (stored,) = self.call("GET", path, token=reader)["items"]
         self.assertEqual((stored["reader"], stored["device"]), ("north-device", "phone-2"))
+
+    def test_a_reader_does_not_become_the_receiver_of_another_user(self):
+        admin, reader, device = [self.log_in(f"north-{role}") for role in ("admin", "reader", "device")]
+        self.call("POST", "/api/v1/north/meter", {"id": "m3", "address": "SEN-33225546-68-07"}, admin)
+        # Under its name, as another user of the server, and as what looks like it.
+        for name in ("north-device", "south-admin", "North-Device"):
+            with self.assertRaises(urllib.error.HTTPError) as refused:
+                self.call("PUT", f"/api/v1/north/instance/{name}", {"kind": "van"}, reader)
+            self.assertEqual(refused.exception.code, 403, name)
+        commands = "fulmar/north/instance/north-device/command"
+        attacker = self.client("north-reader", reader, [commands])
+        self.assertEqual(attacker.codes, [0x87], "another user's commands")
+        topic = "fulmar/north/receiver/north-device/frame"
+        frame = {"hex": FRAME.replace("44552233", "46552233"), "at": "2026-11-21T10:00:00Z", "rssi_dbm": -70, "mode": "T1"}
+        codes = {}
+        for name, client in (("reader", attacker), ("device", self.client("north-device", device, [commands]))):
+            client.on_publish = lambda c, _, mid, code, properties, name=name: codes.update({name: code.value})
+            client.publish(topic, json.dumps(frame), qos=1)
+            eventually(f"the {name}'s PUBACK", lambda: name in codes)
+        self.assertEqual(codes["reader"], 0x87)
+        self.assertLess(codes["device"], 0x80, "the receiver is not silenced")
+        path = "/api/v1/north/reading?meter=m3"
+        eventually("the reading", lambda: self.call("GET", path, token=admin)["items"])
+        (stored,) = self.call("GET", path, token=admin)["items"]
+        self.assertEqual((stored["reader"], stored["device"]), ("north-device", "north-device"))
+        # The office registers the receiver, which has its name and its commands all the same.
+        shown = self.call("PUT", "/api/v1/north/instance/north-device", {"kind": "receiver"}, admin)
+        self.assertEqual(shown["user"], "north-device")
+        self.call("POST", "/api/v1/north/instance/north-device/command/reboot", {}, admin)
+        self.assertEqual(len(self.call("GET", "/api/v1/north/instance/north-device/command", token=device)["items"]), 1)

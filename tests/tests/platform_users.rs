@@ -151,3 +151,24 @@ fn a_gateway_may_use_what_the_pages_example_needs_and_nothing_of_others() {
         assert!(said.contains("Not authorized") && said.contains(denied), "{denied}: {said}");
     }
 }
+
+#[test]
+fn what_waits_for_a_removed_user_is_not_its_successors() {
+    let broker = broker();
+    let token =
+        good(&broker, &["user", "token", "gw-1", "--twin", "rural", "--role", "device"], "");
+    let url = format!("mqtt://{}", broker.address("mqtt"));
+    let topic = "fulmar/rural/command/gw-1/valve";
+    let subscribe = || {
+        let mut command = fulmar();
+        command.args(["sub", &url, "-u", "gw-1", "-i", "gw", "-c", "-q", "1", "-t", topic, "-E"]);
+        run(command.env("FULMAR_PASSWORD", &token))
+    };
+    eventually("the server to know it", || subscribe().status.success());
+    // The gateway is away, and its command waits.
+    eventually("ann", || publish(&broker, "5", ("ann", PASSWORD), topic).status.success());
+    let sessions = || good(&broker, &["ctl", "sessions", "list", "--json"], "");
+    assert!(sessions().contains("\"gw\""), "{}", sessions());
+    good(&broker, &["user", "remove", "gw-1"], "");
+    eventually("the session to end", || !sessions().contains("\"gw\""));
+}

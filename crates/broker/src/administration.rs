@@ -12,7 +12,7 @@ use crate::event::{BrokerEvent, CloseOrder};
 use crate::message::Message;
 use crate::session::{Session, SessionState};
 use crate::time::Timestamp;
-use crate::user::User;
+use crate::user::{User, Vouched};
 
 /// Clients that are examined at once.
 const SLICE: usize = 256;
@@ -178,6 +178,19 @@ impl Broker {
         state.expires_at = Timestamp(0);
         self.schedule(&session, &mut state);
         Ok(session.key().0)
+    }
+
+    /// Ends all sessions of external users, who do not exist any more: others who get their names
+    /// must not have what is queued for them.
+    pub fn delete_sessions_of_external_users(&self, is_gone: impl Fn(&str) -> bool) {
+        let is_theirs = |user: Option<&User>| match user.map(User::vouched) {
+            Some(Vouched::External(name)) => is_gone(name),
+            _ => false,
+        };
+        for client_id in self.registry().clients_of(is_theirs) {
+            // One that is gone meanwhile needs nothing.
+            let _ = self.delete_session(&client_id);
+        }
     }
 
     /// Whether this client still has the session of this number, and no newer one.

@@ -80,6 +80,13 @@ impl Registry {
         (any, attached)
     }
 
+    /// The identifiers of clients whose sessions are of these users.
+    pub(crate) fn clients_of(&self, concerns: impl Fn(Option<&User>) -> bool) -> Vec<Box<str>> {
+        let sessions: Vec<_> = self.sessions.lock().values().map(Arc::clone).collect();
+        let theirs = sessions.iter().filter(|session| concerns(session.lock().user.as_ref()));
+        theirs.map(|session| session.client_id().into()).collect()
+    }
+
     /// The will of the client's session, which may be due when that is opened.
     pub(crate) fn will_of(&self, client_id: &str) -> Option<Arc<Will>> {
         let session = self.sessions.lock().get(client_id).map(Arc::clone)?;

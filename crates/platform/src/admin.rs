@@ -265,7 +265,9 @@ impl Admin {
         let role = role.transpose()?;
         self.change(move |db| {
             if !accounts::add(db, &row, &hash, Time::now())? {
-                return Err(Problem::conflict("a user with this name exists"));
+                return Err(Problem::conflict(
+                    "a user with this name exists, or one that differs only in case",
+                ));
             }
             role.map_or(Ok(()), |(twin, role)| grant(db, &twin, &row.name, role))
         })

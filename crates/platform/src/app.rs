@@ -22,9 +22,10 @@ use crate::photo_space::{OVERHEAD_BYTES, PhotoSpace};
 use crate::problem::Problem;
 use crate::settings::Settings;
 use crate::shared::SharedPlatform;
-use crate::store::sql::Purpose;
-use crate::store::{Db, Store};
+use crate::store::sql::{self, Purpose};
+use crate::store::{Db, Store, device_names};
 use crate::text::Name;
+use crate::topics::position_topic;
 
 impl From<NoRoom> for Problem {
     fn from(_: NoRoom) -> Problem {
@@ -53,7 +54,7 @@ pub(crate) struct Inner {
     pub(crate) store: Store,
     pub(crate) account_cache: Arc<AccountCache>,
     pub(crate) signer: Signer,
-    pub(crate) announcements: Announcements,
+    pub(crate) announcements: Arc<Announcements>,
     pub(crate) counts: Counts,
     pub(crate) decoders: Arc<Decoders>,
     pub(crate) logins: Rate<(Name, IpAddr)>,
@@ -80,6 +81,14 @@ impl Deref for App {
     }
 }
 
+/// Loads the account cache, and takes the positions of devices away from whose names are another's now.
+fn load(account_cache: &AccountCache, announcements: &Announcements, db: &Db) -> sql::Result<()> {
+    for (twin, device) in account_cache.load(db)? {
+        announcements.clear_retained(position_topic(&twin, &device));
+    }
+    Ok(())
+}
+
 impl App {
     /// Opens the database and the key, and loads the accounts; see [`crate::Platform::open`].
     pub(crate) fn open(
@@ -101,23 +110,29 @@ impl App {
         let account_cache = Arc::new(AccountCache::default());
         let loading = Arc::clone(&account_cache);
         let most = settings.disk.database;
-        let photos = store.write_now(move |db| {
+        let (photos, given_back) = store.write_now(move |db| {
             crate::store::alerts::make_usual_rules(db)?;
+            device_names::disown_removed(db)?;
+            let given_back = device_names::give_back(db)?;
             db.limit_to(most)?;
             loading.load(db)?;
-            Ok(crate::store::photos::totals(db)?)
+            Ok((crate::store::photos::totals(db)?, given_back))
         })?;
         let photo_space = PhotoSpace::new(settings.disk.photos);
         for (twin, account, number, bytes) in photos {
             photo_space.load(&twin, &account, bytes + number * OVERHEAD_BYTES);
         }
-        let reloading = Arc::clone(&account_cache);
+        let (announcements, receiver) = Announcements::new();
+        let announcements = Arc::new(announcements);
+        for (twin, device) in given_back {
+            announcements.clear_retained(position_topic(&twin, &device));
+        }
+        let (reloading, telling) = (Arc::clone(&account_cache), Arc::clone(&announcements));
         store.on_foreign_change(move |db| {
-            if let Err(error) = reloading.load(db) {
+            if let Err(error) = load(&reloading, &telling, db) {
                 tracing::error!("platform: cannot read accounts: {error}");
             }
         });
-        let (announcements, receiver) = Announcements::new();
         let per_s = f64::from(settings.max_requests_per_s);
         let photo_bytes = settings.photo_bytes_per_day as f64;
         let app = App(Arc::new(Inner {
@@ -146,13 +161,7 @@ impl App {
         T: Send + 'static,
         F: FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
     {
-        let account_cache = Arc::clone(&self.account_cache);
-        let changed = self.store.write(move |db| {
-            let outcome = change(db)?;
-            account_cache.load(db)?;
-            Ok(outcome)
-        });
-        changed.await
+        self.store.write(self.and_load(change)).await
     }
 
     /// The same for callers outside async tasks.
@@ -161,12 +170,21 @@ impl App {
         T: Send + 'static,
         F: FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
     {
-        let account_cache = Arc::clone(&self.account_cache);
-        self.store.write_now(move |db| {
+        self.store.write_now(self.and_load(change))
+    }
+
+    fn and_load<T, F>(&self, change: F) -> impl FnOnce(&Db) -> Result<T, Problem> + Send + 'static
+    where
+        T: Send + 'static,
+        F: FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
+    {
+        let (account_cache, announcements) =
+            (Arc::clone(&self.account_cache), Arc::clone(&self.announcements));
+        move |db| {
             let outcome = change(db)?;
-            account_cache.load(db)?;
+            load(&account_cache, &announcements, db)?;
             Ok(outcome)
-        })
+        }
     }
 
     /// Waits for a turn to hash.

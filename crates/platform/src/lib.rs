@@ -51,6 +51,7 @@ mod twins;
 mod upkeep;
 mod work_lists;
 
+pub use accounts::account_cache::{Losers, Loss};
 pub use accounts::credentials::TOKEN_PREFIX;
 pub use accounts::sessions::LoginRefused;
 pub use accounts::token::KEY_FILE;

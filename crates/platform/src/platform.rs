@@ -1,12 +1,12 @@
 //! The platform as a whole: opened on a data folder, gives a router, closed at the end.
 
-use std::collections::HashSet;
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::SystemTime;
 
 use tokio::sync::mpsc;
 
+use crate::accounts::account_cache::Losers;
 use crate::accounts::sessions::{self, LoginRefused};
 use crate::admin::{Admin, AdminAnswer, AdminCommand};
 use crate::announcements::Announcement;
@@ -160,10 +160,10 @@ impl Platform {
         account.is_some_and(|(tag, account)| account.password_tag == tag)
     }
 
-    /// Calls `lost` with the names of accounts whose tokens have been revoked or who may do less than before, when the
-    /// answers of this platform are already the new ones. On the writer's thread, so that it must not wait; the first
+    /// Calls `lost` with the names of accounts whose tokens have been revoked, who may do less than before or were removed,
+    /// when the answers of this platform are already the new ones. On the writer's thread, so that it must not wait; the first
     /// call counts.
-    pub fn on_loss(&self, lost: impl Fn(&HashSet<String>) + Send + Sync + 'static) {
+    pub fn on_loss(&self, lost: impl Fn(&Losers) + Send + Sync + 'static) {
         self.app.account_cache.on_loss(Box::new(lost));
     }
 

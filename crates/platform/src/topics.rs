@@ -3,6 +3,7 @@
 //! Strings only: MQTT is the broker's. A filter must name its twin, so that it reaches no other one.
 
 use crate::role::{Deed, Role};
+use crate::text::Name;
 
 /// Whose a device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,8 +12,13 @@ pub(crate) enum Whose {
     Own,
     /// Another user has it.
     Others,
-    /// No device has registered it.
+    /// Nobody has registered it, and no account has its name.
     Nobodys,
+}
+
+/// Where the last position of a device is retained.
+pub(crate) fn position_topic(twin: &Name, device: &Name) -> String {
+    format!("fulmar/{twin}/instance/{device}/position")
 }
 
 /// What a topic's or filter's levels say behind `fulmar/TWIN/`, and whether the role allows it to `user`;
@@ -30,7 +36,10 @@ pub(crate) fn allowed(
             ["receiver", device, "frame"] => {
                 role.may(Deed::Receive) && (manages || whose(device) != Whose::Others)
             }
-            ["sensor", _] | ["sensor", _, _] | ["batch", _] => role.may(Deed::Measure),
+            ["sensor", _] | ["sensor", _, _] => role.may(Deed::Measure),
+            ["batch", gateway] => {
+                role.may(Deed::Measure) && (manages || whose(gateway) != Whose::Others)
+            }
             ["command", _, _, ..] => manages,
             _ => false,
         };
@@ -77,6 +86,8 @@ mod tests {
             (true, "sensor/attic/radon", "admin office device"),
             (true, "sensor/attic", "admin office device"),
             (true, "batch/gateway-1", "admin office device"),
+            (true, "batch/own", "admin office device"),
+            (true, "batch/others", "admin office"),
             (true, "value/attic/radon", ""),
             (true, "alert/1", ""),
             (false, "value/+/radon", "admin office viewer"),

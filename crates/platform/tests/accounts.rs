@@ -166,7 +166,7 @@ async fn who_loses_something_is_told_of() {
     world.platform.on_loss(move |losers| {
         let goes_on = platform.is_session(&admitted_user.session);
         let may = platform.may("north-viewer", false, "fulmar/north/reading/m1");
-        told.send((losers.iter().cloned().collect::<String>(), goes_on, may)).unwrap();
+        told.send((losers.keys().cloned().collect::<String>(), goes_on, may)).unwrap();
     });
     // New rights are no reason for a notification.
     world.log_in("north-device").await;

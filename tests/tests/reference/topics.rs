@@ -29,7 +29,7 @@ const PLATFORM: [[&str; 4]; 11] = [
     [
         "batch/GATEWAY",
         "A gateway's [batch](../gateway.md) of messages",
-        "admin, office, device",
+        "admin, office; device, unless GATEWAY is another user or another user's device",
         "admin, office",
     ],
     [
@@ -55,7 +55,7 @@ const PLATFORM: [[&str; 4]; 11] = [
     [
         "receiver/DEVICE/frame",
         "Frames that a receiver got",
-        "admin, office, the device's owner; all but viewers if it is not registered",
+        "admin, office, the device's owner; all but viewers if it is not registered and no other user has its name",
         "admin, office",
     ],
     [

@@ -5,8 +5,7 @@
 //! one, because anybody can cause many, and the rest by loading all of it. Changes by another process (`fulmar user`) are
 //! detected within half a second.
 
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
@@ -39,6 +38,8 @@ pub(crate) struct Account {
 #[derive(Debug, Default)]
 struct Known {
     accounts: HashMap<Name, Arc<Account>>,
+    /// Accounts by their names without case.
+    folded: HashMap<String, Name>,
     /// Tokens of logins by identifier: account and expiry.
     sessions: HashMap<String, (Name, Time)>,
     /// Credentials of devices and gateways by their token's identifier.
@@ -51,17 +52,25 @@ struct Known {
 /// The devices of a twin.
 #[derive(Debug, Default)]
 struct Devices {
-    /// By name of the device.
-    owners: HashMap<Name, Name>,
+    /// By name of the device; none if the owner's account was removed.
+    owners: HashMap<Name, Option<Name>>,
     /// How many each account has.
     counts: HashMap<Name, usize>,
 }
 
 impl Devices {
-    fn add(&mut self, device: Name, account: Name) {
-        if let Entry::Vacant(entry) = self.owners.entry(device) {
-            *self.counts.entry(account.clone()).or_default() += 1;
-            entry.insert(account);
+    /// Sets whose a device is.
+    fn set(&mut self, device: Name, account: Option<Name>) {
+        let counted = account.clone();
+        let before = self.owners.insert(device, account).flatten();
+        if before == counted {
+            return;
+        }
+        if let Some(count) = before.and_then(|account| self.counts.get_mut(&account)) {
+            *count -= 1;
+        }
+        if let Some(account) = counted {
+            *self.counts.entry(account).or_default() += 1;
         }
     }
 }
@@ -81,8 +90,8 @@ impl Credential {
 }
 
 impl Known {
-    /// The accounts that lost a right or a token, or got another password.
-    fn lost(&self, before: &Known) -> HashSet<String> {
+    /// The accounts that lost a right, a device or a token, got another password, or were removed.
+    fn lost(&self, before: &Known) -> Losers {
         let less = |(name, before): &(&Name, &Arc<Account>)| {
             self.accounts.get(*name).is_none_or(|now| {
                 now.roles != before.roles
@@ -96,7 +105,27 @@ impl Known {
         let revoked = revoked.filter(|(id, _)| !self.credentials.contains_key(*id));
         let revoked = revoked.map(|(_, credential)| &credential.account);
         let less = before.accounts.iter().filter(less).map(|(name, _)| name);
-        ended.chain(revoked).chain(less).map(Name::to_string).collect()
+        let given_up = self.given_up(before).filter_map(|(_, _, owner)| owner);
+        let all = ended.chain(revoked).chain(less).chain(given_up);
+        all.map(|name| (name.to_string(), self.loss(name))).collect()
+    }
+
+    fn loss(&self, account: &Name) -> Loss {
+        if self.accounts.contains_key(account) { Loss::Less } else { Loss::Removed }
+    }
+
+    /// The devices that are another's now than before, or nobody's: twin, device, and whose it was.
+    fn given_up<'a>(
+        &'a self,
+        before: &'a Known,
+    ) -> impl Iterator<Item = (&'a Name, &'a Name, Option<&'a Name>)> {
+        let all = before.devices.iter();
+        let all = all.flat_map(|(twin, devices)| devices.owners.iter().map(move |of| (twin, of)));
+        let changed = all.filter(|(twin, (device, owner))| {
+            let now = self.devices.get(*twin).and_then(|devices| devices.owners.get(*device));
+            now != Some(*owner)
+        });
+        changed.map(|(twin, (device, owner))| (twin, device, owner.as_ref()))
     }
 
     /// Forgets the token with this identifier; returns whose it was.
@@ -106,7 +135,19 @@ impl Known {
     }
 }
 
-type Lost = Box<dyn Fn(&HashSet<String>) + Send + Sync>;
+/// What an account has lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// A right, a device or a token, or its password is another.
+    Less,
+    /// All: the account was removed.
+    Removed,
+}
+
+/// What accounts have lost, by their names.
+pub type Losers = HashMap<String, Loss>;
+
+type Lost = Box<dyn Fn(&Losers) + Send + Sync>;
 
 /// The cache.
 #[derive(Default)]
@@ -131,8 +172,8 @@ impl AccountCache {
         let _ = self.lost.set(lost);
     }
 
-    /// Loads everything from the database.
-    pub(crate) fn load(&self, db: &Db) -> crate::store::sql::Result<()> {
+    /// Loads everything from the database. Returns the devices that are not whose they were: twin and name.
+    pub(crate) fn load(&self, db: &Db) -> crate::store::sql::Result<Vec<(Name, Name)>> {
         let mut roles: HashMap<Name, BTreeMap<Name, Role>> = HashMap::new();
         for (twin, account, role) in accounts::members(db)? {
             roles.entry(account).or_default().insert(twin, role);
@@ -145,6 +186,7 @@ impl AccountCache {
             let password_tag = tag_of(&passwords.remove(&row.name).unwrap_or_default());
             let name = row.name.clone();
             let account = Account { name, display_name, server_admin, roles, password_tag };
+            known.folded.insert(row.name.folded(), row.name.clone());
             known.accounts.insert(row.name, Arc::new(account));
         }
         for row in accounts::credentials(db)? {
@@ -157,19 +199,24 @@ impl AccountCache {
         let twins = twins::names(db)?.into_iter();
         known.twins = twins.map(|(id, name, kind)| (id, (name, kind))).collect();
         for (twin, device, account) in devices::owners(db)? {
-            known.devices.entry(twin).or_default().add(device, account);
+            known.devices.entry(twin).or_default().set(device, account);
         }
         let has_accounts = !known.accounts.is_empty();
         let before = std::mem::replace(&mut *self.known.write(), known);
-        let losers = self.known.read().lost(&before);
+        let (losers, given_up) = {
+            let now = self.known.read();
+            let given_up = now.given_up(&before);
+            let names = given_up.map(|(twin, device, _)| (twin.clone(), device.clone()));
+            (now.lost(&before), names.collect())
+        };
         self.notify_of_loss(&losers);
         if has_accounts {
             self.has_accounts.notify_one();
         }
-        Ok(())
+        Ok(given_up)
     }
 
-    fn notify_of_loss(&self, losers: &HashSet<String>) {
+    fn notify_of_loss(&self, losers: &Losers) {
         if let Some(lost) = self.lost.get().filter(|_| !losers.is_empty()) {
             lost(losers);
         }
@@ -186,7 +233,7 @@ impl AccountCache {
     pub(crate) fn end_tokens(&self, ended: &[String]) {
         let mut known = self.known.write();
         let losers = ended.iter().filter_map(|id| known.remove_token(id));
-        let losers = losers.map(|account| account.to_string()).collect();
+        let losers = losers.map(|account| (account.to_string(), Loss::Less)).collect();
         drop(known);
         self.notify_of_loss(&losers);
     }
@@ -229,27 +276,38 @@ impl AccountCache {
         self.known.read().accounts.get(&name).cloned()
     }
 
-    /// The owner of a device, if it has registered.
-    pub(crate) fn owner(&self, twin: &Name, device: &str) -> Option<Name> {
-        let device: Name = device.parse().ok()?;
-        self.known.read().devices.get(twin)?.owners.get(&device).cloned()
+    /// The owner of a device, if it has registered and its owner's account was not removed.
+    pub(crate) fn owner(&self, twin: &Name, device: &Name) -> Option<Name> {
+        self.known.read().devices.get(twin)?.owners.get(device)?.clone()
     }
 
-    /// Whose a device is, from a user's view. A device that has not registered counts as another user's if it has that
+    /// The account of this name or, if there is none, one whose name differs only in case.
+    pub(crate) fn namesake(&self, name: &Name) -> Option<Name> {
+        let known = self.known.read();
+        if known.accounts.contains_key(name) {
+            return Some(name.clone());
+        }
+        known.folded.get(&name.folded()).cloned()
+    }
+
+    /// Whose a device is, from a user's view. A device that nobody has registered counts as another user's if it has that
     /// user's name, because its messages would look like that user's.
     pub(crate) fn whose(&self, twin: &Name, device: &str, user: &str) -> Whose {
-        match self.owner(twin, device) {
+        let Ok(device) = device.parse::<Name>() else { return Whose::Nobodys };
+        match self.owner(twin, &device) {
             Some(owner) if *owner == *user => Whose::Own,
             Some(_) => Whose::Others,
-            None if device != user && self.account(device).is_some() => Whose::Others,
+            None if self.namesake(&device).is_some_and(|account| *account != *user) => {
+                Whose::Others
+            }
             None => Whose::Nobodys,
         }
     }
 
-    /// A device has registered.
-    pub(crate) fn own(&self, twin: &Name, device: &Name, account: &Name) {
+    /// Sets whose a device is; none if the owner's account was removed.
+    pub(crate) fn own(&self, twin: &Name, device: &Name, account: Option<&Name>) {
         let mut known = self.known.write();
-        known.devices.entry(twin.clone()).or_default().add(device.clone(), account.clone());
+        known.devices.entry(twin.clone()).or_default().set(device.clone(), account.cloned());
     }
 
     /// Whether the account may register one more device.
@@ -334,7 +392,7 @@ mod tests {
         for number in 0..MAX_DEVICES {
             let account = name(&format!("account{}", number / MAX_OWN_DEVICES));
             assert_eq!(cache.may_register(&north, &account), Ok(()));
-            cache.own(&north, &name(&format!("device{number}")), &account);
+            cache.own(&north, &name(&format!("device{number}")), Some(&account));
         }
         let newcomer = name("newcomer");
         assert_eq!(cache.may_register(&north, &newcomer), Err(TooManyDevices::OfTwin));

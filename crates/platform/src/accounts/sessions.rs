@@ -269,12 +269,12 @@ mod tests {
         let app = app(folder.path());
         // In memory only: loading forgets it.
         let [twin, device, ann]: [Name; 3] = ["t", "van", "ann"].map(|name| name.parse().unwrap());
-        app.account_cache.own(&twin, &device, &ann);
+        app.account_cache.own(&twin, &device, Some(&ann));
         let token = log_in_as_ann(&app).await;
         let caller = app.caller(&token, Time::now()).unwrap();
         end(&app, caller).await.unwrap();
         assert!(app.caller(&token, Time::now()).is_none(), "logged out");
-        assert_eq!(app.account_cache.owner(&twin, "van"), Some(ann));
+        assert_eq!(app.account_cache.owner(&twin, &device), Some(ann));
     }
 
     #[tokio::test]

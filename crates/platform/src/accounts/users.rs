@@ -84,7 +84,9 @@ pub(crate) async fn add(
         TwinUser { name: row.name.clone(), display_name: row.display_name.clone(), role: new.role };
     app.change_roster(move |db| {
         if !accounts::add(db, &row, &hash, Time::now())? {
-            return Err(Problem::conflict("an account with this name exists"));
+            return Err(Problem::conflict(
+                "an account with this name exists, or one that differs only in case",
+            ));
         }
         Ok(accounts::set_role(db, &member.twin, &row.name, new.role)?)
     })

@@ -1,7 +1,5 @@
 //! What can be asked of devices.
 
-use std::sync::Arc;
-
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -17,9 +15,10 @@ use crate::paging::{self, PageQuery};
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, Page, json, open_cursor};
 use crate::role::{Deed, Role};
-use crate::store::{Db, devices};
+use crate::store::{Db, device_names, devices};
 use crate::text::{Line, Name};
 use crate::time::Time;
+use crate::topics::position_topic;
 
 /// Items sent at once, and commands shown.
 const MAX_ITEMS: usize = 1000;
@@ -30,7 +29,7 @@ const MAX_ARGS: usize = 16 * 1024;
 fn own(db: &Db, member: &Member, device: &Name) -> Result<Device, Problem> {
     let instance = devices::get(db, &member.twin, device)?;
     let instance = instance.ok_or_else(|| Problem::not_found("device"))?;
-    if member.role.may(Deed::Manage) || instance.user == *member.name() {
+    if member.role.may(Deed::Manage) || instance.user.as_ref() == Some(member.name()) {
         return Ok(instance);
     }
     Err(Problem::forbidden("this is another user's device"))
@@ -78,8 +77,9 @@ pub(crate) async fn show(
 
 /// Register or update a device
 ///
-/// The user who registers a device first owns it. A user can have 1,000 devices in a twin, and a twin 50,000; registering
-/// further ones is refused (409).
+/// The user who registers a device first owns it. The name of an account, also in another case, is that account's: nobody
+/// else can register it (403), and what admin and office register under it is the account's. A user can have 1,000 devices
+/// in a twin, and a twin 50,000; registering further ones is refused (409).
 #[utoipa::path(put, path = "/{twin}/instance/{device}", tag = "devices",
     params(("twin" = Name, Path), ("device" = Name, Path)), request_body = NewDevice,
     responses((status = 200, body = Device)))]
@@ -90,21 +90,54 @@ pub(crate) async fn put(
     Body(new): Body<NewDevice>,
 ) -> Answer {
     member.may(Deed::BeDevice)?;
-    let account_cache = Arc::clone(&app.account_cache);
+    let asked = app.clone();
     let instance = app.store.write(move |db| {
-        if devices::get(db, &member.twin, &device)?.is_some() {
+        let known = devices::get(db, &member.twin, &device)?;
+        let is_freed = known.as_ref().is_some_and(|known| known.user.is_none());
+        let owner = if let Some(owner) = known.and_then(|known| known.user) {
             own(db, &member, &device)?;
-        } else if let Err(many) = account_cache.may_register(&member.twin, member.name()) {
-            tracing::warn!(user = &**member.name(), twin = %member.twin, "device refused: {many}");
-            return Err(Problem::conflict(many.to_string()));
+            owner
+        } else {
+            new_owner(db, &asked, &member, &device)?
+        };
+        if is_freed {
+            let to = device_names::move_away(db, &member.twin, &device)?;
+            tracing::info!(twin = %member.twin, %device, name = %to, "an earlier user's device has another name now");
+            asked.account_cache.own(&member.twin, &to, None);
+            asked.announcements.clear_retained(position_topic(&member.twin, &device));
         }
-        devices::put(db, &member.twin, &device, &new, member.name(), Time::now())?;
-        let instance = own(db, &member, &device)?;
+        devices::put(db, &member.twin, &device, &new, &owner, Time::now())?;
         // On this thread, so that the next one is counted with it.
-        account_cache.own(&member.twin, &instance.device, &instance.user);
-        Ok(instance)
+        asked.account_cache.own(&member.twin, &device, Some(&owner));
+        devices::get(db, &member.twin, &device)?.ok_or_else(|| Problem::not_found("device"))
     });
     json(StatusCode::OK, &instance.await?)
+}
+
+/// Whose a device will be that the member registers.
+fn new_owner(db: &Db, app: &App, member: &Member, device: &Name) -> Result<Name, Problem> {
+    let (twin, user) = (&member.twin, member.name());
+    // Not from the cache, which does not have what another process has just made.
+    let owner = match device_names::namesake(db, device)? {
+        Some(account) if account != *user => {
+            let theirs = account == *device
+                && app
+                    .account_cache
+                    .account(&account)
+                    .is_some_and(|account| app.account_cache.role(&account, twin).is_some());
+            if !(theirs && member.role.may(Deed::Manage)) {
+                tracing::warn!(user = &**user, %twin, %device, "device refused: another account's name");
+                return Err(Problem::forbidden("this is the name of another user"));
+            }
+            account
+        }
+        _ => user.clone(),
+    };
+    if let Err(many) = app.account_cache.may_register(twin, &owner) {
+        tracing::warn!(user = &**user, %twin, "device refused: {many}");
+        return Err(Problem::conflict(many.to_string()));
+    }
+    Ok(owner)
 }
 
 /// What a command needs.
@@ -285,7 +318,7 @@ pub(crate) async fn add_telemetry(
             battery_percent: item.battery_percent.map(|percent| *percent),
         })
     });
-    let topic = format!("fulmar/{}/instance/{device}/position", member.twin);
+    let topic = position_topic(&member.twin, &device);
     let results = app.store.write(move |db| {
         own(db, &member, &device)?;
         let most = devices::MAX_TELEMETRY;

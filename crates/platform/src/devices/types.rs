@@ -50,8 +50,8 @@ pub(crate) struct Device {
     pub(crate) kind: String,
     pub(crate) name: Option<String>,
     pub(crate) app_version: Option<String>,
-    /// Whose it is.
-    pub(crate) user: Name,
+    /// Whose it is; none if that account was removed.
+    pub(crate) user: Option<Name>,
     /// When it last sent telemetry.
     pub(crate) seen_at: Time,
     /// Its latest telemetry.

@@ -51,8 +51,11 @@ pub(crate) async fn add(
     member.may(Deed::Receive)?;
     let upload = body.read().await?;
     let whose = app.account_cache.whose(&member.twin, &upload.receiver, member.name());
-    // People may share a phone: what they send is stored as theirs. A machine has no business at another.
-    if whose == Whose::Others && member.role == Role::Device {
+    // People may share a phone: what they send is stored as theirs. A machine has no business at another, and nobody at what
+    // has another account's name.
+    let may_share =
+        app.account_cache.namesake(&upload.receiver).is_none() && member.role != Role::Device;
+    if whose == Whose::Others && !may_share && !member.role.may(Deed::Manage) {
         return Err(Problem::forbidden("this receiver is another user's device"));
     }
     if upload.frames.len() > MAX_FRAMES {

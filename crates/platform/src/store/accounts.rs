@@ -1,7 +1,7 @@
 //! Accounts, members of twins, and valid tokens.
 
-use super::Db;
 use super::sql::{OptionalExtension as _, Result, params};
+use super::{Db, device_names};
 use crate::role::Role;
 use crate::text::Name;
 use crate::time::Time;
@@ -135,14 +135,23 @@ pub(crate) fn password(db: &Db, name: &str) -> Result<Option<String>> {
     rows.query_row([name], |row| row.get(0)).optional()
 }
 
-/// Adds an account; returns whether the name was free.
+/// Adds an account; returns whether the name was free: no account has it, nor one that differs only in case.
 pub(crate) fn add(db: &Db, account: &AccountRow, password: &str, now: Time) -> Result<bool> {
+    if device_names::namesake(db, &account.name)?.is_some() {
+        return Ok(false);
+    }
     let mut insert = db.prepare_cached(
         "INSERT INTO account (name, display_name, password, server_admin, created_at)
          VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING",
     )?;
     let AccountRow { name, display_name, server_admin } = account;
-    Ok(insert.execute(params![name, display_name, password, server_admin, now])? == 1)
+    if insert.execute(params![name, display_name, password, server_admin, now])? == 0 {
+        return Ok(false);
+    }
+    // One that an earlier version removed may have had devices.
+    device_names::disown(db, name)?;
+    device_names::give_back(db)?;
+    Ok(true)
 }
 
 /// Sets a password and ends all the account's sessions. Credentials must be revoked separately.
@@ -154,6 +163,7 @@ pub(crate) fn set_password(db: &Db, name: &str, password: &str) -> Result<bool> 
 }
 
 pub(crate) fn remove(db: &Db, name: &str) -> Result<bool> {
+    device_names::disown(db, name)?;
     Ok(db.execute("DELETE FROM account WHERE name = ?1", [name])? == 1)
 }
 
@@ -162,7 +172,8 @@ pub(crate) fn set_role(db: &Db, twin: &str, account: &str, role: Role) -> Result
         "INSERT INTO member (twin, account, role) VALUES (?1, ?2, ?3)
          ON CONFLICT (twin, account) DO UPDATE SET role = excluded.role",
     )?;
-    insert.execute(params![twin, account, role]).map(drop)
+    insert.execute(params![twin, account, role])?;
+    device_names::give_back(db).map(drop)
 }
 
 pub(crate) fn remove_member(db: &Db, twin: &str, account: &str) -> Result<bool> {

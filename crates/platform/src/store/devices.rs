@@ -17,6 +17,11 @@ const INSTANCE: &str = "SELECT i.device, i.kind, i.name, i.app_version, i.accoun
         ORDER BY at DESC, id DESC LIMIT 1)
     FROM instance i";
 
+/// Whose a device is; of an account that was removed, the column is empty.
+fn owner(row: &super::sql::Row<'_>, column: usize) -> Result<Option<Name>> {
+    Ok(row.get::<String>(column)?.parse().ok())
+}
+
 fn instance(row: &super::sql::Row<'_>) -> Result<Device> {
     let telemetry: Option<String> = row.get(6)?;
     Ok(Device {
@@ -24,7 +29,7 @@ fn instance(row: &super::sql::Row<'_>) -> Result<Device> {
         kind: row.get(1)?,
         name: row.get(2)?,
         app_version: row.get(3)?,
-        user: row.get(4)?,
+        user: owner(row, 4)?,
         seen_at: row.get(5)?,
         telemetry: telemetry.and_then(|item| serde_json::from_str(&item).ok()),
     })
@@ -53,9 +58,9 @@ pub(crate) fn list(
 }
 
 /// All devices: twin, device and owner.
-pub(crate) fn owners(db: &Db) -> Result<Vec<(Name, Name, Name)>> {
+pub(crate) fn owners(db: &Db) -> Result<Vec<(Name, Name, Option<Name>)>> {
     let mut rows = db.prepare_cached("SELECT twin, device, account FROM instance")?;
-    let rows = rows.query_map((), |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    let rows = rows.query_map((), |row| Ok((row.get(0)?, row.get(1)?, owner(row, 2)?)))?;
     rows.collect()
 }
 

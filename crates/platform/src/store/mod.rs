@@ -14,6 +14,7 @@ pub(crate) mod accounts;
 pub(crate) mod alerts;
 pub(crate) mod conflicts;
 pub(crate) mod corrections;
+pub(crate) mod device_names;
 pub(crate) mod devices;
 pub(crate) mod filter;
 pub(crate) mod frames;

@@ -9,7 +9,7 @@ use fulmar_broker::Broker;
 use fulmar_broker::auth::ExternalUsers;
 use fulmar_broker::storage::Storage as _;
 use fulmar_http::{AnswerSpace, Knows};
-use fulmar_platform::{Announcement, SharedPlatform};
+use fulmar_platform::{Announcement, Loss, SharedPlatform};
 pub(super) use fulmar_platform::{Platform, PlatformCounts};
 use fulmar_store::SqliteStorage;
 use fulmar_transport::Handoff;
@@ -120,11 +120,15 @@ impl Running {
     /// Lets the broker close connections whose token was revoked, and those whose user has fewer rights than before.
     pub(super) fn watch(&self, broker: &Arc<Broker>) {
         let Some(platform) = &self.platform else { return };
+        broker.delete_sessions_of_external_users(|user| !platform.knows(user));
         // A weak reference: the broker has a reference to the platform, and would never be dropped.
         let broker = Arc::downgrade(broker);
         platform.on_loss(move |losers| {
             if let Some(broker) = broker.upgrade() {
-                broker.recheck_external_users(|user| losers.contains(user));
+                broker.recheck_external_users(|user| losers.contains_key(user));
+                broker.delete_sessions_of_external_users(|user| {
+                    losers.get(user) == Some(&Loss::Removed)
+                });
             }
         });
     }

@@ -1,0 +1,90 @@
+//! Whose a device's name is: an account's own name is that account's, and a name is freed without what was sent under it.
+//!
+//! Accounts belong to the server and devices to twins. An account takes its name back in the twins of which it is a member:
+//! in others, an administrator who makes an account could otherwise silence a device of another utility.
+
+use super::Db;
+use super::sql::{OptionalExtension as _, Result, params};
+use crate::text::Name;
+
+/// Names tried for what gives way, before one that nobody can have taken.
+const MAX_TRIED: usize = 100;
+
+/// The account of this name or, if there is none, one whose name differs only in case.
+pub(crate) fn namesake(db: &Db, device: &Name) -> Result<Option<Name>> {
+    let mut rows = db.prepare_cached(
+        "SELECT name FROM account WHERE lower(name) = ?1
+         ORDER BY CASE WHEN name = ?2 THEN 0 ELSE 1 END, name LIMIT 1",
+    )?;
+    rows.query_row(params![device.folded(), device], |row| row.get(0)).optional()
+}
+
+/// The devices of an account that is removed are nobody's: an account that gets its name later does not have them.
+pub(crate) fn disown(db: &Db, account: &str) -> Result<()> {
+    db.execute("UPDATE instance SET account = '' WHERE account = ?1", [account]).map(drop)
+}
+
+/// The same of accounts that an earlier version removed.
+pub(crate) fn disown_removed(db: &Db) -> Result<()> {
+    let sql = "UPDATE instance SET account = ''
+               WHERE account <> '' AND account NOT IN (SELECT name FROM account)";
+    let disowned = db.execute(sql, ())?;
+    if disowned > 0 {
+        tracing::warn!(disowned, "devices of accounts that were removed belong to nobody now");
+    }
+    Ok(())
+}
+
+/// Gives every member of a twin its own name back: what another account registered under it gets another name. Returns
+/// which names: twin and device.
+pub(crate) fn give_back(db: &Db) -> Result<Vec<(Name, Name)>> {
+    let mut rows = db.prepare_cached(
+        "SELECT i.twin, i.device, i.account FROM member m
+             JOIN instance i ON i.twin = m.twin AND i.device = m.account
+             WHERE i.account <> i.device
+         UNION
+         SELECT i.twin, i.device, i.account FROM account a CROSS JOIN twin t
+             JOIN instance i ON i.twin = t.id AND i.device = a.name
+             WHERE a.server_admin = 1 AND i.account <> i.device",
+    )?;
+    let rows = rows.query_map((), |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+    let mut given_back = Vec::new();
+    for row in rows {
+        let (twin, device, owner): (Name, Name, String) = row?;
+        let to = move_away(db, &twin, &device)?;
+        tracing::warn!(
+            %twin, %device, owner, name = %to,
+            "a device was registered under the name of an account; it has another name now"
+        );
+        given_back.push((twin, device));
+    }
+    Ok(given_back)
+}
+
+/// Frees the name of a device: what was registered, sent and given under it is kept under another name, which is returned.
+pub(crate) fn move_away(db: &Db, twin: &Name, device: &Name) -> Result<Name> {
+    let to = free_name(db, twin, device)?;
+    let values = params![twin, device, to];
+    db.execute(
+        "INSERT INTO instance (twin, device, kind, name, app_version, account, seen_at)
+         SELECT twin, CAST(?3 AS TEXT), kind, name, app_version, account, seen_at FROM instance
+         WHERE twin = ?1 AND device = ?2",
+        values,
+    )?;
+    db.execute("UPDATE command SET device = ?3 WHERE twin = ?1 AND device = ?2", values)?;
+    db.execute("UPDATE telemetry SET device = ?3 WHERE twin = ?1 AND device = ?2", values)?;
+    db.execute("DELETE FROM instance WHERE twin = ?1 AND device = ?2", params![twin, device])?;
+    Ok(to)
+}
+
+fn free_name(db: &Db, twin: &Name, device: &Name) -> Result<Name> {
+    let mut taken = db.prepare_cached("SELECT 1 FROM instance WHERE twin = ?1 AND device = ?2")?;
+    for number in 2..MAX_TRIED {
+        // One that is too long is none.
+        let Ok(name) = format!("{device}.{number}").parse::<Name>() else { break };
+        if !taken.exists(params![twin, name])? && namesake(db, &name)?.is_none() {
+            return Ok(name);
+        }
+    }
+    Ok(Name::random())
+}
