@@ -180,6 +180,68 @@ fn rules_are_effective_at_once_for_connected_clients() {
 }
 
 #[test]
+fn no_name_in_a_placeholder_reaches_what_is_reserved() {
+    let (broker, password) = broker();
+    let mut admin = Admin::new(&broker, "admin", &password);
+    let kinds = ["publishClientSend", "publishClientReceive", "subscribePattern"];
+    let acl =
+        |topic: &str| kinds.map(|kind| json!({ "acltype": kind, "topic": topic, "allow": true }));
+    let acls = ["%c/#", "%u/#", "%u%c/#", "#"].map(|topic| acl(topic)).concat();
+    admin.run(json!({ "command": "createRole", "rolename": "own", "acls": acls }));
+    for name in ["ann", "$CONTROL", "fulm"] {
+        let role = json!([{ "rolename": "own" }]);
+        admin.run(json!({ "command": "createClient", "username": name, "password": "secret", "roles": role }));
+    }
+    let evil = json!({ "commands": [{ "command": "addClientRole", "username": "ann", "rolename": "admin" }] });
+    for (client_id, user) in [
+        ("$CONTROL", "ann"),
+        ("$SYS", "ann"),
+        ("fulmar", "ann"),
+        ("phone", "$CONTROL"),
+        ("ar", "fulm"),
+        ("x", "ann"),
+    ] {
+        let mut liar = connected(&broker, client_id, user, "secret");
+        let filters =
+            [RESPONSE, "$CONTROL/#", "$SYS/#", "$share/g/$SYS/#", "fulmar/#", "$SYS/broker/uptime"];
+        for filter in filters {
+            assert_eq!(subscribe(&mut liar, filter), 0x87, "{client_id} {user} {filter}");
+        }
+        for topic in [CONTROL, "fulmar/t/position/x"] {
+            assert_eq!(
+                publish(&mut liar, topic, &evil.to_string()),
+                0x87,
+                "{client_id} {user} {topic}"
+            );
+        }
+        // What it has its name for, it has.
+        assert_eq!(publish(&mut liar, "some/topic", "m"), 0x10, "{client_id} {user}");
+    }
+    let ann = admin.run(json!({ "command": "getClient", "username": "ann" }));
+    assert_eq!(ann["client"]["roles"].as_array().unwrap().len(), 1, "{ann}");
+}
+
+#[test]
+fn a_denial_that_no_name_can_fill_denies() {
+    let (broker, password) = broker();
+    let mut admin = Admin::new(&broker, "admin", &password);
+    let acl = |kind, topic: &str, allow: bool| json!({ "acltype": kind, "topic": topic, "allow": allow, "priority": i32::from(!allow) });
+    let acls = ["publishClientSend", "subscribePattern"]
+        .map(|kind| [acl(kind, "locked/%c/#", false), acl(kind, "#", true)])
+        .concat();
+    admin.run(json!({ "command": "createRole", "rolename": "own", "acls": acls }));
+    admin.run(json!({ "command": "createClient", "username": "ann", "password": "secret", "roles": [{ "rolename": "own" }] }));
+    for client_id in ["a/b", "+", "#", "$a"] {
+        let mut ann = connected(&broker, client_id, "ann", "secret");
+        assert_eq!(publish(&mut ann, "locked/a/b", "m"), 0x87, "{client_id}");
+        assert_eq!(subscribe(&mut ann, "locked/a/#"), 0x87, "{client_id}");
+    }
+    let mut ann = connected(&broker, "a", "ann", "secret");
+    let seen = ["locked/a/x", "locked/b/x"].map(|topic| publish(&mut ann, topic, "m"));
+    assert_eq!(seen, [0x87, 0x10]);
+}
+
+#[test]
 fn clients_whose_credentials_change_are_disconnected() {
     let (broker, password) = broker();
     let mut admin = Admin::new(&broker, "admin", &password);

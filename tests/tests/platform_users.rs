@@ -4,7 +4,9 @@
 use std::io::Write as _;
 use std::process::{Output, Stdio};
 
-use fulmar_tests::{Log, PATIENCE, TestBroker, eventually, fulmar, http_get, run};
+use fulmar_tests::{
+    Log, PATIENCE, TestBroker, Wire, eventually, field, fulmar, http_get, packet, run,
+};
 
 const PASSWORD: &str = "correct horse";
 
@@ -171,4 +173,31 @@ fn what_waits_for_a_removed_user_is_not_its_successors() {
     assert!(sessions().contains("\"gw\""), "{}", sessions());
     good(&broker, &["user", "remove", "gw-1"], "");
     eventually("the session to end", || !sessions().contains("\"gw\""));
+}
+
+#[test]
+fn rules_about_everything_are_not_about_the_platform() {
+    let rules = ["%c/#", "%u%c/#", "+/rural/#", "#"]
+        .map(|topic| format!("[[acl.rules]]\nallow = true\ntopic = {topic:?}\n"))
+        .concat();
+    let config = format!("[acl]\ndefault_allow = false\n{rules}");
+    let broker = TestBroker::builder().config(&config).start();
+    good(&broker, &["twin", "add", "rural", "--kind", "homes"], "");
+    for client_id in ["fulmar", "$SYS", "other"] {
+        let fields = [field("MQTT"), vec![5, 2, 0, 0, 0], field(client_id)];
+        let mut liar = Wire::dial(broker.address("mqtt"));
+        liar.send(&packet(0x10, &fields.concat()));
+        let (first, body) = liar.read().expect("CONNACK");
+        assert_eq!((first, body[1]), (0x20, 0));
+        for (topic, code) in [("fulmar/rural/sensor/attic/radon", 0x87), ("other/t", 0x10)] {
+            liar.send(&packet(0x32, &[field(topic), vec![0, 1, 0], b"21".to_vec()].concat()));
+            let (first, body) = liar.read().expect("PUBACK");
+            assert_eq!((first, body.get(2)), (0x40, Some(&code)), "{client_id} {topic}");
+        }
+        for filter in ["fulmar/#", "$share/g/fulmar/rural/#", "$SYS/#", "$CONTROL/#"] {
+            liar.send(&packet(0x82, &[vec![0, 1, 0], field(filter), vec![0]].concat()));
+            let (first, body) = liar.read().expect("SUBACK");
+            assert_eq!((first, body[3]), (0x90, 0x87), "{client_id} {filter}");
+        }
+    }
 }

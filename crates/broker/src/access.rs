@@ -1,8 +1,12 @@
 //! Access rules: to which topics a client may publish and subscribe.
 //!
 //! A list of rules, first match decides, with a default for what none matches. In a rule's topic
-//! `%u` stands for the user's name and `%c` for the client identifier. A name with a wildcard or a
-//! slash in it never fills a placeholder: a client that calls itself `#` would match everything.
+//! `%u` stands for the user's name and `%c` for the client identifier. A name that is empty, has a wildcard or a
+//! slash in it, or begins with `$` never fills a placeholder: a client that calls itself `#` would match everything.
+//! A rule that cannot be filled allows nothing, and denies what it would deny for any name.
+//!
+//! Names choose nothing that rules reserve: topics under `$` and `fulmar/` are allowed only by rules whose own text
+//! begins with the topic's first level.
 //!
 //! A subscription is decided by the first rule that is about all of it. A denial of only a part does
 //! not refuse it: what is denied is kept back when it would be delivered (`crate::route`,
@@ -79,7 +83,7 @@ impl AccessRules {
 }
 
 impl Default for AccessRules {
-    /// Everything is allowed but what `AccessRules::may_publish` keeps from everybody.
+    /// Everything is allowed.
     fn default() -> Self {
         AccessRules { rules: Vec::new(), default_allow: true, denials: Vec::new() }
     }
@@ -137,28 +141,9 @@ impl AccessRules {
         self.rules.is_empty() && self.default_allow
     }
 
-    /// Whether the client may publish to `topic`. Topics that begin with `$` are the broker's own,
-    /// whatever the rules say, except the one on which a bridge publishes that it is connected.
-    pub(crate) fn may_publish(&self, subject: Subject<'_>, topic: &str) -> bool {
-        let reserved = topic.starts_with('$') && !is_own_bridge_state(subject.client_id, topic);
-        !reserved && self.allows(subject, Action::Publish, topic)
-    }
-
-    /// Whether the client may publish to `topic`, subscribe to it as a filter, or receive what is published there.
-    pub(crate) fn allows(&self, subject: Subject<'_>, action: Action, topic: &str) -> bool {
-        self.decides(subject, action, topic).unwrap_or(self.default_allow)
-    }
-
-    /// The number of the first rule that matches, counted from 0; `None` where none does.
-    pub(crate) fn deciding(
-        &self,
-        subject: Subject<'_>,
-        action: Action,
-        topic: &str,
-    ) -> Option<usize> {
-        self.rules.iter().position(|rule| {
-            rule.concerns(action) && rule.is_about(subject) && rule.covers(subject, action, topic)
-        })
+    /// What holds where no rule matches.
+    pub(crate) fn default_allow(&self) -> bool {
+        self.default_allow
     }
 
     /// What the first rule that matches says about a client; `None` where none does.
@@ -170,19 +155,25 @@ impl AccessRules {
         action: Action,
         topic: &str,
     ) -> Option<bool> {
-        self.decides(Subject { user: Some(user), client_id }, action, topic)
+        let subject = Subject { user: Some(user), client_id };
+        self.first(subject, action, topic).map(|(_, allow)| allow)
     }
 
-    /// What the first rule that matches says; `None` where none does.
-    pub(crate) fn decides(
+    /// The number of the first rule that matches, counted from 0, and whether it allows; `None` where none matches.
+    pub(crate) fn first(
         &self,
         subject: Subject<'_>,
         action: Action,
         topic: &str,
-    ) -> Option<bool> {
-        let about = |rule: &&Rule| rule.concerns(action) && rule.is_about(subject);
-        let mut rules = self.rules.iter().filter(about);
-        rules.find(|rule| rule.covers(subject, action, topic)).map(|rule| rule.allow)
+    ) -> Option<(usize, bool)> {
+        let number = self.rules.iter().position(|rule| {
+            let Rule { allow, exact, .. } = *rule;
+            let wording = Wording { filter: &rule.filter, allow, exact };
+            rule.concerns(action)
+                && rule.is_about(subject)
+                && wording.covers(subject, action, topic)
+        })?;
+        Some((number, self.rules[number].allow))
     }
 }
 
@@ -214,15 +205,66 @@ impl Rule {
     fn denies_subscribers(&self) -> bool {
         !self.allow && self.action != Some(Action::Publish)
     }
+}
 
-    fn covers(&self, subject: Subject<'_>, action: Action, topic: &str) -> bool {
-        let Some(filter) = fill(&self.filter, subject) else { return false };
-        match action {
-            _ if self.exact => *filter == *topic,
-            Action::Publish => matches(&filter, topic),
-            Action::Subscribe | Action::Receive => includes(&filter, topic),
+/// What a rule says, whomever it is about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wording<'a> {
+    pub(crate) filter: &'a str,
+    pub(crate) allow: bool,
+    /// Whether it is only about the topic or filter that is the same text.
+    pub(crate) exact: bool,
+}
+
+impl Wording<'_> {
+    /// Whether it is about publishing to this topic, or about all that this filter matches.
+    pub(crate) fn covers(self, subject: Subject<'_>, action: Action, topic: &str) -> bool {
+        if self.allow && !reaches(self.filter, topic) {
+            return false;
+        }
+        match (fill(self.filter, subject), self.allow) {
+            (None, true) => false,
+            (None, false) if self.exact => is_form_of(topic, self.filter),
+            (None, false) => is_within(&anybodys(self.filter), action, topic),
+            (Some(filter), _) if self.exact => *filter == *topic,
+            (Some(filter), _) => is_within(&filter, action, topic),
         }
     }
+
+    /// Whether it is about all that this filter matches: for giving something up, for which nothing is reserved.
+    pub(crate) fn covers_all_of(self, subject: Subject<'_>, filter: &str) -> bool {
+        match fill(self.filter, subject) {
+            Some(own) => includes(&own, filter),
+            None => !self.allow && includes(&anybodys(self.filter), filter),
+        }
+    }
+}
+
+fn is_within(filter: &str, action: Action, topic: &str) -> bool {
+    match action {
+        Action::Publish => matches(filter, topic),
+        Action::Subscribe | Action::Receive => includes(filter, topic),
+    }
+}
+
+/// Whether a rule with this text may allow something about this topic or filter: what is reserved is allowed only by
+/// rules that begin with its first level, without wildcards and placeholders.
+fn reaches(rule: &str, topic: &str) -> bool {
+    if !topic.starts_with('$') && !topic.starts_with(EXTERNAL_TOPICS) {
+        return true;
+    }
+    let level = |text: &'_ str| text.split('/').next().unwrap_or_default().len();
+    let own = &rule[..level(rule)];
+    own == &topic[..level(topic)] && !has_placeholder(own)
+}
+
+/// Whether some name in the placeholders makes this topic of the rule's text.
+fn is_form_of(topic: &str, rule: &str) -> bool {
+    let mut levels = topic.split('/');
+    let all = rule
+        .split('/')
+        .all(|own| levels.next().is_some_and(|level| has_placeholder(own) || level == own));
+    all && levels.next().is_none()
 }
 
 /// A filter that reaches whatever the rule's filter reaches, for whomever.
@@ -235,30 +277,33 @@ fn has_placeholder(text: &str) -> bool {
     text.contains("%u") || text.contains("%c")
 }
 
-/// The filter with its placeholders filled; `None` when a name cannot fill one.
+/// The filter with its placeholders filled, each once; `None` when a name cannot fill one.
 fn fill<'a>(filter: &'a str, subject: Subject<'_>) -> Option<Cow<'a, str>> {
     if !has_placeholder(filter) {
         return Some(filter.into());
     }
-    let mut filled = filter.to_owned();
-    for (placeholder, name) in [("%u", subject.name()), ("%c", Some(subject.client_id))] {
-        if !filter.contains(placeholder) {
-            continue;
-        }
-        let name = name.filter(|name| !name.is_empty() && !name.contains(['+', '#', '/']))?;
-        filled = filled.replace(placeholder, name);
+    let (mut filled, mut rest) = (String::with_capacity(filter.len()), filter);
+    while let Some((before, after)) = rest.split_once('%') {
+        filled.push_str(before);
+        let name = match after.as_bytes().first() {
+            Some(b'u') => subject.name(),
+            Some(b'c') => Some(subject.client_id),
+            _ => {
+                filled.push('%');
+                rest = after;
+                continue;
+            }
+        };
+        filled.push_str(name.filter(|name| is_level(name))?);
+        rest = &after[1..];
     }
+    filled.push_str(rest);
     Some(filled.into())
 }
 
-/// The filter of a rule with its placeholders filled.
-pub(crate) fn matched<'a>(filter: &'a str, subject: Subject<'_>) -> Option<Cow<'a, str>> {
-    fill(filter, subject)
-}
-
-/// Whether a rule's filter, for this client, covers all that a subscription's filter does.
-pub(crate) fn covered(rule: &str, subject: Subject<'_>, filter: &str) -> bool {
-    fill(rule, subject).is_some_and(|rule| includes(&rule, filter))
+/// Whether a name can stand for a level of a topic, or a part of one.
+fn is_level(name: &str) -> bool {
+    !name.is_empty() && !name.starts_with('$') && !name.contains(['+', '#', '/'])
 }
 
 /// Whether everything `inner` matches is matched by `outer`.
@@ -291,6 +336,10 @@ mod tests {
     static ANN: LazyLock<Subject<'static>> =
         LazyLock::new(|| Subject { user: Some(&ANN_USER), client_id: "phone" });
 
+    fn allows(rules: &AccessRules, subject: Subject<'_>, action: Action, topic: &str) -> bool {
+        rules.first(subject, action, topic).map_or(rules.default_allow, |(_, allow)| allow)
+    }
+
     #[test]
     fn first_match_decides_and_placeholders_are_filled() {
         let rules = AccessRules::new(
@@ -302,33 +351,12 @@ mod tests {
             false,
         )
         .unwrap();
-        assert!(rules.allows(*ANN, Action::Publish, "devices/ann/temp"));
-        assert!(!rules.allows(*ANN, Action::Publish, "devices/ann/locked"));
-        assert!(!rules.allows(*ANN, Action::Publish, "devices/bob/temp"));
-        assert!(rules.allows(*ANN, Action::Subscribe, "news/+"));
-        assert!(!rules.allows(*ANN, Action::Subscribe, "news/#"));
-        assert!(!rules.allows(*ANN, Action::Subscribe, "#"));
-    }
-
-    #[test]
-    fn of_dollar_topics_a_client_has_only_its_own_bridge_state() {
-        let open = AccessRules::default();
-        assert!(open.may_publish(*ANN, "$SYS/broker/connection/phone/state"));
-        for topic in [
-            "$SYS/broker/connection/other/state",
-            "$SYS/broker/connection/phone/state/more",
-            "$SYS/broker/connection/phone",
-            "$SYS/broker/uptime",
-            "$share/g/t",
-            "$x",
-        ] {
-            assert!(!open.may_publish(*ANN, topic), "{topic}");
-        }
-        let state = "$SYS/broker/connection/%c/state";
-        let rules = |rules| AccessRules::new(rules, false).unwrap();
-        let allowing = rules(vec![rule(true, Who::Anyone, Some(Action::Publish), state)]);
-        assert!(allowing.may_publish(*ANN, "$SYS/broker/connection/phone/state"));
-        assert!(!rules(Vec::new()).may_publish(*ANN, "$SYS/broker/connection/phone/state"));
+        assert!(allows(&rules, *ANN, Action::Publish, "devices/ann/temp"));
+        assert!(!allows(&rules, *ANN, Action::Publish, "devices/ann/locked"));
+        assert!(!allows(&rules, *ANN, Action::Publish, "devices/bob/temp"));
+        assert!(allows(&rules, *ANN, Action::Subscribe, "news/+"));
+        assert!(!allows(&rules, *ANN, Action::Subscribe, "news/#"));
+        assert!(!allows(&rules, *ANN, Action::Subscribe, "#"));
     }
 
     #[test]
@@ -340,10 +368,10 @@ mod tests {
         ];
         let rules = AccessRules::new(denied, true).unwrap();
         for filter in ["secret/#", "secret", "secret/+/keys", "mail/x-ann/+", "mail/x-ann/1"] {
-            assert!(!rules.allows(*ANN, Action::Subscribe, filter), "{filter}");
+            assert!(!allows(&rules, *ANN, Action::Subscribe, filter), "{filter}");
         }
         for filter in ["#", "+/keys", "+/+/#", "public/#", "log", "mail/x-bob/1"] {
-            assert!(rules.allows(*ANN, Action::Subscribe, filter), "{filter}");
+            assert!(allows(&rules, *ANN, Action::Subscribe, filter), "{filter}");
         }
         for topic in ["secret", "secret/keys", "mail/x-ann/1", "mail/x-bob/1"] {
             assert!(rules.guards(topic), "{topic}");
@@ -364,14 +392,14 @@ mod tests {
         ];
         let rules = AccessRules::new(rules, false).unwrap();
         for filter in ["#", "news/#", "other"] {
-            assert!(rules.allows(*ANN, Action::Subscribe, filter), "{filter}");
+            assert!(allows(&rules, *ANN, Action::Subscribe, filter), "{filter}");
         }
-        assert!(rules.allows(*ANN, Action::Receive, "news/1"));
-        assert!(!rules.allows(*ANN, Action::Receive, "other"));
-        assert!(!rules.allows(*ANN, Action::Publish, "news/1"));
+        assert!(allows(&rules, *ANN, Action::Receive, "news/1"));
+        assert!(!allows(&rules, *ANN, Action::Receive, "other"));
+        assert!(!allows(&rules, *ANN, Action::Publish, "news/1"));
         let denial = vec![rule(false, Who::Anyone, receive, "secret/#")];
         let rules = AccessRules::new(denial, true).unwrap();
-        assert!(rules.guards("secret/x") && rules.allows(*ANN, Action::Subscribe, "secret/#"));
+        assert!(rules.guards("secret/x") && allows(&rules, *ANN, Action::Subscribe, "secret/#"));
     }
 
     #[test]
@@ -382,19 +410,60 @@ mod tests {
         };
         let rules = vec![exact(false, "#"), exact(true, "a/+"), exact(true, "c/%c/#")];
         let rules = AccessRules::new(rules, false).unwrap();
-        let allowed = |filter| rules.decides(*ANN, Action::Subscribe, filter);
+        let allowed = |filter| rules.first(*ANN, Action::Subscribe, filter).map(|(_, allow)| allow);
         assert_eq!(allowed("#"), Some(false));
         assert_eq!([allowed("a/+"), allowed("c/phone/#")], [Some(true); 2]);
         assert_eq!([allowed("a/b"), allowed("c/phone/x"), allowed("b/#")], [None; 3]);
     }
 
+    fn user(name: &str) -> User {
+        User::named(name).unwrap()
+    }
+
     #[test]
-    fn names_with_wildcards_fill_nothing() {
-        let rules = AccessRules::new(vec![rule(true, Who::Anyone, None, "d/%c/#")], false).unwrap();
-        for client_id in ["#", "+", "a/b", ""] {
+    fn what_no_name_can_fill_allows_nothing_and_denies_all_of_it() {
+        let of = |allow| AccessRules::new(vec![rule(allow, Who::Anyone, None, "d/%c/#")], !allow);
+        let (allowing, denying) = (of(true).unwrap(), of(false).unwrap());
+        let exact = Rule { exact: true, ..rule(false, Who::Anyone, None, "e/%c/+") };
+        let exact = AccessRules::new(vec![exact], true).unwrap();
+        for client_id in ["#", "+", "a/b", "", "$SYS", "$", "a/#"] {
             let subject = Subject { user: None, client_id };
-            assert!(!rules.allows(subject, Action::Publish, "d/x/y"), "{client_id}");
-            assert!(!rules.allows(subject, Action::Subscribe, "d/#"), "{client_id}");
+            for (action, topic) in [(Action::Publish, "d/x/y"), (Action::Subscribe, "d/#")] {
+                assert!(!allows(&allowing, subject, action, topic), "{client_id}");
+            }
+            for (action, topic) in [(Action::Publish, "d/x/y"), (Action::Subscribe, "d/x/#")] {
+                assert!(!allows(&denying, subject, action, topic), "{client_id}");
+            }
+            assert!(allows(&denying, subject, Action::Publish, "e/x"), "{client_id}");
+            assert!(!allows(&exact, subject, Action::Subscribe, "e/x/+"), "{client_id}");
+            assert!(allows(&exact, subject, Action::Subscribe, "e/x/y"), "{client_id}");
+        }
+    }
+
+    #[test]
+    fn names_are_filled_once_and_choose_nothing_that_is_reserved() {
+        let rules = |filter| AccessRules::new(vec![rule(true, Who::Anyone, None, filter)], false);
+        let (fulm, percent, ann) = (user("fulm"), user("%c"), user("ann"));
+        for (filter, user, client_id, topic, allowed) in [
+            ("%c/#", &ann, "fulmar", "fulmar/t/position", false),
+            ("%u%c/#", &fulm, "ar", "fulmar/t/position", false),
+            ("ful%c/#", &ann, "mar", "fulmar/t/position", false),
+            ("%c/#", &ann, "$SYS", "$SYS/#", false),
+            ("$%c/#", &ann, "SYS", "$SYS/#", false),
+            ("#", &ann, "c", "$SYS/#", false),
+            ("+/#", &ann, "c", "fulmar/#", false),
+            ("#", &ann, "c", "fulmar/t/position", false),
+            ("fulmar/%c/#", &ann, "t", "fulmar/t/position", true),
+            ("$SYS/#", &ann, "c", "$SYS/broker/#", true),
+            ("fulmars/#", &ann, "c", "fulmars/t", true),
+            ("+/#", &ann, "c", "fulmars/t", true),
+            ("u/%u", &percent, "c", "u/%c", true),
+            ("u/%u", &percent, "c", "u/c", false),
+            ("%%c", &ann, "c", "%c", true),
+        ] {
+            let subject = Subject { user: Some(user), client_id };
+            let seen = allows(&rules(filter).unwrap(), subject, Action::Subscribe, topic);
+            assert_eq!(seen, allowed, "{filter} {client_id} {topic}");
         }
     }
 }

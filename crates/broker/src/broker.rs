@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::access::{EXTERNAL_TOPICS, Subject};
+use crate::access::{Action, EXTERNAL_TOPICS, Subject};
 use crate::auth::{AccessControl, OpenTopics};
 use crate::back_pressure::BackPressure;
 use crate::bans::Bans;
@@ -194,7 +194,7 @@ impl Broker {
         let access_control = self.access_control();
         let state = session.lock();
         let (user, client_id) = (state.user.as_ref(), session.client_id());
-        access_control.may_receive(Subject { user, client_id }, topic)
+        access_control.allows(Subject { user, client_id }, Action::Receive, topic)
     }
 
     /// Lets `publish_hook` see every client's publications from now on. Only the first call counts:

@@ -13,7 +13,7 @@ use fulmar_mqtt::session::{Outbound, Replay, give_back};
 use fulmar_mqtt::{PacketId, QoS, ReasonCode};
 use smallvec::SmallVec;
 
-use crate::access::Subject;
+use crate::access::{Action, Subject};
 use crate::aliases::Naming;
 use crate::event::BrokerEvent;
 use crate::limits::DropPolicy;
@@ -466,7 +466,7 @@ impl SessionState {
                 let (user, client_id) = (self.user.as_ref(), session.client_id());
                 let topic = message.topic();
                 if access_control.guards(topic)
-                    && !access_control.may_receive(Subject { user, client_id }, topic)
+                    && !access_control.allows(Subject { user, client_id }, Action::Receive, topic)
                 {
                     continue;
                 }

@@ -21,12 +21,7 @@ impl Broker {
     pub fn explain(&self, client: Reader<'_>, action: Action, topic: &str) -> Explanation {
         let subject = Subject { user: client.user, client_id: client.client_id };
         let access_control = self.access_control();
-        let allowed = match action {
-            Action::Publish => access_control.may_publish(subject, topic),
-            Action::Receive => access_control.may_receive(subject, topic),
-            Action::Subscribe => access_control.allows(subject, action, topic),
-        };
-        let because = access_control.because(subject, action, topic);
+        let (allowed, because) = access_control.explain(subject, action, topic);
         Explanation { allowed, because }
     }
 }

@@ -7,15 +7,15 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use fulmar_mqtt::topic::{matches, overlaps};
+use fulmar_mqtt::topic::overlaps;
 use fulmar_scram::Verifier;
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
-use super::because::Because;
 use super::password::HashReplacements;
+use super::rights::StoredRights;
 use super::stored_hash::{HashError, StoredHash};
-use crate::access::{Action, Subject, anybodys, covered, matched};
+use crate::access::{Action, Subject, Wording, anybodys};
 
 /// How the credentials of the store's clients begin ([`super::Admitted::credential`]); a number and the user name follow.
 const CREDENTIAL: &str = "identity:";
@@ -206,66 +206,40 @@ impl IdentityTable {
         })
     }
 
-    /// What the store says; `None` if the client is not the store's. `by_default` is whether the defaults apply.
-    pub(crate) fn decide(
-        &self,
-        subject: Subject<'_>,
-        action: Action,
-        topic: &str,
-        by_default: bool,
-    ) -> Option<bool> {
-        self.with_roles(subject, |inner, roles| {
-            let decision = roles.iter().find_map(|role| role.decide(subject, action, topic));
-            decision.unwrap_or_else(|| inner.by_default(topic, by_default).get(action))
-        })
-    }
-
-    /// What makes [`IdentityTable::decide`] say that.
-    pub(super) fn because(
-        &self,
-        subject: Subject<'_>,
-        action: Action,
-        topic: &str,
-    ) -> Option<Because> {
-        self.with_roles(subject, |_, roles| {
-            let found = roles.iter().enumerate().find_map(|(role, rules)| {
-                let (literal, rule) = rules.deciding(subject, action, topic)?;
-                Some(Because::Role { role, literal, rule })
-            });
-            found.unwrap_or(Because::RolesDefault)
-        })
-    }
-
     /// Whether the store decides what this client may do.
     pub(crate) fn has_rules_for(&self, subject: Subject<'_>) -> bool {
-        self.with_roles(subject, |_, _| ()).is_some()
+        self.of(subject, |stored| stored.is_some())
     }
 
     /// Whether the client may end a subscription; `None` if it is not the store's.
     pub(crate) fn may_unsubscribe(&self, subject: Subject<'_>, filter: &str) -> Option<bool> {
-        self.with_roles(subject, |inner, roles| {
+        self.of(subject, |stored| {
+            let StoredRights { roles, defaults } = stored?;
             let decision = roles.iter().find_map(|role| {
                 let exact = role.unsubscribe_literal.iter().find(|rule| *rule.filter == *filter);
-                exact.or_else(|| first_covering(&role.unsubscribe, subject, filter))
+                let covers = |rule: &&TopicRule| rule.wording().covers_all_of(subject, filter);
+                exact.or_else(|| role.unsubscribe.iter().find(covers))
             });
-            decision.map_or(inner.by_default(filter, true).unsubscribe, |rule| rule.allow)
+            let by_default = defaults.unsubscribe && !filter.starts_with(CONTROL_PREFIX);
+            Some(decision.map_or(by_default, |rule| rule.allow))
         })
     }
 
-    fn with_roles<R>(
+    /// What the store says about a client, if it is the store's.
+    pub(super) fn of<R>(
         &self,
         subject: Subject<'_>,
-        decide: impl FnOnce(&Inner, &[Arc<RoleRules>]) -> R,
-    ) -> Option<R> {
+        decide: impl FnOnce(Option<StoredRights<'_>>) -> R,
+    ) -> R {
         if !self.is_in_use() {
-            return None;
+            return decide(None);
         }
         let inner = self.inner.read();
         let roles = match subject.user {
-            Some(user) => &inner.users.get(user.operators()?)?.roles,
-            None => inner.anonymous.as_ref()?,
+            Some(user) => user.operators().and_then(|name| Some(&inner.users.get(name)?.roles)),
+            None => inner.anonymous.as_ref(),
         };
-        Some(decide(&inner, roles))
+        decide(roles.map(|roles| StoredRights { roles, defaults: inner.defaults }))
     }
 
     /// Whether a client with a subscription that matches `topic` might not be allowed to get its messages.
@@ -274,20 +248,12 @@ impl IdentityTable {
             return false;
         }
         let inner = self.inner.read();
-        !inner.by_default(topic, true).receive
-            || inner.denials.iter().any(|filter| overlaps(filter, topic))
-    }
-}
-
-impl Inner {
-    fn by_default(&self, topic: &str, applies: bool) -> DefaultAccess {
-        let applies = applies && !topic.starts_with(CONTROL_PREFIX);
-        if applies { self.defaults } else { DefaultAccess::default() }
+        !inner.defaults.receive || inner.denials.iter().any(|filter| overlaps(filter, topic))
     }
 }
 
 impl DefaultAccess {
-    fn get(&self, action: Action) -> bool {
+    pub(super) fn get(&self, action: Action) -> bool {
         match action {
             Action::Publish => self.publish,
             Action::Receive => self.receive,
@@ -297,22 +263,23 @@ impl DefaultAccess {
 }
 
 impl RoleRules {
-    fn decide(&self, subject: Subject<'_>, action: Action, topic: &str) -> Option<bool> {
-        let (literal, number) = self.deciding(subject, action, topic)?;
-        self.list(action, literal).get(number).map(|rule| rule.allow)
-    }
-
-    /// Whether the rule that decides is about the same text, and its number in [`RoleRules::list`].
-    fn deciding(&self, subject: Subject<'_>, action: Action, topic: &str) -> Option<(bool, usize)> {
-        let exact = self.list(action, true).iter().position(|rule| *rule.filter == *topic);
-        if let Some(exact) = exact {
-            return Some((true, exact));
-        }
-        let matches = |rule: &TopicRule| match action {
-            Action::Subscribe => covered(&rule.filter, subject, topic),
-            Action::Publish | Action::Receive => rule.matches(subject, topic),
+    /// Whether the first rule that matches is about the same text, its number in [`RoleRules::list`], and whether it
+    /// allows.
+    pub(super) fn first(
+        &self,
+        subject: Subject<'_>,
+        action: Action,
+        topic: &str,
+    ) -> Option<(bool, usize, bool)> {
+        let of = |literal| {
+            let list = self.list(action, literal);
+            let number = list.iter().position(|rule| match literal {
+                true => *rule.filter == *topic,
+                false => rule.wording().covers(subject, action, topic),
+            })?;
+            Some((literal, number, list[number].allow))
         };
-        self.list(action, false).iter().position(matches).map(|number| (false, number))
+        of(true).or_else(|| of(false))
     }
 
     fn list(&self, action: Action, literal: bool) -> &[TopicRule] {
@@ -327,17 +294,9 @@ impl RoleRules {
 }
 
 impl TopicRule {
-    fn matches(&self, subject: Subject<'_>, topic: &str) -> bool {
-        matched(&self.filter, subject).is_some_and(|filter| matches(&filter, topic))
+    fn wording(&self) -> Wording<'_> {
+        Wording { filter: &self.filter, allow: self.allow, exact: false }
     }
-}
-
-fn first_covering<'r>(
-    rules: &'r [TopicRule],
-    subject: Subject<'_>,
-    filter: &str,
-) -> Option<&'r TopicRule> {
-    rules.iter().find(|rule| covered(&rule.filter, subject, filter))
 }
 
 /// The credential of a client that has shown the password of this revision.
@@ -350,7 +309,10 @@ pub(super) fn credential(revision: u64, username: &str) -> Box<str> {
 mod tests {
     use std::sync::LazyLock;
 
+    use super::super::because::Because;
+    use super::super::rights::{Rights, Verdict};
     use super::*;
+    use crate::access::AccessRules;
     use crate::user::User;
 
     static ANN_USER: LazyLock<User> = LazyLock::new(|| User::named("ann").unwrap());
@@ -369,6 +331,30 @@ mod tests {
         table
     }
 
+    /// `None` if the client is not the store's.
+    fn decide(
+        table: &IdentityTable,
+        subject: Subject<'_>,
+        action: Action,
+        topic: &str,
+    ) -> Option<Verdict> {
+        let rules = AccessRules::default();
+        table.of(subject, |stored| {
+            let (login, external_users) = (None, false);
+            let rights = Rights { subject, external_users, stored, login, rules: &rules };
+            stored.map(|_| rights.decide(action, topic))
+        })
+    }
+
+    fn stored_may(
+        table: &IdentityTable,
+        subject: Subject<'_>,
+        action: Action,
+        topic: &str,
+    ) -> Option<bool> {
+        decide(table, subject, action, topic).map(|found| matches!(found, Verdict::Allowed(_)))
+    }
+
     #[test]
     fn the_literal_rule_comes_first_and_then_the_order_counts() {
         let rules = RoleRules {
@@ -379,7 +365,7 @@ mod tests {
         };
         let open = DefaultAccess { publish: true, subscribe: true, ..DefaultAccess::default() };
         let table = table(rules, open);
-        let may = |action, topic| table.decide(*ANN, action, topic, true).unwrap();
+        let may = |action, topic| stored_may(&table, *ANN, action, topic).unwrap();
         assert!(!may(Action::Subscribe, "a/#") && may(Action::Subscribe, "a/+"));
         assert!(!may(Action::Subscribe, "b"));
         assert!(may(Action::Publish, "a/ann/phone") && !may(Action::Publish, "a/ann/tablet"));
@@ -387,10 +373,12 @@ mod tests {
         let bob = User::named("bob").unwrap();
         for user in [Some(&bob), None] {
             let other = Subject { user, ..*ANN };
-            assert_eq!(table.decide(other, Action::Publish, "b", true), None);
-            assert_eq!(table.because(other, Action::Publish, "b"), None);
+            assert_eq!(stored_may(&table, other, Action::Publish, "b"), None);
         }
-        let because = |action, topic| table.because(*ANN, action, topic).unwrap();
+        let because = |action, topic| match decide(&table, *ANN, action, topic).unwrap() {
+            Verdict::Allowed(because) | Verdict::Denied(because) => because,
+            Verdict::ExternalUsers => unreachable!(),
+        };
         let role = |literal, rule| Because::Role { role: 0, literal, rule };
         assert_eq!(because(Action::Subscribe, "a/#"), role(true, 0));
         assert_eq!(because(Action::Subscribe, "b"), role(false, 1));
@@ -403,12 +391,11 @@ mod tests {
         let open =
             DefaultAccess { publish: true, receive: true, subscribe: true, unsubscribe: true };
         let table = table(RoleRules::default(), open);
-        let may = |action, topic| table.decide(*ANN, action, topic, true).unwrap();
+        let may = |action, topic| stored_may(&table, *ANN, action, topic).unwrap();
         for action in [Action::Publish, Action::Subscribe, Action::Receive] {
             assert!(may(action, "t") && !may(action, "$CONTROL/dynamic-security/v1"), "{action:?}");
         }
-        assert_eq!(table.decide(*ANN, Action::Publish, "fulmar/x", false), Some(false));
-        assert!(!table.guards("t") && table.guards("$CONTROL/dynamic-security/v1/response"));
+        assert!(!table.guards("t"));
     }
 
     #[test]

@@ -5,10 +5,11 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use super::decision::Decision;
 use super::password::Applicant;
-use crate::access::Action;
+use crate::access::AccessRules;
 use crate::user::User;
 
 /// A login about which the service is asked.
@@ -40,6 +41,6 @@ pub trait LoginHook: Send + Sync + fmt::Debug {
     /// Decides at once, or sends the decision later.
     fn log_in(&self, login: HookLogin<'_>) -> Decision;
 
-    /// What the rules of this client say, which came with its last login; `None` if none of them does.
-    fn decides(&self, user: &User, client_id: &str, action: Action, topic: &str) -> Option<bool>;
+    /// The rules of this client, which came with its last login, if any did.
+    fn rules(&self, user: &User, client_id: &str) -> Option<Arc<AccessRules>>;
 }

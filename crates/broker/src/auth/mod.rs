@@ -17,6 +17,9 @@ mod open_topics;
 mod password;
 mod queue;
 mod reply_to;
+mod rights;
+#[cfg(test)]
+mod rights_tests;
 mod scram;
 mod stored_hash;
 
@@ -48,8 +51,9 @@ pub use reply_to::ReplyTo;
 pub(crate) use scram::ScramLogin;
 pub use stored_hash::{HashError, MAX_PBKDF2_ITERATIONS, check_hash, verify_password};
 
+use self::rights::{Rights, StoredRights, Verdict, is_by_default};
 pub use crate::access::EXTERNAL_TOPICS;
-use crate::access::{AccessRules, Action, Subject, is_own_bridge_state};
+use crate::access::{AccessRules, Action, Subject};
 use crate::owner::SessionOwner;
 use crate::peer::PeerIdentity;
 pub use crate::rate_limiter::Reputation;
@@ -274,47 +278,6 @@ impl AccessControl {
             })
     }
 
-    /// What decides [`AccessControl::allows`] and the functions above it.
-    pub(crate) fn because(&self, subject: Subject<'_>, action: Action, topic: &str) -> Because {
-        let stored = || self.identities.as_ref()?.because(subject, action, topic);
-        match subject.vouched() {
-            Some(Vouched::Program) => return Because::Program,
-            _ if !subject.is_exempt()
-                && topic.starts_with(CONTROL_PREFIX)
-                && action == Action::Publish =>
-            {
-                return stored().unwrap_or(Because::OwnTopics);
-            }
-            _ if action == Action::Publish
-                && topic.starts_with('$')
-                && !self.may_publish(subject, topic) =>
-            {
-                return Because::OwnTopics;
-            }
-            Some(Vouched::External(_)) if self.external_users.is_some() => {
-                return Because::ExternalUser;
-            }
-            Some(Vouched::External(_)) => {}
-            Some(Vouched::Named(_)) | None => {
-                if let Some(because) = stored() {
-                    return because;
-                }
-            }
-        }
-        let for_external_users =
-            self.external_users.is_some() && topic.starts_with(EXTERNAL_TOPICS);
-        if !for_external_users && self.of_login(subject, action, topic).is_some() {
-            return Because::Login;
-        }
-        if let Some(number) = self.rules.deciding(subject, action, topic) {
-            return Because::Rule(number);
-        }
-        if for_external_users {
-            return Because::ExternalTopics;
-        }
-        if self.rules.is_open() { Because::NoRules } else { Because::Default }
-    }
-
     /// To which topics everybody may publish, so that nothing need be looked up.
     pub(crate) fn open_topics(&self, generation: u64) -> OpenTopics {
         OpenTopics {
@@ -341,78 +304,58 @@ impl AccessControl {
         table.and_then(|table| table.may_unsubscribe(subject, filter)).unwrap_or(true)
     }
 
-    /// What the identity store says; `None` if the client is not one of its own.
-    fn stored_rules(&self, subject: Subject<'_>, action: Action, topic: &str) -> Option<bool> {
-        let table = self.identities.as_ref()?;
-        // Nobody else's than the external users', unless a rule says so.
-        let by_default = self.external_users.is_none() || !topic.starts_with(EXTERNAL_TOPICS);
-        table.decide(subject, action, topic, by_default)
-    }
-
-    /// Whether the client may publish to `topic`; see [`AccessRules`].
-    pub(crate) fn may_publish(&self, subject: Subject<'_>, topic: &str) -> bool {
-        if topic.starts_with('$') {
-            if subject.is_exempt() {
-                return false;
-            }
-            return match self.stored_rules(subject, Action::Publish, topic) {
-                Some(allowed) => {
-                    let open = topic.starts_with(CONTROL_PREFIX)
-                        || is_own_bridge_state(subject.client_id, topic);
-                    open && allowed
-                }
-                None => self.rules.may_publish(subject, topic),
-            };
-        }
-        self.allows(subject, Action::Publish, topic)
-    }
-
     /// Whether some receiver of `topic` might not be allowed to have it, so that each one's rights must
-    /// be looked at ([`AccessControl::may_receive`]).
+    /// be looked at.
     pub(crate) fn guards(&self, topic: &str) -> bool {
         self.hook.is_some()
+            || !is_by_default(topic, self.external_users.is_some())
             || self.rules.guards(topic)
             || self.identities.as_ref().is_some_and(|table| table.guards(topic))
     }
 
-    /// Whether a client that has a subscription which brings `topic` may have it. The rules may have
-    /// changed since it subscribed, or deny only a part of what it subscribed to.
-    pub(crate) fn may_receive(&self, subject: Subject<'_>, topic: &str) -> bool {
-        // External users are not subject to the rules, and lose their connection with their rights.
-        subject.is_exempt() || self.allows(subject, Action::Receive, topic)
-    }
-
-    /// Whether the client may publish to `topic`, subscribe to it as a filter, or receive what is published there.
+    /// Whether the client may publish to `topic`, subscribe to it as a filter, or receive what is published there with a
+    /// subscription: the rules may have changed since it subscribed, or deny only a part of what it subscribed to.
     pub(crate) fn allows(&self, subject: Subject<'_>, action: Action, topic: &str) -> bool {
-        match (subject.vouched(), &self.external_users) {
-            (Some(Vouched::Program), _) => return true,
-            (Some(Vouched::External(name)), Some(users)) => {
-                return users.allows(name, action, topic);
+        self.explain(subject, action, topic).0
+    }
+
+    /// The same, with what decides.
+    pub(crate) fn explain(
+        &self,
+        subject: Subject<'_>,
+        action: Action,
+        topic: &str,
+    ) -> (bool, Because) {
+        match self.decide(subject, action, topic) {
+            Verdict::Allowed(because) => (true, because),
+            Verdict::Denied(because) => (false, because),
+            Verdict::ExternalUsers => {
+                let Some(Vouched::External(name)) = subject.vouched() else {
+                    return (false, Because::ExternalUser);
+                };
+                let users = self.external_users.as_ref();
+                let allowed = users.is_some_and(|users| users.allows(name, action, topic));
+                (allowed, Because::ExternalUser)
             }
-            _ => {}
         }
-        if let Some(decision) = self.stored_rules(subject, action, topic) {
-            return decision;
-        }
-        if self.external_users.is_none() {
-            return self.own_rules(subject, action, topic);
-        }
-        if topic.starts_with(EXTERNAL_TOPICS) {
-            // Nobody else's, unless the operator says so.
-            return self.rules.decides(subject, action, topic).unwrap_or(false);
-        }
-        self.own_rules(subject, action, topic)
     }
 
-    /// The rules that came with the client's login, then the operator's.
-    fn own_rules(&self, subject: Subject<'_>, action: Action, topic: &str) -> bool {
-        self.of_login(subject, action, topic)
-            .unwrap_or_else(|| self.rules.allows(subject, action, topic))
-    }
-
-    /// What the rules say that came with the client's login; `None` if none does.
-    fn of_login(&self, subject: Subject<'_>, action: Action, topic: &str) -> Option<bool> {
-        let Subject { user, client_id } = subject;
-        self.hook.as_ref()?.decides(user?, client_id, action, topic)
+    fn decide(&self, subject: Subject<'_>, action: Action, topic: &str) -> Verdict {
+        let decide = |stored: Option<StoredRights<'_>>| {
+            let of_login = || self.hook.as_ref()?.rules(subject.user?, subject.client_id);
+            let login = if stored.is_none() { of_login() } else { None };
+            let rights = Rights {
+                subject,
+                external_users: self.external_users.is_some(),
+                stored,
+                login: login.as_deref(),
+                rules: &self.rules,
+            };
+            rights.decide(action, topic)
+        };
+        match &self.identities {
+            Some(table) => table.of(subject, decide),
+            None => decide(None),
+        }
     }
 }

@@ -10,7 +10,7 @@ use fulmar_mqtt::{DecodeError, Packet, Properties, Property, PropertyBuf, Reason
 
 use super::auth::{Exchange, Method};
 use super::{Connection, State};
-use crate::access::Subject;
+use crate::access::{Action, Subject};
 use crate::auth::CONTROL_PREFIX;
 use crate::auth::{
     Admitted, Applicant, AuthReply, Credentials, Decision, ReplyTo, ScramLogin, WaitingLogin,
@@ -315,7 +315,7 @@ impl Connection {
         if let Some(will) = &pending.will {
             // Requests are not published when their client has gone.
             let is_request = will.topic.starts_with(CONTROL_PREFIX);
-            if is_request || !access_control.may_publish(subject, &will.topic) {
+            if is_request || !access_control.allows(subject, Action::Publish, &will.topic) {
                 shard.metrics().access_denied.add(1);
                 tracing::info!(peer = %self.peer.address, client = &*pending.client_id,
                     user = text_of(user.as_ref()), topic = &*will.topic, "will denied, connection refused");

@@ -16,7 +16,7 @@ use fulmar_mqtt::{Packet, PacketId, Properties, Property, QoS, ReasonCode, Versi
 use super::connect::is_connect;
 use super::stall::STALLED;
 use super::{Connection, State, Waiting};
-use crate::access::Subject;
+use crate::access::{Action, Subject};
 use crate::auth::CONTROL_PREFIX;
 use crate::lifecycle::Departure;
 use crate::message::MessageParts;
@@ -466,7 +466,7 @@ impl Connection {
         let access_control = shard.broker().access_control();
         let user = session.lock().user.clone();
         let subject = Subject { user: user.as_ref(), client_id: session.client_id() };
-        if access_control.may_publish(subject, topic) {
+        if access_control.allows(subject, Action::Publish, topic) {
             // Remembered for the next one; long topics would take memory that nobody counts.
             if topic.len() <= MAX_REMEMBERED_TOPIC_BYTES {
                 self.allowed_topic = topic.into();

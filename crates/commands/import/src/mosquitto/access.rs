@@ -84,7 +84,8 @@ pub(super) fn translate(
         }
         lists.add_entries(&entries);
         let from = "with an ACL file, mosquitto denies no subscription".to_owned();
-        lists.subscribe.push(rule(true, Who::Anyone, "subscribe", "#", from));
+        let subscribe = |topic| rule(true, Who::Anyone, "subscribe", topic, from.clone());
+        lists.subscribe.extend(["$SYS/#", "#"].map(subscribe));
     }
     Ok(lists.finish())
 }
@@ -187,6 +188,7 @@ impl Lists {
                 (access.publish_client_send, "publish", "#"),
                 (access.publish_client_receive, "receive", "$SYS/#"),
                 (access.publish_client_receive, "receive", "#"),
+                (access.subscribe, "subscribe", "$SYS/#"),
                 (access.subscribe, "subscribe", "#"),
             ] {
                 if allowed {
@@ -287,6 +289,7 @@ mod tests {
                 "+receive ann a/#",
                 "-receive * z",
                 "-receive * #",
+                "+subscribe * $SYS/#",
                 "+subscribe * #",
             ]
         );
@@ -363,6 +366,7 @@ mod tests {
                 "-receive * #",
                 "-subscribe ann # =",
                 "+subscribe ann s/#",
+                "+subscribe * $SYS/#",
                 "+subscribe * #",
             ]
         );

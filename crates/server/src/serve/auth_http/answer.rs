@@ -82,13 +82,14 @@ pub(super) fn parse(body: &[u8]) -> anyhow::Result<Option<Allowed>> {
         "its answer has rules about users or clients; all of them are about the client that logs in"
     );
     if answer.superuser {
-        rules = vec![Rule {
+        let allowing = |filter: &str| Rule {
             allow: true,
             who: Who::Anyone,
             action: None,
-            filter: "#".into(),
+            filter: filter.into(),
             exact: false,
-        }];
+        };
+        rules = ["#", "$SYS/#", "fulmar/#"].map(allowing).into();
     }
     let rules = (!rules.is_empty()).then(|| AccessRules::new(rules, false)).transpose();
     let rules = rules.map_err(|(filter, error)| {

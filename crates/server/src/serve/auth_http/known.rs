@@ -4,8 +4,9 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
 
-use fulmar_broker::access::{AccessRules, Action};
+use fulmar_broker::access::AccessRules;
 use fulmar_broker::auth::Admitted;
 use fulmar_broker::{MemoryShare, User};
 use parking_lot::{Mutex, RwLock};
@@ -37,7 +38,7 @@ struct Rules {
 
 #[derive(Debug)]
 struct OfClient {
-    rules: AccessRules,
+    rules: Arc<AccessRules>,
     since_ms: u64,
     /// What they count for, in the account of sessions.
     _memory: MemoryShare,
@@ -78,8 +79,11 @@ impl Known {
         rules: Option<(AccessRules, MemoryShare)>,
         now_ms: u64,
     ) -> bool {
-        let rules =
-            rules.map(|(rules, memory)| OfClient { rules, since_ms: now_ms, _memory: memory });
+        let rules = rules.map(|(rules, memory)| OfClient {
+            rules: Arc::new(rules),
+            since_ms: now_ms,
+            _memory: memory,
+        });
         let changed = self.rules.write().set(user, client_id, rules);
         let mut logins = self.logins.lock();
         if logins.len() >= self.most {
@@ -110,16 +114,9 @@ impl Known {
         });
     }
 
-    pub(super) fn decides(
-        &self,
-        user: &User,
-        client_id: &str,
-        action: Action,
-        topic: &str,
-    ) -> Option<bool> {
+    pub(super) fn rules(&self, user: &User, client_id: &str) -> Option<Arc<AccessRules>> {
         let all = self.rules.read();
-        let of = all.users.get(user)?.get(client_id)?;
-        of.rules.decide(user, client_id, action, topic)
+        Some(Arc::clone(&all.users.get(user)?.get(client_id)?.rules))
     }
 }
 
@@ -143,9 +140,8 @@ impl Rules {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
 
-    use fulmar_broker::access::{Rule, Who};
+    use fulmar_broker::access::{Action, Rule, Who};
     use fulmar_broker::auth::AccessControl;
     use fulmar_broker::storage::{NoStorage, Restored};
     use fulmar_broker::{Broker, BrokerConfig, ClientStatistics, Limits, Timestamp};
@@ -156,6 +152,11 @@ mod tests {
 
     fn user(name: &str) -> User {
         User::named(name).unwrap()
+    }
+
+    fn decision(known: &Known, name: &str, client_id: &str) -> Option<bool> {
+        let user = user(name);
+        known.rules(&user, client_id)?.decide(&user, client_id, Action::Publish, "ann/x")
     }
 
     fn broker() -> Arc<Broker> {
@@ -215,7 +216,7 @@ mod tests {
             known.put([0; 2], admitted(Timestamp::NEVER), (user(name), client.into()), rules, 0)
         };
         assert!(put("ann", "phone", rules()));
-        let decides = |name, client| known.decides(&user(name), client, Action::Publish, "ann/x");
+        let decides = |name, client| decision(&known, name, client);
         assert_eq!(decides("ann", "phone"), Some(true));
         assert_eq!([decides("ann", "desk"), decides("bob", "phone")], [None; 2]);
         // Another user with the same identifier takes nothing away.
@@ -238,7 +239,7 @@ mod tests {
         known.put([0; 2], admitted(Timestamp::NEVER), who, rules(), 0);
         for now in [FORGET_EVERY_MS, 2 * FORGET_EVERY_MS] {
             known.forget(now, |_| false);
-            assert!(known.decides(&user("ann"), "phone", Action::Publish, "ann/x").is_some());
+            assert!(decision(&known, "ann", "phone").is_some());
         }
         known.forget(100_000 + 2 * FORGET_EVERY_MS, |_| false);
         assert!(known.rules.read().users.is_empty());

@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use fulmar_broker::access::Action;
+use fulmar_broker::access::AccessRules;
 use fulmar_broker::auth::{
     Admitted, Applicant, AuthReply, Decision, FairQueue, HookLogin, LoginHook, ReplyTo,
     WaitingLogin,
@@ -242,8 +242,8 @@ impl LoginHook for AuthHook {
         }))
     }
 
-    fn decides(&self, user: &User, client_id: &str, action: Action, topic: &str) -> Option<bool> {
-        self.known.decides(user, client_id, action, topic)
+    fn rules(&self, user: &User, client_id: &str) -> Option<Arc<AccessRules>> {
+        self.known.rules(user, client_id)
     }
 }
 
