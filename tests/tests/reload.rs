@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
-use fulmar_tests::{PATIENCE, TestBroker, eventually, fulmar, run};
+use fulmar_tests::{PATIENCE, TestBroker, Wire, eventually, field, fulmar, packet, run};
 use tempfile::TempDir;
 
 /// A folder with two authorities, `a` and `b`: each has issued a `localhost` for servers and a
@@ -221,4 +221,37 @@ fn changes_that_take_a_restart_are_named() {
     reload(&broker);
     let line = broker.wait_for_log("takes effect after a restart");
     assert!(line.contains("limits.max_sessions"), "{line}");
+}
+
+#[test]
+fn users_who_are_no_longer_in_the_password_file_are_disconnected() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, secret) = (folder.path().join("passwords"), folder.path().join("secret"));
+    fs::write(&secret, "correct horse\n").unwrap();
+    let passwd = |args: &[&str]| {
+        let mut command = fulmar();
+        command.arg("passwd").args(args).arg("--file").arg(&file);
+        let output = run(command.stdin(fs::File::open(&secret).unwrap()));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    ["stays", "goes", "changes"].iter().for_each(|user| passwd(&[user]));
+    let config = format!("[auth]\npassword_file = {file:?}\n");
+    let broker = TestBroker::builder().config(&config).start();
+    let mut clients = ["stays", "goes", "changes"].map(|user| {
+        let mut wire = Wire::dial(broker.address("mqtt"));
+        let head = [field("MQTT"), vec![5, 0xc2, 0, 0, 0], field(user)].concat();
+        wire.send(&packet(0x10, &[head, field(user), field("correct horse")].concat()));
+        let (first, body) = wire.read().expect("CONNACK");
+        assert_eq!((first, body[1]), (0x20, 0), "{user}");
+        wire
+    });
+    passwd(&["goes", "-D"]);
+    // The same password, with another salt: nobody can tell that from another one.
+    passwd(&["changes"]);
+    reload(&broker);
+    for client in &mut clients[1..] {
+        let (first, body) = client.read().expect("DISCONNECT");
+        assert_eq!((first, body[0]), (0xe0, 0x87));
+    }
+    clients[0].ping();
 }

@@ -2,11 +2,13 @@
 //! client shows a fresh one before.
 #![allow(clippy::unwrap_used)]
 
+use std::io::Write as _;
+use std::process::Stdio;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use fulmar_tests::{TestBroker, Wire, field, packet};
+use fulmar_tests::{TestBroker, Wire, eventually, field, fulmar, packet};
 use ring::hmac;
 
 const SECRET: &str = "a secret of the issuer's";
@@ -15,10 +17,14 @@ const SECRET: &str = "a secret of the issuer's";
 const GRACE_S: u64 = 60;
 
 fn broker() -> (TestBroker, tempfile::TempDir) {
+    broker_with("")
+}
+
+fn broker_with(more: &str) -> (TestBroker, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let key = folder.path().join("key");
     std::fs::write(&key, SECRET).unwrap();
-    let config = format!("[auth]\njwt_algorithm = \"HS256\"\njwt_key_file = {key:?}\n");
+    let config = format!("[auth]\njwt_algorithm = \"HS256\"\njwt_key_file = {key:?}\n{more}");
     (TestBroker::builder().config(&config).start(), folder)
 }
 
@@ -88,4 +94,47 @@ fn who_shows_a_fresh_token_in_time_stays() {
     assert!(body.is_empty() || body[0] == 0, "Success");
     assert_eq!(last_words(&mut idle), (0xe0, 0x87), "DISCONNECT, Not authorized");
     renewing.ping();
+}
+
+/// Runs `fulmar user` on the broker's store, with a password as standard input.
+fn user(broker: &TestBroker, args: &[&str]) {
+    let mut command = fulmar();
+    command.arg("user").args(args).arg("--data").arg(broker.data());
+    command.stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"correct horse\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_user_whom_the_store_has_lost_gets_no_more_than_before() {
+    let (mut broker, _folder) = broker_with("[platform]\nenabled = false\n");
+    user(&broker, &["add", "root", "--admin"]);
+    user(&broker, &["add", "ann"]);
+    let token = token(1000);
+    let log_in = |broker: &TestBroker| {
+        let mut wire = Wire::dial(broker.address("mqtt"));
+        let head = [field("MQTT"), vec![5, 0xc2, 0, 0, 0], field("c")].concat();
+        wire.send(&packet(0x10, &[head, field("ann"), field(&token)].concat()));
+        let (_, body) = wire.read().unwrap();
+        (wire, body[1])
+    };
+    // The store gives her nothing; `[acl]` would give her everything.
+    let publish = |wire: &mut Wire| {
+        wire.send(&packet(0x32, &[field("t"), vec![0, 1, 0]].concat()));
+        wire.read().map(|(first, body)| (first, body.get(2).copied()))
+    };
+    eventually("the store's rules", || publish(&mut log_in(&broker).0) == Some((0x40, Some(0x87))));
+    let (mut connected, reason) = log_in(&broker);
+    assert_eq!(reason, 0);
+    user(&broker, &["remove", "ann"]);
+    assert_eq!(last_words(&mut connected), (0xe0, 0x87), "DISCONNECT, Not authorized");
+    assert_eq!(log_in(&broker).1, 0x87);
+    broker.kill();
+    broker.restart();
+    assert_eq!(log_in(&broker).1, 0x87, "after a restart, too");
+    user(&broker, &["add", "ann"]);
+    eventually("she is back", || log_in(&broker).1 == 0);
+    assert_eq!(publish(&mut log_in(&broker).0), Some((0x40, Some(0x87))), "with the store's rules");
 }

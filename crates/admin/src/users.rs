@@ -339,7 +339,7 @@ pub(crate) async fn change_user(
 }
 
 /// Remove a user
-#[utoipa::path(delete, path = "/users/{name}", params(("name" = String, Path, description = "User")), responses((status = 204, description = "It is removed")))]
+#[utoipa::path(delete, path = "/users/{name}", params(("name" = String, Path, description = "User")), responses((status = 204, description = "It is removed; the broker refuses the name, with any credentials, until it is created again")))]
 pub(crate) async fn remove_user(
     State(app): State<App>,
     Administrator(caller): Administrator,

@@ -25,7 +25,9 @@ impl Affected {
             change.rows.iter().zip(&change.before).filter(|(row, before)| row != before)
         {
             match (row, before) {
-                (Row::Client(name, _), _) => drop(affected.users.insert(name.clone())),
+                (Row::Client(name, _) | Row::Removed(name, _), _) => {
+                    drop(affected.users.insert(name.clone()))
+                }
                 (Row::Group(name, Some(now)), Row::Group(_, Some(before)))
                     if now.roles != before.roles =>
                 {

@@ -44,7 +44,7 @@ impl Compiler {
         for role in state.roles().values() {
             compiler.roles.insert(role.name.clone(), Arc::new(rules(role)));
         }
-        compiler.compile(state, state.clients().keys());
+        compiler.compile(state, state.clients().keys().chain(state.removed().keys()));
         compiler
     }
 
@@ -63,7 +63,9 @@ impl Compiler {
     }
 
     fn compile<'n>(&mut self, state: &State, names: impl Iterator<Item = &'n Box<str>>) {
+        let mut removed = Vec::new();
         let users = names.map(|name| {
+            removed.push((name.clone(), state.removed().contains_key(name)));
             let client = state.clients().get(name);
             let identity = client.and_then(|client| self.identity(state, client));
             if client.is_none() {
@@ -71,7 +73,7 @@ impl Compiler {
             }
             (name.clone(), identity)
         });
-        let users = users.collect();
+        let users: Vec<_> = users.collect();
         let anonymous = state.anonymous_group().and_then(|name| state.groups().get(name));
         let own = |name: &str| self.roles.get(name).map(Arc::clone);
         let anonymous = anonymous
@@ -86,7 +88,7 @@ impl Compiler {
             subscribe: defaults.get(AccessKind::Subscribe),
             unsubscribe: defaults.get(AccessKind::Unsubscribe),
         };
-        self.table.change(IdentityChanges { users, anonymous, defaults, denials });
+        self.table.change(IdentityChanges { users, removed, anonymous, defaults, denials });
     }
 
     fn identity(&mut self, state: &State, client: &Client) -> Option<Identity> {

@@ -42,7 +42,7 @@ pub use limits::{
     MAX_TEXT_BYTES, MAX_TOKENS, MAX_TOPIC_BYTES,
 };
 pub use passwords::{PasswordHasher, StoredPassword};
-pub use rows::Row;
+pub use rows::{Removal, Row};
 pub use service::{ApplyError, Desk, Identities, Job, Watch};
 pub use state::{Change, Principal, State};
 pub use store::{FILE, Store, StoreError};

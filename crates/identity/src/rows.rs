@@ -18,8 +18,17 @@ pub enum Row {
     Role(Box<str>, Option<Arc<Role>>),
     /// An API token by its name.
     Token(Box<str>, Option<Arc<ApiToken>>),
+    /// The name of a client that was removed and not created again.
+    Removed(Box<str>, Option<Arc<Removal>>),
     /// What there is once.
     Settings(Arc<Settings>),
+}
+
+/// That a client was removed: it is refused, with any credentials, instead of becoming one that the store does not know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Removal {
+    /// Rises with each removal.
+    pub number: u64,
 }
 
 /// What there is once.

@@ -9,8 +9,8 @@ use crate::acl::{Acl, AclKind, DefaultAccess, Ranked};
 use crate::checks;
 use crate::command::{ClientChanges, Command, GroupChanges, Refused, RoleChanges};
 use crate::entities::{AdministrationRole, ApiToken, Client, Group, Role};
-use crate::limits::{MAX_CLIENTS, MAX_GROUPS, MAX_ROLES, MAX_TOKENS};
-use crate::rows::{Row, Settings};
+use crate::limits::{MAX_CLIENTS, MAX_GROUPS, MAX_REMOVED, MAX_ROLES, MAX_TOKENS};
+use crate::rows::{Removal, Row, Settings};
 use crate::tokens::digest_if_token;
 
 /// Where a client changes this state over MQTT.
@@ -25,6 +25,7 @@ pub struct State {
     groups: Table<Group>,
     roles: Table<Role>,
     tokens: Table<ApiToken>,
+    removed: Table<Removal>,
     settings: Arc<Settings>,
 }
 
@@ -59,6 +60,12 @@ impl State {
     #[must_use]
     pub fn clients(&self) -> &BTreeMap<Box<str>, Arc<Client>> {
         &self.clients
+    }
+
+    /// Clients that were removed and not created again, by user name.
+    #[must_use]
+    pub fn removed(&self) -> &BTreeMap<Box<str>, Arc<Removal>> {
+        &self.removed
     }
 
     /// Groups by name.
@@ -176,6 +183,10 @@ impl State {
                 let old = swap(&mut self.tokens, &name, new);
                 Row::Token(name, old)
             }
+            Row::Removed(name, new) => {
+                let old = swap(&mut self.removed, &name, new);
+                Row::Removed(name, old)
+            }
             Row::Settings(new) => Row::Settings(std::mem::replace(&mut self.settings, new)),
         }
     }
@@ -190,6 +201,7 @@ impl State {
         compare(&self.groups, &new.groups, Row::Group, &mut rows);
         compare(&self.clients, &new.clients, Row::Client, &mut rows);
         compare(&self.tokens, &new.tokens, Row::Token, &mut rows);
+        compare(&self.removed, &new.removed, Row::Removed, &mut rows);
         rows
     }
 
@@ -206,7 +218,7 @@ impl State {
             Command::CreateClient(client) => self.create_client(client),
             Command::DeleteClient(name) => {
                 self.client(&name)?;
-                Ok(vec![Row::Client(name, None)])
+                Ok(self.remove_client(name))
             }
             Command::ModifyClient(name, changes) => self.modify_client(&name, changes),
             Command::ReplaceHash { username, outdated, hash } => {
@@ -359,7 +371,20 @@ impl State {
         free(&self.clients, &client.username, Refused::ClientExists, "clients", MAX_CLIENTS)?;
         self.known_roles("roles of this client", &mut client.roles)?;
         self.known_groups(&mut client.groups)?;
-        Ok(vec![Row::Client(client.username.clone(), Some(Arc::new(client)))])
+        let name = client.username.clone();
+        let back = self.removed.contains_key(&name).then(|| Row::Removed(name.clone(), None));
+        Ok([Row::Client(name, Some(Arc::new(client)))].into_iter().chain(back).collect())
+    }
+
+    /// Its name stays, so that it has no more rights than before with a token or a certificate.
+    fn remove_client(&self, name: Box<str>) -> Vec<Row> {
+        let last = self.removed.values().map(|removal| removal.number).max().unwrap_or(0);
+        let removal = Arc::new(Removal { number: last + 1 });
+        let oldest = self.removed.iter().min_by_key(|(_, removal)| removal.number);
+        let full = self.removed.len() >= MAX_REMOVED;
+        let forgotten = oldest.filter(|_| full).map(|(name, _)| Row::Removed(name.clone(), None));
+        let rows = [Row::Client(name.clone(), None), Row::Removed(name, Some(removal))];
+        rows.into_iter().chain(forgotten).collect()
     }
 
     fn modify_client(&self, name: &str, changes: ClientChanges) -> Result<Vec<Row>, Refused> {

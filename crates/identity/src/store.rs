@@ -21,11 +21,12 @@ pub const FILE: &str = "identities.db";
 /// Marks the file in SQLite's header ("FULI").
 const APPLICATION_ID: i64 = 0x4655_4c49;
 
-const VERSION: i64 = 1;
+/// 2: rows for clients that were removed.
+const VERSION: i64 = 2;
 
 const SCHEMA: &str = "
 CREATE TABLE entity (
-    kind INTEGER NOT NULL,                   -- 0 settings, 1 role, 2 group, 3 client, 4 API token
+    kind INTEGER NOT NULL,                   -- 0 settings, 1 role, 2 group, 3 client, 4 API token, 5 removed client
     name TEXT NOT NULL,
     body TEXT NOT NULL,                      -- JSON
     PRIMARY KEY (kind, name)
@@ -125,6 +126,7 @@ enum Kind {
     Group = 2,
     Client = 3,
     Token = 4,
+    Removed = 5,
 }
 
 impl Store {
@@ -333,6 +335,7 @@ fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {
             transaction.pragma_update(None, "user_version", VERSION).map_err(failed)?;
             transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(failed)?;
         }
+        1 => transaction.pragma_update(None, "user_version", VERSION).map_err(failed)?,
         VERSION => {}
         _ => return Err(StoreError::TooNew(path.into())),
     }
@@ -388,6 +391,7 @@ fn parsed(kind: i64, name: &str, body: &str) -> Result<Row, String> {
         2 => Row::Group(name.into(), Some(from(body)?)),
         3 => Row::Client(name.into(), Some(from(body)?)),
         4 => Row::Token(name.into(), Some(from(body)?)),
+        5 => Row::Removed(name.into(), Some(from(body)?)),
         other => return Err(format!("kind {other}")),
     })
 }
@@ -399,6 +403,7 @@ fn write(transaction: &Transaction<'_>, row: &Row) -> rusqlite::Result<()> {
         Row::Group(name, it) => put(transaction, Kind::Group, name, it.as_ref()),
         Row::Client(name, it) => put(transaction, Kind::Client, name, it.as_ref()),
         Row::Token(name, it) => put(transaction, Kind::Token, name, it.as_ref()),
+        Row::Removed(name, it) => put(transaction, Kind::Removed, name, it.as_ref()),
     }
 }
 

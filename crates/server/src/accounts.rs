@@ -300,7 +300,11 @@ impl UserAction {
                 users.add(name, display_name.as_deref(), *admin, &ask_new()?)
             }
             UserAction::Passwd { name } => users.set_password(name, &ask_new()?),
-            UserAction::Remove { name } => users.remove(name),
+            UserAction::Remove { name } => {
+                users.remove(name)?;
+                eprintln!("removed {name}: refused with any credentials until it is added again");
+                Ok(())
+            }
             UserAction::List => {
                 users.list()?.iter().for_each(|line| println!("{line}"));
                 Ok(())

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use fulmar_mqtt::topic::overlaps;
 use fulmar_scram::Verifier;
 use parking_lot::RwLock;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::password::HashReplacements;
 use super::rights::StoredRights;
@@ -106,6 +106,8 @@ impl Identity {
 pub struct IdentityChanges {
     /// Clients by user name; `None` for those that are gone.
     pub users: Vec<(Box<str>, Option<Identity>)>,
+    /// Names of clients that are gone, and whether they were removed: such a client may do nothing, and is refused.
+    pub removed: Vec<(Box<str>, bool)>,
     /// The roles of clients without a user name. `None` if these are not the store's.
     pub anonymous: Option<Vec<Arc<RoleRules>>>,
     /// What holds where no rule matches.
@@ -126,6 +128,7 @@ pub struct IdentityTable {
 #[derive(Debug, Default)]
 struct Inner {
     users: FxHashMap<Box<str>, Identity>,
+    removed: FxHashSet<Box<str>>,
     anonymous: Option<Box<[Arc<RoleRules>]>>,
     defaults: DefaultAccess,
     denials: Vec<Box<str>>,
@@ -142,10 +145,14 @@ impl IdentityTable {
                 None => drop(inner.users.remove(&name)),
             }
         }
+        for (name, removed) in changes.removed {
+            let _ = if removed { inner.removed.insert(name) } else { inner.removed.remove(&name) };
+        }
         inner.anonymous = changes.anonymous.map(Into::into);
         inner.defaults = changes.defaults;
         inner.denials = changes.denials.iter().map(|filter| anybodys(filter)).collect();
-        let in_use = !inner.users.is_empty() || inner.anonymous.is_some();
+        let in_use =
+            !inner.users.is_empty() || inner.anonymous.is_some() || !inner.removed.is_empty();
         self.in_use.store(in_use, Ordering::Release);
     }
 
@@ -200,10 +207,14 @@ impl IdentityTable {
     /// Whether the store keeps this client from connecting with this client identifier, however it was authenticated.
     pub(crate) fn refuses(&self, subject: Subject<'_>) -> bool {
         let Some(name) = subject.name().filter(|_| self.is_in_use()) else { return false };
-        self.inner.read().users.get(name).is_some_and(|identity| {
-            let own = identity.client_id.as_deref();
-            identity.disabled || own.is_some_and(|own| own != subject.client_id)
-        })
+        let inner = self.inner.read();
+        inner.users.get(name).map_or_else(
+            || inner.removed.contains(name),
+            |identity| {
+                let own = identity.client_id.as_deref();
+                identity.disabled || own.is_some_and(|own| own != subject.client_id)
+            },
+        )
     }
 
     /// Whether the store decides what this client may do.
@@ -236,9 +247,13 @@ impl IdentityTable {
         }
         let inner = self.inner.read();
         let roles = match subject.user {
-            Some(user) => user.operators().and_then(|name| Some(&inner.users.get(name)?.roles)),
+            Some(_) => subject.name().and_then(|name| Some(&inner.users.get(name)?.roles)),
             None => inner.anonymous.as_ref(),
         };
+        if roles.is_none() && subject.name().is_some_and(|name| inner.removed.contains(name)) {
+            let defaults = DefaultAccess::default();
+            return decide(Some(StoredRights { roles: &[], defaults }));
+        }
         decide(roles.map(|roles| StoredRights { roles, defaults: inner.defaults }))
     }
 

@@ -256,6 +256,9 @@ impl AccessControl {
         if let Some(good) = self.identities.as_ref().and_then(|table| table.is_good(credential)) {
             return good;
         }
+        if let Some(good) = password::is_good(self.passwords.as_ref(), credential) {
+            return good;
+        }
         self.external_users
             .as_ref()
             .is_some_and(|external_users| external_users.is_good(credential))

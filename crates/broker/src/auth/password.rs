@@ -10,7 +10,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, DefaultHasher, Hash as _, Hasher as _, RandomState};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -45,6 +45,9 @@ pub const MAX_PASSWORD_BYTES: usize = 4096;
 
 /// How much less the hashing threads ask of a busy processor than the workers (nice value).
 const NICE: i32 = 5;
+
+/// How the credentials of the file's users begin; a digest of the line and the name follow.
+const FILE_CREDENTIAL: &str = "file:";
 
 /// The password of nobody.
 const DECOY: &[u8] = b"nobody has this password";
@@ -399,9 +402,18 @@ impl Desk {
     }
 }
 
-fn admitted(user: &User, revision: Option<u64>) -> Admitted {
-    let credential = revision.map(|revision| credential(revision, user.text()));
-    Admitted { credential, ..Admitted::for_good(Some(user.clone())) }
+/// What a user of the file has shown, for as long as its line stays.
+fn file_credential(user: &str, line: &Line) -> Box<str> {
+    let mut hasher = DefaultHasher::new();
+    line.text.hash(&mut hasher);
+    format!("{FILE_CREDENTIAL}{:x}:{user}", hasher.finish()).into()
+}
+
+/// Whether the user of a line of the file still has it; `None` if the credential is not one of a file.
+pub(super) fn is_good(file: Option<&PasswordFile>, credential: &str) -> Option<bool> {
+    let (_, user) = credential.strip_prefix(FILE_CREDENTIAL)?.split_once(':')?;
+    let line = file.and_then(|file| file.desk.checker.users.get(user));
+    Some(line.is_some_and(|line| *file_credential(user, line) == *credential))
 }
 
 impl Checker {
@@ -412,7 +424,7 @@ impl Checker {
         let revision = self.revision(name);
         let digest = memory.digest(name, password, revision);
         if memory.right.get(name) == Some(&digest) {
-            return Some(Ok(admitted(user, revision)));
+            return Some(Ok(self.admitted(user, revision)));
         }
         memory.wrong.contains(&digest).then_some(Err(ReasonCode::BadUserNameOrPassword))
     }
@@ -444,7 +456,14 @@ impl Checker {
             return Err(ReasonCode::BadUserNameOrPassword);
         }
         memory.right.insert(name.into(), digest);
-        Ok(admitted(user, revision))
+        Ok(self.admitted(user, revision))
+    }
+
+    fn admitted(&self, user: &User, revision: Option<u64>) -> Admitted {
+        let name = user.text();
+        let of_file = || self.users.get(name).map(|line| file_credential(name, line));
+        let credential = revision.map(|revision| credential(revision, name)).or_else(of_file);
+        Admitted { credential, ..Admitted::for_good(Some(user.clone())) }
     }
 
     fn decoy(&self) -> &StoredHash {
@@ -540,7 +559,7 @@ mod tests {
         let checker = &file.desk.checker;
         assert_eq!(
             checker.check(&named("ann"), b"secret", &mut Argon2Memory::default()),
-            Ok(Admitted::for_good(Some(named("ann"))))
+            Ok(checker.admitted(&named("ann"), None))
         );
         let refused = Err(ReasonCode::BadUserNameOrPassword);
         assert_eq!(checker.check(&named("ann"), b"wrong", &mut Argon2Memory::default()), refused);
@@ -551,7 +570,7 @@ mod tests {
         );
         assert_eq!(
             checker.known(&named("ann"), b"secret"),
-            Some(Ok(Admitted::for_good(Some(named("ann")))))
+            Some(Ok(checker.admitted(&named("ann"), None)))
         );
         assert_eq!(checker.known(&named("ann"), b"wrong"), Some(refused));
         assert_eq!(checker.known(&named("ann"), b"other"), None);
@@ -567,7 +586,7 @@ mod tests {
         }
         assert_eq!(
             checker.known(&named("ann"), b"secret"),
-            Some(Ok(Admitted::for_good(Some(named("ann")))))
+            Some(Ok(checker.admitted(&named("ann"), None)))
         );
         let memory = checker.memory.lock();
         assert_eq!(memory.wrong.len(), REMEMBERED_WRONG);

@@ -307,7 +307,7 @@ impl Connection {
         if access_control.refuses(subject) {
             shard.metrics().authentication_failed.add(1);
             tracing::info!(peer = %self.peer.address, client = &*pending.client_id,
-                user = text_of(user.as_ref()), "login refused: disabled, or with another client identifier");
+                user = text_of(user.as_ref()), "login refused: disabled, removed, or with another client identifier");
             return self.refuse(shard, ReasonCode::NotAuthorized);
         }
         let stored = || access_control.stored_credential(subject);
