@@ -209,7 +209,7 @@ test("what the van hears comes live over WebTransport, and the office sees it de
   const office = await open(t, { viewport: DESK });
   await logIn(office, "office");
   const first = await officeReadings(office, { Method: "Radio" });
-  const isDecoded = ({ value, how }) => /^[\d,]+(\.\d{1,3})? m³$/.test(value) && how === "radio";
+  const isDecoded = ({ value, how }) => /^[\d,]+(\.\d{1,3})? m³$/.test(value) && how.startsWith("radio");
   assert.ok(first.length >= 20 && first.every(isDecoded), JSON.stringify(first.slice(0, 5)));
   const ids = await office.$$eval('[data-testid="readings"] tbody a', (links) => links.map((link) => link.pathname));
   assert.ok(new Set(ids).size >= 20, "of many meters");

@@ -52,6 +52,8 @@ export interface Config {
 
 export type Medium = 'water' | 'warm_water' | 'heat' | 'gas' | 'electricity' | 'other';
 export type Method = 'manual' | 'photo' | 'radio';
+/** What shows that the meter sent what came by radio. */
+export type Protection = 'unauthenticated' | 'encrypted' | 'authenticated';
 export type MeterState = 'ok' | 'missed' | 'leak_suspected';
 
 export interface Meter {
@@ -68,7 +70,7 @@ export interface Meter {
   has_key: boolean;
   note: string | null;
   expected: { low: number; high: number } | null;
-  last: { value: number; unit: string; at: string; method: Method } | null;
+  last: { value: number; unit: string; at: string; method: Method; protection?: Protection | null } | null;
   state: MeterState;
   etag?: string;
 }
@@ -80,6 +82,7 @@ export interface Reading {
   value: number;
   unit: string;
   method: Method;
+  protection?: Protection | null;
   photo: string | null;
   place: Place | null;
   rssi_dbm?: number | null;

@@ -96,7 +96,7 @@ async fn a_frame_whose_reading_there_is_already_does_not_keep_others_from_being_
     let payload = |hex: &str| frame(hex, "2026-11-21T10:00:00Z").to_string().into_bytes();
     world.platform.take_frames("north", "van-1", None, &[payload(CLEAR)]).await.unwrap();
     let stored = world.get(&admin, "/api/v1/north/reading").await.json["items"][0].clone();
-    // Somebody has seen the second frame, too, and uses its id before it comes.
+    // Somebody has received the second frame, too, and uses what its id was in earlier versions before it comes.
     let digest = ring::digest::digest(&ring::digest::SHA256, &hex(&other));
     let mut id = [0; 16];
     id.copy_from_slice(&digest.as_ref()[..16]);
@@ -112,7 +112,15 @@ async fn a_frame_whose_reading_there_is_already_does_not_keep_others_from_being_
     let payloads = [payload(&other), payload(&third)];
     world.platform.take_frames("north", "van-1", None, &payloads).await.unwrap();
     let readings = world.get(&admin, "/api/v1/north/reading").await.json;
-    assert_eq!(readings["items"].as_array().unwrap().len(), 3, "{readings}");
+    assert_eq!(readings["items"].as_array().unwrap().len(), 4, "{readings}");
+    // The same frames again are known, also those that an earlier version has stored.
+    let van = world.log_in("north-device").await;
+    let again = frame(&other, "2026-11-21T10:00:01Z");
+    assert_eq!(statuses(&send(&world, &van, json!([again])).await), ["duplicate"]);
+    let before = world.get(&admin, "/api/v1/north/reading").await.json["items"].clone();
+    for one in before.as_array().unwrap() {
+        assert_ne!(one["method"] == "radio", one["id"] == json!(id));
+    }
 }
 
 /// The bytes of hexadecimal digits.
@@ -449,4 +457,90 @@ async fn what_the_van_decodes_does_the_work_of_the_list_when_a_key_or_a_role_vou
     let results = send(&world, &reader, json!([frame(&other, &at)])).await;
     assert_eq!(results[0]["status"], "stored", "{results:?}");
     assert_eq!(world.get(&admin, &path).await.json["done"], json!(read.len() + 1));
+}
+
+/// A frame of a meter in mode 5 with the register's volume.
+fn mode5(access: u8, litres: u32) -> String {
+    let address = fulmar_wmbus::Address::from_link([0xAE, 0x4C, 0x44, 0x55, 0x22, 0x33, 0x68, 7]);
+    let key = fulmar_wmbus::Key::new([7; 16]);
+    let records = [&[0x04, 0x13][..], &litres.to_le_bytes(), &[0x02, 0xFD, 0x17, 0, 0]].concat();
+    let frame = fulmar_wmbus::encode(address, access, 0, fulmar_wmbus::Seal::Mode5(&key), &records);
+    let mut hex = String::new();
+    frame.iter().for_each(|byte| write!(hex, "{byte:02X}").unwrap());
+    hex
+}
+
+/// With records behind the encrypted part.
+fn behind(hex: &str, records: &str) -> String {
+    let bytes = (hex.len() + records.len()) / 2 - 1;
+    format!("{bytes:02X}{}{records}", &hex[2..])
+}
+
+#[tokio::test]
+async fn of_a_meter_with_a_key_only_what_it_protects_counts() {
+    let world = World::new();
+    let (admin, van) = (world.log_in("north-admin").await, world.log_in("north-device").await);
+    let meter = json!({"id": "m1", "address": "SEN-33225544", "medium": "heat"});
+    world.good(&admin, "POST", "/api/v1/north/meter", meter).await;
+    let key = |key: Value| json!({ "key": key });
+    let path = "/api/v1/north/meter/m1/key";
+    world.good(&admin, "PUT", path, key(json!("07".repeat(16)))).await;
+    let list = json!({"name": "All", "meters": ["m1"]});
+    let list = world.good(&admin, "POST", "/api/v1/north/work_list", list).await;
+    let list = format!("/api/v1/north/work_list/{}", list["id"].as_str().unwrap());
+    let plain = CLEAR;
+    let energy = "0406FFFF0F00";
+    let other_model = mode5(9, 900).replacen("6807", "6907", 1);
+    let at = |ahead: i64| common::now(ahead);
+    let frames = [
+        (plain.to_owned(), "unproven", "unauthenticated"),
+        (mode5(1, 1000), "", "encrypted"),
+        (behind(&mode5(2, 1100), energy), "", "encrypted"),
+        // The volume that it showed before, from an old capture, and what somebody else claims.
+        (mode5(3, 500), "backwards unproven", "encrypted"),
+        (plain.replace("89E2", "90E2"), "unproven", "unauthenticated"),
+        (other_model, "unproven", "encrypted"),
+    ];
+    for (number, (hex, _, _)) in frames.iter().enumerate() {
+        let results = send(&world, &van, json!([frame(hex, &at(number as i64 + 2))])).await;
+        assert_eq!(results[0]["status"], "stored", "{results:?}");
+        let state = world.get(&admin, &list).await.json["tasks"][0].clone();
+        assert_eq!(state["state"] == "read", number > 0, "{state}");
+    }
+    let readings = world.get(&admin, "/api/v1/north/reading").await.json["items"].clone();
+    for (reading, (_, flags, protection)) in readings.as_array().unwrap().iter().zip(&frames) {
+        let shown: Vec<&str> = reading["flags"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|flag| flag.as_str().unwrap())
+            .collect();
+        let shown: Vec<&str> = shown.into_iter().filter(|flag| *flag != "implausible").collect();
+        assert_eq!(
+            (&*shown.join(" "), &reading["protection"]),
+            (*flags, &json!(protection)),
+            "{reading}"
+        );
+    }
+    let last = world.get(&admin, "/api/v1/north/meter/m1").await.json["last"].clone();
+    assert_eq!((&last["value"], &last["protection"]), (&json!(1.1), &json!("encrypted")));
+    // What is behind the encrypted part does not make it another message.
+    let again = behind(&mode5(2, 1100), "041300000000");
+    let results = send(&world, &van, json!([frame(&again, &at(1000))])).await;
+    assert_eq!(results[0]["status"], "replayed", "{results:?}");
+    // A person decides otherwise, and the key goes: then it is a meter without one.
+    let id = readings[0]["id"].as_str().unwrap();
+    let restored = json!({"withdrawn": false, "reason": "seen on the register"});
+    let reading = format!("/api/v1/north/reading/{id}");
+    let restored = world.good(&admin, "PATCH", &reading, restored).await;
+    assert!(!restored["flags"].to_string().contains("unproven"), "{restored}");
+    world.good(&admin, "PUT", path, key(Value::Null)).await;
+    assert_eq!(world.call(&admin, "PUT", path, &json!({})).await.status, 422);
+    let results = send(&world, &van, json!([frame(&plain.replace("89E2", "91E2"), &at(60))])).await;
+    let reading = format!("/api/v1/north/reading/{}", results[0]["reading"].as_str().unwrap());
+    let reading = world.get(&admin, &reading).await.json;
+    assert_eq!(
+        (&reading["flags"], &reading["protection"]),
+        (&json!([]), &json!("unauthenticated"))
+    );
 }

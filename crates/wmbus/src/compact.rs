@@ -1,17 +1,19 @@
 //! Compact frames (EN 13757-7, 8.3): records without their headers, which the receiver knows from an
 //! earlier full frame of the same signature.
 //!
-//! A format learned from a frame that was authenticated or encrypted is not replaced by one from a
-//! frame that anybody could have sent.
+//! A format counts for the meter that sent it, and for its messages that are protected no better: a signature of two bytes
+//! is easily that of another format, so a stranger, or the owner of another meter, could change what values mean.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 
+use crate::address::{Address, Manufacturer, MeterId};
 use crate::crc::crc;
 use crate::error::Error;
+use crate::protection::Protection;
 use crate::records;
 
-/// Formats kept. A utility's meters have a few models, each with a few formats.
-const MAX_FORMATS: usize = 1024;
+/// Formats kept: a few of each meter, of the meters that send compact frames.
+const MAX_FORMATS: usize = 65_536;
 
 /// Formats a receiver would otherwise have to wait for: Kamstrup's water meters send one full frame in
 /// eight. The wmbusmeters project lists them with its drivers. A format's signature is the checksum of
@@ -39,63 +41,81 @@ const WELL_KNOWN: [&[u8]; 19] = [
     b"\x42\x6C\x44\x13\x01\xFD\x17\x84\x01\x13\xC4\x01\x13\x84\x02\x13\xC4\x02\x13\x84\x03\x13\xC4\x03\x13\x84\x04\x13\xC4\x04\x13\x84\x05\x13\xC4\x05\x13\x84\x06\x13\xC4\x06\x13\x84\x07\x13\xC4\x07\x13\x84\x08\x13\x04\x6D\x04\x13",
 ];
 
+/// A meter's format: manufacturer and number of the meter, signature.
+type Key = (Manufacturer, MeterId, u16);
+
 #[derive(Debug)]
 struct Format {
     headers: Vec<u8>,
-    trusted: bool,
+    protection: Protection,
+    /// When it was learned.
+    number: u64,
 }
 
 /// The formats that were seen.
 #[derive(Debug)]
 pub(crate) struct Formats {
-    known: HashMap<u16, Format>,
-    /// Oldest first, to make room.
-    order: VecDeque<u16>,
+    well_known: HashMap<u16, &'static [u8]>,
+    known: HashMap<Key, Format>,
+    /// The worst protected first, of these the oldest, to make room.
+    order: BTreeSet<(Protection, u64, Key)>,
+    learned: u64,
 }
 
 impl Formats {
     pub(crate) fn new() -> Self {
-        let mut formats = Self { known: HashMap::new(), order: VecDeque::new() };
-        WELL_KNOWN.iter().for_each(|headers| formats.insert(headers.to_vec(), false));
-        formats
+        Self {
+            well_known: WELL_KNOWN.iter().map(|headers| (crc(headers), *headers)).collect(),
+            known: HashMap::new(),
+            order: BTreeSet::new(),
+            learned: 0,
+        }
     }
 
-    /// Remembers the format of a full frame, or of a format frame's headers.
-    pub(crate) fn learn(&mut self, full: &[u8], trusted: bool) {
+    /// Remembers the format of a meter's full frame.
+    pub(crate) fn learn(&mut self, meter: Address, full: &[u8], protection: Protection) {
         // A frame with manufacturer-specific data at its end has no compact form.
         if let Ok(headers) = records::headers(full) {
-            self.insert(headers, trusted);
+            self.insert(meter, headers, protection);
         }
     }
 
     /// Remembers the headers of a format frame: their length, their signature, themselves.
-    pub(crate) fn learn_headers(&mut self, body: &[u8], trusted: bool) -> Result<(), Error> {
+    pub(crate) fn learn_headers(
+        &mut self,
+        meter: Address,
+        body: &[u8],
+        protection: Protection,
+    ) -> Result<(), Error> {
         let [_, low, high, headers @ ..] = body else { return Err(Error::Short("format frame")) };
         if crc(headers) != u16::from_le_bytes([*low, *high]) {
             return Err(Error::Malformed("signature of a format frame"));
         }
-        self.insert(headers.to_vec(), trusted);
+        self.insert(meter, headers.to_vec(), protection);
         Ok(())
     }
 
-    fn insert(&mut self, headers: Vec<u8>, trusted: bool) {
+    fn insert(&mut self, meter: Address, headers: Vec<u8>, protection: Protection) {
+        let key = (meter.manufacturer, meter.id, crc(&headers));
         if headers.is_empty() {
             return;
         }
-        let signature = crc(&headers);
-        if let Some(known) = self.known.get_mut(&signature) {
-            if trusted || !known.trusted {
-                *known = Format { headers, trusted };
+        if let Some(known) = self.known.get(&key) {
+            if protection < known.protection
+                || protection == known.protection && headers == known.headers
+            {
+                return;
             }
-            return;
-        }
-        if self.known.len() == MAX_FORMATS
-            && let Some(oldest) = self.order.pop_front()
+            self.order.remove(&(known.protection, known.number, key));
+        } else if self.known.len() == MAX_FORMATS
+            && let Some((_, _, least)) = self.order.pop_first()
         {
-            self.known.remove(&oldest);
+            self.known.remove(&least);
         }
-        self.order.push_back(signature);
-        self.known.insert(signature, Format { headers, trusted });
+        self.learned += 1;
+        let number = self.learned;
+        self.order.insert((protection, number, key));
+        self.known.insert(key, Format { headers, protection, number });
     }
 
     /// The full frame that a compact one stands for (signature, checksum of the full frame, data), and
@@ -104,11 +124,19 @@ impl Formats {
     /// Some of Kamstrup's meters send the checksum of the last full frame they sent although a value
     /// has changed since; so a frame that has exactly the data its signature promises is read, and
     /// the caller tells of the checksum.
-    pub(crate) fn expand(&self, body: &[u8]) -> Result<(Vec<u8>, bool), Error> {
+    pub(crate) fn expand(
+        &self,
+        meter: Address,
+        body: &[u8],
+        protection: Protection,
+    ) -> Result<(Vec<u8>, bool), Error> {
         let [s0, s1, c0, c1, data @ ..] = body else { return Err(Error::Short("compact frame")) };
         let signature = u16::from_le_bytes([*s0, *s1]);
-        let format = self.known.get(&signature).ok_or(Error::UnknownFormat(signature))?;
-        let (full, fits) = records::join(&format.headers, data)?;
+        let own = self.known.get(&(meter.manufacturer, meter.id, signature));
+        let own = own.filter(|format| format.protection >= protection);
+        let headers = own.map(|format| &*format.headers);
+        let headers = headers.or_else(|| self.well_known.get(&signature).copied());
+        let (full, fits) = records::join(headers.ok_or(Error::UnknownFormat(signature))?, data)?;
         let checked = crc(&full) == u16::from_le_bytes([*c0, *c1]);
         if checked || fits { Ok((full, checked)) } else { Err(Error::CompactMismatch) }
     }
@@ -126,36 +154,58 @@ mod tests {
         [&signature[..], &crc(full).to_le_bytes(), data].concat()
     }
 
+    use Protection::{Authenticated, Encrypted, Unauthenticated};
+
+    fn meter(number: u8) -> Address {
+        Address::from_link([1, 6, number, 2, 3, 4, 1, 7])
+    }
+
     #[test]
     fn what_was_left_out_is_put_back() {
         let mut formats = Formats::new();
+        let expand =
+            |formats: &Formats, frame: &[u8]| formats.expand(meter(1), frame, Unauthenticated);
         let frame = compact(FULL, &[1, 2, 3, 4, 5, 6, 2, b'a', b'b']);
-        assert!(matches!(formats.expand(&frame), Err(Error::UnknownFormat(_))));
-        formats.learn(FULL, true);
-        assert_eq!(formats.expand(&frame).unwrap(), (FULL.to_vec(), true));
+        assert!(matches!(expand(&formats, &frame), Err(Error::UnknownFormat(_))));
+        formats.learn(meter(1), FULL, Encrypted);
+        assert_eq!(expand(&formats, &frame).unwrap(), (FULL.to_vec(), true));
         let filled = [&frame[..], &[0x2F; 3]].concat();
-        assert_eq!(formats.expand(&filled).unwrap(), (FULL.to_vec(), true));
+        assert_eq!(expand(&formats, &filled).unwrap(), (FULL.to_vec(), true));
         let damaged = compact(FULL, &[1, 2, 3, 4, 5, 7, 2, b'a', b'b']);
-        assert!(matches!(formats.expand(&damaged), Ok((_, false))));
+        assert!(matches!(expand(&formats, &damaged), Ok((_, false))));
         let longer = [&damaged[..], &[1]].concat();
-        assert_eq!(formats.expand(&longer), Err(Error::CompactMismatch));
+        assert_eq!(expand(&formats, &longer), Err(Error::CompactMismatch));
         for cut in 0..frame.len() {
-            assert!(formats.expand(&frame[..cut]).is_err());
+            assert!(expand(&formats, &frame[..cut]).is_err());
+        }
+    }
+
+    #[test]
+    fn a_format_counts_for_its_meter_and_no_better_protection() {
+        let frame = compact(FULL, &[1, 2, 3, 4, 5, 6, 2, b'a', b'b']);
+        for learned in [Unauthenticated, Encrypted, Authenticated] {
+            let mut formats = Formats::new();
+            formats.learn(meter(1), FULL, learned);
+            // Neither does it any harm to a better one, nor has it the place of one.
+            formats.learn(meter(1), FULL, Unauthenticated);
+            for asked in [Unauthenticated, Encrypted, Authenticated] {
+                assert_eq!(formats.expand(meter(1), &frame, asked).is_ok(), asked <= learned);
+                assert!(formats.expand(meter(2), &frame, asked).is_err(), "another meter's");
+            }
         }
     }
 
     #[test]
     fn formats_are_bounded() {
         let mut formats = Formats::new();
-        for number in 0..3000_u16 {
-            let [low, high] = number.to_le_bytes();
-            formats.learn(
-                &[0x81, 0x80 | low & 0x3F, low >> 6, 0x82, 0x80 | high & 0x3F, 0x13, 0],
-                false,
-            );
-            formats.learn(&[0x81, low & 0x7F, 0x93, high & 0x7F, low], false);
+        formats.learn(meter(1), FULL, Encrypted);
+        for number in 0..70_000_u32 {
+            let [a, b, c, _] = number.to_le_bytes();
+            let stranger = Address::from_link([1, 6, 0, a, b, c, 1, 7]);
+            formats.learn(stranger, FULL, Unauthenticated);
         }
-        assert!(formats.known.len() <= MAX_FORMATS);
-        assert_eq!(formats.known.len(), formats.order.len());
+        assert_eq!((formats.known.len(), formats.order.len()), (MAX_FORMATS, MAX_FORMATS));
+        let frame = compact(FULL, &[1, 2, 3, 4, 5, 6, 2, b'a', b'b']);
+        assert!(formats.expand(meter(1), &frame, Encrypted).is_ok(), "strangers displace it last");
     }
 }

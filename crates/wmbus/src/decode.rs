@@ -5,8 +5,6 @@
 //! `Decoder::key_for`; the extended link layer's and a manufacturer's own transport layer look theirs up where they are
 //! decrypted.
 
-use serde::Serialize;
-
 use crate::address::Address;
 use crate::compact::Formats;
 use crate::error::Error;
@@ -16,27 +14,13 @@ use crate::layers::afl::{self, Afl};
 use crate::layers::cipher::{self, Purpose};
 use crate::layers::ell::{self, Ell};
 use crate::layers::tpl::{Content, Secrets, Tpl};
+use crate::protection::{Protected, Protection, Security};
 use crate::received::Received;
-use crate::records::{Reading, Records};
+use crate::records::value::Value;
+use crate::records::{self, Reading, Records};
 use crate::replay::{Counter, ReplayGuard};
 use crate::status::Status;
 use crate::vendor;
-
-/// How a message was protected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Security {
-    /// None: anybody could have sent it.
-    None,
-    /// Encrypted by the extended link layer.
-    EllCtr,
-    /// Mode 5: AES-128-CBC under the meter's key.
-    Mode5,
-    /// Mode 7: AES-128-CBC under a key derived for the message.
-    Mode7,
-    /// The manufacturer's own encryption.
-    Manufacturer,
-}
 
 /// A decoded message.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,8 +29,8 @@ pub struct Telegram {
     pub meter: Address,
     /// How it was protected.
     pub security: Security,
-    /// Whether an authentication code protects all of it.
-    pub authenticated: bool,
+    /// What shows that the meter sent it; records behind its encrypted part have less ([`Reading::protection`]).
+    pub protection: Protection,
     /// The access number, which counts messages modulo 256, if there is one.
     pub access: Option<u8>,
     /// A counter protected by the meter's key that never decreases from one message of the meter to the next, if there
@@ -56,19 +40,50 @@ pub struct Telegram {
     pub status: Option<Status>,
     /// The readings.
     pub records: Records,
+    /// The protected part as it was sent: it tells one message from another, however many other bytes somebody has changed.
+    pub sealed: Vec<u8>,
+    /// What the protected part has in common with the meter's other messages of the same kind: its records' headers. One
+    /// whose ciphertext was altered mostly has others.
+    pub format: Option<u16>,
 }
 
 impl Telegram {
-    /// The first unqualified reading of a quantity that is a current value of tariff 0 (total): the one that is billed.
+    /// The first unqualified reading of a quantity that is a current value of tariff 0 (total): the one that is billed. Of
+    /// those that are protected best; others may be forged.
     #[must_use]
     pub fn main(&self, quantity: &str) -> Option<&Reading> {
-        self.records.readings.iter().find(|reading| {
-            reading.quantity == quantity
-                && reading.function == crate::records::Function::Instantaneous
-                && (reading.storage, reading.tariff, reading.subunit) == (0, 0, 0)
-                && reading.qualifiers.is_empty()
-        })
+        let best = self.all_main(quantity).map(|reading| reading.protection).max()?;
+        self.all_main(quantity).find(|reading| reading.protection == best)
     }
+
+    fn all_main<'a>(&'a self, quantity: &str) -> impl Iterator<Item = &'a Reading> {
+        self.records.readings.iter().filter(move |reading| is_main(reading, quantity))
+    }
+
+    /// Whether all of it could be read. Of a message that was altered in transmission, a part often cannot.
+    #[must_use]
+    pub const fn is_consistent(&self) -> bool {
+        matches!(self.records.problem, None | Some(Error::CompactMismatch))
+    }
+
+    /// The meter's own clock when it sent this, in seconds since 2000, if the protected part has it.
+    #[must_use]
+    pub fn clock(&self) -> Option<u64> {
+        let clock = self.all_main("date and time").find(|reading| {
+            self.protection != Protection::Unauthenticated && reading.protection == self.protection
+        })?;
+        match clock.value {
+            Value::Moment(moment) if !moment.doubtful => moment.seconds_since_2000(),
+            _ => None,
+        }
+    }
+}
+
+fn is_main(reading: &Reading, quantity: &str) -> bool {
+    reading.quantity == quantity
+        && reading.function == crate::records::Function::Instantaneous
+        && (reading.storage, reading.tariff, reading.subunit) == (0, 0, 0)
+        && reading.qualifiers.is_empty()
 }
 
 /// Decodes frames.
@@ -185,15 +200,17 @@ impl<K: KeyStore> Decoder<K> {
         let secrets = Secrets { sender, counter, key };
         let opened = tpl.open(&secrets, &mut records);
         let authenticated = authenticate(afl.as_ref(), counter, meter, key, &opened);
-        let encrypted = tpl.header.is_some_and(|header| header.is_encrypted());
+        let encrypted_bytes = tpl.header.map_or(0, |header| header.encrypted_bytes());
         let session = ell.and_then(|ell| ell.session).filter(|session| session.encryption() != 0);
-        let security = match tpl.header.filter(|_| encrypted).map(|header| header.mode) {
+        let security = match tpl.header.filter(|_| encrypted_bytes > 0).map(|header| header.mode) {
             Some(7) => Security::Mode7,
             Some(_) => Security::Mode5,
             None if session.is_some() => Security::EllCtr,
             None => Security::None,
         };
-        let access = tpl.header.map(|header| header.access).or_else(|| ell.map(|ell| ell.access));
+        let access = tpl.header.map(|header| header.access);
+        // What protects a session does not protect the layer's own access number.
+        let own_access = ell.filter(|_| session.is_none()).map(|ell| ell.access);
         let outcome = authenticated.and_then(|authenticated| {
             opened?;
             // Mode 7 requires an authentication code: whoever stripped it could have altered the rest.
@@ -207,21 +224,37 @@ impl<K: KeyStore> Decoder<K> {
                 (_, Some(session)) => Counter::Session(session.counter()),
                 _ => Counter::None,
             };
-            let trusted = security != Security::None;
+            let protected = match (authenticated, session) {
+                (true, _) => Protected { by: Protection::Authenticated, bytes: records.len() },
+                (_, Some(_)) => Protected { by: Protection::Encrypted, bytes: records.len() },
+                _ if encrypted_bytes > 0 => {
+                    Protected { by: Protection::Encrypted, bytes: encrypted_bytes }
+                }
+                _ => Protected::default(),
+            };
+            let sealed = match ell.filter(|_| session.is_some()) {
+                Some(ell) => ell.rest,
+                None => &tpl.body[..protected.bytes],
+            };
+            let message = Message {
+                meter,
+                content: tpl.content,
+                plain: &records,
+                protected,
+                counter: replay_counter,
+                access: access.or(own_access).unwrap_or(0),
+            };
+            let content = self.content(&message)?;
             Ok(Telegram {
                 meter,
                 security,
-                authenticated,
-                access,
+                protection: protected.by,
+                access: access.or_else(|| ell.map(|ell| ell.access)),
                 counter: replay_counter.number(),
                 status: tpl.header.map(|header| Status::new(header.status)),
-                records: self.content(
-                    meter,
-                    tpl.content,
-                    &records,
-                    trusted,
-                    (replay_counter, access),
-                )?,
+                records: content.records,
+                sealed: sealed.to_vec(),
+                format: content.format,
             })
         });
         self.records = records;
@@ -229,39 +262,40 @@ impl<K: KeyStore> Decoder<K> {
     }
 
     /// The application layer, from its plain bytes.
-    fn content(
-        &mut self,
-        meter: Address,
-        content: Content,
-        plain: &[u8],
-        trusted: bool,
-        (counter, access): (Counter, Option<u8>),
-    ) -> Result<Records, Error> {
+    fn content(&mut self, message: &Message<'_>) -> Result<Application, Error> {
+        let Message { meter, content, plain, protected, counter, access } = *message;
+        // Of a protected message, only what is protected.
+        let own = if protected.bytes > 0 { &plain[..protected.bytes] } else { plain };
         let (full, checked) = match content {
             Content::Compact => {
-                let (full, checked) = self.formats.expand(skip_fillers(plain))?;
+                let (full, checked) =
+                    self.formats.expand(meter, skip_fillers(own), protected.by)?;
                 (Some(full), checked)
             }
             _ => (None, true),
         };
-        let plain = full.as_deref().unwrap_or(plain);
-        let access = access.unwrap_or(0);
-        if !self.replays.is_new(meter, counter, access, plain) && !self.repeats {
+        let digested = full.as_deref().unwrap_or(own);
+        if !self.replays.is_new(meter, counter, access, digested) && !self.repeats {
             return Err(Error::Replayed(meter));
         }
         match content {
-            Content::Full => self.formats.learn(plain, trusted),
+            Content::Full => self.formats.learn(meter, own, protected.by),
             Content::Format => {
-                self.formats.learn_headers(skip_fillers(plain), trusted)?;
-                return Ok(Records::default());
+                self.formats.learn_headers(meter, skip_fillers(own), protected.by)?;
+                return Ok(Application::default());
             }
             Content::Compact | Content::Manufacturer => {}
         }
-        let mut records = vendor::records(meter, plain).unwrap_or_else(|| Records::parse(plain));
+        let protected = match &full {
+            Some(full) => Protected { bytes: full.len().min(protected.bytes), ..protected },
+            None => protected,
+        };
+        let plain = full.as_deref().unwrap_or(plain);
+        let mut application = application(meter, plain, protected);
         if !checked {
-            records.problem.get_or_insert(Error::CompactMismatch);
+            application.records.problem.get_or_insert(Error::CompactMismatch);
         }
-        Ok(records)
+        Ok(application)
     }
 
     /// Finds a message's key: the meter's, otherwise that of the radio adapter that sent the message for it.
@@ -276,41 +310,82 @@ impl<K: KeyStore> Decoder<K> {
         payload: &[u8],
     ) -> Option<Result<Telegram, Error>> {
         let meter = vendor::sender(sender, payload);
-        let records = vendor::transport(sender, meter, payload, self.keys.key(&meter))?;
-        Some(
-            records.and_then(|records| {
-                self.unprotected(meter, payload, Security::Manufacturer, records)
-            }),
-        )
+        let message = vendor::transport(sender, meter, payload, self.keys.key(&meter))?;
+        let security = Security::Manufacturer;
+        Some(message.records.and_then(|records| {
+            self.manufacturers(meter, payload, security, message.protection, records)
+        }))
     }
 
     /// A manufacturer's own transport layer of which nothing is known: its bytes are kept.
     fn unknown_transport(&mut self, meter: Address, payload: &[u8]) -> Result<Telegram, Error> {
         let manufacturer = payload.get(1..).unwrap_or_default().to_vec();
         let records = Records { manufacturer, ..Records::default() };
-        self.unprotected(meter, payload, Security::None, records)
+        let none = Protection::Unauthenticated;
+        self.manufacturers(meter, payload, Security::None, none, records)
     }
 
-    fn unprotected(
+    /// A message in a manufacturer's own transport layer.
+    fn manufacturers(
         &mut self,
         meter: Address,
         payload: &[u8],
         security: Security,
-        records: Records,
+        protection: Protection,
+        mut records: Records,
     ) -> Result<Telegram, Error> {
         if !self.replays.is_new(meter, Counter::None, 0, payload) && !self.repeats {
             return Err(Error::Replayed(meter));
         }
+        records.readings.iter_mut().for_each(|reading| reading.protection = protection);
+        let is_protected = protection != Protection::Unauthenticated;
         Ok(Telegram {
             meter,
             security,
-            authenticated: false,
+            protection,
             access: None,
             counter: None,
             status: None,
             records,
+            sealed: if is_protected { payload.to_vec() } else { Vec::new() },
+            format: None,
         })
     }
+}
+
+/// A message's application layer and what is known about it.
+struct Message<'a> {
+    meter: Address,
+    content: Content,
+    plain: &'a [u8],
+    protected: Protected,
+    counter: Counter,
+    access: u8,
+}
+
+/// What an application layer says.
+#[derive(Default)]
+struct Application {
+    records: Records,
+    format: Option<u16>,
+}
+
+/// Records in a manufacturer's own form or the standard's. Behind the protected part there is only the standard's.
+fn application(meter: Address, plain: &[u8], protected: Protected) -> Application {
+    let (own, behind) = match protected.bytes {
+        0 => (plain, &[][..]),
+        bytes => plain.split_at(bytes),
+    };
+    let format = (protected.bytes > 0).then(|| records::format(own)).flatten();
+    let records = match vendor::records(meter, own) {
+        Some(mut records) => {
+            records.readings.iter_mut().for_each(|reading| reading.protection = protected.by);
+            records.readings.extend(Records::parse(behind).readings);
+            records
+        }
+        None => Records::parse_protected(plain, protected),
+    };
+    Application { records, format }
 }
 
 /// Whether the message has a valid authentication code. Without a key this cannot be checked; cleartext is accepted

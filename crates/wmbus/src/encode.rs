@@ -6,7 +6,7 @@ use crate::address::Address;
 use crate::frame::Frame;
 use crate::keys::Key;
 use crate::layers::cipher::{self, Purpose};
-use crate::layers::tpl::{self, Seal};
+use crate::layers::tpl;
 use crate::layers::{afl, ell};
 
 /// A meter's message that nobody asked for (SND-NR).
@@ -14,7 +14,7 @@ const SEND_NO_REPLY: u8 = 0x44;
 
 /// How a message is protected.
 #[derive(Clone, Copy, Debug)]
-pub enum Protection<'a> {
+pub enum Seal<'a> {
     /// Not at all.
     None,
     /// Security mode 5.
@@ -34,20 +34,20 @@ pub fn encode(
     meter: Address,
     access: u8,
     status: u8,
-    protection: Protection<'_>,
+    protection: Seal<'_>,
     records: &[u8],
 ) -> Vec<u8> {
-    let transport = |how: &Seal<'_>| tpl::seal(meter, access, status, how, records);
+    let transport = |how: &tpl::Seal<'_>| tpl::seal(meter, access, status, how, records);
     let payload = match protection {
-        Protection::None => transport(&Seal::Clear),
-        Protection::Mode5(key) => transport(&Seal::Persistent(key)),
-        Protection::Mode7(key, counter) => {
+        Seal::None => transport(&tpl::Seal::Clear),
+        Seal::Mode5(key) => transport(&tpl::Seal::Persistent(key)),
+        Seal::Mode7(key, counter) => {
             let bytes = counter.to_le_bytes();
             let mac_key = cipher::derive(key, Purpose::Authentication, bytes, meter.id);
-            afl::seal(counter, &mac_key, &transport(&Seal::Derived(key, counter)))
+            afl::seal(counter, &mac_key, &transport(&tpl::Seal::Derived(key, counter)))
         }
-        Protection::EllCtr(key, session) => {
-            ell::seal(meter, access, session, key, &transport(&Seal::Clear))
+        Seal::EllCtr(key, session) => {
+            ell::seal(meter, access, session, key, &transport(&tpl::Seal::Clear))
         }
     };
     Frame { control: SEND_NO_REPLY, address: meter, payload: &payload }.to_bytes()
@@ -58,15 +58,15 @@ pub fn encode(
 mod tests {
     use super::*;
     use crate::frame::{Format, dress};
-    use crate::{Decoder, InMemoryKeys, Received, Security, Value};
+    use crate::{Decoder, InMemoryKeys, Protection, Received, Security, Value};
     use proptest::prelude::*;
 
-    fn protections(key: &Key, counter: u32) -> [(Protection<'_>, Security); 4] {
+    fn protections(key: &Key, counter: u32) -> [(Seal<'_>, Security); 4] {
         [
-            (Protection::None, Security::None),
-            (Protection::Mode5(key), Security::Mode5),
-            (Protection::Mode7(key, counter), Security::Mode7),
-            (Protection::EllCtr(key, counter), Security::EllCtr),
+            (Seal::None, Security::None),
+            (Seal::Mode5(key), Security::Mode5),
+            (Seal::Mode7(key, counter), Security::Mode7),
+            (Seal::EllCtr(key, counter), Security::EllCtr),
         ]
     }
 
@@ -95,7 +95,14 @@ mod tests {
                     let telegram = decoder(meter, &key).decode(&received).unwrap();
                     prop_assert_eq!(telegram.meter, meter);
                     prop_assert_eq!(telegram.security, security);
-                    prop_assert_eq!(telegram.authenticated, security == Security::Mode7);
+                    let expected = match security {
+                        Security::None => Protection::Unauthenticated,
+                        Security::Mode7 => Protection::Authenticated,
+                        _ => Protection::Encrypted,
+                    };
+                    prop_assert_eq!(telegram.protection, expected);
+                    prop_assert_eq!(telegram.main("volume").unwrap().protection, expected);
+                    prop_assert!(telegram.is_consistent());
                     prop_assert_eq!(telegram.access, Some(access));
                     prop_assert_eq!(telegram.status.unwrap().byte(), status);
                     let volume = telegram.main("volume").unwrap();

@@ -11,7 +11,7 @@ use std::fmt::Write;
 use fastrand::Rng;
 
 use crate::address::{Address, Medium, MeterId};
-use crate::encode::{Protection, encode};
+use crate::encode::{Seal, encode};
 use crate::frame::HEADER_BYTES;
 use crate::keys::Key;
 use crate::received::Place;
@@ -348,13 +348,13 @@ impl Meter {
         let key = Key::new(self.key);
         // Minutes and a number within them, which grows because no meter sends more often than this.
         let session = ((seconds / 60) << 4) | (seconds % 60 / (SHORTEST_INTERVAL_MS / MS));
-        let protection = match self.kind {
-            Kind::Mode5 => Protection::Mode5(&key),
-            Kind::Mode7 => Protection::Mode7(&key, self.sent),
-            Kind::EllCtr => Protection::EllCtr(&key, session as u32),
-            Kind::Clear => Protection::None,
+        let seal = match self.kind {
+            Kind::Mode5 => Seal::Mode5(&key),
+            Kind::Mode7 => Seal::Mode7(&key, self.sent),
+            Kind::EllCtr => Seal::EllCtr(&key, session as u32),
+            Kind::Clear => Seal::None,
         };
-        encode(self.address, self.sent as u8, 0, protection, &records)
+        encode(self.address, self.sent as u8, 0, seal, &records)
     }
 }
 

@@ -6,7 +6,10 @@
 //! manufacturer's own status bits are not expected of us.
 #![allow(clippy::unwrap_used)]
 
-use fulmar_wmbus::{Decoder, Function, InMemoryKeys, Key, Reading, Received, Telegram, Value};
+use fulmar_wmbus::{
+    Address, Decoder, Function, InMemoryKeys, Key, Protection, Reading, Received, Seal, Telegram,
+    Value, encode,
+};
 use serde_json::Value as Json;
 
 fn lines() -> Vec<Json> {
@@ -217,7 +220,8 @@ fn a_replayed_telegram_is_refused_and_the_next_one_read() {
 fn a_telegram_cut_anywhere_is_refused() {
     for line in lines() {
         let whole = received(&line);
-        let mut decoder = Decoder::new(keys(&line));
+        // Cut behind its encrypted part, it is the same message.
+        let mut decoder = Decoder::new(keys(&line)).with_repeats(true);
         for cut in 0..whole.bytes.len() {
             let mut received = whole.clone();
             received.bytes.truncate(cut);
@@ -235,10 +239,35 @@ fn a_telegram_cut_anywhere_is_refused() {
 }
 
 #[test]
+fn a_record_that_is_encrypted_in_part_is_not_protected() {
+    let (meter, key) = (Address::from_link([0x2D, 0x2C, 1, 2, 3, 4, 5, 7]), Key::new([1; 16]));
+    let mut keys = InMemoryKeys::new();
+    keys.insert("04030201", key.clone()).unwrap();
+    let records = [&[0x0C, 0x06, 1, 0, 0, 0][..], &[0x02, 0x5A, 1, 2], &[0x04, 0x13, 1, 2, 3, 4]];
+    let mut frame = encode(meter, 1, 0, Seal::Mode5(&key), &records.concat());
+    let mut decoder = Decoder::new(keys).with_repeats(true);
+    let mut volume = |bytes: &[u8]| {
+        let received = Received { bytes: bytes.to_vec(), ..Received::default() };
+        let telegram = decoder.decode(&received).unwrap();
+        (telegram.main("volume").unwrap().protection, telegram.format)
+    };
+    let (protection, format) = volume(&frame);
+    assert_eq!(protection, Protection::Encrypted);
+    // Its encrypted part is said to be one block instead of two, and what was in the second is in the clear.
+    frame[13] = 0x10;
+    frame.truncate(15 + 16);
+    frame.extend([3, 4]);
+    frame[0] = (frame.len() - 1) as u8;
+    let (protection, cut) = volume(&frame);
+    assert_eq!(protection, Protection::Unauthenticated);
+    assert!(cut.is_some(), "{format:?}");
+}
+
+#[test]
 fn a_changed_authenticated_telegram_is_refused() {
     let mut authenticated = 0;
     for line in lines() {
-        if !decoded(&line).authenticated {
+        if decoded(&line).protection != Protection::Authenticated {
             continue;
         }
         authenticated += 1;

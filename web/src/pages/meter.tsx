@@ -24,6 +24,7 @@ import { Dialog, Empty, Field, Note, Page, Signal, Tag } from '../ui/parts';
 import { navigate, query } from '../ui/router';
 import { Consumption } from './consumption';
 import { History } from './history';
+import { Radio } from './reading-parts';
 
 export function MeterPage({ id }: { id: string }) {
   const meter = state.meters.value.get(id) ?? inLists(id);
@@ -82,7 +83,11 @@ function Facts({ meter }: { meter: Meter }) {
             <dt>Last reading</dt>
             <dd>
               {quantity(meter.last.value, meter.last.unit)}{' '}
-              <small class="muted">{dateTime(meter.last.at)}</small>
+              <small class="muted">
+                {dateTime(meter.last.at)}
+                {meter.last.protection && ' · '}
+              </small>
+              {meter.last.protection && <Radio protection={meter.last.protection} />}
             </dd>
           </div>
         )}

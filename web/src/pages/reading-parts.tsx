@@ -7,7 +7,7 @@ import { ask, photoUrl } from '../data/office';
 import { dateTime, quantity, unitName } from '../lib/format';
 import { parseValue } from '../lib/plausibility';
 import * as state from '../state';
-import type { Reading } from '../types';
+import type { Protection, Reading } from '../types';
 import { Icon } from '../ui/icons';
 import { Dialog, Field, Note, Tag, type Column } from '../ui/parts';
 
@@ -19,6 +19,7 @@ const FLAGS: Record<string, string> = {
   superseded: 'not kept',
   corrected: 'corrected',
   withdrawn: 'withdrawn',
+  unproven: 'may be forged',
 };
 const DONE: Record<string, string> = {
   corrected: 'Corrected',
@@ -33,7 +34,7 @@ export function isOpenConflict(reading: Reading): boolean {
 }
 
 function isVoid(reading: Reading): boolean {
-  return (reading.flags ?? []).some((flag) => flag === 'withdrawn' || flag === 'superseded');
+  return (reading.flags ?? []).some((flag) => ['withdrawn', 'superseded', 'unproven'].includes(flag));
 }
 
 /** The columns that every table of readings has. */
@@ -77,7 +78,23 @@ function How({ reading, onPhoto }: { reading: Reading; onPhoto: (id: string) => 
       </button>
     );
   }
-  return <>{method === 'radio' ? 'radio' : 'by hand'}</>;
+  return <>{method === 'radio' ? <Radio protection={reading.protection} /> : 'by hand'}</>;
+}
+
+const PROTECTION: Record<Protection, string> = {
+  unauthenticated: 'anybody could have sent it',
+  encrypted: 'encrypted, not authenticated',
+  authenticated: 'authenticated',
+};
+
+/** How far it is sure that the meter sent a value. */
+export function Radio({ protection }: { protection: Protection | null | undefined }) {
+  return (
+    <>
+      radio
+      {protection && <small class="muted"> {PROTECTION[protection]}</small>}
+    </>
+  );
 }
 
 function Flags({ reading, onKeep }: { reading: Reading; onKeep: () => void }) {
@@ -177,6 +194,7 @@ export function Correct(props: {
   const [reason, setReason] = useState('');
   const [problem, setProblem] = useState<string | null>(null);
   const isWithdrawn = (reading.flags ?? []).includes('withdrawn');
+  const isOut = isWithdrawn || (reading.flags ?? []).includes('unproven');
   const send = async (change: object) => {
     setProblem(null);
     if (reason.trim() === '') {
@@ -242,8 +260,8 @@ export function Correct(props: {
           <button type="button" onClick={props.onClose}>
             Cancel
           </button>
-          <button type="button" onClick={() => void send({ withdrawn: !isWithdrawn })}>
-            {isWithdrawn ? 'Restore' : 'Withdraw'}
+          <button type="button" onClick={() => void send({ withdrawn: !isOut })}>
+            {isOut ? 'Restore' : 'Withdraw'}
           </button>
           <button type="submit" class="primary" disabled={isWithdrawn}>
             Correct

@@ -177,6 +177,7 @@ export class Mock {
     const stored = {
       conflict_with: [],
       flags: [],
+      protection: reading.method === 'radio' ? 'encrypted' : null,
       photo: null,
       note: null,
       original: null,
@@ -186,7 +187,13 @@ export class Mock {
       ...reading,
     };
     this.readings.set(id, stored);
-    meter.last = { value: reading.value, unit: reading.unit, at: reading.at, method: reading.method };
+    meter.last = {
+      value: reading.value,
+      unit: reading.unit,
+      at: reading.at,
+      method: reading.method,
+      protection: stored.protection,
+    };
     const isConflict = other && other.device !== reading.device;
     if (isConflict) {
       stored.conflict_with = [other.id];

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use fulmar_wmbus::input::{Input, Kind};
-use fulmar_wmbus::{Decoder, InMemoryKeys, Received, Sighting};
+use fulmar_wmbus::{Decoder, InMemoryKeys, KeyStore as _, Received, Sighting};
 
 use super::{is_broken_pipe, keys, port, show};
 
@@ -158,7 +158,9 @@ impl<W: Write> Lines<W> {
         match self.decoder.decode(received) {
             Ok(telegram) => {
                 self.decoded += 1;
-                show::write(&mut self.out, self.json, &show::Line::new(received, &telegram))
+                let has_key = self.decoder.keys().key(&telegram.meter).is_some();
+                let line = show::Line::new(received, &telegram, has_key);
+                show::write(&mut self.out, self.json, &line)
             }
             Err(error) => {
                 self.failed += 1;

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::io::Write;
 
-use fulmar_wmbus::{Address, Function, Reading, Received, Security, Sighting, Telegram};
+use fulmar_wmbus::{
+    Address, Function, Protection, Reading, Received, Security, Sighting, Telegram,
+};
 use serde::Serialize;
 
 /// Writes one line.
@@ -79,6 +81,10 @@ pub(super) struct Line<'a> {
     heard: Reception<'a>,
     security: Security,
     authenticated: bool,
+    protection: Protection,
+    /// Whether it should have been protected, because there is a key.
+    #[serde(skip)]
+    is_doubtful: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     access: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,14 +99,16 @@ pub(super) struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    pub(super) fn new(received: &'a Received, telegram: &'a Telegram) -> Self {
+    pub(super) fn new(received: &'a Received, telegram: &'a Telegram, has_key: bool) -> Self {
         let records = &telegram.records;
         let raw = records.manufacturer.iter().map(|byte| format!("{byte:02X}")).collect::<String>();
         let Received { time, mode, rssi_dbm, rssi_raw, .. } = received;
         Self {
             heard: Reception::new(telegram.meter, (time, mode), (*rssi_dbm, *rssi_raw)),
             security: telegram.security,
-            authenticated: telegram.authenticated,
+            authenticated: telegram.protection == Protection::Authenticated,
+            protection: telegram.protection,
+            is_doubtful: has_key && telegram.protection == Protection::Unauthenticated,
             access: telegram.access,
             status: telegram.status.map(|status| status.to_string()),
             status_byte: telegram.status.map(fulmar_wmbus::Status::byte),
@@ -120,7 +128,7 @@ impl fmt::Display for Line<'_> {
         let mut between = " ";
         for reading in self.readings {
             f.write_str(between)?;
-            one(f, reading)?;
+            one(f, reading, self.protection)?;
             between = "; ";
         }
         if let Some(raw) = &self.manufacturer_data {
@@ -131,12 +139,16 @@ impl fmt::Display for Line<'_> {
             write!(f, "{between}status: {status}")?;
             between = "; ";
         }
+        if self.is_doubtful {
+            write!(f, "{between}unauthenticated: not encrypted, although there is a key")?;
+            between = "; ";
+        }
         self.problem.as_ref().map_or(Ok(()), |problem| write!(f, "{between}{problem}"))
     }
 }
 
 /// `volume 2.5 m³`, and in brackets what makes it another volume than the one of now.
-fn one(f: &mut fmt::Formatter<'_>, reading: &Reading) -> fmt::Result {
+fn one(f: &mut fmt::Formatter<'_>, reading: &Reading, telegram: Protection) -> fmt::Result {
     write!(f, "{} {}", reading.quantity, reading.value)?;
     if !reading.unit.is_empty() {
         write!(f, " {}", reading.unit)?;
@@ -158,6 +170,9 @@ fn one(f: &mut fmt::Formatter<'_>, reading: &Reading) -> fmt::Result {
         }
     }
     notes.extend(reading.qualifiers.iter().map(|&qualifier| qualifier.to_owned()));
+    if reading.protection < telegram {
+        notes.push("unauthenticated: behind the encrypted part".to_owned());
+    }
     if notes.is_empty() { Ok(()) } else { write!(f, " ({})", notes.join(", ")) }
 }
 

@@ -32,6 +32,7 @@ const SECRET_BYTES: usize = 32;
 /// The header of every token: the only algorithm that is used and accepted.
 pub(crate) const HEADER: &str = r#"{"typ":"JWT","alg":"HS256"}"#;
 const VOUCHING: &[u8] = b"fulmar: who published";
+const NAMING: &[u8] = b"fulmar: identifiers of readings";
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Claims {
@@ -49,6 +50,7 @@ pub(crate) struct Signer {
     /// Derived from the secret without revealing it.
     installation: String,
     vouching: hmac::Key,
+    naming: hmac::Key,
 }
 
 impl std::fmt::Debug for Signer {
@@ -79,15 +81,23 @@ impl Signer {
         let signing = hmac::Key::new(hmac::HMAC_SHA256, secret);
         let digest = digest(&SHA256, secret);
         let installation = hex::encode(&digest.as_ref()[..8]);
-        // A separate key, so that no signature of one kind is valid as the other.
-        let own = hmac::sign(&signing, VOUCHING);
-        let vouching = hmac::Key::new(hmac::HMAC_SHA256, own.as_ref());
-        Signer { signing, installation, vouching }
+        // Separate keys, so that no signature of one kind is valid as another.
+        let own = |purpose| {
+            let key = hmac::sign(&signing, purpose);
+            hmac::Key::new(hmac::HMAC_SHA256, key.as_ref())
+        };
+        let (vouching, naming) = (own(VOUCHING), own(NAMING));
+        Signer { signing, installation, vouching, naming }
     }
 
     /// A name of this installation that cannot be guessed without its secret.
     pub(crate) fn installation(&self) -> &str {
         &self.installation
+    }
+
+    /// The key of identifiers that only this installation can make.
+    pub(crate) fn naming(&self) -> hmac::Key {
+        self.naming.clone()
     }
 
     /// A voucher that this user published this message, which nobody else can create: `USER:HEX`.

@@ -281,14 +281,16 @@ pub(crate) async fn change(
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct KeyChange {
-    /// 32 hexadecimal digits.
-    #[schema(pattern = "^[0-9A-Fa-f]{32}$", write_only)]
-    key: String,
+    /// 32 hexadecimal digits; null removes the key.
+    #[schema(pattern = "^[0-9A-Fa-f]{32}$", write_only, required)]
+    #[serde(deserialize_with = "Option::deserialize")]
+    key: Option<String>,
 }
 
 /// Set a meter's key
 ///
-/// It is never shown again.
+/// It is never shown again. From then on, only what is protected by it counts of what comes by radio. With another key, or
+/// null, the server forgets how the meter's messages were protected and what their counters were.
 #[utoipa::path(put, path = "/{twin}/meter/{id}/key", tag = "meters",
     params(("twin" = Name, Path), ("id" = Name, Path)), request_body = KeyChange,
     responses((status = 204)))]
@@ -299,10 +301,11 @@ pub(crate) async fn set_key(
     Body(change): Body<KeyChange>,
 ) -> Answer {
     member.may(Deed::Administer)?;
-    let bytes = key_bytes(&change.key)?;
+    let bytes = change.key.as_deref().map(key_bytes).transpose()?;
     app.store
         .write(move |db| {
-            if meters::set_key(db, &member.twin, &id, &bytes, Time::now())? {
+            let key = bytes.as_ref().map(<[u8; 16]>::as_slice);
+            if meters::set_key(db, &member.twin, &id, key, Time::now())? {
                 Ok(())
             } else {
                 Err(Problem::not_found("meter"))

@@ -5,4 +5,6 @@
 pub(crate) mod handlers;
 pub(crate) mod types;
 
-pub(crate) use types::{Expected, LastReading, Medium, Meter, Method, NewMeter, RadioAddress};
+pub(crate) use types::{
+    Expected, LastReading, Medium, Meter, Method, NewMeter, Protection, RadioAddress,
+};

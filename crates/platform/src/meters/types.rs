@@ -85,6 +85,28 @@ words! {
 }
 
 words! {
+    /// What shows that a meter sent what came by radio.
+    Protection {
+        /// Nothing: anybody could have sent it.
+        Unauthenticated = "unauthenticated",
+        /// It was encrypted under the meter's key, without an authentication code: it may have been altered.
+        Encrypted = "encrypted",
+        /// An authentication code under the meter's key.
+        Authenticated = "authenticated",
+    }
+}
+
+impl From<fulmar_wmbus::Protection> for Protection {
+    fn from(protection: fulmar_wmbus::Protection) -> Protection {
+        match protection {
+            fulmar_wmbus::Protection::Unauthenticated => Protection::Unauthenticated,
+            fulmar_wmbus::Protection::Encrypted => Protection::Encrypted,
+            fulmar_wmbus::Protection::Authenticated => Protection::Authenticated,
+        }
+    }
+}
+
+words! {
     /// Whether something is wrong with a meter.
     MeterState {
         /// Nothing known.
@@ -106,7 +128,7 @@ impl Medium {
     }
 
     /// Whether its meters may show a negative value: electricity may be the balance of a home that generates some.
-    fn may_be_negative(self) -> bool {
+    pub(crate) fn may_be_negative(self) -> bool {
         matches!(self, Medium::Electricity | Medium::Other)
     }
 }
@@ -133,6 +155,11 @@ impl RadioAddress {
     /// `radio_key`.
     pub(crate) fn short(&self) -> String {
         format!("{}-{}", self.maker, self.number)
+    }
+
+    /// Version and medium, if they are known.
+    pub(crate) fn model(&self) -> Option<(u8, u8)> {
+        self.model
     }
 
     /// The manufacturer's letters.
@@ -214,6 +241,8 @@ pub(crate) struct LastReading {
     pub(crate) unit: String,
     pub(crate) at: Time,
     pub(crate) method: Method,
+    /// What shows that the meter sent it; null if it did not come by radio, or before the server recorded that.
+    pub(crate) protection: Option<Protection>,
 }
 
 /// A meter.
@@ -235,6 +264,9 @@ pub(crate) struct Meter {
     pub(crate) radio: bool,
     /// Whether the server has its key.
     pub(crate) has_key: bool,
+    /// Whether its messages by radio were protected.
+    #[serde(skip)]
+    pub(crate) is_protected: bool,
     pub(crate) note: Option<String>,
     /// The plausible range of its next value, if it is known. One that was set holds until the next reading.
     pub(crate) expected: Option<Expected>,

@@ -35,7 +35,7 @@ pub(crate) struct Correction {
     value: Option<Amount>,
     /// When the reading was taken.
     at: Option<Time>,
-    /// Whether it is to count no longer (true), or again (false).
+    /// Whether it is to count no longer (true), or again (false); false also lets an unproven one count.
     withdrawn: Option<bool>,
     /// Why, for the audit trail.
     reason: Text<1, 500>,
@@ -87,9 +87,11 @@ fn apply(
     let was_withdrawn = reading.flags.contains(&Flag::Withdrawn);
     let withdrawn = correction.withdrawn.unwrap_or(was_withdrawn);
     let is_corrected = (after.value, after.at) != (reading.value, reading.at);
+    let is_unproven = reading.flags.contains(&Flag::Unproven);
     let action = match (withdrawn, was_withdrawn) {
         (true, false) => Action::Withdrawn,
         (false, true) => Action::Restored,
+        (false, false) if correction.withdrawn == Some(false) && is_unproven => Action::Restored,
         _ if is_corrected => Action::Corrected,
         _ => return Err(Problem::invalid("value", "nothing would change")),
     };
@@ -104,7 +106,10 @@ fn apply(
     }
     let ended = end_conflicts(db, twin, reading, after.value, withdrawn)?;
     let known = existing(db, twin, reading.id)?;
-    let flags = flags(db, twin, reading, &known, withdrawn)?;
+    let mut flags = flags(db, twin, reading, &known, withdrawn)?;
+    if correction.withdrawn == Some(false) {
+        flags.retain(|flag| *flag != Flag::Unproven);
+    }
     readings::set_flags(db, twin, reading.id, &flags)?;
     for other in &ended {
         drop_ended_conflict(db, twin, *other)?;
@@ -144,7 +149,8 @@ fn flags(
 ) -> Result<Vec<Flag>, Problem> {
     let is_corrected = (known.value, known.at) != (before.value, before.at);
     let stays = |flag: &Flag| match flag {
-        Flag::Implausible | Flag::Backwards => !is_corrected,
+        // The person who corrects a reading says what the register showed.
+        Flag::Implausible | Flag::Backwards | Flag::Unproven => !is_corrected,
         Flag::Future => known.at == before.at,
         Flag::Conflict => !known.conflict_with.is_empty(),
         Flag::Corrected | Flag::Withdrawn => false,

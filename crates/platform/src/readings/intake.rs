@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::types::Flag;
 use super::{NewReading, ReadingResult, Status};
 use crate::extract::Each;
-use crate::meters::{Expected, Meter, Method};
+use crate::meters::{Expected, Meter, Method, Protection};
 use crate::problem::Problem;
 use crate::store::readings::{self, Row};
 use crate::store::{Db, conflicts, meters, work_lists};
@@ -30,6 +30,30 @@ pub(crate) struct Sender {
     pub(crate) now: Time,
 }
 
+/// Where a reading comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Origin {
+    /// Somebody sent it; of one by radio only that somebody says so.
+    Sender,
+    /// The server decoded a meter's message.
+    Telegram {
+        protection: Protection,
+        /// Why another than the meter may have sent it.
+        doubt: Option<&'static str>,
+        /// Whether the meter has not sent its format before.
+        is_new_format: bool,
+    },
+}
+
+impl Origin {
+    fn protection(self, method: Method) -> Option<Protection> {
+        match self {
+            Origin::Telegram { protection, .. } => Some(protection),
+            Origin::Sender => (method == Method::Radio).then_some(Protection::Unauthenticated),
+        }
+    }
+}
+
 /// What came of readings that were sent together.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
@@ -48,11 +72,13 @@ pub(crate) struct Outcome {
     pub(crate) detail: Option<String>,
     /// Work lists that changed with it.
     pub(crate) lists: Vec<Uuid>,
+    /// Why it does not count.
+    pub(crate) doubt: Option<&'static str>,
 }
 
 impl Outcome {
     fn duplicate(detail: Option<String>) -> Outcome {
-        Outcome { status: Status::Duplicate, detail, lists: Vec::new() }
+        Outcome { status: Status::Duplicate, detail, lists: Vec::new(), doubt: None }
     }
 }
 
@@ -64,9 +90,9 @@ pub(crate) fn take_all(
 ) -> Result<Taken, Problem> {
     let mut all = Taken::default();
     for Each { id, item } in items {
-        let taken = item.and_then(|new| Ok((take(db, sender, &new)?, new.id)));
+        let taken = item.and_then(|new| Ok((take(db, sender, &new, &Origin::Sender)?, new.id)));
         let (status, detail) = match taken {
-            Ok((Outcome { status, detail, lists }, reading)) => {
+            Ok((Outcome { status, detail, lists, .. }, reading)) => {
                 if matches!(status, Status::Stored | Status::Conflict) {
                     all.stored.push(reading);
                 }
@@ -83,7 +109,12 @@ pub(crate) fn take_all(
 }
 
 /// Takes one reading.
-pub(crate) fn take(db: &Db, sender: &Sender, new: &NewReading) -> Result<Outcome, Problem> {
+pub(crate) fn take(
+    db: &Db,
+    sender: &Sender,
+    new: &NewReading,
+    origin: &Origin,
+) -> Result<Outcome, Problem> {
     let twin = &sender.twin;
     let meter = meters::get(db, twin, &new.meter, sender.now)?;
     let meter = meter.ok_or_else(|| Problem::invalid("meter", "there is no such meter"))?;
@@ -96,29 +127,17 @@ pub(crate) fn take(db: &Db, sender: &Sender, new: &NewReading) -> Result<Outcome
         }
         return Err(Problem::invalid("id", "another reading has this id: make a new one"));
     }
-    if let Some(known) = readings::same(db, twin, new, &sender.reader)? {
+    // A message has its own identity: another's reading is not the same because it says the same.
+    if matches!(origin, Origin::Sender)
+        && let Some(known) = readings::same(db, twin, new, &sender.reader)?
+    {
         return Ok(Outcome::duplicate(Some(format!("the same as {known}"))));
     }
     let unit = new.unit.as_ref().map_or(meter.unit.as_str(), |unit| unit);
     let mut flags = flags(&meter, new, unit, sender.now);
-    let mut lists = Vec::new();
-    if let Some(list) = new.work_list {
-        let visible =
-            work_lists::visible(db, twin, list, sender.own_lists_only.then_some(&sender.reader))?;
-        if !visible {
-            return Err(Problem::invalid("work_list", "there is no such work list"));
-        }
-        if !work_lists::mark_read(db, twin, list, &new.meter)? {
-            flags.push(Flag::NotOnList);
-        }
-        lists.push(list);
-    } else if sender.reads && !flags.contains(&Flag::Future) {
-        // A reading by radio is the meter's own: it completes the work-list entry, no matter to whom that is
-        // assigned.
-        let is_radio = new.method == Method::Radio;
-        let only = (sender.own_lists_only && !is_radio).then_some(&sender.reader);
-        lists = work_lists::tick(db, twin, &new.meter, new.at, only)?;
-    }
+    let doubt = doubt(db, twin, &meter, new, (*origin, &flags))?;
+    flags.extend(doubt.map(|_| Flag::Unproven));
+    let lists = do_work(db, sender, new, &mut flags)?;
     let rivals = match new.work_list {
         Some(list) if new.method != Method::Radio => {
             conflicts::rivals(db, twin, list, new, &sender.reader)?
@@ -134,18 +153,81 @@ pub(crate) fn take(db: &Db, sender: &Sender, new: &NewReading) -> Result<Outcome
             twin,
             new,
             unit,
-            work_list: lists.first().copied(),
+            work_list: new.work_list.or(lists.first().copied()),
             reader: &sender.reader,
             now: sender.now,
             flags: &flags,
+            protection: origin.protection(new.method),
         },
     )?;
     conflicts::begin(db, twin, new.id, &rivals)?;
-    if !flags.contains(&Flag::Future) {
+    if !flags.contains(&Flag::Future) && doubt.is_none() {
         readings::update_meter(db, twin, &new.meter, sender.now)?;
     }
     let status = if rivals.is_empty() { Status::Stored } else { Status::Conflict };
-    Ok(Outcome { status, detail: None, lists })
+    Ok(Outcome { status, detail: None, lists, doubt })
+}
+
+/// Does the work of lists; gives those that changed.
+fn do_work(
+    db: &Db,
+    sender: &Sender,
+    new: &NewReading,
+    flags: &mut Vec<Flag>,
+) -> Result<Vec<Uuid>, Problem> {
+    let (twin, counts) = (&sender.twin, !flags.contains(&Flag::Unproven));
+    if let Some(list) = new.work_list {
+        let visible =
+            work_lists::visible(db, twin, list, sender.own_lists_only.then_some(&sender.reader))?;
+        if !visible {
+            return Err(Problem::invalid("work_list", "there is no such work list"));
+        }
+        if counts && !work_lists::mark_read(db, twin, list, &new.meter)? {
+            flags.push(Flag::NotOnList);
+        }
+        return Ok(vec![list]);
+    }
+    if !counts || !sender.reads || flags.contains(&Flag::Future) {
+        return Ok(Vec::new());
+    }
+    // A reading by radio is the meter's own: it completes the work-list entry, no matter to whom that is assigned.
+    let is_radio = new.method == Method::Radio;
+    let only = (sender.own_lists_only && !is_radio).then_some(&sender.reader);
+    Ok(work_lists::tick(db, twin, &new.meter, new.at, only)?)
+}
+
+/// Why a reading by radio may be another's than the meter's.
+fn doubt(
+    db: &Db,
+    twin: &Name,
+    meter: &Meter,
+    new: &NewReading,
+    (origin, flags): (Origin, &[Flag]),
+) -> Result<Option<&'static str>, Problem> {
+    let (protection, is_new_format) = match origin {
+        Origin::Telegram { doubt: Some(doubt), .. } => return Ok(Some(doubt)),
+        Origin::Telegram { protection, is_new_format, .. } => (protection, is_new_format),
+        Origin::Sender => {
+            let is_claimed = new.method == Method::Radio && (meter.has_key || meter.is_protected);
+            return Ok(is_claimed.then_some("no message of the meter shows it"));
+        }
+    };
+    if protection != Protection::Encrypted {
+        return Ok(None);
+    }
+    let is_lower = flags.contains(&Flag::Backwards) && !meter.medium.may_be_negative();
+    if is_lower
+        && let Some(shown) = readings::newest_by_key(db, twin, &new.meter, new.at)?
+        && *new.value < shown
+    {
+        return Ok(Some("the meter has sent more: it may be an old message"));
+    }
+    let is_strange = flags.contains(&Flag::Implausible) || flags.contains(&Flag::Backwards);
+    // Nor does one count that says nothing new.
+    let is_more = meter.last.as_ref().is_some_and(|last| *new.value > last.value);
+    let is_expected = meter.expected.is_some() && is_more && !is_strange;
+    Ok((is_new_format && !is_expected)
+        .then_some("the meter has not sent such records before: it may have been altered"))
 }
 
 /// Whether a time is further ahead than clocks of devices may be.

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::meters::Method;
 use crate::meters::types::words;
+use crate::meters::{Method, Protection};
 use crate::number::{Amount, Place, Rssi};
 use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
 use crate::text::{Name, Note, Text};
@@ -57,6 +57,8 @@ words! {
         Future = "future",
         /// Its meter is not on the work list it names.
         NotOnList = "not_on_list",
+        /// It came by radio, and another than the meter may have sent it: it does not count until somebody decides that.
+        Unproven = "unproven",
     }
 }
 
@@ -116,6 +118,8 @@ pub(crate) struct Reading {
     pub(crate) value: f64,
     pub(crate) unit: String,
     pub(crate) method: Method,
+    /// What shows that the meter sent it; null if it did not come by radio, or before the server recorded that.
+    pub(crate) protection: Option<Protection>,
     pub(crate) photo: Option<Uuid>,
     pub(crate) place: Option<Place>,
     pub(crate) rssi_dbm: Option<f64>,

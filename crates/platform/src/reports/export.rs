@@ -26,7 +26,7 @@ use crate::time::Time;
 const PART: usize = 1000;
 /// Readings that are looked up first.
 const FIRST_PART: usize = 100;
-const COLUMNS: [&str; 26] = [
+const COLUMNS: [&str; 27] = [
     "id",
     "meter",
     "serial",
@@ -53,6 +53,7 @@ const COLUMNS: [&str; 26] = [
     "changed_by",
     "changed_at",
     "change_reason",
+    "protection",
 ];
 
 /// Which readings.
@@ -121,6 +122,7 @@ fn row(reading: Reading, serial: Option<&str>, street: Option<&str>) -> Row {
         Cell::text(change.map(|change| &change.by)),
         change.map_or(Cell::text(None::<String>), |change| Cell::Moment(change.at)),
         Cell::text(change.and_then(|change| change.reason.as_deref())),
+        Cell::text(reading.protection.map(|protection| protection.word())),
     ]
 }
 

@@ -1,8 +1,9 @@
 //! The history of meters' frames, and meters' keys, for decoding frames.
 
 use super::Db;
-use super::sql::{OptionalExtension as _, Result, params};
-use crate::meters::Medium;
+use super::sql::{OptionalExtension as _, Result, Row, params};
+use crate::frames::proof::History;
+use crate::meters::{Medium, RadioAddress};
 use crate::text::Name;
 use crate::time::Time;
 
@@ -15,17 +16,36 @@ pub(crate) struct RadioMeter {
     pub(crate) id: Name,
     pub(crate) medium: Medium,
     pub(crate) key: Option<Vec<u8>>,
+    /// What is known of its messages.
+    pub(crate) history: History,
 }
 
 /// The meter with this manufacturer and number.
 pub(crate) fn meter(db: &Db, twin: &str, short_address: &str) -> Result<Option<RadioMeter>> {
     let mut rows = db.prepare_cached(
-        "SELECT id, medium, aes_key FROM meter WHERE twin = ?1 AND radio_key = ?2",
+        "SELECT id, medium, aes_key, address, radio_security, radio_model, radio_formats FROM meter
+         WHERE twin = ?1 AND radio_key = ?2",
     )?;
+    let text = |row: &Row<'_>, at| row.get::<Option<String>>(at);
     let meter = rows.query_row([twin, short_address], |row| {
-        Ok(RadioMeter { id: row.get(0)?, medium: row.get(1)?, key: row.get(2)? })
+        let registered = text(row, 3)?.and_then(|address| address.parse::<RadioAddress>().ok());
+        let history = History::from_columns(
+            registered.and_then(|address| address.model()),
+            [text(row, 4)?, text(row, 5)?, text(row, 6)?],
+        );
+        Ok(RadioMeter { id: row.get(0)?, medium: row.get(1)?, key: row.get(2)?, history })
     });
     meter.optional()
+}
+
+/// Stores what is known of the meter's messages.
+pub(crate) fn note(db: &Db, twin: &str, meter: &str, history: &History) -> Result<()> {
+    let mut update = db.prepare_cached(
+        "UPDATE meter SET radio_security = ?3, radio_model = ?4, radio_formats = ?5
+         WHERE twin = ?1 AND id = ?2",
+    )?;
+    let [security, model, formats] = history.columns();
+    update.execute(params![twin, meter, security, model, formats]).map(drop)
 }
 
 /// When this very frame was received before, if it was.
@@ -41,18 +61,35 @@ pub(crate) fn seen(
     rows.query_row(params![twin, short_address, digest], |row| row.get(0)).optional()
 }
 
-/// Whether the meter had a higher counter before `at` already, which excludes a genuine frame.
-pub(crate) fn counted_further(
+/// What a message says of its place among the meter's.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sequence {
+    /// A counter that never decreases.
+    pub(crate) counter: Option<u32>,
+    /// The meter's clock, in seconds since 2000.
+    pub(crate) clock: Option<u64>,
+}
+
+/// Whether another message had this counter.
+pub(crate) fn has_counter(db: &Db, twin: &str, short_address: &str, counter: u32) -> Result<bool> {
+    let sql = "SELECT 1 FROM frame_seen WHERE twin = ?1 AND radio_key = ?2 AND counter = ?3";
+    db.prepare_cached(sql)?.exists(params![twin, short_address, counter])
+}
+
+/// When the first message was received whose counter is higher, or whose clock is more than `slack_s` ahead.
+pub(crate) fn first_beyond(
     db: &Db,
     twin: &str,
     short_address: &str,
-    counter: u32,
-    at: Time,
-) -> Result<bool> {
+    sequence: Sequence,
+    slack_s: u64,
+) -> Result<Option<Time>> {
     let mut rows = db.prepare_cached(
-        "SELECT 1 FROM frame_seen WHERE twin = ?1 AND radio_key = ?2 AND counter > ?3 AND at < ?4",
+        "SELECT min(at) FROM frame_seen WHERE twin = ?1 AND radio_key = ?2
+         AND (counter > CAST(?3 AS BIGINT) OR clock > CAST(?4 AS BIGINT))",
     )?;
-    rows.exists(params![twin, short_address, counter, at])
+    let clock = sequence.clock.map(|clock| clock + slack_s);
+    rows.query_row(params![twin, short_address, sequence.counter, clock], |row| row.get(0))
 }
 
 /// Stores a frame.
@@ -61,14 +98,14 @@ pub(crate) fn remember(
     twin: &str,
     short_address: &str,
     digest: &[u8],
-    counter: Option<u32>,
+    sequence: Sequence,
     at: Time,
 ) -> Result<()> {
     let mut insert = db.prepare_cached(
-        "INSERT INTO frame_seen (twin, radio_key, digest, counter, at) VALUES (?1, ?2, ?3, ?4, ?5)
+        "INSERT INTO frame_seen (twin, radio_key, digest, counter, clock, at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
          ON CONFLICT DO NOTHING",
     )?;
-    insert.execute(params![twin, short_address, digest, counter, at])?;
+    insert.execute(params![twin, short_address, digest, sequence.counter, sequence.clock, at])?;
     let mut count =
         db.prepare_cached("SELECT count(*) FROM frame_seen WHERE twin = ?1 AND radio_key = ?2")?;
     let known: u32 = count.query_row([twin, short_address], |row| row.get(0))?;

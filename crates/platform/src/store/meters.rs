@@ -38,10 +38,10 @@ pub(super) const COLUMNS: &str = concat!(
     EXISTS (SELECT 1 FROM task t JOIN work_list w ON w.twin = t.twin AND w.id = t.work_list
             WHERE t.twin = m.twin AND t.meter = m.id AND ",
     missed!(),
-    "), m.changed_at, m.revision"
+    "), m.changed_at, m.revision, m.last_protection, m.radio_security IS NOT NULL"
 );
 /// How many columns these are.
-pub(super) const COLUMN_COUNT: usize = 23;
+pub(super) const COLUMN_COUNT: usize = 25;
 
 pub(super) fn meter(row: &Row<'_>, now: Time) -> Result<Meter> {
     let address: Option<String> = row.get(1)?;
@@ -57,11 +57,13 @@ pub(super) fn meter(row: &Row<'_>, now: Time) -> Result<Meter> {
             .and_then(|(first, last)| expect(first, last, now)),
     };
     let method = row.get(18)?;
+    let protection = row.get(23)?;
     let last = last_value.zip(last_at).zip(method).map(|((value, at), method)| LastReading {
         value,
         unit: unit.clone(),
         at,
         method,
+        protection,
     });
     let (leak, missed) = (row.get(19)?, row.get(20)?);
     let state = match (leak, missed) {
@@ -84,6 +86,7 @@ pub(super) fn meter(row: &Row<'_>, now: Time) -> Result<Meter> {
         unit,
         register_digits: row.get(9)?,
         has_key: row.get(10)?,
+        is_protected: row.get(24)?,
         note: row.get(11)?,
         expected,
         last,
@@ -178,6 +181,11 @@ pub(crate) fn put(db: &Db, twin: &str, id: &Name, new: &NewMeter, now: Time) -> 
              lon = excluded.lon, street = excluded.street, unit = excluded.unit,
              register_digits = excluded.register_digits, note = excluded.note,
              expected_low = excluded.expected_low, expected_high = excluded.expected_high,
+             radio_security = CASE WHEN meter.radio_key IS NOT DISTINCT FROM excluded.radio_key
+                                   THEN meter.radio_security END,
+             radio_model = CASE WHEN meter.radio_key IS NOT DISTINCT FROM excluded.radio_key THEN meter.radio_model END,
+             radio_formats = CASE WHEN meter.radio_key IS NOT DISTINCT FROM excluded.radio_key
+                                  THEN meter.radio_formats END,
              changed_at = excluded.changed_at, revision = meter.revision + 1",
     )?;
     insert.execute(params![
@@ -267,10 +275,26 @@ pub(crate) fn touch(db: &Db, twin: &str, id: &str, now: Time) -> Result<()> {
     update.execute(params![twin, id, now]).map(drop)
 }
 
-/// Sets the meter's key; returns whether the meter exists.
-pub(crate) fn set_key(db: &Db, twin: &str, id: &str, key: &[u8], now: Time) -> Result<bool> {
-    let sql = "UPDATE meter SET aes_key = ?3 WHERE twin = ?1 AND id = ?2";
-    let changed = db.execute(sql, params![twin, id, key])?;
+/// Sets or removes the meter's key; returns whether the meter exists. With another key than before, what was known of its
+/// messages is forgotten: its counters may begin again.
+pub(crate) fn set_key(
+    db: &Db,
+    twin: &str,
+    id: &str,
+    key: Option<&[u8]>,
+    now: Time,
+) -> Result<bool> {
+    let sql = "SELECT aes_key FROM meter WHERE twin = ?1 AND id = ?2";
+    let known = db.prepare_cached(sql)?.query_row([twin, id], |row| row.get(0)).optional()?;
+    let Some(before) = known else { return Ok(false) };
+    if <Option<Vec<u8>>>::as_deref(&before) != key || key.is_none() {
+        let sql = "UPDATE meter SET aes_key = ?3, radio_security = NULL, radio_model = NULL, radio_formats = NULL
+             WHERE twin = ?1 AND id = ?2";
+        db.execute(sql, params![twin, id, key])?;
+        let sql = "UPDATE frame_seen SET counter = NULL, clock = NULL WHERE twin = ?1
+             AND radio_key = (SELECT radio_key FROM meter WHERE twin = ?1 AND id = ?2)";
+        db.execute(sql, [twin, id])?;
+    }
     touch(db, twin, id, now)?;
-    Ok(changed == 1)
+    Ok(true)
 }

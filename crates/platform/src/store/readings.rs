@@ -5,7 +5,7 @@ use uuid::Uuid;
 use super::filter::Filter;
 use super::sql::{DatabaseError, OptionalExtension as _, Result, params, params_from_iter};
 use super::{Db, reports};
-use crate::meters::Method;
+use crate::meters::{Method, Protection};
 use crate::number::Place;
 use crate::paging::Order;
 use crate::readings::types::{Change, Flag, Original};
@@ -23,6 +23,7 @@ pub(crate) struct Row<'a> {
     pub(crate) reader: &'a Name,
     pub(crate) now: Time,
     pub(crate) flags: &'a [Flag],
+    pub(crate) protection: Option<Protection>,
 }
 
 /// Selects readings.
@@ -43,7 +44,7 @@ pub(crate) struct Query {
 const COLUMNS: &str = "r.id, r.meter, r.at, r.value, r.unit, r.method, r.photo, r.lat, r.lon, r.rssi_dbm, r.note,
     r.implausible_confirmed, r.work_list, r.reader, r.device, r.received_at, r.flags,
     (SELECT string_agg(c.other, ' ' ORDER BY c.other) FROM reading_conflict c WHERE c.twin = r.twin AND c.reading = r.id),
-    r.seq, r.revision, r.sent_value, r.sent_at, k.action, k.changed_by, k.changed_at, k.reason";
+    r.seq, r.revision, r.sent_value, r.sent_at, k.action, k.changed_by, k.changed_at, k.reason, r.protection";
 /// Whether reading `r` was not in the future when it came: the time of one that was is unknown until it is corrected.
 pub(super) const IN_TIME: &str = "' ' || r.flags || ' ' NOT LIKE '% future %'";
 /// With the last entry of each reading's audit trail.
@@ -73,6 +74,7 @@ fn reading(row: &super::sql::Row<'_>) -> Result<Reading> {
         value: row.get(3)?,
         unit: row.get(4)?,
         method: row.get(5)?,
+        protection: row.get(26)?,
         photo: optional(6)?,
         place: Place::from_columns(row.get(7)?, row.get(8)?),
         rssi_dbm: row.get(9)?,
@@ -179,8 +181,8 @@ pub(crate) fn insert(db: &Db, row: &Row<'_>) -> Result<()> {
     let mut insert = db.prepare_cached(
         "INSERT INTO reading (twin, id, meter, at, value, unit, method, photo, lat, lon, rssi_dbm, note,
                               implausible_confirmed, work_list, reader, device, received_at, flags,
-                              contested)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)",
+                              contested, holds, protection)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)",
     )?;
     insert.execute(params![
         row.twin,
@@ -202,8 +204,15 @@ pub(crate) fn insert(db: &Db, row: &Row<'_>) -> Result<()> {
         row.now,
         words(row.flags),
         row.flags.contains(&Flag::Conflict),
+        holds(row.flags),
+        row.protection,
     ])?;
     Ok(())
+}
+
+/// Whether a reading with these flags counts.
+fn holds(flags: &[Flag]) -> bool {
+    !flags.iter().any(|flag| matches!(flag, Flag::Superseded | Flag::Withdrawn | Flag::Unproven))
 }
 
 fn words(flags: &[Flag]) -> String {
@@ -217,9 +226,17 @@ pub(crate) fn set_flags(db: &Db, twin: &str, id: Uuid, flags: &[Flag]) -> Result
         "UPDATE reading SET flags = ?3, holds = ?4, contested = ?5, revision = revision + 1
          WHERE twin = ?1 AND id = ?2",
     )?;
-    let holds = !flags.iter().any(|flag| matches!(flag, Flag::Superseded | Flag::Withdrawn));
     let contested = flags.contains(&Flag::Conflict);
-    update.execute(params![twin, id.to_string(), words(flags), holds, contested]).map(drop)
+    update.execute(params![twin, id.to_string(), words(flags), holds(flags), contested]).map(drop)
+}
+
+/// What the meter's newest message with a key said until `at`, of those that count.
+pub(crate) fn newest_by_key(db: &Db, twin: &str, meter: &str, at: Time) -> Result<Option<f64>> {
+    let sql = format!(
+        "SELECT value FROM reading r WHERE twin = ?1 AND meter = ?2 AND at <= ?3 AND holds = 1 AND {IN_TIME}
+         AND protection IN ('encrypted', 'authenticated') ORDER BY at DESC, seq DESC LIMIT 1"
+    );
+    db.prepare_cached(&sql)?.query_row(params![twin, meter, at], |row| row.get(0)).optional()
 }
 
 /// Sets the list whose entry the reading completes.
@@ -234,8 +251,8 @@ pub(crate) fn set_work_list(db: &Db, twin: &str, id: Uuid, list: Uuid) -> Result
 /// has been exchanged. Readings from the future do not count: nothing could be compared with them for years.
 pub(crate) fn update_meter(db: &Db, twin: &str, meter: &str, now: Time) -> Result<()> {
     let sql = format!(
-        "UPDATE meter SET (last_value, last_at, last_method) =
-             (SELECT value, at, method FROM reading r WHERE r.twin = ?1 AND r.meter = ?2
+        "UPDATE meter SET (last_value, last_at, last_method, last_protection) =
+             (SELECT value, at, method, protection FROM reading r WHERE r.twin = ?1 AND r.meter = ?2
                  AND r.holds = 1 AND {IN_TIME} ORDER BY at DESC, seq DESC LIMIT 1)
          WHERE twin = ?1 AND id = ?2"
     );

@@ -14,6 +14,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("lists.sql"),
     include_str!("removed.sql"),
     include_str!("indexes.sql"),
+    include_str!("protection.sql"),
 ];
 
 /// Everything that nodes of a cluster share.

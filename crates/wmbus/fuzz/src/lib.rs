@@ -6,7 +6,8 @@ use fulmar_wmbus::chips::{self, Mode};
 use fulmar_wmbus::frame::{self, Format};
 use fulmar_wmbus::input::{Input, Kind, MAX_LINE_BYTES};
 use fulmar_wmbus::{
-    Address, Decoder, Key, KeyStore, Protection, Received, Records, Security, Sighting, encode,
+    Address, Decoder, Key, KeyStore, Protection, Reading, Received, Records, Seal, Security,
+    Sighting, encode,
 };
 
 /// Every meter's key.
@@ -53,21 +54,23 @@ fn sealed(records: &[u8], protection: u8) {
     let records = &records[..records.len().min(180)];
     let meter = Address::from_link([0x93, 0x15, 1, 2, 3, 4, 5, 7]);
     let key = Key::new([7; 16]);
-    let protection = match protection {
-        4 => Protection::None,
-        5 => Protection::Mode5(&key),
-        6 => Protection::Mode7(&key, 9),
-        _ => Protection::EllCtr(&key, 9),
+    let seal = match protection {
+        4 => Seal::None,
+        5 => Seal::Mode5(&key),
+        6 => Seal::Mode7(&key, 9),
+        _ => Seal::EllCtr(&key, 9),
     };
-    let bytes = encode(meter, 1, 0, protection, records);
+    let bytes = encode(meter, 1, 0, seal, records);
     for format in [Format::A, Format::B, Format::Stripped] {
         let bytes = frame::dress(&bytes, format).expect("it fits");
         let received = Received { bytes, format: Some(format), ..Received::default() };
         let telegram = decoder().decode(&received).expect("our own frames are read");
         let plain = Records::parse(records);
         let shown = |records: &Records| {
-            let readings = &records.readings;
-            serde_json::to_string(&readings[..readings.len().min(plain.readings.len())])
+            let protection = Protection::Unauthenticated;
+            let readings = records.readings.iter().take(plain.readings.len()).cloned();
+            let readings = readings.map(|reading| Reading { protection, ..reading });
+            serde_json::to_string(&readings.collect::<Vec<_>>())
         };
         // Fillers behind the records can complete a last one that was cut.
         assert_eq!(shown(&telegram.records).ok(), shown(&plain).ok());

@@ -150,6 +150,11 @@ impl Header {
         self.mode != 0 && !(matches!(self.mode, 5 | 7) && self.blocks == 0)
     }
 
+    /// The bytes of the records that are encrypted; what follows them is not.
+    pub(crate) const fn encrypted_bytes(&self) -> usize {
+        if self.is_encrypted() { self.blocks * BLOCK } else { 0 }
+    }
+
     /// The message counter this header carries itself.
     pub(crate) const fn counter(&self) -> Option<[u8; 4]> {
         self.counter

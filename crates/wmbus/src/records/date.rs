@@ -86,6 +86,22 @@ impl Moment {
         }
     }
 
+    /// The way back of [`Moment::since_2000`]; `None` without date and time, and before 2000.
+    #[must_use]
+    pub fn seconds_since_2000(self) -> Option<u64> {
+        let ((year, month, day), (hour, minute)) = self.date.zip(self.time)?;
+        let (year, month, day) = (u64::from(year), u64::from(month), u64::from(day));
+        // Years are counted from March, so that leap days come last.
+        let (year, month) =
+            if month > 2 { (year, month - 3) } else { (year.saturating_sub(1), month + 9) };
+        let leap_days = year / 4 - year / 100 + year / 400;
+        let days = 365 * year + leap_days + (153 * month + 2) / 5 + day;
+        // Of 1 January 2000.
+        let days = days.checked_sub(730_426)?;
+        let second = u64::from(self.second.unwrap_or(0));
+        Some(days * 86_400 + u64::from(hour) * 3600 + u64::from(minute) * 60 + second)
+    }
+
     /// The same day so many months later, or earlier; the last of a month that has no such day.
     pub(crate) fn plus_months(self, months: i32) -> Self {
         let Some((year, month, day)) = self.date else { return self };
@@ -145,6 +161,14 @@ mod tests {
     #[track_caller]
     fn shown(data: &[u8]) -> String {
         Moment::parse(data).map_or_else(|| "none".into(), |moment| moment.to_string())
+    }
+
+    #[test]
+    fn seconds_are_counted_back() {
+        for seconds in [0, 59, 86_399, 5_184_000, 820_915_200, 3_187_295_999, 4_007_750_400] {
+            assert_eq!(Moment::since_2000(seconds).seconds_since_2000(), Some(seconds));
+        }
+        assert_eq!(Moment::default().seconds_since_2000(), None);
     }
 
     #[test]

@@ -18,8 +18,10 @@ use header::RecordHeader;
 use units::Meaning;
 use value::{MONTH, Value};
 
+use crate::crc::crc;
 use crate::error::Error;
 use crate::layers::tpl::FILLER;
+use crate::protection::{Protected, Protection};
 
 /// Manufacturer's data to the end of the message.
 const REST_IS_MANUFACTURERS: u8 = 0x0F;
@@ -48,6 +50,8 @@ pub struct Reading {
     /// The value information as it was sent.
     #[serde(serialize_with = "hex")]
     pub vif: Vec<u8>,
+    /// What shows that the meter sent it.
+    pub protection: Protection,
 }
 
 impl Reading {
@@ -64,6 +68,7 @@ impl Reading {
             subunit: 0,
             qualifiers: Vec::new(),
             vif: Vec::new(),
+            protection: Protection::default(),
         }
     }
 }
@@ -86,9 +91,14 @@ pub struct Records {
 }
 
 impl Records {
-    /// Reads a message's records.
+    /// Reads the records of a message that is not protected.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Self {
+        Self::parse_protected(bytes, Protected::default())
+    }
+
+    /// Reads a message's records. One that is not protected to its end counts as not protected.
+    pub(crate) fn parse_protected(bytes: &[u8], protected: Protected) -> Self {
         let mut records = Self::default();
         let mut rest = bytes;
         while let Some((&first, after)) = rest.split_first() {
@@ -101,7 +111,8 @@ impl Records {
                 }
                 _ => match record(rest) {
                     Ok((reading, after)) => {
-                        records.readings.push(reading);
+                        let protection = protected.until(bytes.len() - after.len());
+                        records.readings.push(Reading { protection, ..reading });
                         rest = after;
                     }
                     Err(problem) => {
@@ -120,7 +131,8 @@ impl Records {
 /// storage number, back in time for an inverse profile (EN 13757-3, annex F).
 fn date_profiles(readings: &mut [Reading]) {
     for at in 0..readings.len() {
-        let Reading { value: Value::Profile(profile), qualifiers, storage, .. } = &readings[at]
+        let Reading { value: Value::Profile(profile), qualifiers, storage, protection, .. } =
+            &readings[at]
         else {
             continue;
         };
@@ -132,7 +144,9 @@ fn date_profiles(readings: &mut [Reading]) {
             continue;
         };
         let base = readings.iter().find_map(|reading| match reading.value {
-            Value::Moment(moment) if reading.storage == *storage => moment.date.map(|_| moment),
+            Value::Moment(moment) if reading.storage == *storage => {
+                moment.date.filter(|_| reading.protection >= *protection).map(|_| moment)
+            }
             _ => None,
         });
         let Some(base) = base.filter(|_| profile.every == MONTH) else { continue };
@@ -162,6 +176,7 @@ fn record(bytes: &[u8]) -> Result<(Reading, &[u8]), Error> {
         subunit: header.subunit,
         qualifiers: meaning.qualifiers,
         vif: header.value_information().to_vec(),
+        protection: Protection::default(),
     };
     Ok((reading, rest))
 }
@@ -181,6 +196,29 @@ pub(crate) fn headers(bytes: &[u8]) -> Result<Vec<u8>, Error> {
         rest = value::split(header.coding, &rest[header.bytes.len()..])?.1;
     }
     Ok(all)
+}
+
+/// The checksum of the records' headers, up to what no header could be read of: what a meter's messages of one kind have in
+/// common. `None` for no records.
+pub(crate) fn format(bytes: &[u8]) -> Option<u16> {
+    let mut all = Vec::new();
+    let mut rest = bytes;
+    while let Some((&first, after)) = rest.split_first() {
+        if first == FILLER {
+            rest = after;
+            continue;
+        }
+        let Ok(header) = RecordHeader::parse(rest) else {
+            all.push(first);
+            break;
+        };
+        all.extend_from_slice(header.bytes);
+        match value::split(header.coding, &rest[header.bytes.len()..]) {
+            Ok((_, after)) => rest = after,
+            Err(_) => break,
+        }
+    }
+    (!all.is_empty()).then(|| crc(&all))
 }
 
 /// Joins headers with the data of a compact frame, and tells whether nothing but fillers was over.

@@ -13,11 +13,18 @@ mod qundis;
 use crate::address::Address;
 use crate::error::Error;
 use crate::keys::Key;
+use crate::protection::Protection;
 use crate::records::Records;
 
 /// The frame's sender, if a manufacturer's link address differs from the standard's.
 pub(crate) fn sender(sender: Address, payload: &[u8]) -> Address {
     diehl::address(sender, payload).unwrap_or(sender)
+}
+
+/// What a manufacturer sends in place of the standard's transport layer.
+pub(crate) struct Message {
+    pub(crate) records: Result<Records, Error>,
+    pub(crate) protection: Protection,
 }
 
 /// Reads what a manufacturer sends in place of the standard's transport layer, or hidden in one; `link` is the
@@ -27,11 +34,18 @@ pub(crate) fn transport(
     meter: Address,
     payload: &[u8],
     key: Option<&Key>,
-) -> Option<Result<Records, Error>> {
+) -> Option<Message> {
+    let message = |protection, records| Message { records, protection };
     if apator::is_ours(meter, payload) {
-        return Some(apator::decode(meter, payload, key));
+        return Some(message(Protection::Encrypted, apator::decode(meter, payload, key)));
     }
-    diehl::decode(link, payload, key).or_else(|| packed::transport(meter, payload).map(Ok))
+    if let Some(records) = diehl::decode(link, payload, key) {
+        // Anybody has the general keys.
+        let own = key.map_or(Protection::Unauthenticated, |_| Protection::Encrypted);
+        return Some(message(own, records));
+    }
+    let records = packed::transport(meter, payload)?;
+    Some(message(Protection::Unauthenticated, Ok(records)))
 }
 
 /// Reads a manufacturer's records inside a standard transport layer.
