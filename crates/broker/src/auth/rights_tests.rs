@@ -476,6 +476,34 @@ proptest! {
     }
 
     #[test]
+    fn a_name_is_the_operators_however_it_is_spelled(name in name()) {
+        if let Ok(user) = User::named(&name) {
+            prop_assert_eq!(user.operators(), Some(&*name));
+        }
+    }
+
+    #[test]
+    fn a_user_that_the_store_has_lost_may_do_nothing(
+        world in world(), (action, topic) in request(), back in any::<bool>(),
+    ) {
+        let Some(name) = world.user.as_ref().and_then(User::operators) else { return Ok(()) };
+        let access_control = control(&world, None);
+        let table = access_control.identities.as_ref().unwrap();
+        let change = |removed| {
+            let (users, removed) = (vec![(name.into(), None)], vec![(name.into(), removed)]);
+            table.change(IdentityChanges { users, removed, ..IdentityChanges::default() });
+        };
+        change(true);
+        let subject = Subject { user: world.user.as_ref(), client_id: &world.client_id };
+        prop_assert!(access_control.refuses(subject));
+        prop_assert!(!access_control.allows(subject, action, &topic));
+        if back {
+            change(false);
+            prop_assert!(!access_control.refuses(subject));
+        }
+    }
+
+    #[test]
     fn the_answer_now_is_that_to_a_fresh_login_and_nothing_goes_round_it(
         world in world(), before in rules(), earlier in (vec(role().prop_map(Arc::new), 0..3), defaults()),
         (action, topic) in request(),
