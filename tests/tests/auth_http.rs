@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
-use fulmar_tests::{TestBroker, Wire, eventually, field, packet};
+use fulmar_tests::{TestBroker, Wire, eventually, field, fulmar, packet};
 use rustls::pki_types::PrivateKeyDer;
 
 const CONNACK: u8 = 0x20;
@@ -106,6 +106,47 @@ fn publish(wire: &mut Wire, topic: &str) -> u8 {
     let (first, body) = wire.read().expect("PUBACK");
     assert_eq!(first, 0x40);
     body.get(2).copied().unwrap_or(0)
+}
+
+/// `certificates = true` holds for every door through which a certificate comes.
+#[test]
+fn the_service_is_asked_about_certificates_over_dtls_as_over_tls() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_str().unwrap();
+    let good = |words: &[&str]| {
+        let done = fulmar().args(words).output().unwrap();
+        assert!(done.status.success(), "{words:?}: {}", String::from_utf8_lossy(&done.stderr));
+    };
+    good(&["cert", "ca", "--dir", dir]);
+    good(&["cert", "issue", "meter-9", "--client", "--dir", dir, "--out", dir]);
+    let service = Service::start();
+    let tls = "certificates = true\n[tls]\nclient_auth = \"required\"\nclient_ca = ";
+    let broker = service.broker(&format!("{tls}{:?}\n", folder.path().join("ca.pem")));
+    let (ca, own) = (broker.ca_file(), |end: &str| format!("{dir}/meter-9.{end}"));
+    let publish = |scheme: &str| {
+        let url = format!("{scheme}://localhost:{}", broker.address(scheme).port());
+        let mut command = fulmar();
+        command.args(["pub", &url, "-t", "t", "-m", "x", "-q", "1", "--cafile"]).arg(&ca);
+        command.args(["--cert", &own("pem"), "--key", &own("key")]).output().unwrap()
+    };
+    for scheme in ["mqtts", "coaps"] {
+        service.answers("403 Forbidden", "");
+        let before = service.requests();
+        let refused = publish(scheme);
+        assert!(!refused.status.success(), "{scheme}");
+        let asked = service.requests.lock().unwrap().last().cloned().unwrap_or_default();
+        assert_eq!(service.requests(), before + 1, "{scheme}");
+        for part in [r#""username":"meter-9""#, r#""certificate":true"#, r#""address":"127.0.0.1""#]
+        {
+            assert!(asked.contains(part), "{scheme}: {asked}");
+        }
+        service.answers("200 OK", r#"{"allow": true, "rules": [{"allow": true, "topic": "t"}]}"#);
+        let allowed = publish(scheme);
+        let said = String::from_utf8_lossy(&allowed.stderr).into_owned();
+        assert!(allowed.status.success(), "{scheme}: {said}");
+    }
+    let server = format!("peer={} ", broker.address("coaps"));
+    assert!(!broker.log().contains(&server), "the log has clients' addresses");
 }
 
 #[test]

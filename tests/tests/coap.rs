@@ -6,7 +6,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use fulmar_tests::{TestBroker, eventually, fulmar, http_get};
 
@@ -236,19 +236,177 @@ fn what_is_wrong_is_said() {
     }
 }
 
-#[test]
-fn over_dtls_users_have_names_and_the_server_a_certificate() {
+const METER_7: [&str; 4] = ["-u", "meter-7", "-P", "a-key-of-more-than-16-bytes"];
+
+/// A file with the key of [`METER_7`].
+fn psk_file() -> (std::path::PathBuf, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let keys = folder.path().join("psk");
     std::fs::write(&keys, "meter-7:a-key-of-more-than-16-bytes\n").unwrap();
     std::fs::set_permissions(&keys, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    (keys, folder)
+}
+
+fn ctl(broker: &TestBroker, words: &[&str]) {
+    let done = fulmar().arg("ctl").arg("--data").arg(broker.data()).args(words).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+fn ban(broker: &TestBroker, network: &str) {
+    ctl(broker, &["clients", "ban", "--network", network, "--for", "1h"]);
+}
+
+/// Another machine, as the broker sees it: all of 127.0.0.0/8 is this one.
+fn peer(address: &str, server: SocketAddr) -> UdpSocket {
+    let socket = UdpSocket::bind((address, 0)).unwrap();
+    socket.connect(server).unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    socket
+}
+
+/// Waits for a message with this code and end, repeating `datagram` until it comes.
+fn expect(socket: &UdpSocket, datagram: &[u8], code: u8, end: &[u8]) {
+    let mut room = [0; 2048];
+    eventually(&format!("code {code:#x}"), || {
+        if !datagram.is_empty() {
+            socket.send(datagram).unwrap();
+        }
+        let received = socket.recv(&mut room).map_or(&[][..], |len| &room[..len]);
+        received.get(1) == Some(&code) && received.ends_with(end)
+    });
+}
+
+/// They have no CONNECT of their own at which the broker would ask about their network.
+#[test]
+fn bans_of_networks_hold_for_peers_that_share_a_connection() {
+    let broker = TestBroker::start();
+    let server = broker.address("coap");
+    let (banned, honest) = (peer("127.0.0.2", server), peer("127.0.0.1", server));
+    let observe = [0x41, 1, 0, 8, 0x5B, 0x60, 0x52, b'p', b's', 0x01, b'a'];
+    for observer in [&banned, &honest] {
+        expect(observer, &observe, 0x45, b"");
+    }
+    ban(&broker, "127.0.0.2/32");
+    // Its observation ends with 4.03.
+    expect(&banned, b"", 0x83, b"banned");
+    for (number, (code, path)) in
+        [(3, &["ps", "a"][..]), (1, &["ps", "a"]), (1, &["ps", ""]), (1, &[".well-known", "core"])]
+            .into_iter()
+            .enumerate()
+    {
+        let mut put = request(code, path, b"from a banned network");
+        put[3] = 20 + number as u8;
+        expect(&banned, &put, 0x83, b"banned");
+    }
+    let line = broker.wait_for_log("CoAP refused: banned");
+    assert!(line.contains(&format!("peer={}", banned.local_addr().unwrap())), "{line}");
+    let other = peer("127.0.0.1", server);
+    expect(&other, &request(3, &["ps", "a"], b"honest"), 0x44, b"");
+    // A notification.
+    expect(&honest, b"", 0x45, b"honest");
+    ctl(&broker, &["clients", "unban", "1"]);
+    let mut put = request(3, &["ps", "a"], b"again");
+    put[3] = 40;
+    expect(&banned, &put, 0x44, b"");
+}
+
+#[test]
+fn bans_of_networks_end_dtls_sessions_and_refuse_handshakes() {
+    let (keys, _folder) = psk_file();
+    let broker = TestBroker::builder().config(&format!("[coap]\npsk_file = {keys:?}\n")).start();
+    let url = format!("coaps://{}", broker.address("coaps"));
+    let mut arguments = vec!["sub", &url, "-t", "a", "-W", "60"];
+    arguments.extend_from_slice(&METER_7);
+    let mut subscriber = fulmar().args(&arguments).stderr(Stdio::null()).spawn().unwrap();
+    // The connection to the broker has the client's address: that decides there, and is in the log.
+    let server = format!("peer={} ", broker.address("coaps"));
+    let line = broker.wait_for_log("user=\"meter-7\"");
+    assert!(line.contains("peer=127.0.0.1:") && !line.contains(&server), "{line}");
+    eventually("an observation", || is_subscribed(&broker));
+    ban(&broker, "127.0.0.0/8");
+    eventually("its end", || subscriber.try_wait().unwrap().is_some());
+    let refused = publish(&url, "a", "x", &METER_7);
+    assert!(!refused.status.success());
+    broker.wait_for_log("CoAP refused: banned");
+    ctl(&broker, &["clients", "unban", "1"]);
+    let accepted = publish(&url, "a", "x", &METER_7);
+    assert!(accepted.status.success(), "{}", String::from_utf8_lossy(&accepted.stderr));
+    // A user: what it is told is no failure of the server's.
+    ctl(&broker, &["clients", "ban", "--user", "meter-7", "--for", "1h"]);
+    let refused = publish(&url, "a", "x", &METER_7);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("4.03"), "{refused:?}");
+}
+
+/// An open session would otherwise go on for as long as its client is not silent for a day.
+#[test]
+fn a_dtls_session_ends_with_the_certificate_of_its_client() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: String| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600))
+            .unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let authority = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::default();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let ca = file("ca.pem", params.self_signed(&authority).unwrap().pem());
+    let issuer = rcgen::Issuer::new(params, authority);
+    let broker = TestBroker::builder()
+        .config(&format!("[tls]\nclient_auth = \"required\"\nclient_ca = {ca:?}\n"))
+        .start();
+    let own = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name.push(rcgen::DnType::CommonName, "meter-9");
+    params.not_after = (SystemTime::now() + Duration::from_secs(15)).into();
+    let certificate = file("own.pem", params.signed_by(&own, &issuer).unwrap().pem());
+    let key = file("own.key", own.serialize_pem());
+    let (url, root) = (format!("coaps://{}", broker.address("coaps")), broker.ca_file());
+    let ours = ["--cafile", root.to_str().unwrap(), "--cert", &certificate, "--key", &key];
+    let mut subscriber =
+        fulmar().args(["sub", &url, "-t", "a"]).args(ours).stderr(Stdio::null()).spawn().unwrap();
+    eventually("an observation", || is_subscribed(&broker));
+    broker.wait_for_log("closed, because the client's certificate has ended");
+    eventually("no subscription", || !is_subscribed(&broker));
+    subscriber.kill().unwrap();
+    subscriber.wait().unwrap();
+    assert!(!publish(&url, "a", "x", &ours).status.success());
+}
+
+/// As CoAP: QoS -1, without a session.
+#[test]
+fn bans_of_networks_hold_for_mqtt_sn_without_a_session() {
+    let broker = TestBroker::builder().listen("mqtt_sn", &["127.0.0.1:0"]).start();
+    let (mqtt, _) = urls(&broker);
+    let server = broker.address("mqtt_sn");
+    let (banned, honest) = (peer("127.0.0.2", server), peer("127.0.0.1", server));
+    // PUBLISH to the short topic name "ab".
+    let message = |text: &str| {
+        [&[7 + text.len() as u8, 0x0C, 0x62, b'a', b'b', 0, 0], text.as_bytes()].concat()
+    };
+    ban(&broker, "127.0.0.2/32");
+    let mut subscriber = subscribe(&mqtt, "ab", "1");
+    eventually("a subscription", || is_subscribed(&broker));
+    banned.send(&message("banned")).unwrap();
+    broker.wait_for_log("MQTT-SN message refused: banned");
+    honest.send(&message("honest")).unwrap();
+    let mut text = String::new();
+    subscriber.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    subscriber.wait().unwrap();
+    assert_eq!(text, "honest\n");
+}
+
+#[test]
+fn over_dtls_users_have_names_and_the_server_a_certificate() {
+    let (keys, _folder) = psk_file();
     let settings = format!(
         "[coap]\npsk_file = {keys:?}\n[acl]\ndefault_allow = true\n[[acl.rules]]\nallow = false\nanonymous = true\n\
          topic = \"keyed/#\"\n"
     );
     let broker = TestBroker::builder().config(&settings).start();
     let url = format!("coaps://{}", broker.address("coaps"));
-    let user = ["-u", "meter-7", "-P", "a-key-of-more-than-16-bytes"];
+    let user = METER_7;
     let put = publish(&url, "keyed/a", "21.5", &[&user[..], &["-r"]].concat());
     assert!(put.status.success(), "{}", String::from_utf8_lossy(&put.stderr));
     let ca = broker.ca_file();

@@ -2,6 +2,7 @@
 //!
 //! Lists have pages: no call locks anything for longer than its page takes.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use fulmar_mqtt::Version;
@@ -125,6 +126,18 @@ impl Broker {
                 }
             }
         }
+    }
+
+    /// Whether a ban is about the network of this address. For protocols with peers that have no connection of their own,
+    /// which would otherwise be asked at CONNECT.
+    #[must_use]
+    pub fn is_network_banned(&self, address: IpAddr, now: Timestamp) -> bool {
+        self.bans().covers_address(address, now)
+    }
+
+    /// Calls `watcher` whenever bans have changed, for such protocols.
+    pub fn watch_bans(&self, watcher: impl Fn() + Send + Sync + 'static) {
+        self.bans().watch(watcher);
     }
 
     /// Sessions by client identifier, from the one behind `after` on: at most `most`.

@@ -3,11 +3,12 @@
 //! A CONNECT looks through the list, which is short ([`MAX_BANS`]); while there are no bans, that is one load. The
 //! caller stores bans, and sets them again when the broker starts.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::time::Timestamp;
 use crate::user::{User, text_of};
@@ -77,6 +78,16 @@ pub(crate) struct BannedSubject<'a> {
 pub(crate) struct Bans {
     any: AtomicBool,
     list: RwLock<Arc<[Ban]>>,
+    watchers: Mutex<Vec<Watcher>>,
+}
+
+/// Called when bans have changed.
+struct Watcher(Box<dyn Fn() + Send + Sync>);
+
+impl fmt::Debug for Watcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watcher")
+    }
 }
 
 impl Bans {
@@ -86,6 +97,23 @@ impl Bans {
         let any = !bans.is_empty();
         *self.list.write() = bans.into();
         self.any.store(any, Ordering::Release);
+        for watcher in &*self.watchers.lock() {
+            (watcher.0)();
+        }
+    }
+
+    /// Calls this whenever bans have changed.
+    pub(crate) fn watch(&self, watcher: impl Fn() + Send + Sync + 'static) {
+        self.watchers.lock().push(Watcher(Box::new(watcher)));
+    }
+
+    /// Whether one of them is about this address now.
+    pub(crate) fn covers_address(&self, address: IpAddr, now: Timestamp) -> bool {
+        self.any.load(Ordering::Acquire)
+            && self.list.read().iter().any(|ban| {
+                let Banned::Network(network, bits) = ban.whom else { return false };
+                now < ban.until && is_within(address, network, bits)
+            })
     }
 
     /// Whether one of them is about this client now. Never about the program itself.

@@ -138,11 +138,11 @@ pub struct ListenerPolicy {
 }
 
 /// The user of a peer that the transport has authenticated.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PeerIdentity(Box<(User, Origin)>);
 
 /// Where the name of a peer comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Origin {
     /// The program itself, a secret that it has checked, or the configuration.
     Given,

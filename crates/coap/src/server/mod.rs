@@ -266,6 +266,11 @@ impl<P: Peer> Server<P> {
         }
     }
 
+    /// The observations of all peers.
+    pub fn observers(&self) -> impl Iterator<Item = (ObservationId, P)> {
+        self.observers.iter().map(|(id, peer)| (ObservationId(*id), *peer))
+    }
+
     /// Removes a peer, for example after its DTLS session has ended.
     pub fn forget(&mut self, peer: P) {
         let Some(state) = self.peers.remove(&peer) else { return };

@@ -383,7 +383,7 @@ impl Parts {
             data: &data,
         };
         let coap = Coap::start(config, wiring)?;
-        let mqtt_sn = MqttSn::start(config, running.server.handoff())?;
+        let mqtt_sn = MqttSn::start(config, &broker, running.server.handoff(), clock)?;
         let state = http::Operated {
             broker: Arc::clone(&broker),
             store: store.clone(),

@@ -1,17 +1,18 @@
 //! Decides what each CoAP request does at the broker, and turns the broker's answers into CoAP responses.
 //! `fulmar_coap::topics` has the mapping of topics; [`BrokerConnection`] sends the MQTT packets.
 //!
-//! Every user has one [`BrokerConnection`]; a user's observers of a topic share one subscription. Requests wait until
+//! Every user has one [`BrokerConnection`] for each of its addresses; its observers of a topic share one subscription. All
+//! peers without a name at a listener share one: bans of networks, which the broker asks about at CONNECT, are therefore
+//! asked about at each request, and what it denies is logged here with the peer's address. Requests wait until
 //! the broker has accepted the connection, and are refused if the broker refuses the connection.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
 use fulmar_broker::message::Message;
-use fulmar_broker::{Broker, ListenerPolicy, Peer, PeerIdentity, Reader, TransportKind};
+use fulmar_broker::{Broker, LogLimiter, Peer, Reader};
 use fulmar_coap::{
     Code, Event, Exchange, Method, ObservationId, Observe, Request, Response, Server, code, links,
     topics,
@@ -33,7 +34,7 @@ const MAX_WAITING_BYTES: usize = 256 << 10;
 /// Seconds after which a client should repeat what the broker could not accept (Max-Age).
 const RETRY_AFTER_S: u32 = 10;
 
-/// The user of a connection: a named user at a listener, or all peers without a name there.
+/// The user of a connection: a named user at a listener and address, or all peers without a name at the listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct UserId(pub(super) u64);
 
@@ -55,6 +56,8 @@ enum State {
     Open {
         connection: BrokerConnection,
         client_id: Box<str>,
+        /// The user that the broker's authentication has made of it.
+        broker_user: Option<fulmar_broker::User>,
     },
 }
 
@@ -84,6 +87,7 @@ pub(super) struct CoapToMqtt {
     pending: BTreeMap<RequestId, Pending>,
     observed: BTreeMap<ObservationId, (UserId, Box<str>)>,
     listing: Listing,
+    banned_log: LogLimiter,
     last_request_id: RequestId,
     last_user: u64,
 }
@@ -108,22 +112,16 @@ impl CoapToMqtt {
             pending: BTreeMap::new(),
             observed: BTreeMap::new(),
             listing: Listing::new(Instant::now()),
+            banned_log: LogLimiter::default(),
             last_request_id: 0,
             last_user: 0,
         }
     }
 
-    /// Adds a user at `listener`, with a name if it has authenticated.
-    pub(super) fn add_user(
-        &mut self,
-        address: SocketAddr,
-        transport: TransportKind,
-        name: Option<fulmar_broker::User>,
-        listener: Arc<ListenerPolicy>,
-    ) -> UserId {
+    /// Adds a user, with a name if it has authenticated.
+    pub(super) fn add_user(&mut self, peer: Peer) -> UserId {
         self.last_user += 1;
         let user_id = UserId(self.last_user);
-        let peer = Peer { address, transport, identity: name.map(Into::into), listener };
         self.users.insert(user_id, User { peer, state: State::Away, topics: BTreeMap::new() });
         user_id
     }
@@ -134,11 +132,36 @@ impl CoapToMqtt {
         self.users.remove(&user_id);
     }
 
+    /// Whether a ban is about the peer's network.
+    pub(super) fn is_banned(&self, peer: Address) -> bool {
+        self.broker.is_network_banned(peer.peer.ip(), self.clock.now())
+    }
+
+    /// The same, and logs that the peer is refused.
+    pub(super) fn refuses(&mut self, peer: Address) -> bool {
+        let banned = self.is_banned(peer);
+        if banned && let Some(times) = self.banned_log.occurred(self.clock.now()) {
+            tracing::info!(%peer, times, "CoAP refused: banned");
+        }
+        banned
+    }
+
+    /// Ends the observations of peers whose network is banned.
+    pub(super) fn end_observations_of_banned(&mut self) {
+        let observers = self.server.observers().filter(|(_, peer)| self.is_banned(*peer));
+        let observations: Vec<ObservationId> = observers.map(|(id, _)| id).collect();
+        let response = refusal(ReasonCode::Banned);
+        self.server.notify(Instant::now(), &observations, &response);
+    }
+
     /// Handles the CoAP server's events. `user_of` returns the user at an address.
     pub(super) fn handle_events(&mut self, user_of: impl Fn(Address) -> Option<UserId>) {
         while let Some(event) = self.server.poll_event() {
             match event {
                 Event::Ended(observation) => self.unobserve(observation),
+                Event::Request(request) if self.refuses(request.exchange.peer) => {
+                    self.respond(request.exchange, refusal(ReasonCode::Banned));
+                }
                 Event::Request(request) => match user_of(request.exchange.peer) {
                     Some(user_id) => self.handle(user_id, request),
                     None => {
@@ -319,7 +342,7 @@ impl CoapToMqtt {
         if reason.is_error() {
             user.topics.remove(topic);
             for exchange in waiting {
-                self.respond(exchange, refusal(reason));
+                self.deny(exchange, reason);
             }
             return;
         }
@@ -404,7 +427,7 @@ impl CoapToMqtt {
                     .and_then(|connection| connection.take_answer(packet_id));
                 match request_id.and_then(|request_id| self.pending.remove(&request_id)) {
                     Some(Pending::Publish(exchange, _)) if reason.is_error() => {
-                        self.respond(exchange, refusal(reason));
+                        self.deny(exchange, reason);
                     }
                     Some(Pending::Publish(exchange, success_code)) => {
                         self.respond(exchange, Response::new(success_code));
@@ -427,10 +450,14 @@ impl CoapToMqtt {
 
     fn on_connack(&mut self, user_id: UserId, client_id: Box<str>, max_in_flight: u16) {
         let Some(user) = self.users.get_mut(&user_id) else { return };
+        // A login service may have given it another name than its certificate has. A session that is gone has a
+        // connection that ends.
+        let Some(session) = self.broker.session_details(&client_id, 0) else { return };
+        let broker_user = session.summary.user.map(fulmar_broker::User::from_text);
         let state = std::mem::replace(&mut user.state, State::Away);
         let State::Opening { mut connection, waiting } = state else { return };
         connection.set_max_in_flight(max_in_flight);
-        user.state = State::Open { connection, client_id };
+        user.state = State::Open { connection, client_id, broker_user };
         for request in waiting {
             self.execute(user_id, request);
         }
@@ -444,6 +471,8 @@ impl CoapToMqtt {
             State::Away => return,
             State::Opening { connection, waiting } => {
                 for request in waiting {
+                    tracing::info!(peer = %request.exchange.peer,
+                        code = code::text(response.code), "CoAP request refused");
                     let now = Instant::now();
                     self.server.respond(now, request.exchange, response.clone());
                 }
@@ -486,6 +515,12 @@ impl CoapToMqtt {
         self.server.respond(Instant::now(), exchange, response);
     }
 
+    /// Answers a request that the broker has refused, in whose log the peer may be one of many.
+    fn deny(&mut self, exchange: Exchange<Address>, reason: ReasonCode) {
+        tracing::info!(peer = %exchange.peer, %reason, "CoAP request refused");
+        self.respond(exchange, refusal(reason));
+    }
+
     fn refuse(&mut self, exchange: Exchange<Address>, code: Code, why: &str) {
         tracing::debug!(peer = %exchange.peer, code = code::text(code), "CoAP request refused: {why}");
         self.respond(exchange, Response::error(code, why));
@@ -500,10 +535,9 @@ impl CoapToMqtt {
 impl User {
     fn reader(&self) -> Option<Reader<'_>> {
         match &self.state {
-            State::Open { client_id, .. } => Some(Reader {
-                user: self.peer.identity.as_ref().map(PeerIdentity::user),
-                client_id,
-            }),
+            State::Open { client_id, broker_user, .. } => {
+                Some(Reader { user: broker_user.as_ref(), client_id })
+            }
             _ => None,
         }
     }
@@ -513,6 +547,7 @@ impl User {
 fn refusal(reason: ReasonCode) -> Response {
     let (code, why) = match reason {
         ReasonCode::NotAuthorized => (code::FORBIDDEN, "denied by the access rules"),
+        ReasonCode::Banned => (code::FORBIDDEN, "banned"),
         ReasonCode::BadUserNameOrPassword => (code::UNAUTHORIZED, "authentication required"),
         ReasonCode::PacketTooLarge => (code::TOO_LARGE, "larger than the broker accepts"),
         ReasonCode::TopicNameInvalid | ReasonCode::TopicFilterInvalid => {

@@ -1,5 +1,5 @@
 //! The `coap` and `coaps` listeners: sockets, time and DTLS around `fulmar_coap::Server`, on a thread of
-//! their own; `coap_to_mqtt` turns peers' coap_to_mqtt into MQTT packets.
+//! their own; `coap_to_mqtt` turns peers' requests into MQTT packets.
 //!
 //! Everything is one task: a datagram, an event from the broker, or a deadline is handled to its end before
 //! the next.
@@ -13,19 +13,19 @@ mod share;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
 use anyhow::Context as _;
-use fulmar_broker::{Broker, ListenerPolicy, TransportKind, User};
-use fulmar_coap::{Peer, Server, Trust};
+use fulmar_broker::{Broker, ListenerPolicy, Peer, PeerIdentity, TransportKind};
+use fulmar_coap::{Server, Trust};
 use fulmar_transport::{Clock, Handoff};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::net::UdpSocket;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 use self::broker_connection::{BrokerEvent, InFlight};
 use self::coap_to_mqtt::{CoapToMqtt, UserId};
@@ -40,7 +40,7 @@ use crate::config::Config;
 
 /// Events from the broker that wait for the task.
 const MAX_WAITING_EVENTS: usize = 256;
-impl Peer for Address {
+impl fulmar_coap::Peer for Address {
     fn bytes(&self) -> Vec<u8> {
         format!("{}/{}", self.listener, self.peer).into_bytes()
     }
@@ -93,10 +93,13 @@ impl Coap {
         let server = Server::new(limits, &secret, Instant::now());
         let (sender, events) = mpsc::channel(MAX_WAITING_EVENTS);
         let broker = Arc::clone(wiring.broker);
+        let bans = Arc::<Notify>::default();
+        let changed = Arc::clone(&bans);
+        broker.watch_bans(move || changed.notify_one());
         let (handoff, clock) = (wiring.handoff, wiring.clock);
         let coap_to_mqtt = CoapToMqtt::new(server, broker, handoff, clock, sender, in_flight);
         let rejections = Rejections::new(wiring.clock, Arc::clone(&statistics));
-        let service = Service::new(coap_to_mqtt, sockets, rejections);
+        let service = Service::new(coap_to_mqtt, sockets, rejections, bans);
         let thread = std::thread::Builder::new()
             .name("fulmar-coap".into())
             .spawn(move || runtime.block_on(service.run(events, stopped)))?;
@@ -179,27 +182,46 @@ fn bind(config: &Config, wiring: &Wiring<'_>) -> anyhow::Result<Vec<Socket>> {
     Ok(sockets)
 }
 
-/// A user at a listener; without a name, all peers without credentials there.
-type Name = (usize, Option<User>);
+/// Whose peers share a connection to the broker: those of a user at one address, because the broker decides by address
+/// and logs it, or all peers without credentials at a listener, of whom only what they send is known.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Sharing {
+    listener: usize,
+    named: Option<(PeerIdentity, IpAddr)>,
+}
+
+impl Sharing {
+    fn anonymous(listener: usize) -> Sharing {
+        Sharing { listener, named: None }
+    }
+}
 
 /// The task.
 struct Service {
     coap_to_mqtt: CoapToMqtt,
     sockets: Vec<Socket>,
     /// Users, and how many sessions each has.
-    users: HashMap<Name, (UserId, usize)>,
+    users: HashMap<Sharing, (UserId, usize)>,
     /// The user of each session.
-    sessions: BTreeMap<Address, Name>,
+    sessions: BTreeMap<Address, Sharing>,
     rejections: Rejections,
+    /// Notified when bans have changed.
+    bans: Arc<Notify>,
 }
 
 impl Service {
-    fn new(coap_to_mqtt: CoapToMqtt, sockets: Vec<Socket>, rejections: Rejections) -> Service {
+    fn new(
+        coap_to_mqtt: CoapToMqtt,
+        sockets: Vec<Socket>,
+        rejections: Rejections,
+        bans: Arc<Notify>,
+    ) -> Service {
         let (users, sessions) = (HashMap::new(), BTreeMap::new());
-        let mut service = Service { coap_to_mqtt, sockets, users, sessions, rejections };
+        let mut service = Service { coap_to_mqtt, sockets, users, sessions, rejections, bans };
         for listener in 0..service.sockets.len() {
             // Never counted down: these users stay.
-            service.enter((listener, None));
+            let bound = service.sockets[listener].bound;
+            service.enter(Sharing::anonymous(listener), bound);
         }
         service
     }
@@ -227,6 +249,7 @@ impl Service {
                 }
                 Some((user, event)) = events.recv() => self.coap_to_mqtt.on_broker_event(user, event),
                 () = udp::until(deadline) => self.on_deadline(),
+                () = self.bans.notified() => self.enforce_bans(),
                 _ = stopped.wait_for(|stop| *stop) => return,
             }
             self.settle();
@@ -244,11 +267,28 @@ impl Service {
         }
     }
 
+    /// Ends what peers of banned networks have: observations, and sessions of DTLS.
+    fn enforce_bans(&mut self) {
+        self.coap_to_mqtt.end_observations_of_banned();
+        self.settle();
+        for listener in 0..self.sockets.len() {
+            if let Some(secure) = &mut self.sockets[listener].secure {
+                let is_banned = |address| self.coap_to_mqtt.is_banned(address);
+                let outcomes = secure.close(Instant::now(), is_banned);
+                self.carry_out(outcomes);
+            }
+        }
+    }
+
     /// Handles a datagram from a socket.
     fn take(&mut self, address: Address, datagram: &[u8]) {
         let now = Instant::now();
         let Some(socket) = self.sockets.get_mut(address.listener) else { return };
         if let Some(secure) = &mut socket.secure {
+            // Those without DTLS are answered per request.
+            if self.coap_to_mqtt.refuses(address) {
+                return secure.refuse(address, datagram);
+            }
             let outcomes = secure.receive(now, address, datagram);
             return self.carry_out(outcomes);
         }
@@ -267,10 +307,11 @@ impl Service {
         for outcome in outcomes {
             match outcome {
                 Outcome::Opened(address, who) => {
-                    tracing::debug!(peer = %address, user = who.as_ref().map(User::text), "coaps session");
-                    let name = (address.listener, who);
-                    self.enter(name.clone());
-                    self.sessions.insert(address, name);
+                    tracing::debug!(peer = %address, user = who.as_ref().map(|who| who.user().text()), "coaps session");
+                    let named = who.map(|who| (who, address.peer.ip().to_canonical()));
+                    let sharing = Sharing { listener: address.listener, named };
+                    self.enter(sharing.clone(), address.peer);
+                    self.sessions.insert(address, sharing);
                 }
                 Outcome::Message(address, message) => {
                     self.hand_over(address, Trust::Proven, &message);
@@ -283,23 +324,28 @@ impl Service {
         }
     }
 
-    fn enter(&mut self, name: Name) {
-        let Some(socket) = self.sockets.get(name.0) else { return };
-        let known = self.users.entry(name.clone()).or_insert_with(|| {
+    fn enter(&mut self, sharing: Sharing, peer: SocketAddr) {
+        let Some(socket) = self.sockets.get(sharing.listener) else { return };
+        let known = self.users.entry(sharing.clone()).or_insert_with(|| {
             let secure = socket.secure.is_some();
-            let kind = if secure { TransportKind::Coaps } else { TransportKind::Coap };
-            (self.coap_to_mqtt.add_user(socket.bound, kind, name.1, Arc::clone(&socket.policy)), 0)
+            let transport = if secure { TransportKind::Coaps } else { TransportKind::Coap };
+            let (identity, address) = match sharing.named {
+                Some((identity, _)) => (Some(identity), peer),
+                None => (None, socket.bound),
+            };
+            let listener = Arc::clone(&socket.policy);
+            (self.coap_to_mqtt.add_user(Peer { address, transport, identity, listener }), 0)
         });
         known.1 += 1;
     }
 
     fn leave(&mut self, address: Address) {
-        let Some(name) = self.sessions.remove(&address) else { return };
-        let Some(known) = self.users.get_mut(&name) else { return };
+        let Some(sharing) = self.sessions.remove(&address) else { return };
+        let Some(known) = self.users.get_mut(&sharing) else { return };
         known.1 -= 1;
         if known.1 == 0 {
             let user = known.0;
-            self.users.remove(&name);
+            self.users.remove(&sharing);
             self.coap_to_mqtt.remove_user(user);
         }
     }
@@ -309,11 +355,11 @@ impl Service {
         let (users, sessions, sockets) = (&self.users, &self.sessions, &self.sockets);
         self.coap_to_mqtt.handle_events(|address| {
             let secure = sockets.get(address.listener)?.secure.is_some();
-            let name = match secure {
+            let sharing = match secure {
                 true => sessions.get(&address)?.clone(),
-                false => (address.listener, None),
+                false => Sharing::anonymous(address.listener),
             };
-            users.get(&name).map(|(user, _)| *user)
+            users.get(&sharing).map(|(user, _)| *user)
         });
         let now = Instant::now();
         while let Some((address, datagram)) = self.coap_to_mqtt.server.poll_transmit() {

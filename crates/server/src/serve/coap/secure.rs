@@ -14,9 +14,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use fulmar_broker::User;
+use fulmar_broker::{PeerIdentity, User};
 use fulmar_coap::Peer as _;
 use fulmar_coap::dtls::{
     Certificate, ConnectionId, CookieExchange, DtlsSession, Keys, Verdict, connection_id,
@@ -33,6 +33,8 @@ const MAX_HANDSHAKES: usize = 256;
 /// Divisor of the share of time for beginning handshakes, and how much of it may accumulate.
 const PART: u32 = 2;
 const MAX_SAVED: Duration = Duration::from_millis(500);
+/// The fatal alert `access_denied` (RFC 5246 section 7.2) as a DTLS record before any key.
+const ACCESS_DENIED: [u8; 15] = [21, 0xFE, 0xFD, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 2, 49];
 /// How long a session may be idle.
 const IDLE: Duration = Duration::from_secs(24 * 3600);
 
@@ -49,7 +51,7 @@ pub(in crate::serve) struct Settings {
 /// The result of handling a datagram.
 pub(super) enum Outcome {
     /// A session is open, with its user if that is known.
-    Opened(Address, Option<User>),
+    Opened(Address, Option<PeerIdentity>),
     /// A message from a peer with an open session.
     Message(Address, Vec<u8>),
     /// A session has ended.
@@ -63,6 +65,8 @@ struct Entry {
     /// A handshake with which the client begins a new session.
     next: Option<DtlsSession>,
     heard: Instant,
+    /// When the client's certificate ends.
+    ends: Option<Instant>,
     due: Instant,
 }
 
@@ -126,7 +130,8 @@ impl Secure {
             let Some(session) = self.accept(now, address, datagram, proven) else {
                 return outcomes;
             };
-            let entry = Entry { session, at: from, next: None, heard: now, due: now };
+            let (heard, due) = (now, now);
+            let entry = Entry { session, at: from, next: None, heard, ends: None, due };
             self.sessions.insert(address, entry);
         }
         self.with(now, address, &mut outcomes, |entry, accept| {
@@ -171,6 +176,33 @@ impl Secure {
         let entry = self.sessions.get(&address);
         let session = entry.map(|entry| entry.next.as_ref().unwrap_or(&entry.session));
         session.is_some_and(|session| !session.is_open() && !session.was_proven())
+    }
+
+    /// Answers a datagram of a client that may not connect; nothing is computed or stored for it.
+    pub(super) fn refuse(&mut self, from: Address, datagram: &[u8]) {
+        if begins_handshake(datagram) && datagram.len() > ACCESS_DENIED.len() {
+            self.out.push((from, ACCESS_DENIED.to_vec()));
+        }
+    }
+
+    /// Closes the sessions of clients that `are_refused` at their first or present address.
+    pub(super) fn close(
+        &mut self,
+        now: Instant,
+        are_refused: impl Fn(Address) -> bool,
+    ) -> Vec<Outcome> {
+        let entries = self.sessions.iter();
+        let refused =
+            entries.filter(|(first, entry)| are_refused(**first) || are_refused(entry.at));
+        let refused: Vec<Address> = refused.map(|(first, _)| *first).collect();
+        let mut outcomes = Vec::new();
+        for address in refused {
+            self.with(now, address, &mut outcomes, |entry, _| {
+                entry.session.close();
+                false
+            });
+        }
+        outcomes
     }
 
     /// Whether a ClientHello is the one with which an open handshake began.
@@ -249,13 +281,22 @@ impl Secure {
         }
         if opened && alive {
             match self.identify(&entry.session) {
-                Ok(who) => outcomes.push(Outcome::Opened(address, who)),
+                Ok(who) => {
+                    let is_certified = who.as_ref().is_some_and(PeerIdentity::is_certified);
+                    entry.ends = is_certified.then(|| end_of(&entry.session, now)).flatten();
+                    outcomes.push(Outcome::Opened(address, who));
+                }
                 Err(error) => {
                     tracing::info!(peer = %address, "coaps: certificate refused: {error}");
                     entry.session.close();
                     alive = false;
                 }
             }
+        }
+        if alive && entry.ends.is_some_and(|at| at <= now) {
+            tracing::info!(peer = %address, "coaps: closed, because the client's certificate has ended");
+            entry.session.close();
+            alive = false;
         }
         if alive && entry.session.is_open() {
             while let Some(message) = entry.session.poll_received() {
@@ -271,7 +312,7 @@ impl Secure {
             return;
         }
         let next = entry.next.as_ref().and_then(DtlsSession::deadline);
-        let due = entry.session.deadline().into_iter().chain(next).min();
+        let due = entry.session.deadline().into_iter().chain(next).chain(entry.ends).min();
         // Never at once again: a deadline in the past would keep the task busy.
         let soon = now + Duration::from_millis(10);
         entry.due = due.unwrap_or(now + IDLE).clamp(soon, entry.heard.max(now) + IDLE);
@@ -310,10 +351,11 @@ impl Secure {
     }
 
     /// The session's user.
-    fn identify(&self, session: &DtlsSession) -> Result<Option<User>, String> {
+    fn identify(&self, session: &DtlsSession) -> Result<Option<PeerIdentity>, String> {
         if let Some(identity) = session.identity() {
             let name = String::from_utf8(identity).map_err(|_| "a name that is not UTF-8")?;
-            return User::named(&name).map(Some).map_err(|error| error.to_string());
+            let user = User::named(&name).map_err(|error| error.to_string())?;
+            return Ok(Some(user.into()));
         }
         let (Some(verifier), Some(shown)) = (&self.settings.verifier, session.certificate()) else {
             return Ok(None);
@@ -322,8 +364,7 @@ impl Secure {
         verifier
             .verify_client_cert(&leaf, &[], UnixTime::now())
             .map_err(|error| error.to_string())?;
-        let name = tls::client_name(&leaf).ok_or("it contains no user name")?;
-        Ok(Some(name.user().clone()))
+        Ok(Some(tls::client_name(&leaf).ok_or("it contains no user name")?))
     }
 
     /// Makes room for a further session: removes a handshake, or else the session that was idle longest.
@@ -346,6 +387,13 @@ fn drain(session: &mut DtlsSession, address: Address, out: &mut Vec<(Address, Ve
     while let Some(datagram) = session.poll_transmit() {
         out.push((address, datagram));
     }
+}
+
+/// When a client's certificate ends.
+fn end_of(session: &DtlsSession, now: Instant) -> Option<Instant> {
+    let leaf = CertificateDer::from(session.certificate()?);
+    let end = *fulmar_certs::validity(&leaf)?.end();
+    now.checked_add(end.duration_since(SystemTime::now()).unwrap_or_default())
 }
 
 /// Whether a record is part of a handshake, rather than data or an alert of an open session.
@@ -431,7 +479,7 @@ mod tests {
         let outcomes = meet(&mut secure, &mut client, address(1), now);
         assert!(client.is_open());
         assert!(
-            matches!(&outcomes[..], [Outcome::Opened(_, Some(who))] if who.text() == "meter-7")
+            matches!(&outcomes[..], [Outcome::Opened(_, Some(who))] if who.user().text() == "meter-7")
         );
     }
 

@@ -14,9 +14,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use fulmar_broker::User;
+use fulmar_broker::{Broker, LogLimiter, User};
 use fulmar_mqttsn::{Event, Message, Request, Server, Trust};
-use fulmar_transport::Handoff;
+use fulmar_transport::{Clock, Handoff};
 use parking_lot::Mutex;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::net::UdpSocket;
@@ -55,7 +55,12 @@ impl MqttSn {
     ///
     /// # Errors
     /// An address cannot be bound; the error names its key.
-    pub(super) fn start(config: &Config, handoff: Handoff) -> anyhow::Result<MqttSn> {
+    pub(super) fn start(
+        config: &Config,
+        broker: &Arc<Broker>,
+        handoff: Handoff,
+        clock: Clock,
+    ) -> anyhow::Result<MqttSn> {
         let (stop, stopped) = watch::channel(false);
         let statistics = Arc::new(Mutex::new(Statistics::default()));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -84,6 +89,9 @@ impl MqttSn {
             sockets,
             advertising,
             statistics: Arc::clone(&statistics),
+            broker: Arc::clone(broker),
+            clock,
+            banned_log: LogLimiter::default(),
         };
         let thread = std::thread::Builder::new()
             .name("fulmar-mqtt-sn".into())
@@ -165,6 +173,9 @@ struct Service {
     sockets: Vec<Arc<UdpSocket>>,
     advertising: Option<Advertising>,
     statistics: Arc<Mutex<Statistics>>,
+    broker: Arc<Broker>,
+    clock: Clock,
+    banned_log: LogLimiter,
 }
 
 impl Service {
@@ -248,7 +259,9 @@ impl Service {
                     self.connections.carry_out(&mut self.server, handle, from, request);
                 }
                 Event::Unconnected { from, message } => {
-                    self.connections.publish_unconnected(from, &message);
+                    if !self.refuses(from) {
+                        self.connections.publish_unconnected(from, &message);
+                    }
                 }
                 Event::Ended { from, client_id, why, .. } => {
                     tracing::info!(peer = %from, client = %client_id, "MQTT-SN client gone: {why}");
@@ -262,6 +275,16 @@ impl Service {
         let (server, clients) = (self.server.statistics(), self.server.clients());
         *self.statistics.lock() = Statistics { server, clients, overrun: self.connections.dropped };
         self.send();
+    }
+
+    /// Whether a ban is about the network of a client without a session, which has no CONNECT at which the broker asks.
+    fn refuses(&mut self, from: Address) -> bool {
+        let now = self.clock.now();
+        let banned = self.broker.is_network_banned(from.peer.ip(), now);
+        if banned && let Some(times) = self.banned_log.occurred(now) {
+            tracing::info!(peer = %from, times, "MQTT-SN message refused: banned");
+        }
+        banned
     }
 
     fn send(&mut self) {
