@@ -30,8 +30,13 @@ fn broker_with(more: &str) -> (TestBroker, tempfile::TempDir) {
 
 /// A token that is good for so many more seconds.
 fn token(seconds: u64) -> String {
+    token_with(seconds, "")
+}
+
+/// The same with more claims.
+fn token_with(seconds: u64, more: &str) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-    let claims = format!(r#"{{"sub":"ann","exp":{}}}"#, now + seconds - GRACE_S);
+    let claims = format!(r#"{{"sub":"ann","exp":{}{more}}}"#, now + seconds - GRACE_S);
     let signed = [r#"{"typ":"JWT","alg":"HS256"}"#, &claims]
         .map(|part| URL_SAFE_NO_PAD.encode(part))
         .join(".");
@@ -66,16 +71,48 @@ fn last_words(wire: &mut Wire) -> (u8, u8) {
     last
 }
 
+/// A client that shows a token as its password, and the reason code of its CONNACK.
+fn by_password(broker: &TestBroker, token: &str) -> (Wire, u8) {
+    let mut wire = Wire::dial(broker.address("mqtt"));
+    let head = [field("MQTT"), vec![5, 0xc2, 0, 0, 0], field("c")].concat();
+    wire.send(&packet(0x10, &[head, field("ann"), field(token)].concat()));
+    let (_, body) = wire.read().unwrap();
+    (wire, body[1])
+}
+
+/// RFC 7519 section 4.1.3. An issuer signs tokens for other services, too, which can show them here.
+#[test]
+fn a_token_for_another_service_is_refused_and_the_log_says_why() {
+    let (broker, _folder) = broker();
+    let log_in = |broker: &TestBroker, more: &str| by_password(broker, &token_with(600, more)).1;
+    assert_eq!(log_in(&broker, ""), 0);
+    let foreign = token_with(600, r#","aud":"billing""#);
+    assert_eq!(by_password(&broker, &foreign).1, 0x86);
+    let line = broker.wait_for_log(r#"token refused: it is for "billing" (aud)"#);
+    assert!(line.contains("jwt_audience") && line.contains("peer=127.0.0.1:"), "{line}");
+    assert!(!broker.log().contains(foreign.rsplit('.').next().unwrap()), "the signature");
+    by_password(&broker, &token(0));
+    broker.wait_for_log("token refused: it expired 6");
+
+    let ours = "jwt_audience = [\"mqtt\", \"broker\"]\njwt_issuer = \"https://login.example\"\n";
+    let (broker, _folder) = broker_with(ours);
+    let iss = r#","iss":"https://login.example""#;
+    assert_eq!(log_in(&broker, &format!(r#","aud":["billing","broker"]{iss}"#)), 0);
+    for (more, reason) in [
+        (format!(r#","aud":"billing"{iss}"#), r#"it is for "billing" (aud)"#),
+        (iss.to_owned(), "does not say for whom it is (aud)"),
+        (r#","aud":"mqtt""#.to_owned(), "names no issuer (iss)"),
+        (r#","aud":"mqtt","iss":"https://other.example""#.to_owned(), "https://other.example"),
+    ] {
+        assert_eq!(log_in(&broker, &more), 0x86, "{more}");
+        broker.wait_for_log(reason);
+    }
+}
+
 #[test]
 fn a_token_as_password_holds_until_it_expires() {
     let (broker, _folder) = broker();
-    let log_in = |token: &str| {
-        let mut wire = Wire::dial(broker.address("mqtt"));
-        let head = [field("MQTT"), vec![5, 0xc2, 0, 0, 0], field("c")].concat();
-        wire.send(&packet(0x10, &[head, field("ann"), field(token)].concat()));
-        let (_, body) = wire.read().unwrap();
-        (wire, body[1])
-    };
+    let log_in = |token: &str| by_password(&broker, token);
     assert_eq!(log_in(&token(0)).1, 0x86, "it has expired");
     let (mut wire, reason) = log_in(&token(12));
     assert_eq!(reason, 0);

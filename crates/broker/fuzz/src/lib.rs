@@ -14,7 +14,7 @@ mod auth {
     pub(crate) mod jwt;
 }
 mod user {
-    pub(crate) use fulmar_broker::User;
+    pub(crate) use fulmar_broker::{User, UserNameError};
 }
 mod time {
     pub(crate) use fulmar_broker::Timestamp;

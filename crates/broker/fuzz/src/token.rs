@@ -40,6 +40,7 @@ pub fn token(data: &[u8]) {
     assert!(!header.is_object() || header["alg"] == "HS256", "{header}");
     assert!(header.get("crit").is_none_or(Value::is_null), "{header}");
     if let Ok(Value::Object(claims)) = serde_json::from_str(claims) {
+        assert!(!claims.contains_key("aud"), "it is for somebody else: {claims:?}");
         let expires = claims["exp"].as_f64().unwrap_or_default() * 1000.0 + LEEWAY_MS;
         let expires = expires.min(u64::MAX as f64);
         assert!((until.0 as f64 - expires).abs() <= 1.0 + expires * 1e-9, "{until:?}");

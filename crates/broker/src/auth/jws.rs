@@ -86,21 +86,27 @@ pub(super) struct Jwk {
 }
 
 impl<'a> Token<'a> {
-    /// `None` if it is not one: three parts in base64url of which the first is a header without extensions.
+    /// `None` if it is not one: three parts in base64url of which the first is a header.
     pub(super) fn read(text: &'a str) -> Option<Token<'a>> {
         let (signed, signature) = text.rsplit_once('.')?;
         let (header, claims) = signed.split_once('.')?;
         let header: Header = part(header)?;
-        if header.crit.is_some() {
-            return None;
-        }
         Some(Token { header, signed, claims, signature: bytes(signature)? })
     }
 
-    /// What is claimed, if this key signed it.
-    pub(super) fn claims<T: DeserializeOwned>(&self, key: &Key) -> Option<T> {
-        (key.algorithm() == self.header.alg && key.signed(self.signed.as_bytes(), &self.signature))
-            .then(|| part(self.claims))?
+    /// Whether there are extensions that must be understood (RFC 7515 section 4.1.11).
+    pub(super) fn has_extensions(&self) -> bool {
+        self.header.crit.is_some()
+    }
+
+    /// Whether this key signed it.
+    pub(super) fn is_signed_by(&self, key: &Key) -> bool {
+        key.algorithm() == self.header.alg && key.signed(self.signed.as_bytes(), &self.signature)
+    }
+
+    /// What is claimed, which counts only in a token that is signed. `None` if it is something else.
+    pub(super) fn claims<T: DeserializeOwned>(&self) -> Option<T> {
+        part(self.claims)
     }
 }
 

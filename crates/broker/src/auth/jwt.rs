@@ -4,13 +4,12 @@
 //! Each key has one algorithm and is used with no other, so that a token cannot choose how it is
 //! checked. The time is the broker's, not the system's, as everywhere in the core.
 
-use fulmar_mqtt::ReasonCode;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
-use super::admitted::{Admitted, AuthReply};
+use super::admitted::Admitted;
 use super::jws::{Jwk, Key, KeyError, Token};
 use crate::time::Timestamp;
-use crate::user::User;
+use crate::user::{User, UserNameError};
 
 /// Longest token looked at, in bytes.
 const MAX_TOKEN_BYTES: usize = 16 * 1024;
@@ -42,9 +41,47 @@ pub enum JwtError {
     KeyCount(usize),
 }
 
+/// Why a token is refused, for the log: never the signature, and of the claims only those of a token that is signed.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub(crate) enum TokenError {
+    #[error("it is no JSON Web Token, or exceeds {MAX_TOKEN_BYTES} bytes")]
+    Malformed,
+    #[error("its header has extensions that must be understood (crit)")]
+    Extensions,
+    #[error("no key is for its algorithm (alg) {0}")]
+    Algorithm(String),
+    #[error("no key of its algorithm has its key identifier (kid) {0}")]
+    UnknownKey(String),
+    #[error("its signature is wrong")]
+    Signature,
+    #[error("its claims lack sub or exp, or one has the wrong type")]
+    Claims,
+    #[error("it expired {ago_s} s ago, at {exp} (exp)")]
+    Expired { ago_s: u64, exp: f64 },
+    #[error("it is not valid before {nbf} (nbf), in {in_s} s")]
+    NotYet { in_s: u64, nbf: f64 },
+    #[error("its user (sub) cannot be one: {0}")]
+    User(#[from] UserNameError),
+    #[error("its user (sub) {0} is not the one that the client names")]
+    OtherUser(String),
+    #[error(
+        "it is for {0} (aud), and [auth] jwt_audience does not say that this broker is one of them"
+    )]
+    Audience(String),
+    #[error("it does not say for whom it is (aud), and [auth] jwt_audience requires that")]
+    NoAudience,
+    #[error("it is from the issuer (iss) {0}, and [auth] jwt_issuer requires another")]
+    Issuer(String),
+    #[error("it names no issuer (iss), and [auth] jwt_issuer requires one")]
+    NoIssuer,
+}
+
 /// Checks tokens of one issuer.
 pub struct JwtVerifier {
     keys: Vec<NamedKey>,
+    /// What tokens may call this broker. Without any, only tokens that are for nobody in particular are accepted.
+    audiences: Vec<String>,
+    issuer: Option<String>,
 }
 
 struct NamedKey {
@@ -64,6 +101,41 @@ struct Claims {
     /// Seconds since the Unix epoch, perhaps with a fraction (RFC 7519 section 2).
     exp: f64,
     nbf: Option<f64>,
+    #[serde(default, deserialize_with = "present")]
+    aud: Option<Audience>,
+    #[serde(default, deserialize_with = "present")]
+    iss: Option<String>,
+}
+
+/// RFC 7519 section 4.1.3.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Audience {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl Audience {
+    fn names(&self) -> &[String] {
+        match self {
+            Audience::One(name) => std::slice::from_ref(name),
+            Audience::Several(names) => names,
+        }
+    }
+}
+
+/// A claim that is there has its type: `null` does not mean that it is absent.
+fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    claim: D,
+) -> Result<Option<T>, D::Error> {
+    T::deserialize(claim).map(Some)
+}
+
+/// Text of a token for the log: on one line, and not long.
+fn shown(text: &str) -> String {
+    const MAX_CHARACTERS: usize = 64;
+    let cut: String = text.chars().take(MAX_CHARACTERS).collect();
+    format!("{cut:?}{}", if cut.len() < text.len() { "…" } else { "" })
 }
 
 impl JwtVerifier {
@@ -82,7 +154,23 @@ impl JwtVerifier {
             "EdDSA" => Key::ed25519(key)?,
             other => return Err(JwtError::Algorithm(other.to_owned())),
         };
-        Ok(JwtVerifier { keys: vec![NamedKey { name: None, key }] })
+        Ok(JwtVerifier::with_keys(vec![NamedKey { name: None, key }]))
+    }
+
+    fn with_keys(keys: Vec<NamedKey>) -> JwtVerifier {
+        JwtVerifier { keys, audiences: Vec::new(), issuer: None }
+    }
+
+    /// Requires that tokens are for one of these (`aud`); without any, tokens that are for somebody are refused.
+    #[must_use]
+    pub fn for_audiences(self, audiences: Vec<String>) -> JwtVerifier {
+        JwtVerifier { audiences, ..self }
+    }
+
+    /// Requires that tokens are from this issuer (`iss`), if one is given.
+    #[must_use]
+    pub fn from_issuer(self, issuer: Option<String>) -> JwtVerifier {
+        JwtVerifier { issuer, ..self }
     }
 
     /// Keys of a set that are of no use here, such as those for encryption, are passed over.
@@ -98,38 +186,78 @@ impl JwtVerifier {
             .map(|(key, name)| Ok(NamedKey { name, key: key? }))
             .collect::<Result<_, JwtError>>()?;
         match keys.len() {
-            1..=MAX_KEYS => Ok(JwtVerifier { keys }),
+            1..=MAX_KEYS => Ok(JwtVerifier::with_keys(keys)),
             count => Err(JwtError::KeyCount(count)),
         }
     }
 
     /// Checks a token; a user name given beside it must be the token's.
-    pub(crate) fn verify(&self, token: &str, username: Option<&str>, now: Timestamp) -> AuthReply {
-        let refused = ReasonCode::BadUserNameOrPassword;
-        if token.len() > MAX_TOKEN_BYTES {
-            return Err(refused);
+    pub(crate) fn verify(
+        &self,
+        token: &str,
+        username: Option<&str>,
+        now: Timestamp,
+    ) -> Result<Admitted, TokenError> {
+        let token = (token.len() <= MAX_TOKEN_BYTES).then(|| Token::read(token)).flatten();
+        let token = token.ok_or(TokenError::Malformed)?;
+        if token.has_extensions() {
+            return Err(TokenError::Extensions);
         }
-        let token = Token::read(token).ok_or(refused)?;
+        self.check_signature(&token)?;
+        let claims: Claims = token.claims().ok_or(TokenError::Claims)?;
+        self.check_parties(&claims)?;
+        let seconds = now.0 as f64 / 1000.0;
+        let expires = claims.exp + LEEWAY_S;
+        if seconds >= expires {
+            return Err(TokenError::Expired {
+                ago_s: (seconds - claims.exp) as u64,
+                exp: claims.exp,
+            });
+        }
+        if let Some(nbf) = claims.nbf.filter(|nbf| *nbf > seconds + LEEWAY_S) {
+            return Err(TokenError::NotYet { in_s: (nbf - seconds) as u64, nbf });
+        }
+        if username.is_some_and(|name| !name.is_empty() && name != claims.sub) {
+            return Err(TokenError::OtherUser(shown(&claims.sub)));
+        }
+        // A float above the range becomes the largest integer: never.
+        let until = Timestamp((expires * 1000.0) as u64);
+        let user = Some(User::named(&claims.sub)?);
+        Ok(Admitted { user, until, credential: None })
+    }
+
+    fn check_signature(&self, token: &Token<'_>) -> Result<(), TokenError> {
+        let fits = |key: &&NamedKey| key.key.algorithm() == token.header.alg;
         let named = |key: &&NamedKey| match (&key.name, &token.header.kid) {
             (Some(name), Some(wanted)) => name == wanted,
             _ => true,
         };
-        let fitting =
-            self.keys.iter().filter(|key| key.key.algorithm() == token.header.alg).filter(named);
-        let mut tried = fitting.take(MAX_TRIED).map(|key| token.claims::<Claims>(&key.key));
-        let claims = tried.find_map(|claims| claims).ok_or(refused)?;
-        let seconds = now.0 as f64 / 1000.0;
-        let expires = claims.exp + LEEWAY_S;
-        let good = seconds < expires
-            && claims.nbf.is_none_or(|from| from <= seconds + LEEWAY_S)
-            && username.is_none_or(|name| name.is_empty() || name == claims.sub);
-        if !good {
-            return Err(refused);
+        if !self.keys.iter().any(|key| fits(&key)) {
+            return Err(TokenError::Algorithm(shown(&token.header.alg)));
         }
-        // A float above the range becomes the largest integer: never.
-        let until = Timestamp((expires * 1000.0) as u64);
-        let user = Some(User::named(&claims.sub).map_err(|_| refused)?);
-        Ok(Admitted { user, until, credential: None })
+        let mut tried = self.keys.iter().filter(fits).filter(named).take(MAX_TRIED).peekable();
+        if tried.peek().is_none() {
+            let kid = token.header.kid.as_deref().unwrap_or_default();
+            return Err(TokenError::UnknownKey(shown(kid)));
+        }
+        let signed = tried.any(|key| token.is_signed_by(&key.key));
+        if signed { Ok(()) } else { Err(TokenError::Signature) }
+    }
+
+    /// Checks for whom it is and who issued it (RFC 7519 sections 4.1.3 and 4.1.1).
+    fn check_parties(&self, claims: &Claims) -> Result<(), TokenError> {
+        match &claims.aud {
+            None if self.audiences.is_empty() => {}
+            None => return Err(TokenError::NoAudience),
+            Some(aud) if aud.names().iter().any(|name| self.audiences.contains(name)) => {}
+            Some(aud) => return Err(TokenError::Audience(shown(&aud.names().join(", ")))),
+        }
+        match (&self.issuer, &claims.iss) {
+            (None, _) => Ok(()),
+            (Some(_), None) => Err(TokenError::NoIssuer),
+            (Some(wanted), Some(iss)) if wanted == iss => Ok(()),
+            (Some(_), Some(iss)) => Err(TokenError::Issuer(shown(iss))),
+        }
     }
 }
 
@@ -156,6 +284,80 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_says_why_and_never_shows_the_token() {
+        let verifier = JwtVerifier::new("HS256", b"secret").unwrap();
+        let why = |token: &str| verifier.verify(token, None, NOW).unwrap_err().to_string();
+        let signed = |header, claims, secret: &[u8]| hs256(&header, &claims, secret);
+        let (header, good) = (json!({"alg": "HS256"}), json!({"sub": "ann", "exp": 1100}));
+        let forged = signed(header.clone(), good.clone(), b"guess");
+        for (token, expected) in [
+            ("eyJ.a.b".to_owned(), "no JSON Web Token"),
+            (forged.clone(), "signature is wrong"),
+            (signed(json!({"alg": "none\n"}), good.clone(), b"secret"), r#"(alg) "none\n""#),
+            (signed(header.clone(), json!({"sub": "ann"}), b"secret"), "lack sub or exp"),
+            (
+                signed(header.clone(), json!({"sub": "ann", "exp": 900}), b"secret"),
+                "expired 100 s ago, at 900",
+            ),
+            (
+                signed(header.clone(), json!({"sub": "ann", "exp": 1100, "nbf": 1070}), b"secret"),
+                "not valid before 1070 (nbf), in 70 s",
+            ),
+            (
+                signed(header.clone(), json!({"sub": "ann", "exp": 1100, "aud": "x"}), b"secret"),
+                r#"it is for "x" (aud), and [auth] jwt_audience"#,
+            ),
+        ] {
+            let why = why(&token);
+            assert!(why.contains(expected), "{why}");
+            let signature = token.rsplit_once('.').unwrap().1;
+            assert!(signature.len() < 9 || !why.contains(signature), "{why}");
+        }
+        let set = json!({"keys": [{"kty": "oct", "kid": "a", "k": "Zmlyc3Q"}]});
+        let verifier = JwtVerifier::new("JWKS", set.to_string().as_bytes()).unwrap();
+        let long = token(Some(&"z".repeat(1000)), b"first", &good);
+        let why = verifier.verify(&long, None, NOW).unwrap_err().to_string();
+        assert!(why.contains("(kid) \"zzz") && why.len() < 200, "{why}");
+    }
+
+    #[test]
+    fn rfc7519_4_1_3_a_token_for_somebody_else_is_refused() {
+        let with = |audiences: &[&str], issuer: Option<&str>| {
+            let audiences = audiences.iter().map(|&name| name.to_owned()).collect();
+            let verifier = JwtVerifier::new("HS256", b"secret").unwrap();
+            verifier.for_audiences(audiences).from_issuer(issuer.map(Into::into))
+        };
+        let check = |verifier: &JwtVerifier, more: serde_json::Value| {
+            let mut claims = json!({"sub": "ann", "exp": 1100});
+            claims.as_object_mut().unwrap().append(&mut more.as_object().unwrap().clone());
+            verifier.verify(&token(None, b"secret", &claims), None, NOW).map(drop)
+        };
+        let any = with(&[], None);
+        assert!(check(&any, json!({})).is_ok() && check(&any, json!({"iss": "them"})).is_ok());
+        for aud in [json!("web"), json!(["web"]), json!(""), json!([])] {
+            let refused = check(&any, json!({"aud": aud}));
+            assert!(matches!(refused, Err(TokenError::Audience(_))), "{aud}: {refused:?}");
+        }
+        for aud in [json!(null), json!(7), json!([7])] {
+            assert_eq!(check(&any, json!({"aud": aud})), Err(TokenError::Claims), "{aud}");
+        }
+        let ours = with(&["mqtt", "broker"], Some("us"));
+        let us = |aud| check(&ours, json!({"aud": aud, "iss": "us"}));
+        assert!(us(json!("mqtt")).is_ok() && us(json!(["web", "broker"])).is_ok());
+        // RFC 7519 section 4.1.3: names are compared as they are.
+        for aud in [json!("web"), json!("MQTT"), json!("mqtt "), json!(["web", "mqtt,broker"])] {
+            let refused = us(aud.clone());
+            assert!(matches!(refused, Err(TokenError::Audience(_))), "{aud}: {refused:?}");
+        }
+        assert_eq!(check(&ours, json!({"iss": "us"})), Err(TokenError::NoAudience));
+        assert_eq!(check(&ours, json!({"aud": "mqtt"})), Err(TokenError::NoIssuer));
+        assert_eq!(
+            check(&ours, json!({"aud": "mqtt", "iss": "them"})),
+            Err(TokenError::Issuer("\"them\"".into()))
+        );
+    }
+
+    #[test]
     fn time_and_name_are_checked() {
         let verifier = JwtVerifier::new("HS256", b"secret").unwrap();
         let check = |claims, name| verifier.verify(&token(None, b"secret", &claims), name, NOW);
@@ -172,7 +374,7 @@ mod tests {
             (json!({"exp": 1100}), None),
         ] {
             let seen = check(claims.clone(), name);
-            assert_eq!(seen, Err(ReasonCode::BadUserNameOrPassword), "{claims}");
+            assert!(seen.is_err(), "{claims}");
         }
         let forged = token(None, b"guess", &json!({"sub": "ann", "exp": 1100}));
         assert!(verifier.verify(&forged, None, NOW).is_err());

@@ -24,7 +24,7 @@ mod scram;
 mod stored_hash;
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use fulmar_mqtt::ReasonCode;
@@ -90,7 +90,13 @@ pub(crate) struct Credentials<'a> {
     pub(crate) allow_anonymous: bool,
     pub(crate) client_id: &'a str,
     /// Where it comes from.
-    pub(crate) address: IpAddr,
+    pub(crate) address: SocketAddr,
+}
+
+impl<'a> Credentials<'a> {
+    fn source(&self) -> TokenSource<'a> {
+        TokenSource { peer: self.address, client_id: self.client_id }
+    }
 }
 
 impl fmt::Debug for Credentials<'_> {
@@ -98,6 +104,13 @@ impl fmt::Debug for Credentials<'_> {
         // Never the password.
         f.debug_struct("Credentials").field("username", &self.username).finish_non_exhaustive()
     }
+}
+
+/// The client that presents a token, for the log.
+#[derive(Clone, Copy)]
+pub(crate) struct TokenSource<'a> {
+    pub(crate) peer: SocketAddr,
+    pub(crate) client_id: &'a str,
 }
 
 /// Whether the client is an external user.
@@ -122,7 +135,12 @@ impl AccessControl {
         if (self.jwt.is_some() || self.external_users.is_some())
             && let Some(token) = credentials.password.and_then(jwt::looks_like_token)
         {
-            return Decision::Now(self.verify(token, credentials.username, now));
+            return Decision::Now(self.verify(
+                token,
+                credentials.username,
+                credentials.source(),
+                now,
+            ));
         }
         let applicant = match self.check_guest(credentials, now, applicant) {
             Asked::External(decision) => return decision,
@@ -135,7 +153,7 @@ impl AccessControl {
             let Ok(user) = User::named(username) else {
                 return Decision::Now(Err(ReasonCode::BadUserNameOrPassword));
             };
-            let Credentials { client_id, address, .. } = *credentials;
+            let (client_id, address) = (credentials.client_id, credentials.address.ip());
             let (password, applicant) = (Some(password), applicant());
             return hook.log_in(HookLogin { user, password, client_id, address, applicant });
         }
@@ -172,7 +190,7 @@ impl AccessControl {
         let Some(hook) = hook else {
             return Decision::Now(Ok(Admitted::for_good(Some(user))));
         };
-        let Credentials { client_id, address, .. } = *credentials;
+        let (client_id, address) = (credentials.client_id, credentials.address.ip());
         let applicant = applicant();
         hook.log_in(HookLogin { user, password: None, client_id, address, applicant })
     }
@@ -207,7 +225,7 @@ impl AccessControl {
         if in_file || !(external_users.knows(username) || unknown) {
             return Asked::Nobody(applicant);
         }
-        let address = credentials.address;
+        let address = credentials.address.ip();
         Asked::External(external_users.log_in(Login {
             username,
             password,
@@ -222,20 +240,31 @@ impl AccessControl {
         &self,
         token: &[u8],
         username: Option<&str>,
+        from: TokenSource<'_>,
         now: Timestamp,
     ) -> AuthReply {
         let text = std::str::from_utf8(token).map_err(|_| ReasonCode::BadUserNameOrPassword)?;
-        self.verify(text, username, now)
+        self.verify(text, username, from, now)
     }
 
-    fn verify(&self, token: &str, username: Option<&str>, now: Timestamp) -> AuthReply {
+    fn verify(
+        &self,
+        token: &str,
+        username: Option<&str>,
+        from: TokenSource<'_>,
+        now: Timestamp,
+    ) -> AuthReply {
         let external_user = self
             .external_users
             .as_ref()
             .and_then(|external_users| external_users.admit(token, username, now));
         match (external_user, &self.jwt) {
             (Some(external_user), _) => Ok(external_user),
-            (None, Some(jwt)) => jwt.verify(token, username, now),
+            (None, Some(jwt)) => jwt.verify(token, username, now).map_err(|why| {
+                let TokenSource { peer, client_id } = from;
+                tracing::info!(%peer, client = client_id, user = username, "token refused: {why}");
+                ReasonCode::BadUserNameOrPassword
+            }),
             (None, None) => Err(ReasonCode::BadUserNameOrPassword),
         }
     }

@@ -14,7 +14,7 @@ use fulmar_mqtt::{Packet, Properties, Property, PropertyBuf, ReasonCode, Version
 use super::connect::PendingConnect;
 use super::{Connection, State};
 use crate::access::Subject;
-use crate::auth::{AccessControl, Admitted, AuthReply};
+use crate::auth::{AccessControl, Admitted, AuthReply, TokenSource};
 use crate::peer::PeerIdentity;
 use crate::session::Session;
 use crate::shard::Shard;
@@ -129,7 +129,10 @@ impl Connection {
         data: &[u8],
     ) {
         let reply = match (method, pending.scram.take()) {
-            (Method::Jwt, _) => check(shard, data, pending.username()),
+            (Method::Jwt, _) => {
+                let from = TokenSource { peer: self.peer.address, client_id: pending.client_id() };
+                check(shard, data, pending.username(), from)
+            }
             (Method::Scram, Some(login)) => login.finish(data).map(|(admitted, end)| {
                 pending.server_final = Some(end);
                 admitted
@@ -221,7 +224,9 @@ impl Connection {
             (state.user.clone(), state.memory_owner(), state.max_packet_bytes as usize)
         };
         if method == Method::Jwt {
-            let reply = check(shard, data, None).ok().filter(|admitted| admitted.user == user);
+            let from = TokenSource { peer: self.peer.address, client_id: session.client_id() };
+            let reply = check(shard, data, None, from).ok();
+            let reply = reply.filter(|admitted| admitted.user == user);
             return reply.map_or(Again::Refused, |admitted| Again::Admitted(admitted, None));
         }
         let Some(username) = user.as_ref().and_then(User::operators) else {
@@ -310,6 +315,6 @@ fn auth_bytes(method: Method, data: &str) -> usize {
     packet.len()
 }
 
-fn check(shard: &Shard, token: &[u8], username: Option<&str>) -> AuthReply {
-    shard.broker().access_control().check_token(token, username, shard.now())
+fn check(shard: &Shard, token: &[u8], username: Option<&str>, from: TokenSource<'_>) -> AuthReply {
+    shard.broker().access_control().check_token(token, username, from, shard.now())
 }

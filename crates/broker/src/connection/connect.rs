@@ -184,7 +184,7 @@ impl Connection {
             identity: self.peer.identity.as_ref(),
             allow_anonymous: self.peer.listener.allow_anonymous,
             client_id: &pending.client_id,
-            address: self.peer.address.ip(),
+            address: self.peer.address,
         };
         let (at, address, now) = (self.at, self.peer.address.ip(), shard.now());
         let applicant = || Applicant {

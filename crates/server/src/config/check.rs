@@ -116,6 +116,16 @@ fn together(config: &Config) -> Result<(), Usage> {
             "[auth] jwt_algorithm and jwt_key_file go together: set both, or neither for no tokens",
         );
     }
+    if auth.jwt_algorithm.is_empty()
+        && !(auth.jwt_audience.0.is_empty() && auth.jwt_issuer.is_empty())
+    {
+        return wrong(
+            "[auth] jwt_audience and jwt_issuer are about tokens: set jwt_algorithm and jwt_key_file, too",
+        );
+    }
+    if auth.jwt_audience.0.iter().any(String::is_empty) {
+        return wrong("[auth] jwt_audience has an empty name");
+    }
     if let Some(origin) = config.http.allowed_origins.iter().find(|origin| !is_origin(origin)) {
         let text =
             "[http] allowed_origins: {:?} is not an origin; write SCHEME://HOST[:PORT], null or *";
@@ -397,6 +407,16 @@ mod tests {
         assert!(origins(&["a.example"]).unwrap_err().contains("\"a.example\""));
         origins(&["https://a.example/"]).unwrap_err();
         assert!(with(|c| c.auth.jwt_key_file = "k".into()).unwrap_err().contains("jwt_algorithm"));
+        let audience = |list: &[&str]| {
+            with(|c| {
+                (c.auth.jwt_algorithm, c.auth.jwt_key_file) = ("HS256".to_owned(), "k".into());
+                c.auth.jwt_audience.0 = list.iter().map(|&name| name.to_owned()).collect();
+            })
+        };
+        audience(&["mqtt", "https://broker.example"]).unwrap();
+        assert!(audience(&["mqtt", ""]).unwrap_err().contains("jwt_audience"));
+        let alone = with(|c| c.auth.jwt_issuer = "us".into()).unwrap_err();
+        assert!(alone.contains("jwt_key_file"), "{alone}");
     }
 
     #[test]

@@ -357,7 +357,9 @@ impl Config {
             .map(|path| -> anyhow::Result<JwtVerifier> {
                 let key = std::fs::read(path);
                 let key = key.with_context(|| format!("[auth] jwt_key_file {}", path.display()))?;
-                Ok(JwtVerifier::new(&auth.jwt_algorithm, &key)?)
+                let issuer = (!auth.jwt_issuer.is_empty()).then(|| auth.jwt_issuer.clone());
+                let verifier = JwtVerifier::new(&auth.jwt_algorithm, &key)?;
+                Ok(verifier.for_audiences(auth.jwt_audience.0.clone()).from_issuer(issuer))
             })
             .transpose()?;
         let rules = self.acl.rules.iter().map(AclRule::rule).collect();

@@ -430,6 +430,10 @@ pub(crate) struct Auth {
     pub(crate) jwt_algorithm: String,
     /// The secret, the public key or the key set.
     pub(crate) jwt_key_file: PathBuf,
+    /// What tokens may call this broker; without any, only tokens without `aud` are accepted.
+    pub(crate) jwt_audience: Names,
+    /// The issuer that tokens must have; empty for any.
+    pub(crate) jwt_issuer: String,
     /// Whether sessions belong to users.
     pub(crate) session_owner: SessionOwner,
     /// Whether SCRAM-SHA-256 is offered, and passwords that are set from now on get a verifier for it.
@@ -447,11 +451,44 @@ impl Default for Auth {
             password_file: PathBuf::new(),
             jwt_algorithm: String::new(),
             jwt_key_file: PathBuf::new(),
+            jwt_audience: Names::default(),
+            jwt_issuer: String::new(),
             session_owner: SessionOwner::default(),
             scram: false,
             // OWASP's advice for PBKDF2 with HMAC-SHA-256, of 2023.
             scram_iterations: 600_000,
             http: AuthHttp::default(),
+        }
+    }
+}
+
+/// A name or several; an empty one is none.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(from = "OneOrMore", into = "OneOrMore")]
+pub(crate) struct Names(pub(crate) Vec<String>);
+
+#[derive(Deserialize, Serialize)]
+#[serde(untagged, expecting = "expected a string or a list of strings")]
+enum OneOrMore {
+    One(String),
+    More(Vec<String>),
+}
+
+impl From<OneOrMore> for Names {
+    fn from(names: OneOrMore) -> Names {
+        Names(match names {
+            OneOrMore::One(name) if name.is_empty() => Vec::new(),
+            OneOrMore::One(name) => vec![name],
+            OneOrMore::More(names) => names,
+        })
+    }
+}
+
+impl From<Names> for OneOrMore {
+    fn from(Names(mut names): Names) -> OneOrMore {
+        match names.len() {
+            0 | 1 => OneOrMore::One(names.pop().unwrap_or_default()),
+            _ => OneOrMore::More(names),
         }
     }
 }
