@@ -44,6 +44,7 @@ monitoring = {servers.monitoring() if monitoring else []}
 node = "{name}"
 address = "{self.host}:{self.mqtt}"
 development = {str(development).lower()}
+allow_anonymous = "{'always' if machine else 'loopback'}"
 {extra}
 """.replace("'", '"'))
         self.log = self.data / "log"

@@ -108,13 +108,19 @@ class Servers:
                     raise RuntimeError((self.path / f"{index}.log").read_text())
                 time.sleep(0.05)
 
-    def request(self, subject, body):
+    def append(self, record):
+        """Publishes to the cluster's log as nodes do: the message names the one before it."""
+        last = self.request("$JS.API.STREAM.INFO.FULMAR_LOG", {})["state"]["last_seq"]
+        self.request("fulmar.log", record, f"NATS/1.0\r\nNats-Expected-Last-Sequence: {last}\r\n\r\n".encode())
+
+    def request(self, subject, body, headers=b""):
         """A request to JetStream's API of the first server; returns the answer, which must be no error. A body of bytes
         goes as it is."""
         body = body if isinstance(body, bytes) else json.dumps(body).encode()
         with socket.create_connection((self.host(0), self.ports[0]), 10) as connection:
-            lines = f"CONNECT {{}}\r\nSUB answer 1\r\nPUB {subject} answer {len(body)}\r\n"
-            connection.sendall(lines.encode() + body + b"\r\n")
+            verb, sizes = ("HPUB", f"{len(headers)} {len(headers + body)}") if headers else ("PUB", len(body))
+            lines = f'CONNECT {{"headers":true}}\r\nSUB answer 1\r\n{verb} {subject} answer {sizes}\r\n'
+            connection.sendall(lines.encode() + headers + body + b"\r\n")
             lines = connection.makefile("rb")
             for line in lines:
                 if line.startswith(b"MSG answer "):

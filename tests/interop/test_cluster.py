@@ -11,6 +11,7 @@ import textwrap
 import threading
 import time
 import unittest
+import zlib
 
 import paho.mqtt.client as paho
 import pages
@@ -252,18 +253,57 @@ class Refused(Base):
         other.start()
         wait_serving([other])
 
-    def test_a_log_to_which_something_else_has_written(self):
+    def test_what_another_program_publishes_to_the_log_is_passed_over(self):
+        servers = self.servers(1)
+        first, second = nodes = [self.node(servers, name, development=True) for name in "ab"]
+        first.command("init")
+        first.start()
+        wait_serving(nodes)
+        second.start()
+        eventually("the other node stands by", lambda: second.ready()[0] == 503)
+        kept = {}
+        for number in range(20):
+            last = servers.request("$JS.API.STREAM.INFO.FULMAR_LOG", {})["state"]["last_seq"]
+            record = base64.b64decode(
+                servers.request("$JS.API.STREAM.MSG.GET.FULMAR_LOG", {"seq": last})["message"]["data"])
+            # With the next number: its own checksum is right, that of the record before is not.
+            forged = record[:9] + (last + 1).to_bytes(8, "little") + record[17:-4]
+            forged += zlib.crc32(forged).to_bytes(4, "little")
+            self.stranger(servers, [b"hello", record, forged, record[:-1], b""][number % 5])
+            kept[f"kept/{number}"] = str(number)
+            self.retain(first, f"kept/{number}", str(number))
+        for node in nodes:
+            self.assertIsNone(node.process.poll(), node.log.read_text())
+        self.assertIn("another program writes to the cluster's log", first.log.read_text())
+        self.assertEqual(first.log.read_text().count("claimed the log"), 1, "it serves all the time")
+        # At the end of the log, where the next claim comes.
+        first.kill()
+        self.stranger(servers, b"hello")
+        wait_serving([second])
+        self.assertEqual({topic: self.retained(second, topic) for topic in kept}, kept)
+        # A node that comes back reads all of it.
+        first.start()
+        eventually("the first node stands by", lambda: first.ready()[0] == 503)
+        second.kill()
+        wait_serving([first])
+        self.assertEqual({topic: self.retained(first, topic) for topic in kept}, kept)
+
+    def stranger(self, servers, payload):
+        with socket.create_connection(("127.0.0.1", servers.ports[0]), 5) as stranger:
+            head = f"CONNECT {{}}\r\nPUB fulmar.log {len(payload)}\r\n".encode()
+            stranger.sendall(head + payload + b"\r\nPING\r\n")
+            answer = b""
+            while b"PONG" not in answer:
+                answer += stranger.recv(4096)
+
+    def test_a_damaged_log_stops_all_nodes_and_is_restored(self):
         servers = self.servers(1)
         nodes = [self.node(servers, name, development=True) for name in "ab"]
         nodes[0].command("init")
         nodes[0].start()
         wait_serving(nodes)
         self.retain(nodes[0], "kept", "1")
-        with socket.create_connection(("127.0.0.1", servers.ports[0]), 5) as stranger:
-            stranger.sendall(b"CONNECT {}\r\nPUB fulmar.log 5\r\nhello\r\nPING\r\n")
-            answer = b""
-            while b"PONG" not in answer:
-                answer += stranger.recv(4096)
+        servers.append(b"hello")
         # The node that serves notices it with its next record; one that stands by, at once.
         self.refused(nodes[1], "of the cluster's log cannot be used", "fulmar cluster restore")
         self.assertIn("serves", nodes[1].command("restore", check=False).stderr)

@@ -226,7 +226,7 @@ class Platform(Base):
         servers, first, second, _ = self.cluster_with_users()
         admin = self.log_in(first, "ann")
         self.call(first, "POST", "/hamburg/meter", {"id": "m1", "medium": "water"}, admin)
-        servers.request("fulmar.log", b"not a record")
+        servers.append(b"not a record")
         eventually("the node that stands by ends", lambda: second.process.poll() is not None)
         first.kill()
         first.command("restore", "--discard")

@@ -180,9 +180,27 @@ class Credentials(Base):
             file.write_text(others.credentials())
             self.refused(node, "refuse the credentials")
             file.write_text(accounts.credentials())
+            text = node.config.read_text()
+            node.config.write_text(text.replace('allow_anonymous = "loopback"', 'allow_anonymous = "never"'))
             node.command("init")
             node.start()
             wait_serving([node])
+
+    def test_credentials_that_nats_does_not_require(self):
+        node = self.node(self.servers(), "a")
+        plain = node.config.read_text()
+        never = plain.replace('allow_anonymous = "loopback"', 'allow_anonymous = "never"')
+        node.config.write_text(never)
+        self.refused(node, "without credentials, anyone who reaches this NATS server", "credentials_file")
+        far = plain.replace("nats://127.0.0.1", "nats://n1.example")
+        node.config.write_text(far)
+        self.refused(node, "n1.example: without credentials", 'allow_anonymous = "always"')
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "fulmar.creds")
+            file.write_text(Accounts().credentials())
+            node.config.write_text(never.replace("[cluster]\n", f'[cluster]\ncredentials_file = "{file}"\n'))
+            self.refused(node, "the NATS server n0 requires no credentials")
+            self.assertIn("requires no credentials", node.command("init", check=False).stderr)
 
     def test_tls(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -311,7 +329,7 @@ class Log(Base):
         # The last record again, with the next number: its own checksum is right, and that of the record before is not.
         head = self.record(servers, last)[:-4]
         record = head[:9] + (last + 1).to_bytes(8, "little") + head[17:]
-        servers.request("fulmar.log", record + zlib.crc32(record).to_bytes(4, "little"))
+        servers.append(record + zlib.crc32(record).to_bytes(4, "little"))
         self.refused(other, f"record {last + 1} of the cluster's log cannot be used", "missing or mixed up",
                      "fulmar cluster restore")
 
@@ -329,7 +347,7 @@ class Log(Base):
         node.kill()
         # A record begins with its version, and ends with its checksum.
         record = b"\x02 and what this program does not know"
-        servers.request("fulmar.log", record + zlib.crc32(record).to_bytes(4, "little"))
+        servers.append(record + zlib.crc32(record).to_bytes(4, "little"))
         self.refused(old, "was written by a newer node", "has version 2", "upgrade it")
         self.assertNotIn("cannot be used", old.log.read_text())
         restore = old.command("restore", "--discard", check=False)

@@ -110,6 +110,12 @@ impl Connection {
         self.0.client.server_info().server_name
     }
 
+    /// Whether the server in use requires credentials of its clients.
+    #[must_use]
+    pub fn requires_credentials(&self) -> bool {
+        self.0.client.server_info().auth_required
+    }
+
     pub(crate) fn client(&self) -> &Client {
         &self.0.client
     }

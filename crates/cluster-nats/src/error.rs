@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::log::Record;
+
 /// Why something in JetStream could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -144,7 +146,10 @@ pub enum AppendError {
     /// It may be there or not: append the same record again.
     #[error("{0}")]
     Unknown(String),
-    /// Another record has its place, for good.
+    /// Another message has its place, for good.
+    #[error("the log has something else at record {}", .0.number)]
+    Displaced(Record),
+    /// It has no place, for good.
     #[error("{0}")]
     Refused(String),
 }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
+use async_nats::header::NATS_EXPECTED_LAST_SEQUENCE;
 use async_nats::jetstream::context::{GetStreamErrorKind, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::{
@@ -62,13 +63,22 @@ pub struct Creation {
     pub replicas: usize,
 }
 
-/// A record as it is in the log.
+/// A record as it is in the log, or what somebody else has published there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Its number.
     pub number: u64,
     /// Its bytes.
     pub bytes: Bytes,
+    /// Whether its publisher named the sequence behind which it belongs, as [`LogStream::append`] does.
+    pub conditional: bool,
+}
+
+impl Record {
+    fn new(number: u64, bytes: Bytes, headers: &HeaderMap) -> Record {
+        let conditional = headers.get(NATS_EXPECTED_LAST_SEQUENCE).is_some();
+        Record { number, bytes, conditional }
+    }
 }
 
 /// What the stream reports.
@@ -163,6 +173,10 @@ impl LogStream {
         if config.metadata.get(FORMAT).map(String::as_str) != Some(FORMAT_NOW) {
             return foreign("another version has made it; upgrade this node");
         }
+        if config.mirror.is_some() || config.sources.as_ref().is_some_and(|all| !all.is_empty()) {
+            // NATS would leave out which sequence a record's publisher expected.
+            return foreign("it is a copy of another stream; restore a backup instead");
+        }
         if config.storage != StorageType::File || config.retention != RetentionPolicy::Limits {
             return foreign(
                 "it is not kept in files, or forgets records; create the cluster again",
@@ -222,7 +236,8 @@ impl LogStream {
     ///
     /// # Errors
     /// [`AppendError::Unknown`]: append the same again until it is accepted or refused, and no other before.
-    /// [`AppendError::Refused`]: another record has this number.
+    /// [`AppendError::Displaced`]: something else has this number. [`AppendError::Refused`]: nothing has, and the log goes on
+    /// elsewhere.
     pub fn append(&self, number: u64, name: &str, bytes: &[u8]) -> Result<(), AppendError> {
         let bytes = Bytes::copy_from_slice(bytes);
         let message = PublishMessage::build()
@@ -255,10 +270,8 @@ impl LogStream {
     /// The log has gone on behind `number - 1`: perhaps with this very record, whose name JetStream has forgotten.
     fn compare(&self, number: u64, bytes: &Bytes) -> Result<(), AppendError> {
         match self.stored(number) {
-            Ok(Some(stored)) if stored == *bytes => Ok(()),
-            Ok(Some(_)) => Err(AppendError::Refused(format!(
-                "another node has written record {number} of the log"
-            ))),
+            Ok(Some(stored)) if stored.bytes == *bytes => Ok(()),
+            Ok(Some(stored)) => Err(AppendError::Displaced(stored)),
             Ok(None) => Err(AppendError::Refused(format!(
                 "the log has no place for record {number}: it is shorter, or another node has gone on"
             ))),
@@ -267,13 +280,13 @@ impl LogStream {
     }
 
     /// The record as the stream's leader has it.
-    fn stored(&self, number: u64) -> Result<Option<Bytes>, Error> {
+    fn stored(&self, number: u64) -> Result<Option<Record>, Error> {
         let what = "a record of the cluster's log";
         self.connection.wait(what, READ, async {
             let stream = self.connection.jetstream().get_stream_no_info(STREAM).await;
             let stream = stream.map_err(|error| Error::of(what, &error))?;
             match stream.get_raw_message(number).await {
-                Ok(message) => Ok(Some(message.payload)),
+                Ok(message) => Ok(Some(Record::new(number, message.payload, &message.headers))),
                 Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => Ok(None),
                 Err(error) => Err(Error::of(what, &error)),
             }
@@ -349,9 +362,10 @@ impl LogStream {
                 }
                 None => {}
             }
-            let number = answer.headers.as_ref().and_then(sequence);
+            let headers = answer.headers.unwrap_or_default();
+            let number = sequence(&headers);
             let number = number.ok_or_else(|| failed(&"a record without its number"))?;
-            records.push(Record { number, bytes: answer.payload });
+            records.push(Record::new(number, answer.payload, &headers));
             // On a slow link, what has come is used, and the next read goes on behind it.
             next = match timeout_at(end, answers.next()).await {
                 Ok(next) => next,

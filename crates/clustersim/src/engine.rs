@@ -5,13 +5,45 @@ use std::time::Duration;
 
 use fulmar_cluster::purge_up_to;
 use fulmar_simulator::Tables;
-use fulmar_store::journal::LogPosition;
+use fulmar_store::journal::{LogEntry, LogPosition, RecordKind};
 
 /// Records per answer.
 const READ: usize = 4;
 
 /// A record's bytes.
 pub(crate) type Bytes = Arc<[u8]>;
+
+/// A message of the log.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) bytes: Bytes,
+    /// Whether it was published by compare-and-swap.
+    pub(crate) conditional: bool,
+}
+
+impl Entry {
+    pub(crate) fn as_read(&self) -> LogEntry<'_> {
+        LogEntry { bytes: &self.bytes, conditional: self.conditional }
+    }
+}
+
+/// What strangers publish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strange {
+    /// Anything.
+    Garbage,
+    /// A record again that is in the log.
+    Copy,
+    /// A record of the right epoch and number, which continues another one.
+    Forged,
+    /// The same of an earlier epoch.
+    Stale,
+}
+
+impl Strange {
+    pub(crate) const ALL: [Strange; 4] =
+        [Strange::Garbage, Strange::Copy, Strange::Forged, Strange::Stale];
+}
 
 /// The control record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,11 +68,21 @@ pub(crate) enum Answer {
     Control(u64, Option<Control>),
     /// The new revision; or the one that it has, and what it says.
     Swapped(Result<u64, (u64, Option<Control>)>),
-    Log(Vec<Bytes>),
+    Log(Vec<Entry>),
     /// The log begins later: a snapshot.
     Purged(LogPosition, Box<Tables>),
-    /// Whether the record is in the log.
-    Appended(bool),
+    Appended(Appended),
+}
+
+/// What became of an append.
+#[derive(Clone, Debug)]
+pub(crate) enum Appended {
+    /// It is in the log.
+    Stored,
+    /// This has its place.
+    Displaced(Entry),
+    /// It has no place.
+    Refused,
 }
 
 /// A request on its way.
@@ -55,9 +97,9 @@ pub(crate) struct Sent {
 pub(crate) struct Engine {
     /// Number of the first record that is there.
     first: u64,
-    log: Vec<Bytes>,
-    /// Every record that ever was.
-    pub(crate) all: Vec<Bytes>,
+    log: Vec<Entry>,
+    /// Every message that ever was.
+    pub(crate) all: Vec<Entry>,
     revision: u64,
     control: Option<Control>,
     snapshots: Vec<(LogPosition, Tables)>,
@@ -102,15 +144,46 @@ impl Engine {
         }
     }
 
-    /// Whether the record is in the log: appended now, or before.
-    fn append(&mut self, position: LogPosition, bytes: &Bytes) -> bool {
+    /// The record is in the log if it is appended now, or was before.
+    fn append(&mut self, position: LogPosition, bytes: &Bytes) -> Appended {
         if position.number == self.last() + 1 {
-            self.log.push(Arc::clone(bytes));
-            self.all.push(Arc::clone(bytes));
-            return true;
+            self.push(Entry { bytes: Arc::clone(bytes), conditional: true });
+            return Appended::Stored;
         }
         let place = position.number.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
-        place.and_then(|at| self.log.get(at)) == Some(bytes)
+        match place.and_then(|at| self.log.get(at)) {
+            Some(found) if found.bytes == *bytes => Appended::Stored,
+            Some(found) => Appended::Displaced(found.clone()),
+            None => Appended::Refused,
+        }
+    }
+
+    fn push(&mut self, entry: Entry) {
+        self.log.push(entry.clone());
+        self.all.push(entry);
+    }
+
+    /// Somebody publishes without compare-and-swap.
+    pub(crate) fn publish(&mut self, what: Strange, at: usize) {
+        let word = |from: usize| {
+            let last = self.all.iter().rev().find(|entry| entry.conditional);
+            let bytes = last.and_then(|entry| entry.bytes.get(from..from + 8)?.try_into().ok());
+            bytes.map_or(0, u64::from_le_bytes)
+        };
+        let forged = |epoch: u64| {
+            let after = LogPosition { epoch, number: self.last(), checksum: at as u32 };
+            let mut bytes = Vec::new();
+            after.next(RecordKind::Group(&[]), &mut bytes);
+            bytes.into()
+        };
+        let bytes: Bytes = match what {
+            Strange::Garbage => vec![at as u8; at % 60].into(),
+            Strange::Copy if self.log.is_empty() => return,
+            Strange::Copy => Arc::clone(&self.log[at % self.log.len()].bytes),
+            Strange::Forged => forged(word(1)),
+            Strange::Stale => forged(word(1).saturating_sub(1)),
+        };
+        self.push(Entry { bytes, conditional: false });
     }
 
     /// Stores a snapshot, and purges what no snapshot that is kept needs.
@@ -134,12 +207,11 @@ impl Engine {
         }
         let at = at % (self.log.len() - 2);
         self.corrupt = true;
-        if lose {
-            // Another one behind, so that the numbers are right.
-            let next = Arc::clone(&self.log[at + 1]);
-            self.log[at] = next;
-        } else {
-            self.log.swap(at, at + 1);
+        let [here, next] = [at, at + 1].map(|at| Arc::clone(&self.log[at].bytes));
+        self.log[at].bytes = next;
+        // If it is lost, there is another one behind, so that the numbers are right.
+        if !lose {
+            self.log[at + 1].bytes = here;
         }
     }
 }

@@ -7,7 +7,7 @@
 //! does on threads: it follows the log, takes the lease, claims, serves, appends, renews and gives way; `reader` is its
 //! database behind the log, as tables. `client` and `ledger` have the clients and what they were promised. `schedule`
 //! draws the steps, `play` takes them: a node dies, stops and continues, is cut off, its clock runs fast or slow, its
-//! disk is behind; the engine loses requests and answers, elects a leader, mixes up records.
+//! disk is behind; the engine loses requests and answers, elects a leader, mixes up records; strangers publish to the log.
 //!
 //! Afterwards all faults end, and all comes to rest. Every message that a publisher saw acknowledged has then arrived at
 //! every subscriber that saw its subscription acknowledged before, those at QoS 2 once, those of a publisher in order;
@@ -27,6 +27,7 @@ mod schedule;
 mod storage;
 mod writer;
 
+pub use engine::Strange;
 pub use mistake::Mistake;
 pub use play::play;
 pub use schedule::{Schedule, Setup, Step};

@@ -1,5 +1,5 @@
 //! Plays schedules, one seed after another: `make simulate CLUSTER=1`. `fulmar_simulator::campaign` documents the
-//! environment variables; `MISTAKE` (TwoInFlight, NoLease or NoChain) puts a mistake into the nodes.
+//! environment variables; `MISTAKE` (TwoInFlight, NoLease, NoChain, EndsAtStrangers or PassesDamage) puts a mistake into the nodes.
 
 use std::process::ExitCode;
 
@@ -11,6 +11,8 @@ fn main() -> ExitCode {
         Ok("TwoInFlight") => Mistake::TwoInFlight,
         Ok("NoLease") => Mistake::NoLease,
         Ok("NoChain") => Mistake::NoChain,
+        Ok("EndsAtStrangers") => Mistake::EndsAtStrangers,
+        Ok("PassesDamage") => Mistake::PassesDamage,
         _ => Mistake::None,
     };
     campaign(|schedule| play(schedule, mistake))

@@ -11,7 +11,7 @@ use fulmar_simulator::{Rows, Tables, Volume as _, World};
 use fulmar_store::journal::{Claimant, LogPosition};
 use parking_lot::Mutex;
 
-use crate::engine::{Answer, Control, Request};
+use crate::engine::{Answer, Appended, Control, Request};
 use crate::mistake::Mistake;
 use crate::reader::{Applied, Reader};
 use crate::storage::{Clock, NodeStorage};
@@ -360,8 +360,11 @@ impl Node {
             Answer::Log(records) => {
                 let mut own = false;
                 for record in records {
-                    own = matches!(self.reader.apply(&record, self.mistake)?,
-                        Applied::Claimed(incarnation) if incarnation == self.incarnation);
+                    own = match self.reader.apply(record.as_read(), self.mistake)? {
+                        Applied::PassedOver => own,
+                        Applied::Record => false,
+                        Applied::Claimed(incarnation) => incarnation == self.incarnation,
+                    };
                 }
                 Ok(own)
             }
@@ -405,8 +408,12 @@ impl Node {
             }
             return;
         }
-        let Answer::Appended(stored) = answer else { return };
-        match serving.writer.answered(id, *stored) {
+        let Answer::Appended(appended) = answer else { return };
+        let appended = match (self.mistake, appended) {
+            (Mistake::EndsAtStrangers, Appended::Displaced(_)) => &Appended::Refused,
+            _ => appended,
+        };
+        match serving.writer.answered(id, appended) {
             Known::Stored(position, group) => {
                 self.stored.push(position);
                 self.reader.at = position;

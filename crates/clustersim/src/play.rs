@@ -13,7 +13,7 @@ use crate::engine::{Engine, Sent};
 use crate::ledger::Ledger;
 use crate::mistake::Mistake;
 use crate::node::Node;
-use crate::reader::Reader;
+use crate::reader::{Applied, Reader};
 use crate::schedule::{Fate, NODES, PAIRS, Schedule, Step};
 
 /// Messages of a schedule, at most.
@@ -150,6 +150,11 @@ impl<'s> Scene<'s> {
             }
             Step::Drain(node) => self.nodes[node].drain(),
             Step::MixUp(at, lose) => self.engine.mix_up(at, lose),
+            Step::Publication(what, at) => {
+                if self.elapsed >= self.engine.down_until {
+                    self.engine.publish(what, at);
+                }
+            }
             Step::Run(rounds) => {
                 for _ in 0..rounds {
                     self.round()?;
@@ -335,11 +340,13 @@ impl<'s> Scene<'s> {
         let mut chain = Vec::new();
         for record in &self.engine.all {
             let before = reader.at;
-            reader.apply(record, Mistake::None)?;
-            if reader.at == before {
-                return Err(format!("after {before} comes a record of an earlier epoch"));
+            match reader.apply(record.as_read(), Mistake::None)? {
+                Applied::PassedOver if record.conditional => {
+                    return Err(format!("after {before} comes a record of an earlier epoch"));
+                }
+                Applied::PassedOver => {}
+                Applied::Record | Applied::Claimed(_) => chain.push(reader.at),
             }
-            chain.push(reader.at);
         }
         for (index, node) in self.nodes.iter().enumerate() {
             if let Some(lost) = node.stored.iter().find(|position| !chain.contains(position)) {

@@ -1,13 +1,15 @@
 //! A node's database behind the log, as tables, and the records behind it that belong to no whole group yet.
 
 use fulmar_simulator::Tables;
-use fulmar_store::journal::{LogPosition, RecordKind, decode};
+use fulmar_store::journal::{LogEntry, LogPosition, RecordKind, RecordView, decode};
 
 use crate::mistake::Mistake;
 
-/// What a record was, if it counts.
+/// What was read.
 pub(crate) enum Applied {
-    Nothing,
+    /// Something that does not count.
+    PassedOver,
+    Record,
     Claimed(u64),
 }
 
@@ -26,24 +28,36 @@ impl Reader {
         Reader { at, whole: at, part: Vec::new(), tables }
     }
 
-    /// Reads the next record. True if it counts.
+    /// Reads what the log has next.
     ///
     /// # Errors
     /// The chain is broken.
-    pub(crate) fn apply(&mut self, record: &[u8], mistake: Mistake) -> Result<Applied, String> {
+    pub(crate) fn apply(
+        &mut self,
+        entry: LogEntry<'_>,
+        mistake: Mistake,
+    ) -> Result<Applied, String> {
         let number = self.at.number + 1;
-        let at = match mistake {
-            Mistake::NoChain => unchecked(record),
-            _ => self.at,
+        let view = match mistake {
+            Mistake::NoChain => unchecked(entry.bytes).read_entry(entry),
+            Mistake::EndsAtStrangers => self.at.read(entry.bytes),
+            Mistake::PassesDamage => self.at.read_entry(LogEntry { conditional: false, ..entry }),
+            _ => self.at.read_entry(entry),
         };
-        let view = at.read(record).map_err(|error| error.to_string())?;
-        let Some(kind) = view.kind else { return Ok(Applied::Nothing) };
-        self.at = view.position;
+        let RecordView { position, kind } = view.map_err(|error| error.to_string())?;
+        let Some(kind) = kind else {
+            self.at = self.at.passed();
+            if self.part.is_empty() {
+                self.whole = self.at;
+            }
+            return Ok(Applied::PassedOver);
+        };
+        self.at = position;
         if mistake == Mistake::NoChain {
             // It counts for itself.
             self.at.number = number;
         }
-        let mut applied = Applied::Nothing;
+        let mut applied = Applied::Record;
         match kind {
             RecordKind::Part(body) => {
                 self.part.extend_from_slice(body);

@@ -5,6 +5,8 @@ use fastrand::Rng;
 use fulmar_client::QoS;
 use fulmar_simulator::Script;
 
+use crate::engine::Strange;
+
 /// Nodes.
 pub(crate) const NODES: usize = 3;
 /// Publishers, and as many subscribers.
@@ -21,6 +23,8 @@ pub struct Setup {
     pub qos: [QoS; PAIRS],
     /// Whether records are mixed up.
     pub corrupt: bool,
+    /// Whether strangers publish to the log.
+    pub strangers: bool,
 }
 
 /// What becomes of a request.
@@ -77,6 +81,8 @@ pub enum Step {
     Drain(usize),
     /// The engine mixes up records, or loses one.
     MixUp(usize, bool),
+    /// A stranger publishes to the log.
+    Publication(Strange, usize),
     /// Everything that runs and is connected does what it can for some rounds of 50 ms.
     Run(usize),
 }
@@ -96,6 +102,9 @@ pub struct Schedule {
 const WEIGHTS: [u32; 20] = [20, 8, 10, 2, 10, 20, 14, 20, 22, 8, 2, 3, 1, 1, 3, 1, 1, 1, 16, 1];
 /// Besides these, there is a change of a row per so many steps.
 const CHANGE_EVERY: usize = 20;
+/// Strangers publish in schedules of every fourth seed, with this remainder, once per so many steps.
+const STRANGE_SEEDS: u64 = 2;
+const STRANGER_EVERY: usize = 25;
 /// Kinds of steps that are left out of some schedules, so that others meet more often: faults.
 const FAULTS: [usize; 10] = [3, 10, 11, 12, 13, 14, 15, 16, 17, 19];
 
@@ -111,6 +120,7 @@ impl Script for Schedule {
             rates: [0; NODES].map(|_| rng.u32(900..=1100)),
             qos: [0; PAIRS].map(|_| qos(&mut rng)),
             corrupt: rng.u8(..8) == 0,
+            strangers: seed % 4 == STRANGE_SEEDS,
         };
         let mut weights = WEIGHTS;
         for (kind, weight) in weights.iter_mut().enumerate() {
@@ -132,6 +142,13 @@ impl Script for Schedule {
         let mut steps: Vec<Step> = begin.into_iter().chain(drawn).collect();
         for _ in 0..steps.len() / CHANGE_EVERY {
             steps.insert(rng.usize(begin.len()..=steps.len()), Step::Change(rng.usize(..NODES)));
+        }
+        if setup.strangers {
+            for _ in 0..steps.len() / STRANGER_EVERY {
+                let what = Strange::ALL[rng.usize(..Strange::ALL.len())];
+                let step = Step::Publication(what, rng.usize(..1000));
+                steps.insert(rng.usize(begin.len()..=steps.len()), step);
+            }
         }
         Schedule { setup, steps, aloud: false }
     }

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use fulmar_broker::storage::Op;
-use fulmar_store::journal::{LogPosition, RecordKind, encode};
+use fulmar_store::journal::{Append, AppendError, LogPosition, RecordKind, RecordView, encode};
 
-use crate::engine::{Bytes, Request};
+use crate::engine::{Appended, Bytes, Request};
 
 /// After this long without an answer, the same record is sent again.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -14,6 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const BODY: usize = 400;
 
 struct Record {
+    after: LogPosition,
     position: LogPosition,
     bytes: Bytes,
     /// The group of which it is the last record.
@@ -71,10 +72,25 @@ impl Writer {
 
     fn push(&mut self, kind: RecordKind<'_>, ends: Option<(u64, Vec<Op>)>) {
         let mut bytes = Vec::new();
-        let position = self.tail.next(kind, &mut bytes);
+        let after = self.tail;
+        let position = after.next(kind, &mut bytes);
         self.tail = position;
-        let bytes = bytes.into();
-        self.queue.push_back(Record { position, bytes, ends, sent: Vec::new(), sent_at: None });
+        let (bytes, sent) = (bytes.into(), Vec::new());
+        self.queue.push_back(Record { after, position, bytes, ends, sent, sent_at: None });
+    }
+
+    /// What has not been appended follows this position.
+    fn continue_behind(&mut self, mut tail: LogPosition) {
+        for record in &mut self.queue {
+            let mut bytes = Vec::new();
+            if let Ok(RecordView { kind: Some(kind), .. }) = record.after.read(&record.bytes) {
+                record.position = tail.next(kind, &mut bytes);
+            }
+            (record.after, record.bytes) = (tail, bytes.into());
+            (record.sent, record.sent_at) = (Vec::new(), None);
+            tail = record.position;
+        }
+        self.tail = tail;
     }
 
     /// The next request, if one is due.
@@ -87,12 +103,22 @@ impl Writer {
         Some(Request::Append(record.position, record.bytes.clone()))
     }
 
-    pub(crate) fn answered(&mut self, id: u64, stored: bool) -> Known {
+    pub(crate) fn answered(&mut self, id: u64, appended: &Appended) -> Known {
         let Some(at) = self.queue.iter().position(|record| record.sent.contains(&id)) else {
             return Known::Other;
         };
-        if !stored {
-            return Known::Refused;
+        match appended {
+            Appended::Refused => return Known::Refused,
+            Appended::Displaced(found) => {
+                let Record { after, position, bytes, .. } = &self.queue[at];
+                let append = Append { after: *after, position: *position, bytes };
+                if append.displaced_by(found.as_read()) != AppendError::Displaced || at > 0 {
+                    return Known::Refused;
+                }
+                self.continue_behind(append.after.passed());
+                return Known::Other;
+            }
+            Appended::Stored => {}
         }
         self.queue
             .remove(at)

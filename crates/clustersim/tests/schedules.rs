@@ -60,6 +60,7 @@ fn found(mistake: Mistake, from: u64) -> String {
     let found = seeds.find_map(|seed| Some((seed, play(seed, mistake).err()?)));
     let (seed, failure) = found.unwrap_or_else(|| panic!("{mistake:?}: not found"));
     play(seed, Mistake::None).unwrap();
+    println!("{mistake:?}: seed {seed}, {}", failure.what);
     failure.what
 }
 
@@ -72,6 +73,16 @@ fn two_appends_in_flight_are_found() {
 fn acknowledgements_past_the_lease_are_found() {
     let what = found(Mistake::NoLease, 300);
     assert!(what.contains("was acknowledged and has not arrived"), "{what}");
+}
+
+#[test]
+fn a_node_that_ends_at_a_strangers_message_is_found() {
+    found(Mistake::EndsAtStrangers, 0);
+}
+
+#[test]
+fn a_node_that_passes_over_damage_is_found() {
+    found(Mistake::PassesDamage, 0);
 }
 
 #[test]

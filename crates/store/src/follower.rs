@@ -13,7 +13,7 @@ use rusqlite::wal::CheckpointMode;
 use crate::error::Error;
 use crate::group::Group;
 use crate::handle::SqliteStorage;
-use crate::journal::{Claimant, Journal, LogPosition, RecordError, RecordKind, decode};
+use crate::journal::{Claimant, Journal, LogEntry, LogPosition, RecordError, RecordKind, decode};
 use crate::log::Log;
 use crate::options::Options;
 use crate::restore::{self, Counts};
@@ -212,17 +212,17 @@ impl Follower {
         Ok(rows::fill(&self.connection, database, fill)?)
     }
 
-    /// Takes the next record.
+    /// Takes what the log has next.
     ///
     /// # Errors
     /// The record does not continue the log, or is damaged, or the database cannot be written: nothing of the record
     /// was taken.
-    pub fn apply(&mut self, record: &[u8]) -> Result<Applied, FollowError> {
+    pub fn apply(&mut self, entry: LogEntry<'_>) -> Result<Applied, FollowError> {
         if self.behind.is_heavy(FLUSH_WEIGHT) {
             self.flush()?;
         }
-        let view = self.read.read(record)?;
-        let Some(kind) = view.kind else { return Ok(Applied::Void) };
+        let view = self.read.read_entry(entry)?;
+        let Some(kind) = view.kind else { return Ok(self.pass_over()) };
         let mut claimed_by = None;
         let applied = match kind {
             RecordKind::Part(body) => {
@@ -235,7 +235,11 @@ impl Follower {
                 return Ok(Applied::Operations);
             }
             RecordKind::Group(body) => {
-                let ops = self.operations(body)?;
+                let ops = match self.operations(body) {
+                    // A forged one that continues the log, at which a node that serves gives way.
+                    Err(_) if !entry.conditional => return Ok(self.pass_over()),
+                    ops => ops?,
+                };
                 let weight = weight(&ops);
                 self.behind.add_all(ops, weight);
                 Applied::Operations
@@ -255,6 +259,15 @@ impl Follower {
         self.read = view.position;
         self.whole = view.position;
         Ok(applied)
+    }
+
+    /// Something that does not count is behind the last record; a group that has begun can go on behind it.
+    fn pass_over(&mut self) -> Applied {
+        self.read = self.read.passed();
+        if self.part.is_empty() {
+            self.whole = self.read;
+        }
+        Applied::Void
     }
 
     /// The operations of a group that ends with `body`.

@@ -24,6 +24,11 @@ const MAX_BEHIND_WEIGHT: usize = 32 * BEHIND_WEIGHT;
 /// Pause before the database is tried again.
 const RETRY: Duration = Duration::from_secs(2);
 
+/// Records of strangers at places of ours in a row, after which there is a pause.
+const MAX_IN_A_ROW: u32 = 64;
+const STRANGERS: &str =
+    "another program writes to the cluster's log; give NATS credentials that only nodes have";
+
 /// A log with this process as its writer.
 pub(crate) struct Log {
     journal: Box<dyn Journal>,
@@ -36,6 +41,8 @@ pub(crate) struct Log {
     much: bool,
     /// Whether the last attempt failed.
     failed: bool,
+    /// Records of others that were at the place of one of ours.
+    passed_over: u64,
     body: Vec<u8>,
     bytes: Vec<u8>,
 }
@@ -50,6 +57,7 @@ impl Log {
             due_at: None,
             much: false,
             failed: false,
+            passed_over: 0,
             body: Vec::new(),
             bytes: Vec::new(),
         }
@@ -137,6 +145,17 @@ impl Log {
         written
     }
 
+    /// Goes on behind a record of somebody else, which is at the place of ours.
+    fn pass_over(&mut self) {
+        self.tail = self.tail.passed();
+        self.passed_over += 1;
+        // Or a stranger could fill the log.
+        if self.passed_over.is_power_of_two() {
+            let (record, total) = (self.tail.number, self.passed_over);
+            tracing::warn!(record, total, "passed over a record of the cluster's log: {STRANGERS}");
+        }
+    }
+
     fn append_record(
         &mut self,
         kind: RecordKind<'_>,
@@ -144,12 +163,25 @@ impl Log {
         options: &Options,
         report: &mut impl FnMut(&str),
     ) -> Result<(), String> {
-        let position = self.tail.next(kind, &mut self.bytes);
+        let mut position = self.tail.next(kind, &mut self.bytes);
         let mut pause = options.retry_first;
-        let mut closing = false;
+        let (mut closing, mut in_a_row) = (false, 0);
         loop {
-            match self.journal.append(&Append { position, bytes: &self.bytes }) {
+            let append = Append { after: self.tail, position, bytes: &self.bytes };
+            match self.journal.append(&append) {
                 Ok(()) => break,
+                Err(AppendError::Displaced) => {
+                    self.pass_over();
+                    position = self.tail.next(kind, &mut self.bytes);
+                    in_a_row += 1;
+                    if in_a_row % MAX_IN_A_ROW == 0 {
+                        report(STRANGERS);
+                        if closing {
+                            return Err(STRANGERS.to_owned());
+                        }
+                        closing = inbox.pause(Instant::now() + pause);
+                    }
+                }
                 Err(AppendError::Refused(error)) => return Err(error),
                 Err(AppendError::Unknown(error)) => {
                     report(&error);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::{Opened, database, dequeue, enqueue, message, positions};
 use fulmar_broker::storage::{Op, Restored, Seq, SessionKey, Storage};
 use fulmar_store::journal::{
-    Append, AppendError, Claimant, Journal, LogPosition, MAX_RECORD_BYTES,
+    Append, AppendError, Claimant, Journal, LogEntry, LogPosition, MAX_RECORD_BYTES,
 };
 use fulmar_store::{
     Applied, Error, FOLLOWED, Follower, Lease, Options, RowChange, ShareError, SqliteStorage,
@@ -26,6 +26,8 @@ enum Fault {
     Lost,
     /// It is in the log, and the answer gets lost.
     AnswerLost,
+    /// Somebody else publishes to the log before.
+    Stranger,
 }
 
 /// A log as a stream with compare-and-swap on its end is one: it refuses what does not follow its last record, and
@@ -33,6 +35,7 @@ enum Fault {
 #[derive(Default)]
 struct Stream {
     records: Vec<Vec<u8>>,
+    /// Of what nodes appended; empty for what others published.
     names: Vec<String>,
     faults: Vec<Fault>,
     appends: usize,
@@ -50,6 +53,18 @@ impl Stream {
         self.names.push(name);
         self.records.push(bytes.to_vec());
         true
+    }
+
+    /// Somebody publishes this, without compare-and-swap.
+    fn publish(&mut self, bytes: &[u8]) {
+        self.names.push(String::new());
+        self.records.push(bytes.to_vec());
+    }
+
+    fn entry(&self, number: u64) -> Option<LogEntry<'_>> {
+        let at = usize::try_from(number - 1).unwrap();
+        let (bytes, name) = (self.records.get(at)?, self.names.get(at)?);
+        Some(LogEntry { bytes, conditional: !name.is_empty() })
     }
 
     /// From now on the appends meet `faults`, in this order. Returns how many there were before.
@@ -71,12 +86,16 @@ impl Journal for SharedStream {
         if fault == Some(Fault::Lost) {
             return Err(AppendError::Unknown("no answer".into()));
         }
+        if fault == Some(Fault::Stranger) {
+            stream.publish(b"hello");
+        }
         if !stream.push(record.position, record.bytes) {
-            return Err(AppendError::Refused("another node has claimed the log".into()));
+            let found = stream.entry(record.position.number).unwrap();
+            return Err(record.displaced_by(found));
         }
         match fault {
-            Some(_) => Err(AppendError::Unknown("no answer".into())),
-            None => Ok(()),
+            Some(Fault::AnswerLost) => Err(AppendError::Unknown("no answer".into())),
+            _ => Ok(()),
         }
     }
 }
@@ -95,10 +114,9 @@ fn follower(folder: &tempfile::TempDir, stream: &SharedStream) -> Follower {
 }
 
 fn follow(follower: &mut Follower, stream: &SharedStream) {
-    let from = usize::try_from(follower.position().number).unwrap();
-    let records: Vec<Vec<u8>> = stream.0.lock().records[from..].to_vec();
-    for record in records {
-        follower.apply(&record).unwrap();
+    let stream = stream.0.lock();
+    while let Some(entry) = stream.entry(follower.position().number + 1) {
+        follower.apply(entry).unwrap();
     }
 }
 
@@ -112,7 +130,7 @@ fn take_over(mut follower: Follower, stream: &SharedStream) -> (Opened, Restored
     let (position, claim) = follower.position().claim(claimant(7));
     assert!(stream.0.lock().push(position, &claim));
     let claimed = Applied::Claimed { node: "node-1".into(), incarnation: 7 };
-    assert_eq!(follower.apply(&claim).unwrap(), claimed);
+    assert_eq!(follower.apply(LogEntry::by_node(&claim)).unwrap(), claimed);
     let (wake, woken) = channel();
     let wake = Box::new(move || {
         let _ = wake.send(());
@@ -203,7 +221,8 @@ fn the_first_node_becomes_a_follower_again() {
     drop(first);
     let mut last = follower(&new(), &SharedStream::default());
     let records = stream.0.lock().records.clone();
-    let applied: Vec<_> = records.iter().map(|record| last.apply(record).unwrap()).collect();
+    let applied = records.iter().map(|record| last.apply(LogEntry::by_node(record)).unwrap());
+    let applied: Vec<_> = applied.collect();
     assert_eq!(applied.last(), Some(&Applied::Released), "closed in order");
 
     let second = start(&folders[1], &stream);
@@ -248,24 +267,79 @@ fn missing_mixed_up_and_damaged_records_are_refused_and_void_ones_skipped() {
     }
     let records = stream.0.lock().records.clone();
     let mut reader = follower(&new(), &SharedStream::default());
-    reader.apply(&records[0]).unwrap();
+    reader.apply(LogEntry::by_node(&records[0])).unwrap();
     let before = reader.position();
     for bad in [&records[2], &records[0], &records[1][..20].to_vec(), &Vec::new()] {
-        reader.apply(bad).unwrap_err();
+        reader.apply(LogEntry::by_node(bad)).unwrap_err();
         assert_eq!(reader.position(), before);
     }
     for at in 0..records[1].len() {
         let mut damaged = records[1].clone();
         damaged[at] ^= 0x10;
-        reader.apply(&damaged).unwrap_err();
+        reader.apply(LogEntry::by_node(&damaged)).unwrap_err();
     }
-    reader.apply(&records[1]).unwrap();
+    reader.apply(LogEntry::by_node(&records[1])).unwrap();
 
     // A claim directly behind it: what the first node appended later is of an earlier epoch, and void.
     let (_, claim) = reader.position().claim(claimant(8));
-    reader.apply(&claim).unwrap();
-    assert_eq!(reader.apply(&records[2]).unwrap(), Applied::Void);
+    reader.apply(LogEntry::by_node(&claim)).unwrap();
+    assert_eq!(reader.apply(LogEntry::by_node(&records[2])).unwrap(), Applied::Void);
     assert_eq!(reader.position().epoch, 2);
+}
+
+/// The record with other bytes, and a checksum for them.
+fn forged(record: &[u8], change: impl Fn(&mut [u8])) -> Vec<u8> {
+    let mut forged = record[..record.len() - 4].to_vec();
+    change(&mut forged);
+    let checksum = crc32fast::hash(&forged).to_le_bytes();
+    forged.extend_from_slice(&checksum);
+    forged
+}
+
+#[test]
+fn what_strangers_publish_is_passed_over_by_the_writer_and_by_readers() {
+    let (folders, stream) = ([new(), new(), new()], SharedStream::default());
+    let first = start(&folders[0], &stream);
+    first.wait(first.submit([enqueue(1, 1, message(1, b"x"))]));
+    let record = stream.0.lock().records[1].clone();
+    let number = |number: u8| move |record: &mut [u8]| record[9] = number;
+    for (position, strange) in (2..).zip([
+        Vec::new(),
+        b"hello".to_vec(),
+        vec![0; MAX_RECORD_BYTES + 1],
+        record[..record.len() - 1].to_vec(),
+        // The record before once more; and one of the right number and epoch that continues another one.
+        record.clone(),
+        forged(&record, number(13)),
+        // Of an earlier epoch, a later one, a newer version.
+        forged(&record, |record| record[1] = 0),
+        forged(&record, |record| record[1] = 9),
+        forged(&record, |record| record[0] = 2),
+    ]) {
+        stream.0.lock().publish(&strange);
+        first.wait(first.submit([enqueue(1, position, message(position, b"x"))]));
+    }
+    // Between the records of a group, and several in a row.
+    let big = message(20, &vec![7; 3 * MAX_RECORD_BYTES]);
+    stream.0.lock().then(&[Fault::Stranger; 6]);
+    first.wait(first.submit([enqueue(1, 11, big)]));
+    assert!(first.storage.failure().is_none() && stream.0.lock().faults.is_empty());
+
+    // At the end, where only the next claim comes.
+    stream.0.lock().publish(b"hello");
+    let (second, restored) = take_over(follower(&folders[1], &stream), &stream);
+    assert_eq!(positions(&restored, 1), (1..=11).collect::<Vec<_>>());
+    second.wait(second.submit([enqueue(1, 12, message(70_000, b"y"))]));
+    second.storage.close().unwrap();
+    drop(second);
+    // A database that ends with a stranger's message continues behind it.
+    stream.0.lock().publish(b"hello");
+    let mut third = follower(&folders[2], &stream);
+    third.flush().unwrap();
+    assert_eq!(third.stored().unwrap().number, stream.0.lock().records.len() as u64);
+    drop(third);
+    let (_third, restored) = take_over(follower(&folders[2], &stream), &stream);
+    assert_eq!(positions(&restored, 1), (1..=12).collect::<Vec<_>>());
 }
 
 #[test]
@@ -387,7 +461,7 @@ fn without_its_lease_a_node_stores_and_does_not_acknowledge() {
     let mut follower = follower(&folder, &stream);
     let (position, claim) = follower.position().claim(claimant(7));
     assert!(stream.0.lock().push(position, &claim));
-    follower.apply(&claim).unwrap();
+    follower.apply(LogEntry::by_node(&claim)).unwrap();
     let (wake, woken) = channel();
     let wake = Box::new(move || {
         let _ = wake.send(());
@@ -509,7 +583,7 @@ fn a_node_without_its_lease_refuses_to_share() {
     let mut follower = follower(&folder, &stream);
     let (position, claim) = follower.position().claim(claimant(7));
     assert!(stream.0.lock().push(position, &claim));
-    follower.apply(&claim).unwrap();
+    follower.apply(LogEntry::by_node(&claim)).unwrap();
     let lease = Arc::new(Lease::new());
     let journal = Box::new(Leased(stream.clone(), Arc::clone(&lease)));
     let (storage, _) = follower.take_over(7, journal, Box::new(|| {})).unwrap();

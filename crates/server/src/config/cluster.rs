@@ -1,12 +1,13 @@
 //! Section `[cluster]`: the NATS servers that several nodes share, and what is different at each node.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use fulmar_transport::ServerId;
 use serde::{Deserialize, Serialize};
 
 use super::document::Config;
-use super::sections::{Auto, Enabled, Listeners, set};
+use super::sections::{Anonymous, Auto, Enabled, Listeners, set};
 use crate::exit::Usage;
 
 /// Shortest `[storage] stall_timeout_s`: NATS elects a leader within 9 s, and a node gives way after 30 s without it.
@@ -33,6 +34,8 @@ pub(crate) enum Standby {
 pub(crate) struct Cluster {
     /// Addresses of NATS servers; empty: no cluster.
     pub(crate) servers: Vec<String>,
+    /// Which of them may be without credentials.
+    pub(crate) allow_anonymous: Anonymous,
     /// A credentials file of NATS; empty for none.
     pub(crate) credentials_file: PathBuf,
     /// PEM file of the CAs that sign the servers' certificates; empty: the system's.
@@ -63,6 +66,16 @@ impl Cluster {
     /// Whether this is a node of a cluster.
     pub(crate) fn is_on(&self) -> bool {
         !self.servers.is_empty()
+    }
+
+    /// The first server that must require credentials.
+    pub(crate) fn guarded_server(&self) -> Option<&str> {
+        let must = |server: &&String| match self.allow_anonymous {
+            Anonymous::Always => false,
+            Anonymous::Loopback => !is_loopback(server),
+            Anonymous::Never => true,
+        };
+        self.servers.iter().find(must).map(String::as_str)
     }
 
     /// Where clients reach this node with these listeners: a URL per transport.
@@ -113,6 +126,33 @@ fn host_and_port(address: &str) -> (&str, Option<u16>) {
 
 fn scheme(url: &str) -> Option<&str> {
     url.split_once("://").map(|(scheme, _)| scheme)
+}
+
+/// The host of `nats://HOST[:PORT]`, without a user, who may come with a password.
+fn host(server: &str) -> &str {
+    let authority = server.split_once("://").map_or(server, |(_, rest)| rest);
+    let authority = authority.rsplit_once('@').map_or(authority, |(_, rest)| rest);
+    host_and_port(authority).0
+}
+
+/// Whether a server is on this machine.
+fn is_loopback(server: &str) -> bool {
+    let host = host(server).trim_start_matches('[').trim_end_matches(']');
+    let address = host.parse::<IpAddr>().ok();
+    host == "localhost" || address.is_some_and(|address| address.to_canonical().is_loopback())
+}
+
+fn check_credentials(cluster: &Cluster) -> Result<(), Usage> {
+    let has_credentials = set(&cluster.credentials_file).or(set(&cluster.cert)).is_some();
+    match cluster.guarded_server().filter(|_| !has_credentials) {
+        None => Ok(()),
+        Some(server) => Err(Usage(format!(
+            "[cluster] servers, {}: without credentials, anyone who reaches this NATS server can read and change all \
+             that the cluster has: messages, users and their rules. Let NATS require credentials, and set \
+             credentials_file, or cert and key; or, on a network you trust, [cluster] allow_anonymous = \"always\"",
+            host(server)
+        ))),
+    }
 }
 
 /// Whether a text can be in a Server Reference: `HOST` or `HOST:PORT`, IPv6 addresses in brackets.
@@ -179,6 +219,7 @@ pub(super) fn check(config: &Config) -> Result<(), Usage> {
             return wrong(format!("[cluster] monitoring = {address:?}: write http://HOST:8222"));
         }
     }
+    check_credentials(cluster)?;
     check_addresses(cluster)?;
     let id = &cluster.quic_server_id;
     if !id.is_empty()
@@ -247,6 +288,36 @@ mod tests {
             let error = read(more).unwrap_err();
             assert!(error.contains("[cluster]") && error.contains(part), "{error}");
         }
+    }
+
+    #[test]
+    fn nats_servers_elsewhere_need_credentials() {
+        let with = |server: &str, more: &str| {
+            let text = format!("[cluster]\nservers = [\"{server}\"]\nnode = \"a\"\n{more}");
+            Config::from_toml(&text).map(drop).map_err(|error| format!("{error:#}"))
+        };
+        let near = ["127.0.0.1:4222", "127.9.0.1", "localhost:4222", "[::1]:4222", "[::1]"];
+        let far = ["10.0.0.1:4222", "n1.example", "[2001:db8::1]:4222", "localhost.example"];
+        let allow = |who: &str| format!("allow_anonymous = \"{who}\"\n");
+        for host in near {
+            let server = format!("nats://{host}");
+            with(&server, "").unwrap();
+            with(&server, &allow("never")).unwrap_err();
+        }
+        for host in far {
+            let server = format!("nats://{host}");
+            let error = with(&server, "").unwrap_err();
+            assert!(
+                error.contains(super::host(&server)) && error.contains("credentials_file"),
+                "{error}"
+            );
+            with(&server, &allow("always")).unwrap();
+            with(&server, "credentials_file = \"a.creds\"\n").unwrap();
+        }
+        let error = with("nats://user:a-secret@n1.example", "").unwrap_err();
+        assert!(error.contains("n1.example") && !error.contains("a-secret"), "{error}");
+        let mixed = "nats://127.0.0.1:4222\", \"nats://10.0.0.1:4222";
+        assert!(with(mixed, "").unwrap_err().contains("10.0.0.1"));
     }
 
     #[test]

@@ -9,8 +9,8 @@
 //!
 //! # What a log must guarantee
 //!
-//! 1. **Compare-and-swap on its end.** Record n ([`LogPosition::number`]) is accepted only if n − 1 records are in the
-//!    log. As no other record ever is, record n is the n-th message of the stream, also after earlier ones were purged.
+//! 1. **Compare-and-swap on its end.** Record n ([`LogPosition::number`]) is accepted only if n − 1 messages are in the
+//!    log, so record n is the n-th message of the stream, also after earlier ones were purged.
 //! 2. **Durable when acknowledged**: on the disks of a majority, and there after a power cut.
 //! 3. **An append whose outcome is unknown can be repeated.** The log recognises the record by [`Append::id`] and
 //!    answers as if it had been appended now. It may forget identifiers: a repeated record is then refused, as another
@@ -20,6 +20,20 @@
 //!
 //! Rules 1 and 3 decide who writes; nothing else does. [`crate::Follower::apply`] checks what it can of the rest: the
 //! numbers, and the checksum of the record before.
+//!
+//! # What strangers append
+//!
+//! Anyone who reaches the stream can publish to it without compare-and-swap. Such a message has a number, and a node's record
+//! that was to have this number is refused. [`LogPosition::read_entry`] decides for everybody what counts: a message that
+//! does not continue the log, and whose publisher did not name the message before it, is passed over. The next record has
+//! the next number, and the checksum of the last one that counts.
+//!
+//! An acknowledged record is never passed over. Where a reader is after n − 1 messages follows from these messages alone.
+//! A node that appends record n has read them, or appended them itself, and thus continues the log at the place where every
+//! reader is then; if message n is another one, its append is refused, and it looks at that message as readers do. So what
+//! a stranger appended is a place behind which nobody has acknowledged anything that does not step over it, too. A record
+//! that was damaged later does not continue the log either, and may have been acknowledged: its publisher named the message
+//! before it, as all nodes do, and nobody goes on.
 
 mod entry;
 pub(crate) mod record;
@@ -61,9 +75,28 @@ impl fmt::Display for LogPosition {
     }
 }
 
+/// What the log has at a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogEntry<'a> {
+    /// A record's bytes, or anything else.
+    pub bytes: &'a [u8],
+    /// Whether its publisher named the message before it (compare-and-swap), as every node does.
+    pub conditional: bool,
+}
+
+impl<'a> LogEntry<'a> {
+    /// One by a node.
+    #[must_use]
+    pub fn by_node(bytes: &'a [u8]) -> LogEntry<'a> {
+        LogEntry { bytes, conditional: true }
+    }
+}
+
 /// A record to be appended.
 #[derive(Clone, Copy, Debug)]
 pub struct Append<'a> {
+    /// What it continues; its own number is one more.
+    pub after: LogPosition,
     /// Its position; the log must end one record before.
     pub position: LogPosition,
     /// Its bytes, at most [`MAX_RECORD_BYTES`].
@@ -76,6 +109,18 @@ impl Append<'_> {
     pub fn id(&self) -> String {
         self.position.id()
     }
+
+    /// What it means that the log has something else at its number.
+    #[must_use]
+    pub fn displaced_by(&self, entry: LogEntry<'_>) -> AppendError {
+        match self.after.read_entry(entry) {
+            Ok(RecordView { kind: None, .. }) => AppendError::Displaced,
+            _ => AppendError::Refused(format!(
+                "another node has written record {} of the log",
+                self.position.number
+            )),
+        }
+    }
 }
 
 /// Why a record is not known to be in the log.
@@ -84,6 +129,9 @@ pub enum AppendError {
     /// No answer, or one that leaves it open. The same record will be appended again.
     #[error("{0}")]
     Unknown(String),
+    /// Something that does not count is at its number ([`LogPosition::passed`]): the next number may be free.
+    #[error("a record that does not count is at its place")]
+    Displaced,
     /// The log will never accept it, because another record is at its place: another node has claimed the log.
     #[error("{0}")]
     Refused(String),
@@ -96,7 +144,8 @@ pub trait Journal: Send {
     ///
     /// # Errors
     /// [`AppendError::Unknown`]: the call is repeated with the same record, and must return `Ok` without appending it
-    /// twice if it was appended the first time. [`AppendError::Refused`]: the store writes nothing any more, and what
+    /// twice if it was appended the first time. [`AppendError::Displaced`]: the contents are appended again with the next
+    /// number ([`Append::displaced_by`] decides this). [`AppendError::Refused`]: the store writes nothing any more, and what
     /// was not acknowledged stays so.
     fn append(&mut self, record: &Append<'_>) -> Result<(), AppendError>;
 

@@ -5,9 +5,9 @@
 //! ```
 //!
 //! Numbers are little-endian; the checksum, with which a record of any version ends, is CRC-32 over all bytes before it.
-//! It detects damage and records that are mixed up, not forgery: a program with access to the log can write anything.
+//! It detects damage and records that are mixed up, not forgery: a program that can read the log can write anything.
 
-use super::{LogPosition, MAX_RECORD_BYTES};
+use super::{LogEntry, LogPosition, MAX_RECORD_BYTES};
 
 const VERSION: u8 = 1;
 const HEADER: usize = 22;
@@ -105,10 +105,10 @@ pub enum RecordError {
 /// A record that was read, and whether it counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordView<'a> {
-    /// Its position.
+    /// Where the reader is behind it.
     pub position: LogPosition,
-    /// Its contents; `None` if an earlier writer appended it after a later one had claimed the log, so that it was
-    /// never acknowledged and does not count. The reader's position stays.
+    /// Its contents; `None` if it does not count and was never acknowledged: an earlier writer appended it after a later one
+    /// had claimed the log, or a stranger did.
     pub kind: Option<RecordKind<'a>>,
 }
 
@@ -160,7 +160,7 @@ impl LogPosition {
         let kind = RecordKind::from_code(header[HEADER - 1], body)?;
         let position = LogPosition { epoch, number, checksum };
         if epoch < self.epoch {
-            return Ok(RecordView { position, kind: None });
+            return Ok(RecordView { position: self.passed(), kind: None });
         }
         let claims = matches!(kind, RecordKind::Claim(_));
         let follows = Some(number) == self.number.checked_add(1) && before == self.checksum;
@@ -168,6 +168,23 @@ impl LogPosition {
             return Err(RecordError::Broken { after: self, found: number, epoch });
         }
         Ok(RecordView { position, kind: Some(kind) })
+    }
+
+    /// Reads what the log has behind this position; the module has the reasons.
+    ///
+    /// # Errors
+    /// See [`RecordError`]: a node's record that does not continue the log. The reader must not go on.
+    pub fn read_entry(self, entry: LogEntry<'_>) -> Result<RecordView<'_>, RecordError> {
+        match self.read(entry.bytes) {
+            Err(_) if !entry.conditional => Ok(RecordView { position: self.passed(), kind: None }),
+            read => read,
+        }
+    }
+
+    /// The position behind something that does not count: it has a number, and nothing refers to it.
+    #[must_use]
+    pub fn passed(self) -> LogPosition {
+        LogPosition { number: self.number + 1, ..self }
     }
 
     /// Encodes the record that follows this position in the same epoch, and returns its position.

@@ -8,6 +8,7 @@ use fulmar_cluster_nats::{self as nats, LogStream};
 use fulmar_store::Lease;
 use fulmar_store::journal::{Append, AppendError, Journal, MAX_RECORD_BYTES};
 
+use super::replica;
 use crate::serve::cluster_status::ClusterStatus;
 
 // Or the stream would refuse what the store appends.
@@ -42,6 +43,11 @@ impl Journal for StreamJournal {
                 Ok(())
             }
             Err(nats::AppendError::Unknown(error)) => Err(AppendError::Unknown(error)),
+            Err(nats::AppendError::Displaced(found)) => {
+                let why = record.displaced_by(replica::entry(&found));
+                self.refused.fetch_or(why != AppendError::Displaced, Ordering::AcqRel);
+                Err(why)
+            }
             Err(nats::AppendError::Refused(error)) => {
                 self.refused.store(true, Ordering::Release);
                 Err(AppendError::Refused(error))

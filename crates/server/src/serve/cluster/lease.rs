@@ -155,7 +155,7 @@ impl Keeper {
         let (sent, lasts) = (Instant::now(), Arc::new(MayAcknowledge::new()));
         let revision = match control.swap(KEY, &lease.bytes(), revision) {
             Ok(revision) => revision,
-            Err(AppendError::Refused(_)) => return Ok(None),
+            Err(AppendError::Refused(_) | AppendError::Displaced(_)) => return Ok(None),
             Err(AppendError::Unknown(error)) => anyhow::bail!(error),
         };
         lasts.extend(sent + LEASE);
@@ -263,7 +263,7 @@ impl Renewal {
                 return Some(RENEW_AGAIN);
             }
             // Perhaps by this node: an earlier attempt whose answer was lost or late.
-            Err(AppendError::Refused(_)) => {}
+            Err(AppendError::Refused(_) | AppendError::Displaced(_)) => {}
         }
         let Ok(entry) = self.control.get(KEY) else { return Some(RENEW_AGAIN) };
         let found = entry.as_ref().map(Lease::parse).unwrap_or_default();

@@ -51,7 +51,26 @@ pub(super) fn connect(cluster: &Cluster, what: &str) -> Result<Connection, anyho
         tls: Some(tls(cluster)?),
         name: format!("fulmar {what} {}", cluster.node),
     };
-    Ok(Connection::open(&settings)?)
+    let connection = Connection::open(&settings)?;
+    check_credentials(cluster, &connection)?;
+    Ok(connection)
+}
+
+/// Credentials that the servers do not require keep nobody out. What they do not say is whether they verify clients'
+/// certificates.
+fn check_credentials(cluster: &Cluster, connection: &Connection) -> Result<(), Usage> {
+    match cluster.guarded_server() {
+        Some(_) if !connection.requires_credentials() && set(&cluster.cert).is_none() => {
+            Err(Usage(format!(
+                "the NATS server {} requires no credentials, so anyone who reaches it can read and change all that the \
+                 cluster has: configure users there (authorization, accounts or operator). If clients without credentials \
+                 have an account of their own (no_auth_user), or on a network you trust: [cluster] allow_anonymous = \
+                 \"always\"",
+                connection.server()
+            )))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn tls(cluster: &Cluster) -> anyhow::Result<ClientConfig> {

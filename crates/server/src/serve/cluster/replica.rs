@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow};
 use fulmar_cluster_nats::{
-    AppendError, Error, GiveUp, LEFT_OVER, LogState, LogStream, Snapshot, Snapshots,
+    AppendError, Error, GiveUp, LEFT_OVER, LogState, LogStream, Record, Snapshot, Snapshots,
 };
-use fulmar_store::journal::{Claimant, LogPosition, RecordError};
+use fulmar_store::journal::{Claimant, LogEntry, LogPosition, RecordError};
 use fulmar_store::{Applied, FollowError, Follower, Options};
 
 use super::membership::scratch;
@@ -127,6 +127,11 @@ fn fetch(data: &Path, path: &Path, snapshots: &Snapshots) -> anyhow::Result<()> 
     Ok(())
 }
 
+/// A record, for the store.
+pub(super) fn entry(record: &Record) -> LogEntry<'_> {
+    LogEntry { bytes: &record.bytes, conditional: record.conditional }
+}
+
 /// Applies what the log has next.
 ///
 /// # Errors
@@ -135,7 +140,7 @@ pub(super) fn follow(follower: &mut Follower, log: &LogStream) -> anyhow::Result
     let records = log.read(follower.position().number + 1)?;
     let read = if records.is_empty() { Read::Nothing } else { Read::Some };
     for record in records {
-        let applied = follower.apply(&record.bytes).map_err(|error| match &error {
+        let applied = follower.apply(entry(&record)).map_err(|error| match &error {
             FollowError::Record(RecordError::TooNew(_)) => {
                 anyhow::Error::new(error).context(newer(record.number))
             }
@@ -143,8 +148,17 @@ pub(super) fn follow(follower: &mut Follower, log: &LogStream) -> anyhow::Result
             // Nothing is wrong with the record.
             FollowError::Database(_) => anyhow::Error::new(error).context(DATABASE),
         })?;
-        if let Applied::Claimed { node, .. } = applied {
-            tracing::info!(node, record = record.number, "claimed the log");
+        match applied {
+            Applied::Claimed { node, .. } => {
+                tracing::info!(node, record = record.number, "claimed the log");
+            }
+            Applied::Void => {
+                tracing::warn!(
+                    record = record.number,
+                    "passed over a record of the cluster's log that is no node's"
+                );
+            }
+            Applied::Operations | Applied::Released => {}
         }
     }
     Ok(read)
@@ -254,10 +268,11 @@ pub(super) fn claim(
         };
         match appended {
             Ok(()) => {
-                follower.apply(&bytes)?;
+                follower.apply(LogEntry::by_node(&bytes))?;
                 return Ok(position);
             }
-            Err(AppendError::Refused(_)) => {}
+            // Also behind what strangers have appended: reading passes over that.
+            Err(AppendError::Displaced(_) | AppendError::Refused(_)) => {}
             Err(AppendError::Unknown(detail)) => {
                 return Err(Error::JetStream { what: "claiming the log", detail }.into());
             }
