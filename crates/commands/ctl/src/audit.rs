@@ -14,7 +14,7 @@ Examples:
   fulmar audit --data /var/lib/fulmar            the newest changes
   fulmar audit --since 7d --json                 those of a week, one JSON object per line";
 
-/// Print who changed what by the administration API
+/// Print who changed what
 ///
 /// The broker may run or not. Failed logins are there, too, as far as the log has room.
 #[derive(clap::Args, Debug)]
