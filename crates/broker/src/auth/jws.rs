@@ -113,6 +113,11 @@ impl Key {
         }
     }
 
+    /// Whether who has it can make tokens.
+    pub(super) fn is_shared(&self) -> bool {
+        matches!(self, Key::Hs256(_))
+    }
+
     /// For RS256: a public key in PEM, in the form of any key, in RSA's own or in a certificate.
     pub(super) fn rsa(pem: &[u8]) -> Result<Key, KeyError> {
         public_key(pem, |found| match found {

@@ -85,6 +85,12 @@ impl JwtVerifier {
         Ok(JwtVerifier { keys: vec![NamedKey { name: None, key }] })
     }
 
+    /// Whether who reads the keys can make tokens.
+    #[must_use]
+    pub fn has_shared_key(&self) -> bool {
+        self.keys.iter().any(|key| key.key.is_shared())
+    }
+
     /// Keys of a set that are of no use here, such as those for encryption, are passed over.
     fn from_key_set(text: &[u8]) -> Result<JwtVerifier, JwtError> {
         #[derive(Deserialize)]

@@ -245,7 +245,7 @@ fn https(url: &str, server: &Server) -> anyhow::Result<Way> {
     let Some(file) = &server.token_file else {
         return Err(Usage("--url requires --token-file FILE with a token".to_owned()).into());
     };
-    let token = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    let token = files::read_secret_line(file)?;
     let token = token.trim().to_owned();
     let fine = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
     ensure!(fine, "{}: expected one line with a token", file.display());

@@ -223,6 +223,7 @@ impl Opened {
         replaced_hashes::keep(&access_control, &data)?;
         let certificates = Certificates::open(config, &data)?;
         let auth_hook = AuthHook::start(&config.auth.http)?.map(Arc::new);
+        secrets::check(&data)?;
         let keys = secrets::quic_keys(&data)?;
         if let Some(folder) = set(&config.quic.qlog_dir) {
             files::make_private_dir(folder)?;
