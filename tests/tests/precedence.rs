@@ -16,7 +16,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use fulmar_tests::{TestBroker, Wire, eventually, field, fulmar, packet, run, write_secret};
 use ring::hmac;
 
-const SECRET: &str = "a secret of the issuer's";
+const SECRET: &str = "a secret of the issuer, 32 bytes";
 const STORE: &str = "of the store";
 const FILE: &str = "of the file";
 const PLATFORM: &str = "of the platform";

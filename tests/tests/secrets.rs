@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::Command;
 
-use fulmar_tests::{default_listeners, fulmar, run, write_secret};
+use fulmar_tests::{default_listeners, eventually, fulmar, run, write_secret};
 
 /// `fulmar serve`, on free ports.
 fn serve() -> Command {
@@ -121,4 +121,44 @@ fn so_have_commands_and_the_data_folder() {
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(said.contains(name) && said.contains("run `chmod 600"), "{said}");
     }
+}
+
+/// Starts a server, which logs this; or `--check` or `fulmar doctor`, which print it.
+fn assert_said(mut command: Command, wanted: &[&str]) {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    command.stdout(log.reopen().unwrap()).stderr(log.reopen().unwrap());
+    let mut child = command.spawn().unwrap();
+    let said = || std::fs::read_to_string(log.path()).unwrap();
+    eventually(&wanted.join(", "), || wanted.iter().all(|wanted| said().contains(wanted)));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn what_is_weak_is_refused_or_warned_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let [data, key, file] = ["data", "key", "fulmar.toml"].map(|name| folder.path().join(name));
+    let config = |text: &str| {
+        std::fs::write(&file, format!("[server]\ndata_dir = {data:?}\n{text}")).unwrap();
+    };
+    write_secret(&key, "k");
+    config(&format!("[auth]\njwt_algorithm = \"HS256\"\njwt_key_file = {key:?}\n"));
+    for more in [&["--check"][..], &[]] {
+        let output = run(serve().arg("--config").arg(&file).args(more));
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(said.contains("at least 32 bytes"), "{said}");
+        assert_ne!(output.status.code(), Some(0));
+    }
+    std::fs::create_dir(&data).unwrap();
+    set_permissions(&data, Permissions::from_mode(0o777)).unwrap();
+    config("[auth.http]\nurl = \"http://192.0.2.1/\"\n");
+    let wanted = ["chmod 700", "[auth.http] url is another machine's over http://"];
+    for more in [&["--check"][..], &[]] {
+        let mut command = serve();
+        command.arg("--config").arg(&file).args(more);
+        assert_said(command, &wanted);
+    }
+    let mut doctor = fulmar();
+    doctor.args(["doctor", "--config"]).arg(&file);
+    assert_said(doctor, &wanted);
 }

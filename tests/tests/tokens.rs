@@ -11,7 +11,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use fulmar_tests::{TestBroker, Wire, eventually, field, fulmar, packet, write_secret};
 use ring::hmac;
 
-const SECRET: &str = "a secret of the issuer's";
+const SECRET: &str = "a secret of the issuer, 32 bytes";
 
 /// Tokens count for a minute longer than they say.
 const GRACE_S: u64 = 60;

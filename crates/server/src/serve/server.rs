@@ -36,7 +36,7 @@ use super::shared_rows::Database;
 use super::stored::{Stored, TakenOver, cluster_status};
 use super::watched::Watched;
 use super::{
-    acme, admin, first_administrator, http, http_publish, listeners, platform,
+    acme, admin, check, first_administrator, http, http_publish, listeners, platform,
     replaced_hashes, secrets,
 };
 use crate::config::{Config, set};
@@ -224,6 +224,9 @@ impl Opened {
         let certificates = Certificates::open(config, &data)?;
         let auth_hook = AuthHook::start(&config.auth.http)?.map(Arc::new);
         secrets::check(&data)?;
+        for warning in check::exposed::check(config, &data) {
+            tracing::warn!(next = warning.next, "{}", warning.text);
+        }
         let keys = secrets::quic_keys(&data)?;
         if let Some(folder) = set(&config.quic.qlog_dir) {
             files::make_private_dir(folder)?;
