@@ -10,6 +10,7 @@ use bytes::Bytes;
 use fulmar_admin::{PREFIX, SOCKET_FILE, SocketPath};
 use fulmar_certs::files;
 use fulmar_command::exit::Usage;
+use fulmar_command::terminal;
 use http::{Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
@@ -67,7 +68,7 @@ impl Api {
     pub(crate) fn print(&self, value: &Value, print: impl FnOnce(&Value)) {
         if self.json {
             // JSON has a JSON form.
-            println!("{}", serde_json::to_string_pretty(value).unwrap_or_default());
+            println!("{}", terminal::json(serde_json::to_string_pretty(value).unwrap_or_default()));
         } else {
             print(value);
         }

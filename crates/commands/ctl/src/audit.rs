@@ -6,6 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, ensure};
 use fulmar_admin::{AuditEntry, AuditQuery, DATABASE_FILE, read_audit};
 
+use fulmar_command::terminal;
+
 use crate::duration;
 use crate::table::{self, Column, plain};
 
@@ -65,7 +67,7 @@ pub fn audit(args: &AuditArgs) -> anyhow::Result<()> {
     entries.reverse();
     if args.json {
         for entry in &entries {
-            println!("{}", serde_json::to_string(entry)?);
+            println!("{}", terminal::json(serde_json::to_string(entry)?));
         }
         return Ok(());
     }
