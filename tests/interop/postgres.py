@@ -41,6 +41,7 @@ class Server:
         self.programs = programs()
         [self.port] = ports.take(1)
         (self.path / "password").write_text(PASSWORD + "\n")
+        (self.path / "password").chmod(0o600)
         # PostgreSQL refuses to run as root.
         self.prefix = []
         if os.geteuid() == 0:

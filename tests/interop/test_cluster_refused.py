@@ -176,6 +176,8 @@ class Credentials(Base):
             node = self.node(servers, "a", f"credentials_file = '{file}'")
             self.refused(node, "credentials_file", str(file))
             file.write_text("no such thing")
+            self.refused(node, "credentials_file", "run `chmod 600")
+            file.chmod(0o600)
             self.refused(node, "is no credentials file of NATS", "nsc generate creds")
             file.write_text(others.credentials())
             self.refused(node, "refuse the credentials")

@@ -1,11 +1,13 @@
 """Homes as a gateway, an office and a pager see them: paho, Python's HTTP client and server, none of it ours."""
 
+import base64
 import datetime
 import hashlib
 import hmac
 import http.server
 import json
 import threading
+import time
 import unittest
 
 from paho.mqtt.packettypes import PacketTypes
@@ -34,11 +36,16 @@ class Pager(http.server.ThreadingHTTPServer):
 class PagerHandler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         body = self.rfile.read(int(self.headers["content-length"]))
-        signature = "sha256=" + hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
+        by_body = "sha256=" + hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
+        identifier, at = self.headers["webhook-id"], self.headers["webhook-timestamp"]
+        signed = hmac.new(SECRET.encode(), f"{identifier}.{at}.".encode() + body, hashlib.sha256).digest()
+        signature = "v1," + base64.b64encode(signed).decode()
+        is_genuine = hmac.compare_digest(by_body, self.headers["x-fulmar-signature"]) and hmac.compare_digest(
+            signature, self.headers["webhook-signature"]) and abs(time.time() - int(at)) < 300
         if not self.server.refused:
             self.server.refused += 1
             self.send_response(503)
-        elif hmac.compare_digest(signature, self.headers["x-fulmar-signature"]):
+        elif is_genuine:
             self.server.taken.append(json.loads(body))
             self.send_response(204)
         else:

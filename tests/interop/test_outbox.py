@@ -92,6 +92,7 @@ class PutBefore(unittest.TestCase):
         run(*cert, "issue", "localhost", "--dir", self.folder / "ca", "--out", self.folder)
         run(*cert, "issue", "site-1", "--client", "--dir", self.folder / "ca", "--out", self.folder)
         (self.folder / "upstream.password").write_text("secret\n")
+        (self.folder / "upstream.password").chmod(0o600)
         run("mosquitto_passwd", "-c", "-b", self.folder / "users", "site-1", "secret")
 
     def reader(self, central):

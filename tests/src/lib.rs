@@ -26,6 +26,16 @@ pub use wire::{Wire, connect, field, packet};
 /// Longest time to wait for anything that must happen; far above what a busy machine needs.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Writes a file with a secret, for its owner alone.
+///
+/// # Panics
+/// The system refuses.
+pub fn write_secret(path: impl AsRef<std::path::Path>, contents: impl AsRef<[u8]>) {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::write(&path, contents).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+}
+
 /// Looks again and again until `done`.
 ///
 /// # Panics

@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, SystemTime};
@@ -339,4 +340,34 @@ fn a_certificate_that_tls_refuses_does_not_replace_the_one_in_use() {
     broker.wait_for_log("access rules reloaded");
     assert_eq!(expires(&broker), end);
     assert!(!broker.log().contains("ordering another certificate"), "{}", broker.log());
+}
+
+/// HSTS of an answer, by curl.
+fn strict_transport(broker: &TestBroker, version: &str, path: &str) -> Option<String> {
+    let url = format!("https://localhost:{}{path}", broker.address("https").port());
+    let mut curl = Command::new("curl");
+    let output = curl.args(["-ksi", "--max-time", "30", version, &url]).output().unwrap();
+    let answer = String::from_utf8_lossy(&output.stdout).to_lowercase();
+    assert!(answer.starts_with("http/"), "{output:?}");
+    let line = answer.lines().find(|line| line.starts_with("strict-transport-security:"));
+    line.map(str::to_owned)
+}
+
+#[test]
+fn every_answer_under_a_public_certificate_tells_browsers_to_use_tls_only() {
+    let authority = with_authorizations(1, NAME, "1");
+    let public = authority.broker();
+    let development = TestBroker::start();
+    for version in ["--http1.1", "--http2"] {
+        for path in ["/", "/api/v1/status", "/none", "/api/v1/north/meter", "/api/admin/v1/clients"]
+        {
+            let expected = "strict-transport-security: max-age=31536000";
+            assert_eq!(
+                strict_transport(&public, version, path).as_deref(),
+                Some(expected),
+                "{path}"
+            );
+            assert_eq!(strict_transport(&development, version, path), None, "{path}");
+        }
+    }
 }

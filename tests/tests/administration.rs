@@ -3,7 +3,7 @@
 
 use std::process::{Child, Output, Stdio};
 
-use fulmar_tests::{TestBroker, eventually, fulmar, http_get, run};
+use fulmar_tests::{TestBroker, eventually, fulmar, http_get, run, write_secret};
 use serde_json::Value;
 
 /// `fulmar ctl` on the broker's data folder.
@@ -108,7 +108,7 @@ fn a_token_of_an_administrator_works_over_https_and_no_other() {
         user(&[&["user", "add", name], rights].concat());
         user(&["user", "token", name, "--file", path.to_str().unwrap()]);
     }
-    std::fs::write(file("wrong"), "fulmar_wrong\n").unwrap();
+    write_secret(file("wrong"), "fulmar_wrong\n");
     // Afterwards it knows the tokens.
     assert!(broker.terminate().success());
     broker.restart();

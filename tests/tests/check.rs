@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
-use fulmar_tests::{TestBroker, default_listeners, fulmar, run};
+use fulmar_tests::{TestBroker, default_listeners, fulmar, run, write_secret};
 use tempfile::TempDir;
 
 /// A folder with a configuration, on free ports unless the configuration says otherwise.
@@ -162,7 +162,7 @@ fn it_finds_what_a_start_fails_with_and_ends_with_the_same_code() {
         std::fs::write(site.path("data/broker.db"), [7; 4096]).unwrap();
     };
     let file = |site: &Site| std::fs::write(site.path("data"), "x").unwrap();
-    let broken = |site: &Site| std::fs::write(site.path("passwords"), "ann secret\n").unwrap();
+    let broken = |site: &Site| write_secret(site.path("passwords"), "ann secret\n");
     let passwords = "[auth]\npassword_file = \"passwords\"\n";
     let cases: [Fault<'_>; 9] = [
         ("[server]\nworker = 1\n", &|_| (), "did you mean `workers`?"),

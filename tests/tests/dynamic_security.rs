@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::io::Write as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -403,4 +404,42 @@ fn what_one_interface_changes_is_in_the_other_at_once() {
         let output = String::from_utf8(output.unwrap().stdout).unwrap();
         assert!(output.contains("admin") && !output.contains(&name), "{output}");
     }
+}
+
+#[test]
+fn the_log_of_changes_has_requests_and_commands_with_the_broker_running_or_not() {
+    let (mut broker, password) = broker();
+    let mut admin = Admin::new(&broker, "console", &password);
+    let create = json!({ "command": "createClient", "username": "ann", "password": "s3cret-1" });
+    admin.run(create.clone());
+    admin.refused(create);
+    admin.run(json!({ "command": "listClients" }));
+    fulmar_user(&broker, &["passwd", "ann"], "s3cret-2\n");
+    assert!(broker.terminate().success());
+    fulmar_user(&broker, &["remove", "ann"], "");
+    let dynsec = broker.data().join("dynamic-security.json");
+    std::fs::write(&dynsec, r#"{"clients": [], "groups": [], "roles": [{"rolename": "x"}]}"#)
+        .unwrap();
+    let import = ["import", "dynamic-security"];
+    let imported = fulmar().args(import).arg(&dynsec).arg("--data").arg(broker.data()).output();
+    assert!(imported.unwrap().status.success());
+    let audit = fulmar().args(["audit", "--json", "--data"]).arg(broker.data()).output().unwrap();
+    let text = String::from_utf8(audit.stdout).unwrap();
+    let entries: Vec<Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let own = format!("local:{}", std::fs::metadata("/proc/self").unwrap().uid());
+    let expected = [
+        ["server", "local", "user.add", "admin", "ok"],
+        ["admin", "127.0.0.1", "user.add", "ann", "ok"],
+        ["admin", "127.0.0.1", "user.add", "ann", "Client already exists"],
+        [&own, "local", "user.change", "ann", "ok"],
+        [&own, "local", "user.remove", "ann", "ok"],
+        [&own, "local", "import", "dynamic-security", "ok"],
+    ];
+    let of = |entry: &Value| {
+        ["who", "from", "action", "object", "result"]
+            .map(|field| entry[field].as_str().unwrap().to_owned())
+    };
+    assert_eq!(entries.iter().map(of).collect::<Vec<_>>(), expected, "{text}");
+    assert!(!text.contains("s3cret"), "{text}");
 }

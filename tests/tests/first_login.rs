@@ -5,7 +5,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
-use fulmar_tests::{TestBroker, fulmar, run};
+use fulmar_tests::{TestBroker, fulmar, run, write_secret};
 
 /// All addresses: what only other machines could reach is not on every machine of ours.
 const OPEN: &[&str] = &["0.0.0.0:0"];
@@ -75,7 +75,7 @@ fn a_user_of_a_broker_without_the_platform_can_log_in_after_the_first_start() {
 fn nobody_is_created_on_loopback_or_beside_another_way_to_log_in() {
     let folder = tempfile::tempdir().unwrap();
     let passwords = folder.path().join("passwords");
-    std::fs::write(&passwords, "# none yet\n").unwrap();
+    write_secret(&passwords, "# none yet\n");
     let key = passwords.to_str().unwrap();
     for broker in [
         TestBroker::start(),

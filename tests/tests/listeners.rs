@@ -149,7 +149,7 @@ fn post_from(source: [u8; 4], to: SocketAddr, path: &str) -> String {
     socket.connect(&to.into()).unwrap();
     let mut stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let head = "Host: test\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx";
+    let head = "Host: localhost\r\nConnection: close\r\nContent-Length: 1\r\n\r\nx";
     write!(stream, "POST {path} HTTP/1.1\r\n{head}").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();

@@ -85,7 +85,7 @@ fn keys_are_guarded() {
     refused(
         &format!("[keys]\n22917370 = \"{key}\"\n"),
         0o644,
-        "keys file is readable by others; run `chmod 600",
+        "readable by others; run `chmod 600",
         1,
     );
     refused(&format!("[keys]\n22917370 = {key}\n"), 0o600, "line 2", 2);

@@ -55,3 +55,51 @@ fn pages_of_strangers_have_no_websocket_at_wss_as_at_https() {
     }
     assert_eq!(broker.metric("http_origins_refused_total"), 8.0);
 }
+
+/// Status and body of the answer to a request that names this host, if any.
+fn asked(broker: &TestBroker, request: &str, host: Option<&str>) -> String {
+    let mut stream = TcpStream::connect(broker.address("http")).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (version, host) = match host {
+        Some(host) => ("1.1", format!("Host: {host}\r\n")),
+        None => ("1.0", String::new()),
+    };
+    write!(stream, "{request} HTTP/{version}\r\n{host}Connection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text[9..].to_owned()
+}
+
+/// A page of `evil.example`, whose name the attacker has pointed at this machine, asks for its own host.
+#[test]
+fn a_name_that_is_not_this_machines_reads_nothing_at_the_operators_port() {
+    let settings = "[tls]\nnames = [\"broker.example\"]\n[http]\nallowed_hosts = [\"fulmar\"]\n";
+    let broker = TestBroker::builder().config(settings).start();
+    for request in ["GET /connections", "GET /metrics", "GET /none", "POST /publish/t"] {
+        for host in
+            ["evil.example", "evil.example:9", "localhost.evil.example", "127.0.0.1.evil.example"]
+        {
+            let answer = asked(&broker, request, Some(host));
+            assert!(answer.starts_with("421"), "{request} {host}: {answer}");
+            assert!(answer.contains("[http] allowed_hosts"), "{answer}");
+        }
+        let answer =
+            asked(&broker, &request.replace("/", "http://evil.example/"), Some("localhost"));
+        assert!(answer.starts_with("421") || answer.starts_with("400"), "{answer}");
+    }
+    let line = broker.wait_for_log("a request names an unknown host");
+    assert!(line.contains("evil.example"), "{line}");
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    for host in [
+        "localhost",
+        "127.0.0.1:9",
+        "[::1]",
+        "192.0.2.1",
+        "broker.example",
+        "fulmar:9",
+        host.trim(),
+    ] {
+        assert!(asked(&broker, "GET /metrics", Some(host)).starts_with("200"), "{host}");
+    }
+    assert!(asked(&broker, "GET /health/live", None).starts_with("200"));
+}

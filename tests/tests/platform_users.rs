@@ -124,6 +124,33 @@ fn a_gateways_token_lasts_is_exchanged_without_a_gap_and_is_revoked() {
 }
 
 #[test]
+fn the_log_of_changes_has_users_twins_and_tokens_of_the_platform() {
+    let mut broker = broker();
+    let token = good(&broker, &["user", "token", "ann"], "");
+    assert!(broker.terminate().success());
+    good(&broker, &["user", "role", "ann", "--twin", "rural", "--role", "office"], "");
+    good(&broker, &["user", "passwd", "ann"], "another horse");
+    let lines = good(&broker, &["audit", "--json"], "");
+    let entries: Vec<serde_json::Value> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of = |entry: &serde_json::Value| {
+        assert!(entry["who"].as_str().unwrap().starts_with("local:"), "{entry}");
+        ["action", "object", "result"].map(|field| entry[field].as_str().unwrap().to_owned())
+    };
+    let expected = [
+        ["twin.add", "rural", "ok"],
+        ["user.add", "ann", "ok"],
+        ["token.add", "ann", "ok"],
+        ["user.change", "ann", "ok"],
+        ["user.change", "ann", "ok"],
+    ];
+    assert_eq!(entries.iter().map(of).collect::<Vec<_>>(), expected, "{lines}");
+    for secret in [PASSWORD, "another horse", &token] {
+        assert!(!lines.contains(secret), "{lines}");
+    }
+}
+
+#[test]
 fn a_gateway_may_use_what_the_pages_example_needs_and_nothing_of_others() {
     let broker = broker();
     let token =

@@ -13,10 +13,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use fulmar_tests::{TestBroker, Wire, eventually, field, fulmar, packet, run};
+use fulmar_tests::{TestBroker, Wire, eventually, field, fulmar, packet, run, write_secret};
 use ring::hmac;
 
-const SECRET: &str = "a secret of the issuer's";
+const SECRET: &str = "a secret of the issuer, 32 bytes";
 const STORE: &str = "of the store";
 const FILE: &str = "of the file";
 const PLATFORM: &str = "of the platform";
@@ -105,7 +105,7 @@ impl Site {
         for name in ["ann", "bob"] {
             with_password(&["passwd", name, "--file"], FILE, &[&path("passwords")]);
         }
-        std::fs::write(path("key"), SECRET).unwrap();
+        write_secret(path("key"), SECRET);
         certificates(folder.path(), &["ann", "bob", "eve"]);
         let (service, asked) = service();
         let config = format!(

@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::process::{Child, Command, Output, Stdio};
 
-use fulmar_tests::{TestBroker, eventually, fulmar, run};
+use fulmar_tests::{TestBroker, eventually, fulmar, run, write_secret};
 use serde_json::Value;
 
 /// `fulmar COMMAND` at the broker's listener `name`.
@@ -150,7 +150,7 @@ fn passwords_come_from_standard_input_or_the_environment() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("passwords");
     let made = with_input(&mut fulmar(), "passwd ann", b"secret\n");
-    std::fs::write(&file, made.stdout).unwrap();
+    write_secret(&file, made.stdout);
     let file = file.display().to_string();
     let config = format!("[auth]\nallow_anonymous = \"never\"\npassword_file = {file:?}\n");
     let broker = TestBroker::builder().config(&config).start();

@@ -8,10 +8,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use fulmar_tests::{TestBroker, Wire, eventually, field, fulmar, packet};
+use fulmar_tests::{TestBroker, Wire, eventually, field, fulmar, packet, write_secret};
 use ring::hmac;
 
-const SECRET: &str = "a secret of the issuer's";
+const SECRET: &str = "a secret of the issuer, 32 bytes";
 
 /// Tokens count for a minute longer than they say.
 const GRACE_S: u64 = 60;
@@ -23,7 +23,7 @@ fn broker() -> (TestBroker, tempfile::TempDir) {
 fn broker_with(more: &str) -> (TestBroker, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let key = folder.path().join("key");
-    std::fs::write(&key, SECRET).unwrap();
+    write_secret(&key, SECRET);
     let config = format!("[auth]\njwt_algorithm = \"HS256\"\njwt_key_file = {key:?}\n{more}");
     (TestBroker::builder().config(&config).start(), folder)
 }

@@ -76,8 +76,7 @@ impl App {
 
     /// The time, in milliseconds since the Unix epoch.
     pub(crate) fn now_ms(&self) -> i64 {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        since.map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+        crate::store::now_ms()
     }
 
     /// The same, as the broker has it.

@@ -85,7 +85,7 @@ impl FromRequestParts<App> for Caller {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Caller, Problem> {
         let caller = match parts.extensions.get::<ConnectInfo<LocalCaller>>() {
             Some(ConnectInfo(local)) => Caller {
-                name: local.uid.map_or_else(|| "local".to_owned(), |uid| format!("local:{uid}")),
+                name: local.name(),
                 role: Role::Administrator,
                 from: "local".to_owned(),
                 rights: Rights(Arc::new(|| Some(Role::Administrator))),

@@ -58,5 +58,6 @@ pub use server::{
     Tapped, Upstream,
 };
 pub use store::{
-    AuditEntry, AuditQuery, DATABASE_FILE, StoreError, read_audit, replace_rows, shared_rows,
+    AuditEntry, AuditQuery, DATABASE_FILE, NewEntry, Store, StoreError, logged_locally, read_audit,
+    replace_rows, shared_rows,
 };

@@ -23,6 +23,14 @@ pub struct LocalCaller {
     pub uid: Option<u32>,
 }
 
+impl LocalCaller {
+    /// What the log of changes calls it.
+    #[must_use]
+    pub fn name(self) -> String {
+        self.uid.map_or_else(|| "local".to_owned(), |uid| format!("local:{uid}"))
+    }
+}
+
 impl Connected<IncomingStream<'_, UnixListener>> for LocalCaller {
     fn connect_info(stream: IncomingStream<'_, UnixListener>) -> LocalCaller {
         LocalCaller { uid: stream.io().peer_cred().ok().map(|peer| peer.uid()) }

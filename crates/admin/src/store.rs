@@ -14,6 +14,8 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, params};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::local::LocalCaller;
+
 /// The file in the data folder.
 pub const DATABASE_FILE: &str = "admin.db";
 
@@ -150,14 +152,15 @@ pub struct AuditQuery {
     pub most: usize,
 }
 
-/// A new entry.
+/// A new entry; its fields are those of [`AuditEntry`].
 #[derive(Clone, Debug)]
-pub(crate) struct NewEntry {
-    pub(crate) who: String,
-    pub(crate) from: String,
-    pub(crate) action: &'static str,
-    pub(crate) object: String,
-    pub(crate) detail: String,
+#[allow(missing_docs)]
+pub struct NewEntry {
+    pub who: String,
+    pub from: String,
+    pub action: &'static str,
+    pub object: String,
+    pub detail: String,
 }
 
 impl From<CommitError> for StoreError {
@@ -171,7 +174,7 @@ impl From<CommitError> for StoreError {
 
 /// The open file.
 #[derive(Clone, Debug)]
-pub(crate) struct Store(Arc<Mutex<File>>);
+pub struct Store(Arc<Mutex<File>>);
 
 #[derive(Debug)]
 struct File {
@@ -182,12 +185,18 @@ struct File {
 
 impl Store {
     /// Opens the file, and creates it if it is missing.
-    pub(crate) fn open(data: &Path) -> Result<Store, StoreError> {
+    ///
+    /// # Errors
+    /// It cannot be used.
+    pub fn open(data: &Path) -> Result<Store, StoreError> {
         Store::of(open(data)?, None)
     }
 
     /// Opens that of a node that has taken over, with everything that is shared and nothing else.
-    pub(crate) fn open_shared(data: &Path, shared: Shared) -> Result<Store, StoreError> {
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_shared(data: &Path, shared: Shared) -> Result<Store, StoreError> {
         Store::of(open(data)?, Some(shared))
     }
 
@@ -254,35 +263,110 @@ impl Store {
 
     /// Adds an entry whose result is not known yet; returns its number.
     pub(crate) fn begin(&self, entry: &NewEntry, now_ms: i64) -> Result<i64, StoreError> {
-        let detail = cut(&entry.detail, MAX_DETAIL_BYTES);
-        let [who, object] = [&entry.who, &entry.object].map(|text| cut(text, MAX_TEXT_BYTES));
+        self.change(|connection| add(connection, entry, now_ms))
+    }
+
+    /// Adds entries of changes that are about to be made; returns their numbers.
+    ///
+    /// # Errors
+    /// They cannot be stored: the changes must not be made.
+    pub fn begin_all(&self, entries: &[NewEntry]) -> Result<Vec<i64>, StoreError> {
+        let now_ms = now_ms();
         self.change(|connection| {
-            connection.execute(
-                "INSERT INTO audit (at_ms, who, origin, action, object, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-                params![now_ms, who, entry.from, entry.action, object, detail],
-            )?;
-            let id = connection.last_insert_rowid();
-            if id % PRUNE_EVERY == 0 {
-                let oldest = now_ms - MAX_AGE_MS.cast_signed();
-                let last = id - MAX_ENTRIES.cast_signed();
-                let old = "DELETE FROM audit WHERE id <= ?1 OR at_ms < ?2";
-                connection.execute(old, [last, oldest])?;
-                connection.execute(BEYOND_BYTES, [MAX_BYTES.cast_signed()])?;
-            }
-            Ok(id)
+            entries.iter().map(|entry| add(connection, entry, now_ms)).collect()
         })
     }
 
     /// Adds the result of an entry.
     pub(crate) fn end(&self, id: i64, result: &str) -> Result<(), StoreError> {
+        self.end_all([(id, result)])
+    }
+
+    /// Adds the results of entries.
+    ///
+    /// # Errors
+    /// They cannot be stored.
+    pub fn end_all<'a>(
+        &self,
+        results: impl IntoIterator<Item = (i64, &'a str)>,
+    ) -> Result<(), StoreError> {
         let sql = "UPDATE audit SET result = ?2 WHERE id = ?1";
-        let result = cut(result, MAX_DETAIL_BYTES);
-        self.change(|connection| connection.execute(sql, params![id, result]).map(drop))
+        self.change(|connection| {
+            for (id, result) in results {
+                connection.execute(sql, params![id, cut(result, MAX_DETAIL_BYTES)])?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Logs a change, makes it, and adds the result.
+    ///
+    /// # Errors
+    /// Those of the change; or it cannot be logged, and was not made.
+    pub fn logged<T, E: std::fmt::Display + From<StoreError>>(
+        &self,
+        entry: NewEntry,
+        make: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let ids = self.begin_all(&[entry])?;
+        let made = make();
+        let result = made.as_ref().map_or_else(ToString::to_string, |_| "ok".to_owned());
+        self.end_all(ids.into_iter().map(|id| (id, &*result)))?;
+        made
     }
 
     pub(crate) fn entries(&self, query: AuditQuery) -> Result<Vec<AuditEntry>, StoreError> {
         Ok(entries(&self.0.lock().connection, query)?)
     }
+}
+
+fn add(connection: &Connection, entry: &NewEntry, now_ms: i64) -> rusqlite::Result<i64> {
+    let detail = cut(&entry.detail, MAX_DETAIL_BYTES);
+    let [who, object] = [&entry.who, &entry.object].map(|text| cut(text, MAX_TEXT_BYTES));
+    connection.execute(
+        "INSERT INTO audit (at_ms, who, origin, action, object, detail) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        params![now_ms, who, entry.from, entry.action, object, detail],
+    )?;
+    let id = connection.last_insert_rowid();
+    if id % PRUNE_EVERY == 0 {
+        let oldest = now_ms - MAX_AGE_MS.cast_signed();
+        let last = id - MAX_ENTRIES.cast_signed();
+        let old = "DELETE FROM audit WHERE id <= ?1 OR at_ms < ?2";
+        connection.execute(old, [last, oldest])?;
+        connection.execute(BEYOND_BYTES, [MAX_BYTES.cast_signed()])?;
+    }
+    Ok(id)
+}
+
+/// The time, in milliseconds since the Unix epoch.
+pub(crate) fn now_ms() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}
+
+/// Logs a change that a command makes in a data folder, with the server running or not: see [`Store::logged`]. Where there
+/// is no such folder, as beside a database on another machine, there is no log.
+///
+/// # Errors
+/// Those of the change; or it cannot be logged, and was not made.
+pub fn logged_locally<T, E: std::fmt::Display + From<StoreError>>(
+    data: &Path,
+    (action, object, detail): (&'static str, &str, &serde_json::Value),
+    make: impl FnOnce() -> Result<T, E>,
+) -> Result<T, E> {
+    if !data.is_dir() {
+        return make();
+    }
+    let uid = rustix::process::getuid().as_raw();
+    let who = LocalCaller { uid: Some(uid) }.name();
+    let entry = NewEntry {
+        who,
+        from: "local".to_owned(),
+        action,
+        object: object.to_owned(),
+        detail: detail.to_string(),
+    };
+    Store::open(data)?.logged(entry, make)
 }
 
 /// The text, or its beginning.

@@ -5,6 +5,7 @@
 //! topic to which it has to be subscribed.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use crate::event::BrokerEvent;
 use crate::mailbox::{Attachment, Mailboxes};
@@ -24,6 +25,8 @@ pub struct ControlRequest<'a> {
     pub client_id: &'a str,
     /// Its user.
     pub username: Option<&'a str>,
+    /// Its address.
+    pub from: IpAddr,
     /// Where the answer is sent.
     pub reply_to: ControlReply,
 }

@@ -14,7 +14,7 @@ use fulmar_mqtt::packet::{Auth, Connect, LastWill};
 use fulmar_mqtt::{Packet, Properties, Property, PropertyBuf, QoS, ReasonCode, Version};
 use ring::hmac;
 
-const SECRET: &[u8] = b"a secret of the issuer's";
+const SECRET: &[u8] = b"a secret of the issuer, 32 bytes";
 
 /// Worlds begin 1,000 s after the epoch; tokens count for a minute longer than they say.
 fn token(user: &str, exp: u64) -> Vec<u8> {

@@ -240,7 +240,7 @@ fn an_operator_may_have_it_disconnected_with_96() {
 
 #[test]
 fn failed_logins_are_answered_later_and_later_and_good_ones_at_once() {
-    let jwt = Some(JwtVerifier::new("HS256", b"secret").unwrap());
+    let jwt = Some(JwtVerifier::new("HS256", &[7; 32]).unwrap());
     let access_control = AccessControl { jwt, ..AccessControl::default() };
     let mut world = World::with(Setup { access_control, ..Setup::default() });
     let log_in = |world: &mut World, password: Option<&[u8]>| {

@@ -15,6 +15,9 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::CertError;
 
+/// Largest file of secrets.
+const MAX_SECRET_BYTES: u64 = 64 << 20;
+
 fn file_error(path: &Path, source: io::Error) -> CertError {
     CertError::File { path: path.to_owned(), source }
 }
@@ -37,7 +40,7 @@ pub fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertError
     Ok(chain)
 }
 
-/// Reads a private key; refuses one that group or others can read.
+/// Reads a private key; refuses one that [`check_secret`] refuses.
 ///
 /// # Errors
 /// The file cannot be read, is open to others, encrypted or damaged, or holds no key.
@@ -57,30 +60,51 @@ pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, CertError> {
     }
 }
 
-/// Reads a file of secrets of any form; refuses one that group or others can read.
+/// Reads a file of secrets of any form; refuses one that [`check_secret`] refuses.
 ///
 /// # Errors
-/// The file cannot be read, or is open to others.
+/// The file cannot be read, is larger than 64 MiB, or is open to others.
 pub fn read_secret(path: &Path) -> Result<Vec<u8>, CertError> {
     let fail = |source| file_error(path, source);
-    let mut file = File::open(path).map_err(fail)?;
-    if file.metadata().map_err(fail)?.mode() & 0o077 != 0 {
-        return Err(CertError::KeyExposed(path.to_owned()));
-    }
+    let file = File::open(path).map_err(fail)?;
+    check_mode(path, &file.metadata().map_err(fail)?)?;
     let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes).map_err(fail)?;
+    file.take(MAX_SECRET_BYTES + 1).read_to_end(&mut bytes).map_err(fail)?;
+    if bytes.len() as u64 > MAX_SECRET_BYTES {
+        return Err(fail(ErrorKind::FileTooLarge.into()));
+    }
     Ok(bytes)
 }
 
-/// Reads a file of several keys as [`read_secret`] does; the error for one that is open to others says so.
+/// The first line of a file with a password or token, without its end.
 ///
 /// # Errors
-/// As [`read_secret`].
-pub fn read_keys(path: &Path) -> Result<Vec<u8>, CertError> {
-    read_secret(path).map_err(|error| match error {
-        CertError::KeyExposed(path) => CertError::KeysExposed(path),
-        error => error,
-    })
+/// As [`read_secret`]; or it is not UTF-8.
+pub fn read_secret_line(path: &Path) -> Result<String, CertError> {
+    let text = String::from_utf8(read_secret(path)?);
+    let text =
+        text.map_err(|error| file_error(path, io::Error::new(ErrorKind::InvalidData, error)))?;
+    Ok(text.lines().next().unwrap_or_default().to_owned())
+}
+
+/// Checks that a file of secrets is its owner's alone. A group may read it if root owns it: so do administrators and
+/// Kubernetes give services their secrets.
+///
+/// # Errors
+/// It is open to others, or is not there.
+pub fn check_secret(path: &Path) -> Result<(), CertError> {
+    check_mode(path, &fs::metadata(path).map_err(|source| file_error(path, source))?)
+}
+
+fn check_mode(path: &Path, file: &fs::Metadata) -> Result<(), CertError> {
+    if is_exposed(file.mode(), file.uid()) {
+        return Err(CertError::SecretExposed(path.to_owned()));
+    }
+    Ok(())
+}
+
+fn is_exposed(mode: u32, owner: u32) -> bool {
+    mode & 0o007 != 0 || mode & 0o070 != 0 && owner != 0
 }
 
 /// Writes a file whole or not at all, readable by its owner only if `secret`.
@@ -187,6 +211,30 @@ mod tests {
         );
         let error = read_key(&path).unwrap_err().to_string();
         assert!(error.contains("openssl pkey"), "{error}");
+    }
+
+    #[test]
+    fn a_secret_is_its_owners_alone_or_roots_and_a_groups() {
+        for (mode, owner, refused) in [
+            (0o600, 1000, false),
+            (0o400, 0, false),
+            (0o440, 0, false),
+            (0o640, 0, false),
+            (0o640, 1000, true),
+            (0o604, 1000, true),
+            (0o444, 0, true),
+            (0o644, 0, true),
+        ] {
+            assert_eq!(is_exposed(0o100_000 | mode, owner), refused, "{mode:o} of {owner}");
+        }
+        let (_dir, path) = holding("two words \r\nmore");
+        assert_eq!(read_secret_line(&path).unwrap(), "two words ");
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o444)).unwrap();
+        for result in [check_secret(&path), read_secret(&path).map(drop), read_key(&path).map(drop)]
+        {
+            let error = result.unwrap_err().to_string();
+            assert!(error.contains("run `chmod 600 "), "{error}");
+        }
     }
 
     #[test]

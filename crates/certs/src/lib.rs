@@ -36,12 +36,11 @@ pub enum CertError {
         /// Why.
         source: std::io::Error,
     },
-    /// A private key that others can read.
-    #[error("{0}: private key is readable by others; run `chmod 600 {0}`")]
-    KeyExposed(PathBuf),
-    /// A file of keys that others can read.
-    #[error("{0}: keys file is readable by others; run `chmod 600 {0}`")]
-    KeysExposed(PathBuf),
+    /// A secret that others can read, or a group although root does not own the file.
+    #[error(
+        "{0} has a secret and is readable by others; run `chmod 600 {0}` (640 if root owns it)"
+    )]
+    SecretExposed(PathBuf),
     /// A private key under a password.
     #[error("{0}: private key is encrypted; decrypt it with `openssl pkey -in {0} -out FILE`")]
     Encrypted(PathBuf),

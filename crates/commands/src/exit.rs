@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::terminal::printable_lines;
+
 /// A mistake of the person at the keyboard: exit code 2 instead of 1, so that a supervisor knows
 /// that trying again is of no use.
 #[derive(Debug)]
@@ -66,7 +68,8 @@ pub fn code(outcome: anyhow::Result<()>) -> ExitCode {
     if is_unread(&error) {
         return ExitCode::SUCCESS;
     }
-    eprintln!("fulmar: {}", explain(&error));
+    // A reason may be a hostile peer's.
+    eprintln!("fulmar: {}", printable_lines(&explain(&error)));
     if error.downcast_ref::<Usage>().is_some() { ExitCode::from(2) } else { ExitCode::FAILURE }
 }
 

@@ -10,3 +10,4 @@ pub mod logging;
 pub mod password;
 pub mod psk;
 pub mod runtime;
+pub mod terminal;

@@ -41,7 +41,7 @@ pub struct EndpointConfig {
     /// Certificate, client verification and tickets, shared with the other listeners.
     pub tls: ServerTls,
     /// For TLS handshakes over TCP whose client offers [`ACME_ALPN`] only. They ask for no client certificate, and
-    /// nothing is served.
+    /// nothing is served. With it, answers of `addresses` have Strict-Transport-Security.
     pub challenges: Option<Arc<rustls::ServerConfig>>,
     /// UDP addresses with the certificate below, for pages whose browsers do not trust the CA of the other
     /// certificate. Requests are answered there too.

@@ -127,11 +127,13 @@ impl Endpoint {
                 clock,
                 refusals: Mutex::default(),
             };
+            let alt_svc = listener.alt_svc()?;
             let handler = RequestHandler {
                 router: limited,
                 handoff: handoff.clone(),
                 policy: Arc::clone(&listener.policy),
-                alt_svc: listener.alt_svc()?,
+                strict_transport: alt_svc.is_some() && config.challenges.is_some(),
+                alt_svc,
                 origins: Arc::clone(&config.origins),
                 pressure: pressure.clone(),
             };

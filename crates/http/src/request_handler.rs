@@ -26,6 +26,8 @@ pub(crate) struct RequestHandler {
     pub(crate) policy: Arc<ListenerPolicy>,
     /// Alt-Svc announces HTTP/3; `None` where there are no pages.
     pub(crate) alt_svc: Option<HeaderValue>,
+    /// Adds Strict-Transport-Security (RFC 6797): where a public CA certifies the pages.
+    pub(crate) strict_transport: bool,
     pub(crate) origins: Arc<Origins>,
     /// Changes each time that the process was seen to have too much memory.
     pub(crate) pressure: watch::Receiver<MemoryPressure>,
@@ -60,6 +62,10 @@ impl RequestHandler {
         let mut response = Box::pin(self.respond(request, client, early)).await;
         if let Some(alt_svc) = &self.alt_svc {
             response.headers_mut().insert(header::ALT_SVC, alt_svc.clone());
+        }
+        if self.strict_transport {
+            let year = HeaderValue::from_static("max-age=31536000");
+            response.headers_mut().insert(header::STRICT_TRANSPORT_SECURITY, year);
         }
         let status = response.status();
         self.router.metrics.answered(version, status);

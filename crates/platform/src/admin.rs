@@ -7,6 +7,7 @@ use std::fmt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::accounts::{credentials, password};
 use crate::app::App;
@@ -129,6 +130,31 @@ pub enum AdminCommand {
     },
     /// [`Admin::twins`].
     Twins,
+}
+
+impl AdminCommand {
+    /// What the log of changes has of it: action, object, and details without secrets. `None` if it changes nothing.
+    #[must_use]
+    pub fn change(&self) -> Option<(&'static str, &str, Value)> {
+        Some(match self {
+            AdminCommand::AddUser { name, server_admin, role, .. } => {
+                ("user.add", name, json!({ "server_admin": server_admin, "role": role }))
+            }
+            AdminCommand::SetRole { user, twin, role } => {
+                ("user.change", user, json!({ "twin": twin, "role": role }))
+            }
+            AdminCommand::SetPassword { user, .. } => {
+                ("user.change", user, json!({ "password": true }))
+            }
+            AdminCommand::RemoveUser { user } => ("user.remove", user, Value::Null),
+            AdminCommand::AddToken { user, others_end_in_ms } => {
+                ("token.add", user, json!({ "others_end_in_ms": others_end_in_ms }))
+            }
+            AdminCommand::RevokeTokens { user, id } => ("token.remove", user, json!({ "id": id })),
+            AdminCommand::AddTwin { id, homes, .. } => ("twin.add", id, json!({ "homes": homes })),
+            AdminCommand::Users | AdminCommand::Tokens { .. } | AdminCommand::Twins => return None,
+        })
+    }
 }
 
 impl fmt::Debug for AdminCommand {

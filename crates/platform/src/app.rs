@@ -14,6 +14,7 @@ use crate::accounts::rate::Rate;
 use crate::accounts::recent_set::RecentSet;
 use crate::accounts::token::{KEY_FILE, Signer};
 use crate::announcements::{Announcement, Announcements};
+use crate::change_log::{ChangeLogSlot, RosterChange};
 use crate::counts::Counts;
 use crate::error::Error;
 use crate::frames::intake::Decoders;
@@ -66,6 +67,7 @@ pub(crate) struct Inner {
     pub(crate) deliveries: Notify,
     /// Account names and addresses of earlier logins.
     pub(crate) known_logins: RecentSet<(Name, IpAddr)>,
+    pub(crate) change_log: ChangeLogSlot,
     hashing: Hashing,
 }
 
@@ -150,6 +152,7 @@ impl App {
             turns: Turns::default(),
             deliveries: Notify::new(),
             known_logins: RecentSet::new(MAX_KNOWN_LOGINS),
+            change_log: ChangeLogSlot::default(),
             hashing: Hashing::default(),
         }));
         Ok((app, receiver))
@@ -162,6 +165,20 @@ impl App {
         F: FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
     {
         self.store.write(self.and_load(change)).await
+    }
+
+    /// The same for what a caller changes, which is logged.
+    pub(crate) async fn change_roster_as<T, F>(
+        &self,
+        who: RosterChange,
+        change: F,
+    ) -> Result<T, Problem>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
+    {
+        let app = self.clone();
+        self.change_roster(move |db| app.change_log.logged(who, || change(db))).await
     }
 
     /// The same for callers outside async tasks.

@@ -16,6 +16,7 @@ mod alerts;
 mod announcements;
 mod app;
 mod blocking;
+mod change_log;
 mod counts;
 mod devices;
 mod error;
@@ -59,6 +60,7 @@ pub use admin::{Admin, AdminAnswer, AdminCommand, CredentialSummary, UserSummary
 pub use alerts::delivery::Delivery;
 pub use alerts::webhook_allowlist::{InvalidAllowlistEntry, WebhookAllowlist};
 pub use announcements::Announcement;
+pub use change_log::{ChangeLog, RosterChange};
 pub use counts::PlatformCounts;
 pub use error::Error;
 pub use measurements::message::SensorMessage;

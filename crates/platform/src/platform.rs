@@ -11,6 +11,7 @@ use crate::accounts::sessions::{self, LoginRefused};
 use crate::admin::{Admin, AdminAnswer, AdminCommand};
 use crate::announcements::Announcement;
 use crate::app::App;
+use crate::change_log::ChangeLog;
 use crate::counts::PlatformCounts;
 use crate::error::Error;
 use crate::extract::Each;
@@ -165,6 +166,11 @@ impl Platform {
     /// call counts.
     pub fn on_loss(&self, lost: impl Fn(&Losers) + Send + Sync + 'static) {
         self.app.account_cache.on_loss(Box::new(lost));
+    }
+
+    /// Logs changes of accounts and twins through the API; the first call counts.
+    pub fn log_changes(&self, log: Box<dyn ChangeLog>) {
+        self.app.change_log.set(log);
     }
 
     /// Whether the user may publish to this topic, or subscribe to it as a filter. Answers from memory.

@@ -1,7 +1,8 @@
 //! Tables to take away: CSV (RFC 4180), as long as they are, and Excel files, within a bound. Rows come a part at a time.
 //!
-//! Text that a spreadsheet would take for a formula is made text: in CSV with an apostrophe before it,
-//! in Excel files by the kind of the cell. Numbers are numbers, negative ones too.
+//! Text that a spreadsheet would take for a formula is made text: in CSV with an apostrophe before it, also where a
+//! semicolon or tab separates cells, in Excel files by the kind of the cell. Numbers are numbers, negative ones too, and
+//! the only cells of a CSV file without quotation marks.
 
 #[cfg_attr(not(feature = "spreadsheet"), path = "table/no_xlsx.rs")]
 mod xlsx;
@@ -11,6 +12,7 @@ use axum::http::header;
 use axum::response::IntoResponse as _;
 use bytes::Bytes;
 use fulmar_http::{NoLongerAllowed, PART_BYTES};
+use fulmar_text::spreadsheet::without_formulas;
 use futures_util::{Stream, StreamExt as _, stream};
 
 use crate::accounts::caller::Member;
@@ -99,19 +101,21 @@ impl Cell {
     /// About how long it is in CSV, with quotation marks; no less.
     fn length(&self) -> usize {
         match self {
-            Cell::Text(text) => text.len() + text.bytes().filter(|byte| *byte == b'"').count() + 4,
+            Cell::Text(text) => {
+                let longer = |byte: &u8| matches!(byte, b'"' | b';' | b'\t' | b'\r' | b'\n');
+                text.len() + text.bytes().filter(|byte| longer(byte)).count() + 4
+            }
             // Without an exponent, the smallest and the largest have more than 300 digits.
             Cell::Number(number) if *number != 0.0 && !(1e-5..1e17).contains(&number.abs()) => 350,
             Cell::Number(_) | Cell::Moment(_) => 32,
-            Cell::Nothing => 1,
+            Cell::Nothing => 3,
         }
     }
 
     /// As CSV has it, before quoting.
     fn plain(&self) -> String {
         match self {
-            Cell::Text(text) if looks_active(text) => format!("'{text}"),
-            Cell::Text(text) => text.clone(),
+            Cell::Text(text) => without_formulas(text).into_owned(),
             Cell::Number(number) => number.to_string(),
             Cell::Moment(at) => at.to_string(),
             Cell::Nothing => String::new(),
@@ -137,16 +141,14 @@ fn length(row: &[Cell]) -> usize {
     row.iter().map(Cell::length).sum()
 }
 
-/// Whether a spreadsheet might run it: formulas begin so, behind white space too.
-fn looks_active(text: &str) -> bool {
-    text.starts_with(['\t', '\r', '\n']) || text.trim_start().starts_with(['=', '+', '-', '@'])
-}
-
 /// Rows as CSV, behind a heading if they are the first.
 fn csv<R: AsRef<[Cell]>>(rows: &[R], heading: Option<&[&str]>) -> Result<Bytes, Problem> {
     let lengths = rows.iter().map(|row| length(row.as_ref()));
     let to = Vec::with_capacity(lengths.sum::<usize>() + 1024);
-    let mut table = csv::WriterBuilder::new().terminator(csv::Terminator::CRLF).from_writer(to);
+    let mut table = csv::WriterBuilder::new()
+        .terminator(csv::Terminator::CRLF)
+        .quote_style(csv::QuoteStyle::NonNumeric)
+        .from_writer(to);
     let failed = |error: csv::Error| Problem::internal(&error);
     if let Some(heading) = heading {
         table.write_record(heading).map_err(failed)?;
@@ -190,17 +192,45 @@ fn broken(problem: Problem) -> std::io::Error {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_looks_like_a_formula_is_text() {
-        for active in ["=1+1", "+49 40", "-2", "@SUM(A1)", "\t=1", "\r=1", " =1"] {
-            assert_eq!(Cell::Text(active.into()).plain(), format!("'{active}"));
+    fn text_is_quoted_and_no_formula_also_where_semicolons_separate() {
+        let row = [
+            Cell::Text("a;=1+1".into()),
+            Cell::Text("@SUM(A1)".into()),
+            Cell::Number(-71.5),
+            Cell::Nothing,
+        ];
+        assert_eq!(
+            csv(&[row], Some(&["x", "y", "z", "n"])).unwrap(),
+            "\"x\",\"y\",\"z\",\"n\"\r\n\"a;'=1+1\",\"'@SUM(A1)\",-71.5,\"\"\r\n"
+        );
+    }
+
+    /// As programs open it whose separator is another one, and which may overlook quotation marks.
+    #[test]
+    fn no_separator_makes_a_formula_of_a_text() {
+        let hostile = ["x;=1+1", "x;\"=1", "x\t=1", "x\n=1+1;@A", "=1", "x;-1+1", "x,+1"];
+        let row: Vec<Cell> = [3.0]
+            .map(Cell::Number)
+            .into_iter()
+            .chain(hostile.map(|text| Cell::Text(text.into())))
+            .collect();
+        let table = csv(&[row], None).unwrap();
+        for (delimiter, quoting) in
+            [(b',', true), (b';', true), (b';', false), (b'\t', true), (b'\t', false)]
+        {
+            let mut reader = csv::ReaderBuilder::new();
+            reader.has_headers(false).flexible(true).delimiter(delimiter).quoting(quoting);
+            for record in reader.from_reader(&*table).records() {
+                for cell in &record.unwrap() {
+                    let begin = cell.trim_start_matches(['"', ' ', '\t', '\r', '\n']);
+                    assert!(!begin.starts_with(['=', '+', '-', '@']), "{cell:?} at {delimiter}");
+                }
+            }
         }
-        for harmless in ["", "Hafenstr. 1", "a=b", "1-2"] {
-            assert_eq!(Cell::Text(harmless.into()).plain(), harmless);
-        }
-        assert_eq!(Cell::Number(-71.5).plain(), "-71.5", "a number runs nothing");
     }
 }

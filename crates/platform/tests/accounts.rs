@@ -4,13 +4,13 @@
 mod common;
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use axum::body::{Body, Bytes};
 use axum::http::Request;
 use common::{PASSWORD, World, now, reading};
-use fulmar_platform::UserToAdd;
+use fulmar_platform::{ChangeLog, RosterChange, UserToAdd};
 use futures_util::{StreamExt as _, stream};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
@@ -178,6 +178,68 @@ async fn who_loses_something_is_told_of() {
     let lost_token = ("north-reader".to_owned(), false, false);
     assert_eq!(heard.recv().await, Some(lost_token), "a token");
     assert!(heard.try_recv().is_err());
+}
+
+/// Its entries, each with its result; refuses all if it is full.
+#[derive(Clone, Default)]
+struct Log {
+    entries: Arc<Mutex<Vec<(RosterChange, String)>>>,
+    is_full: bool,
+}
+
+impl ChangeLog for Log {
+    fn begin(&self, change: RosterChange) -> Result<i64, String> {
+        if self.is_full {
+            return Err("no room for the log".to_owned());
+        }
+        let mut entries = self.entries.lock().unwrap();
+        entries.push((change, String::new()));
+        Ok(entries.len() as i64 - 1)
+    }
+
+    fn end(&self, id: i64, result: &str) {
+        self.entries.lock().unwrap()[id as usize].1 = result.to_owned();
+    }
+}
+
+#[tokio::test]
+async fn changes_of_accounts_and_twins_are_logged_without_secrets() {
+    let (world, log) = (World::new(), Log::default());
+    world.platform.log_changes(Box::new(log.clone()));
+    let (root, admin) = (world.log_in("root").await, world.log_in("north-admin").await);
+    let user = json!({"name": "new", "password": "s3cret phrase", "role": "reader"});
+    for status in [201, 409] {
+        assert_eq!(world.call(&admin, "POST", "/api/v1/north/user", &user).await.status, status);
+    }
+    let role = json!({"role": "viewer"});
+    world.good(&admin, "PATCH", "/api/v1/north/user/new", role).await;
+    world.call(&admin, "DELETE", "/api/v1/north/user/new", &Value::Null).await;
+    world.good(&root, "POST", "/api/v1/twin", json!({"id": "west", "name": "West"})).await;
+    let entries = log.entries.lock().unwrap();
+    let shown: Vec<_> = entries
+        .iter()
+        .map(|(change, result)| (&*change.who, change.action, &*change.object, result == "ok"))
+        .collect();
+    let expected = [
+        ("north-admin", "user.add", "new", true),
+        ("north-admin", "user.add", "new", false),
+        ("north-admin", "user.change", "new", true),
+        ("north-admin", "user.remove", "new", true),
+        ("root", "twin.add", "west", true),
+    ];
+    assert_eq!(shown, expected);
+    assert!(!format!("{entries:?}").contains("s3cret"), "{entries:?}");
+}
+
+#[tokio::test]
+async fn a_change_of_accounts_that_cannot_be_logged_is_not_made() {
+    let world = World::new();
+    world.platform.log_changes(Box::new(Log { is_full: true, ..Log::default() }));
+    let admin = world.log_in("north-admin").await;
+    let removed =
+        world.call(&admin, "DELETE", "/api/v1/north/user/north-viewer", &Value::Null).await;
+    assert_eq!(removed.status, 503);
+    world.log_in("north-viewer").await;
 }
 
 /// Parts of a KiB without end, and how many of them were asked for.

@@ -14,7 +14,7 @@ use fulmar_platform::{
     Admin, AdminAnswer, AdminCommand, DATABASE_FILE, Database, Role, UserSummary,
 };
 
-use crate::broker_users::{BrokerUsers, only_platform};
+use crate::broker_users::{BrokerUsers, logged, only_platform};
 use crate::config::Config;
 use crate::exit::Usage;
 #[cfg(feature = "admin")]
@@ -95,14 +95,14 @@ impl Folder {
                 Missing::Refuse => check_is_there(&data)?,
             }
         }
-        Ok(Accounts::Here(Admin::open(&data, &database)?))
+        Ok(Accounts::Here(Admin::open(&data, &database)?, data))
     }
 }
 
 /// The process that does what the command line says.
 enum Accounts {
     /// This process, on the database.
-    Here(Admin),
+    Here(Admin, PathBuf),
     /// The node of a cluster in whose folder it is, if that serves.
     #[cfg(feature = "admin")]
     Node(NodeUsers),
@@ -111,7 +111,10 @@ enum Accounts {
 impl Accounts {
     fn run(&self, command: &AdminCommand) -> anyhow::Result<AdminAnswer> {
         match self {
-            Accounts::Here(admin) => Ok(admin.run(command)?),
+            Accounts::Here(admin, data) => match command.change() {
+                Some(change) => logged(data, change, || Ok(admin.run(command)?)),
+                None => Ok(admin.run(command)?),
+            },
             #[cfg(feature = "admin")]
             Accounts::Node(node) => node.administer(command),
         }

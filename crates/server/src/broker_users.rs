@@ -7,6 +7,8 @@ use fulmar_identity::{
     administrator_role,
 };
 
+use serde_json::{Value, json};
+
 use crate::config::Config;
 use crate::exit::Usage;
 #[cfg(feature = "admin")]
@@ -101,7 +103,8 @@ impl BrokerUsers {
             }
         }
         commands.push(Command::CreateClient(client));
-        store.apply(commands)?;
+        let detail = json!({ "administration": admin });
+        self.logged(("user.add", name, detail), || Ok(store.apply(commands)?))?;
         eprintln!("added {name} to the broker's users in {}", self.file.display());
         Ok(())
     }
@@ -114,8 +117,10 @@ impl BrokerUsers {
         }
         let password = Some(self.hasher.hash(password.as_bytes())?);
         let changes = ClientChanges { password, ..ClientChanges::default() };
-        self.open()?.apply(vec![Command::ModifyClient(name.into(), changes)])?;
-        Ok(())
+        let (mut store, commands) =
+            (self.open()?, vec![Command::ModifyClient(name.into(), changes)]);
+        let change = ("user.change", name, json!({ "password": true }));
+        self.logged(change, || Ok(store.apply(commands)?))
     }
 
     /// Removes a client; its connections end.
@@ -124,8 +129,17 @@ impl BrokerUsers {
         if let Some(node) = &self.node {
             return node.remove(name);
         }
-        self.open()?.apply(vec![Command::DeleteClient(name.into())])?;
-        Ok(())
+        let (mut store, commands) = (self.open()?, vec![Command::DeleteClient(name.into())]);
+        self.logged(("user.remove", name, Value::Null), || Ok(store.apply(commands)?))
+    }
+
+    /// Makes a change that the server's log of changes has.
+    fn logged<T>(
+        &self,
+        change: (&'static str, &str, Value),
+        make: impl FnOnce() -> anyhow::Result<T>,
+    ) -> anyhow::Result<()> {
+        logged(self.file.parent().unwrap_or(Path::new(".")), change, make).map(drop)
     }
 
     /// A line per client: name, text name, administration role, and its roles and groups.
@@ -136,6 +150,21 @@ impl BrokerUsers {
         }
         let store = self.open()?;
         Ok(store.state().clients().values().map(|client| line(client)).collect())
+    }
+}
+
+/// Makes a change that the log of changes of a data folder has.
+pub(crate) fn logged<T>(
+    data: &Path,
+    (action, object, detail): (&'static str, &str, Value),
+    make: impl FnOnce() -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    #[cfg(feature = "admin")]
+    return fulmar_admin::logged_locally(data, (action, object, &detail), make);
+    #[cfg(not(feature = "admin"))]
+    {
+        let _ = (data, action, object, detail);
+        make()
     }
 }
 

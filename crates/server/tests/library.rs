@@ -180,7 +180,8 @@ fn reloading_reads_passwords_again_or_changes_nothing() {
     let passwords = folder.path().join("passwords");
     let write = |password: &str| {
         let hash = hash_password(password.as_bytes()).unwrap();
-        std::fs::write(&passwords, format!("ann:{hash}\n")).unwrap();
+        let line = format!("ann:{hash}\n");
+        fulmar_certs::files::write(&passwords, line.as_bytes(), true).unwrap();
     };
     write("old");
     let data = folder.path().join("data");

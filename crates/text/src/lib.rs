@@ -1,8 +1,9 @@
-//! What people write and read: quantities with their [units], [hex] digits, and [words] for what is wrong with a TOML
-//! file.
+//! What people write and read: quantities with their [units], [hex] digits, [words] for what is wrong with a TOML
+//! file, and CSV for [spreadsheet]s.
 //!
 //! No I/O, and nothing of what the quantities are for.
 
 pub mod hex;
+pub mod spreadsheet;
 pub mod units;
 pub mod words;

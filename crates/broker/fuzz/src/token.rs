@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::auth::jwt::{JwtVerifier, looks_like_token};
 
-const SECRET: &[u8] = b"the issuer's secret";
+const SECRET: &[u8] = b"a secret of the issuer, 32 bytes";
 const NOW: Timestamp = Timestamp(1_800_000_000_000);
 /// How much clocks may differ.
 const LEEWAY_MS: f64 = 60_000.0;
@@ -49,6 +49,7 @@ pub fn token(data: &[u8]) {
     assert!(verifier.verify(&token, Some(&format!("{user}x")), NOW).is_err());
     let (signed, tag) = token.rsplit_once('.').expect("three parts");
     assert!(verifier.verify(&format!("{signed}A.{tag}"), None, NOW).is_err());
-    let another = JwtVerifier::new("HS256", b"another secret").expect("a secret");
+    let another =
+        JwtVerifier::new("HS256", b"another secret than the issuer has").expect("a secret");
     assert!(another.verify(&token, None, NOW).is_err());
 }

@@ -23,12 +23,18 @@ const COORDINATE_BYTES: usize = 32;
 /// Octets of a public key of Ed25519 (RFC 8032 section 5.1.5).
 const ED25519_BYTES: usize = 32;
 
+/// Octets of the shortest secret for HS256 (RFC 7518 section 3.2).
+const MIN_SECRET_BYTES: usize = 32;
+
 /// Why a key cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// There is no secret.
-    #[error("the secret is empty")]
-    Empty,
+    /// The secret can be guessed from a token.
+    #[error(
+        "a secret for HS256 must have at least {MIN_SECRET_BYTES} bytes (RFC 7518 section 3.2): \
+         `openssl rand -hex 32` makes one"
+    )]
+    Short,
     /// There is no public key in the file.
     #[error("the file has no public key and no certificate in PEM")]
     Pem,
@@ -113,10 +119,15 @@ impl<'a> Token<'a> {
 impl Key {
     /// For HS256.
     pub(super) fn secret(secret: &[u8]) -> Result<Key, KeyError> {
-        match secret {
-            [] => Err(KeyError::Empty),
-            _ => Ok(Key::Hs256(hmac::Key::new(hmac::HMAC_SHA256, secret))),
+        if secret.len() < MIN_SECRET_BYTES {
+            return Err(KeyError::Short);
         }
+        Ok(Key::Hs256(hmac::Key::new(hmac::HMAC_SHA256, secret)))
+    }
+
+    /// Whether who has it can make tokens.
+    pub(super) fn is_shared(&self) -> bool {
+        matches!(self, Key::Hs256(_))
     }
 
     /// For RS256: a public key in PEM, in the form of any key, in RSA's own or in a certificate.

@@ -173,6 +173,12 @@ impl JwtVerifier {
         JwtVerifier { issuer, ..self }
     }
 
+    /// Whether who reads the keys can make tokens.
+    #[must_use]
+    pub fn has_shared_key(&self) -> bool {
+        self.keys.iter().any(|key| key.key.is_shared())
+    }
+
     /// Keys of a set that are of no use here, such as those for encryption, are passed over.
     fn from_key_set(text: &[u8]) -> Result<JwtVerifier, JwtError> {
         #[derive(Deserialize)]
@@ -275,9 +281,17 @@ pub(crate) fn looks_like_token(password: &[u8]) -> Option<&str> {
 mod tests {
     use super::*;
     use crate::auth::jws::hs256;
+    use base64::Engine as _;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
     use serde_json::json;
 
     const NOW: Timestamp = Timestamp(1_000_000);
+    const SECRET: &[u8] = b"a secret of the issuer, 32 bytes";
+
+    /// A secret as a key set has it.
+    fn octets(secret: &[u8]) -> String {
+        URL_SAFE_NO_PAD.encode(secret)
+    }
 
     fn token(kid: Option<&str>, secret: &[u8], claims: &serde_json::Value) -> String {
         hs256(&json!({"typ": "JWT", "alg": "HS256", "kid": kid}), claims, secret)
@@ -359,8 +373,8 @@ mod tests {
 
     #[test]
     fn time_and_name_are_checked() {
-        let verifier = JwtVerifier::new("HS256", b"secret").unwrap();
-        let check = |claims, name| verifier.verify(&token(None, b"secret", &claims), name, NOW);
+        let verifier = JwtVerifier::new("HS256", SECRET).unwrap();
+        let check = |claims, name| verifier.verify(&token(None, SECRET, &claims), name, NOW);
         let until = Timestamp(1_160_000);
         let ann = Ok(Admitted { user: User::named("ann").ok(), until, credential: None });
         assert_eq!(check(json!({"sub": "ann", "exp": 1100}), None), ann);
@@ -382,11 +396,11 @@ mod tests {
 
     #[test]
     fn a_key_set_chooses_by_name_and_never_by_the_tokens_algorithm() {
-        // "first" and "other" in base64url; the third is an RSA key for encryption, the fourth of an
-        // unknown kind.
+        // The third is an RSA key for encryption, the fourth of an unknown kind.
+        let [first, other] = [[b'1'; 32], [b'2'; 32]];
         let set = json!({"keys": [
-            {"kty": "oct", "kid": "a", "alg": "HS256", "k": "Zmlyc3Q"},
-            {"kty": "oct", "kid": "b", "k": "b3RoZXI"},
+            {"kty": "oct", "kid": "a", "alg": "HS256", "k": octets(&first)},
+            {"kty": "oct", "kid": "b", "k": octets(&other)},
             {"kty": "RSA", "kid": "c", "alg": "RSA-OAEP", "n": "AQAB", "e": "AQAB"},
             {"kty": "new"},
         ]});
@@ -395,8 +409,8 @@ mod tests {
         let claims = json!({"sub": "ann", "exp": 1100});
         let good =
             |kid, secret: &[u8]| verifier.verify(&token(kid, secret, &claims), None, NOW).is_ok();
-        assert!(good(Some("a"), b"first") && good(Some("b"), b"other") && good(None, b"other"));
-        assert!(!good(Some("a"), b"other") && !good(Some("z"), b"first") && !good(None, b"AQAB"));
+        assert!(good(Some("a"), &first) && good(Some("b"), &other) && good(None, &other));
+        assert!(!good(Some("a"), &other) && !good(Some("z"), &first) && !good(None, b"AQAB"));
         let empty = JwtVerifier::new("JWKS", br#"{"keys": []}"#);
         assert!(matches!(empty, Err(JwtError::KeyCount(0))));
         assert!(matches!(JwtVerifier::new("JWKS", b"secret"), Err(JwtError::KeySet(_))));
@@ -404,22 +418,15 @@ mod tests {
 
     #[test]
     fn a_token_that_names_no_key_is_tried_with_a_few() {
-        // One letter each, in base64url.
         let secrets: Vec<u8> = (0..20).map(|number| b'a' + number).collect();
-        let base64 = |byte: u8| {
-            let digits = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-            [byte >> 2, byte << 4 & 0x3f].map(|at| char::from(digits[usize::from(at)]))
-        };
-        let key = |secret: &u8| {
-            let k: String = base64(*secret).iter().collect();
-            json!({"kty": "oct", "kid": char::from(*secret).to_string(), "k": k})
-        };
+        let key = |letter: &u8| json!({"kty": "oct", "kid": char::from(*letter).to_string(), "k": octets(&[*letter; 32])});
         let set = json!({"keys": secrets.iter().map(key).collect::<Vec<_>>()});
         let verifier = JwtVerifier::new("JWKS", set.to_string().as_bytes()).unwrap();
         let claims = json!({"sub": "ann", "exp": 1100});
         for (place, secret) in secrets.iter().enumerate() {
             let name = char::from(*secret).to_string();
-            let good = |kid| verifier.verify(&token(kid, &[*secret], &claims), None, NOW).is_ok();
+            let good =
+                |kid| verifier.verify(&token(kid, &[*secret; 32], &claims), None, NOW).is_ok();
             assert!(good(Some(&name)), "{place}");
             assert_eq!(good(None), place < MAX_TRIED, "{place}");
         }
@@ -485,15 +492,19 @@ mod tests {
         }
         let none = JwtVerifier::new("RS256", b"a secret");
         assert!(matches!(none, Err(JwtError::Key(KeyError::Pem))));
-        assert!(matches!(JwtVerifier::new("HS256", b""), Err(JwtError::Key(KeyError::Empty))));
+        // RFC 7518 section 3.2.
+        for short in [&b""[..], b"x", &SECRET[1..]] {
+            let short = JwtVerifier::new("HS256", short);
+            assert!(matches!(short, Err(JwtError::Key(KeyError::Short))));
+        }
     }
 
     #[test]
     fn rfc7515_4_1_11_an_extension_that_must_be_understood_is_refused() {
-        let verifier = JwtVerifier::new("HS256", b"secret").unwrap();
+        let verifier = JwtVerifier::new("HS256", SECRET).unwrap();
         let good = |header| {
             let claims = json!({"sub": "ann", "exp": 1100});
-            verifier.verify(&hs256(&header, &claims, b"secret"), None, NOW).is_ok()
+            verifier.verify(&hs256(&header, &claims, SECRET), None, NOW).is_ok()
         };
         assert!(good(json!({"alg": "HS256", "x5t": "of no matter"})));
         assert!(!good(json!({"alg": "HS256", "crit": ["b64"], "b64": true})));
@@ -502,9 +513,10 @@ mod tests {
 
     #[test]
     fn rfc7517_4_2_keys_for_encryption_are_passed_over() {
+        let [first, other] = [[b'1'; 32], [b'2'; 32]];
         let set = json!({"keys": [
-            {"kty": "oct", "kid": "a", "use": "enc", "k": "Zmlyc3Q"},
-            {"kty": "oct", "kid": "b", "use": "sig", "k": "b3RoZXI"},
+            {"kty": "oct", "kid": "a", "use": "enc", "k": octets(&first)},
+            {"kty": "oct", "kid": "b", "use": "sig", "k": octets(&other)},
         ]});
         let verifier = JwtVerifier::new("JWKS", set.to_string().as_bytes()).unwrap();
         assert_eq!(verifier.keys.len(), 1);

@@ -21,6 +21,7 @@ impl Connection {
             payload: parts.payload,
             client_id: session.client_id(),
             username: user.as_ref().and_then(User::operators),
+            from: self.peer.address.ip(),
             reply_to: ControlReply::new(broker.mailboxes().clone(), self.at),
         });
         ReasonCode::Success

@@ -3,13 +3,14 @@
 //! Without a key, messages are sent as in RFC 5740: other programs can receive them, and anyone can forge them.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use fulmar_bulk::encryption::{
     Counts, KEY_BYTES, OVERHEAD_BYTES, ReceiverEncryption, ReceiverKeys, Rejected, SESSION_BYTES,
     Secret, SenderEncryption, is_encrypted,
 };
+use fulmar_certs::files;
 use fulmar_text::hex;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Value, json};
@@ -34,7 +35,11 @@ impl KeyArgs {
     /// The secret, if there is one.
     pub(super) fn secret(&self) -> anyhow::Result<Option<Secret>> {
         let (digits, place) = match (&self.key, std::env::var(VARIABLE)) {
-            (Some(file), _) => (read(file)?, file.display().to_string()),
+            (Some(file), _) => {
+                let digits =
+                    files::read_secret_line(file).map_err(|error| Usage(error.to_string()))?;
+                (digits, file.display().to_string())
+            }
             (None, Ok(digits)) => (digits, VARIABLE.to_owned()),
             (None, Err(_)) => return Ok(None),
         };
@@ -43,17 +48,6 @@ impl KeyArgs {
         })?;
         Ok(Some(Secret::new(key)))
     }
-}
-
-fn read(file: &Path) -> anyhow::Result<String> {
-    use std::os::unix::fs::PermissionsExt;
-    let what = || file.display().to_string();
-    let mode = std::fs::metadata(file).with_context(what)?.permissions().mode();
-    if mode & 0o077 != 0 {
-        let text = format!("{0}: the key is readable by others; run `chmod 600 {0}`", what());
-        return Err(Usage(text).into());
-    }
-    std::fs::read_to_string(file).with_context(what)
 }
 
 /// Reads the digits of a key.

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use fulmar_admin::{PREFIX, SOCKET_FILE, SocketPath};
 use fulmar_certs::files;
 use fulmar_command::exit::Usage;
+use fulmar_command::terminal;
 use http::{Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
@@ -67,7 +68,7 @@ impl Api {
     pub(crate) fn print(&self, value: &Value, print: impl FnOnce(&Value)) {
         if self.json {
             // JSON has a JSON form.
-            println!("{}", serde_json::to_string_pretty(value).unwrap_or_default());
+            println!("{}", terminal::json(serde_json::to_string_pretty(value).unwrap_or_default()));
         } else {
             print(value);
         }
@@ -245,7 +246,7 @@ fn https(url: &str, server: &Server) -> anyhow::Result<Way> {
     let Some(file) = &server.token_file else {
         return Err(Usage("--url requires --token-file FILE with a token".to_owned()).into());
     };
-    let token = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    let token = files::read_secret_line(file)?;
     let token = token.trim().to_owned();
     let fine = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
     ensure!(fine, "{}: expected one line with a token", file.display());

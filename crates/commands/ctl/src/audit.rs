@@ -6,6 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, ensure};
 use fulmar_admin::{AuditEntry, AuditQuery, DATABASE_FILE, read_audit};
 
+use fulmar_command::terminal;
+
 use crate::duration;
 use crate::table::{self, Column, plain};
 
@@ -14,7 +16,7 @@ Examples:
   fulmar audit --data /var/lib/fulmar            the newest changes
   fulmar audit --since 7d --json                 those of a week, one JSON object per line";
 
-/// Print who changed what by the administration API
+/// Print who changed what
 ///
 /// The broker may run or not. Failed logins are there, too, as far as the log has room.
 #[derive(clap::Args, Debug)]
@@ -65,7 +67,7 @@ pub fn audit(args: &AuditArgs) -> anyhow::Result<()> {
     entries.reverse();
     if args.json {
         for entry in &entries {
-            println!("{}", serde_json::to_string(entry)?);
+            println!("{}", terminal::json(serde_json::to_string(entry)?));
         }
         return Ok(());
     }

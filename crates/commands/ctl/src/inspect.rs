@@ -4,6 +4,7 @@ use std::io::Write as _;
 
 use anyhow::Context as _;
 use clap::ValueEnum;
+use fulmar_command::terminal;
 use http::Method;
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
@@ -107,7 +108,7 @@ pub(crate) async fn tap(api: &Api, args: &TapArgs) -> anyhow::Result<()> {
 fn show(api: &Api, line: &[u8]) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     if api.wants_json() {
-        out.write_all(line)?;
+        out.write_all(terminal::json(String::from_utf8_lossy(line).into_owned()).as_bytes())?;
     } else {
         let message: Value = serde_json::from_slice(line).context("not a message")?;
         if let Some(dropped) = message["dropped"].as_u64() {

@@ -1,5 +1,6 @@
 //! Prints responses for people: lists as tables, single objects as lines.
 
+pub(crate) use fulmar_command::terminal::printable;
 use serde_json::Value;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -70,19 +71,9 @@ pub(crate) fn time(ms: u64) -> String {
     at.ok().and_then(|at| at.format(&Rfc3339).ok()).unwrap_or_else(|| ms.to_string())
 }
 
-/// Without characters that control a terminal: clients choose names and topics.
-pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_cannot_control_the_terminal() {
-        assert_eq!(printable("a\u{1b}[2Jb\r"), "a\u{fffd}[2Jb\u{fffd}");
-    }
 
     #[test]
     fn times_are_those_of_a_calendar() {

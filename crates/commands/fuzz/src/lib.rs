@@ -34,6 +34,10 @@ impl Files for Parts<'_> {
         Ok(vec![([192, 0, 2, 1], port).into()])
     }
 
+    fn host_name(&self) -> String {
+        "edge".to_owned()
+    }
+
     fn has_ipv6(&self) -> bool {
         true
     }

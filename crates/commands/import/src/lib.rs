@@ -12,6 +12,7 @@ use clap::Subcommand;
 use fulmar_certs::files;
 use fulmar_command::exit::Usage;
 use fulmar_identity::{FILE, Refused, Store, StoreError};
+use serde_json::{Value, json};
 
 use self::mosquitto::{Disk, Files as _, Translation};
 
@@ -94,21 +95,20 @@ fn fill_store(args: &DynamicSecurityArgs) -> anyhow::Result<()> {
     let filling = mosquitto::filling(&dynsec);
     files::make_private_dir(&args.data)?;
     let store = args.data.join(FILE);
-    match Store::open(&store)?.apply(filling.commands) {
-        Ok(_) => {}
-        Err(StoreError::Refused(refused)) => {
-            let exists = matches!(
-                refused,
-                Refused::RoleExists | Refused::GroupExists | Refused::ClientExists
-            );
-            let advice = match exists {
-                true => ": import before the first start, or delete those of the same names first",
-                false => "",
-            };
-            let text = format!("{refused}; nothing was added to {}{advice}", store.display());
-            return Err(Usage(text).into());
-        }
-        Err(error) => return Err(error.into()),
+    let detail = json!({
+        "file": args.file, "clients": dynsec.clients.len(), "groups": dynsec.groups.len(), "roles": dynsec.roles.len(),
+    });
+    let add = || Ok(Store::open(&store)?.apply(filling.commands)?);
+    if let Err(error) = logged(&args.data, &detail, add) {
+        let Some(StoreError::Refused(refused)) = error.downcast_ref() else { return Err(error) };
+        let exists =
+            matches!(refused, Refused::RoleExists | Refused::GroupExists | Refused::ClientExists);
+        let advice = match exists {
+            true => ": import before the first start, or delete those of the same names first",
+            false => "",
+        };
+        let text = format!("{refused}; nothing was added to {}{advice}", store.display());
+        return Err(Usage(text).into());
     }
     for name in &filling.without_password {
         println!(
@@ -123,6 +123,21 @@ fn fill_store(args: &DynamicSecurityArgs) -> anyhow::Result<()> {
         store.display()
     );
     Ok(())
+}
+
+/// Makes a change that the server's log of changes has.
+fn logged<T>(
+    data: &Path,
+    detail: &Value,
+    make: impl FnOnce() -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    #[cfg(feature = "audit")]
+    return fulmar_admin::logged_locally(data, ("import", "dynamic-security", detail), make);
+    #[cfg(not(feature = "audit"))]
+    {
+        let _ = (data, detail);
+        make()
+    }
 }
 
 fn next_steps(folder: &Path) -> String {

@@ -10,7 +10,7 @@ use crate::exit::Usage;
 
 /// Reads the file.
 pub(super) fn read(path: &Path) -> anyhow::Result<InMemoryKeys> {
-    let bytes = files::read_keys(path)?;
+    let bytes = files::read_secret(path)?;
     let usage = |problem: String| Usage(format!("{}: {problem}", path.display()));
     let text = String::from_utf8(bytes).map_err(|_| usage("not UTF-8 text".into()))?;
     Ok(parse(&text).map_err(usage)?)

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::Write;
 
+use fulmar_command::terminal;
 use fulmar_wmbus::{
     Address, Function, Protection, Reading, Received, Security, Sighting, Telegram,
 };
@@ -15,10 +16,10 @@ pub(super) fn write(
     line: &(impl Serialize + fmt::Display),
 ) -> anyhow::Result<()> {
     if json {
-        serde_json::to_writer(&mut *out, line).map_err(std::io::Error::from)?;
-        writeln!(out)?;
+        writeln!(out, "{}", terminal::json(serde_json::to_string(line)?))?;
     } else {
-        writeln!(out, "{line}")?;
+        // Units and texts are the radio's.
+        writeln!(out, "{}", terminal::printable_lines(&line.to_string()))?;
     }
     Ok(())
 }

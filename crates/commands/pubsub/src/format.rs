@@ -3,6 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fulmar_client::Message;
+use fulmar_command::terminal;
 use fulmar_text::hex;
 
 use super::properties::as_json;
@@ -51,13 +52,13 @@ pub(super) fn pattern(text: &str) -> Result<Pattern, String> {
 }
 
 impl Pattern {
-    /// Appends a message.
-    pub(super) fn write(&self, message: &Message, line: &mut Vec<u8>) {
+    /// Appends a message; what it has itself is printable if `on_terminal`. The pattern is its user's.
+    pub(super) fn write(&self, message: &Message, on_terminal: bool, line: &mut Vec<u8>) {
         for part in &self.0 {
             match part {
                 Part::Text(text) => line.extend_from_slice(text.as_bytes()),
-                Part::Field('t') => line.extend_from_slice(message.topic.as_bytes()),
-                Part::Field('p') => line.extend_from_slice(&message.payload),
+                Part::Field('t') => push_topic(message, on_terminal, line),
+                Part::Field('p') => push_payload(message, on_terminal, line),
                 Part::Field('x') => {
                     line.extend_from_slice(hex::encode(&message.payload).as_bytes())
                 }
@@ -71,10 +72,30 @@ impl Pattern {
                     let text = format!("{}.{:09}", now.as_secs(), now.subsec_nanos());
                     line.extend_from_slice(text.as_bytes());
                 }
-                Part::Field(_) => line.extend_from_slice(json(message).to_string().as_bytes()),
+                Part::Field(_) => push_json(message, on_terminal, line),
             }
         }
     }
+}
+
+pub(super) fn push_topic(message: &Message, on_terminal: bool, line: &mut Vec<u8>) {
+    match on_terminal {
+        true => line.extend_from_slice(terminal::printable(&message.topic).as_bytes()),
+        false => line.extend_from_slice(message.topic.as_bytes()),
+    }
+}
+
+pub(super) fn push_payload(message: &Message, on_terminal: bool, line: &mut Vec<u8>) {
+    match on_terminal {
+        true => line.extend_from_slice(terminal::printable_bytes(&message.payload).as_bytes()),
+        false => line.extend_from_slice(&message.payload),
+    }
+}
+
+pub(super) fn push_json(message: &Message, on_terminal: bool, line: &mut Vec<u8>) {
+    let text = json(message).to_string();
+    let text = if on_terminal { terminal::printable(&text) } else { text };
+    line.extend_from_slice(text.as_bytes());
 }
 
 /// A message as JSON: text as text, other payloads in hexadecimal.
@@ -113,8 +134,14 @@ mod tests {
     fn patterns_are_filled_in() {
         let message = Message::new("a/b", vec![b'x', 0xFF]).qos1();
         let mut line = Vec::new();
-        pattern(r"%t\t%l %q%r 100%% %x").unwrap().write(&message, &mut line);
+        pattern(r"%t\t%l %q%r 100%% %x").unwrap().write(&message, false, &mut line);
         assert_eq!(line, b"a/b\t2 10 100% 78ff");
+        line.clear();
+        let hostile = Message::new("a\u{9b}b", vec![0x1b, b'[', b'\n', 0xFF]);
+        pattern("\u{1b}[1m%t %p %j").unwrap().write(&hostile, true, &mut line);
+        let text = String::from_utf8(line).unwrap();
+        assert!(text.starts_with("\u{1b}[1ma\\u009bb \\u001b[\n\\xff {"), "{text:?}");
+        assert!(!text[1..].contains(['\u{1b}', '\u{9b}']), "{text:?}");
         assert!(pattern("%z").unwrap_err().contains("%t topic"));
         assert!(pattern("ends with %").is_err());
     }

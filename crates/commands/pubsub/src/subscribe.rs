@@ -1,6 +1,6 @@
 //! `fulmar sub`.
 
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, IsTerminal as _, Write};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -8,7 +8,7 @@ use fulmar_client::{Client, Event, Events, Message, QoS, RetainHandling, Subscri
 use fulmar_mqtt::topic::{Subscription, matches};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::format::{Pattern, json, pattern};
+use super::format::{Pattern, pattern, push_json, push_payload, push_topic};
 use super::options::{Connection, qos};
 use super::stats::{Counter, Log};
 use super::{coap, connected, explain};
@@ -171,6 +171,8 @@ struct Printer {
     args: Args,
     counter: Counter,
     log: Log,
+    /// Whether standard output is one, which messages must not control.
+    on_terminal: bool,
 }
 
 impl Printer {
@@ -180,7 +182,8 @@ impl Printer {
                 .map_err(|error| Usage(format!("-T {filter:?}: {error}")))?;
         }
         let counter = Counter::new(args.stats, args.json);
-        Ok(Printer { args, counter, log: Log::default() })
+        let on_terminal = std::io::stdout().is_terminal();
+        Ok(Printer { args, counter, log: Log::default(), on_terminal })
     }
 
     async fn print(&mut self, client: &Client, events: &mut Events) -> anyhow::Result<()> {
@@ -257,15 +260,15 @@ impl Printer {
     fn write(&self, message: &Message) -> std::io::Result<()> {
         let mut line = Vec::with_capacity(message.payload.len() + message.topic.len() + 2);
         if self.args.json {
-            line.extend_from_slice(json(message).to_string().as_bytes());
+            push_json(message, self.on_terminal, &mut line);
         } else if let Some(pattern) = &self.args.format {
-            pattern.write(message, &mut line);
+            pattern.write(message, self.on_terminal, &mut line);
         } else {
             if self.args.verbose {
-                line.extend_from_slice(message.topic.as_bytes());
+                push_topic(message, self.on_terminal, &mut line);
                 line.push(b' ');
             }
-            line.extend_from_slice(&message.payload);
+            push_payload(message, self.on_terminal, &mut line);
         }
         if !self.args.no_newline {
             line.push(b'\n');

@@ -14,8 +14,8 @@ pub fn control(data: &[u8]) {
         return;
     }
     let mut desk = Desk::in_memory().expect("memory");
-    let asker = Asker { client_id: "fuzz".into(), username: None };
-    let answer = respond(&mut desk, &asker, data);
+    let asker = Asker { client_id: "fuzz".into(), username: None, from: [127, 0, 0, 1].into() };
+    let answer = respond(&mut desk, &asker, &(), data);
     assert!(!answer.contains("$argon2") || contains(data, b"$argon2"), "{answer}");
     let answer: Value = serde_json::from_str(&answer).expect("JSON");
     let responses = answer["responses"].as_array().expect("responses");

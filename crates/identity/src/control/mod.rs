@@ -5,10 +5,15 @@
 //! `correlationData`. Every command is a transaction of its own: an error does not end the request. Passwords are hashed
 //! here, on the thread with the store, and are in no log and no answer.
 
+mod changes;
 mod clients;
 mod groups;
 mod json;
 mod roles;
+
+pub use changes::{ChangeLog, ControlChange};
+
+use std::net::IpAddr;
 
 use serde_json::{Map, Value, json};
 
@@ -31,10 +36,12 @@ pub struct Asker {
     pub client_id: Box<str>,
     /// User name.
     pub username: Option<Box<str>>,
+    /// The address.
+    pub from: IpAddr,
 }
 
-/// Carries out a request, and returns the answer.
-pub fn respond(desk: &mut Desk, asker: &Asker, request: &[u8]) -> String {
+/// Carries out a request, and returns the answer. Changes are in `log` before they are made.
+pub fn respond(desk: &mut Desk, asker: &Asker, log: &dyn ChangeLog, request: &[u8]) -> String {
     let responses = match serde_json::from_slice::<Value>(request) {
         Err(_) => vec![refusal("Unknown command", "Payload not valid JSON")],
         Ok(Value::Object(mut request)) => match request.remove("commands") {
@@ -43,7 +50,7 @@ pub fn respond(desk: &mut Desk, asker: &Asker, request: &[u8]) -> String {
                     format!("more than {MAX_COMMANDS} commands: send them in several requests");
                 vec![refusal("Unknown command", &error)]
             }
-            Some(Value::Array(commands)) => {
+            Some(Value::Array(commands)) => changes::logged(log, asker, commands, |commands| {
                 let mut bytes = 0;
                 let mut answer = |command| {
                     if bytes > MAX_ANSWER_BYTES {
@@ -56,7 +63,7 @@ pub fn respond(desk: &mut Desk, asker: &Asker, request: &[u8]) -> String {
                     answer
                 };
                 commands.into_iter().map(&mut answer).collect()
-            }
+            }),
             _ => vec![refusal("Unknown command", "Invalid/missing commands")],
         },
         Ok(_) => vec![refusal("Unknown command", "Invalid/missing commands")],
@@ -174,14 +181,14 @@ mod tests {
     #[test]
     fn an_answer_is_bounded_and_says_which_commands_were_left() {
         let mut desk = Desk::in_memory().unwrap();
-        let asker = Asker { client_id: "c".into(), username: None };
+        let asker = Asker { client_id: "c".into(), username: None, from: [127, 0, 0, 1].into() };
         let description = "d".repeat(2_000);
         let role = |n: u32| json!({ "command": "createRole", "rolename": format!("r{n}"), "textdescription": description });
         let create = json!({ "commands": (0..900).map(role).collect::<Vec<_>>() });
-        respond(&mut desk, &asker, create.to_string().as_bytes());
+        respond(&mut desk, &asker, &(), create.to_string().as_bytes());
         let list = json!({ "command": "listRoles", "verbose": true });
         let request = json!({ "commands": vec![list; 1_000] });
-        let answer = respond(&mut desk, &asker, request.to_string().as_bytes());
+        let answer = respond(&mut desk, &asker, &(), request.to_string().as_bytes());
         assert!(answer.len() < 2 * MAX_ANSWER_BYTES, "{}", answer.len());
         let answer: Value = serde_json::from_str(&answer).unwrap();
         let responses = answer["responses"].as_array().unwrap();

@@ -1,5 +1,6 @@
 //! Tables for other programs: one CSV file of all figures, and a workbook with every sample.
 
+use fulmar_text::spreadsheet::without_formulas;
 use rust_xlsxwriter::{Format, Workbook, Worksheet, XlsxError};
 
 use super::ReportError;
@@ -12,18 +13,24 @@ const NAME_CHARS: usize = 24;
 
 /// A row for each cell and measure; behind the figures a column for each condition.
 pub(super) fn csv(all: &All) -> Result<Vec<u8>, ReportError> {
-    let mut writer = csv::Writer::from_writer(Vec::new());
+    let mut writer =
+        csv::WriterBuilder::new().quote_style(csv::QuoteStyle::NonNumeric).from_writer(Vec::new());
     let broken = |source: csv::Error| ReportError::Paper { path: "report.csv".into(), source };
     let conditions = conditions(all);
-    writer.write_record(headings_with(&conditions)).map_err(broken)?;
+    writer.write_record(headings_with(&conditions).into_iter().map(safe)).map_err(broken)?;
     for part in &all.parts {
         for row in figures(part, &conditions) {
-            writer.write_record(row).map_err(broken)?;
+            writer.write_record(row.iter().map(|cell| safe(cell))).map_err(broken)?;
         }
     }
     writer
         .into_inner()
         .map_err(|error| ReportError::Io { path: "report.csv".into(), source: error.into_error() })
+}
+
+/// Names are those of the experiment's author; negative figures are no formulas.
+fn safe(cell: &str) -> String {
+    if cell.parse::<f64>().is_ok() { cell.to_owned() } else { without_formulas(cell).into_owned() }
 }
 
 const HEADINGS: [&str; 11] = [

@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::caller::{Ids, Member};
@@ -15,6 +16,7 @@ use super::hashing::Claimant;
 use super::password::{self, PASSWORD_CHARACTERS};
 use crate::app::App;
 use crate::blocking;
+use crate::change_log::RosterChange;
 use crate::extract::Body;
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, Page, done, json};
@@ -82,7 +84,8 @@ pub(crate) async fn add(
     let row = AccountRow { name: new.name, display_name, server_admin: false };
     let user =
         TwinUser { name: row.name.clone(), display_name: row.display_name.clone(), role: new.role };
-    app.change_roster(move |db| {
+    let detail = serde_json::json!({ "twin": member.twin, "role": new.role });
+    app.change_roster_as(logged(&member, "user.add", &row.name, detail), move |db| {
         if !accounts::add(db, &row, &hash, Time::now())? {
             return Err(Problem::conflict(
                 "an account with this name exists, or one that differs only in case",
@@ -112,7 +115,8 @@ pub(crate) async fn change(
         return Err(Problem::not_found("user"));
     }
     let role = change.role;
-    app.change_roster(move |db| {
+    let detail = serde_json::json!({ "twin": member.twin, "role": role });
+    app.change_roster_as(logged(&member, "user.change", &name, detail), move |db| {
         accounts::set_role(db, &member.twin, &name, role)?;
         check_admin_left(db, &member)
     })
@@ -128,7 +132,8 @@ pub(crate) async fn change(
     params(("twin" = Name, Path), ("name" = Name, Path)), responses((status = 204)))]
 pub(crate) async fn remove(State(app): State<App>, member: Member, Ids([name]): Ids<1>) -> Answer {
     member.may(Deed::Administer)?;
-    app.change_roster(move |db| {
+    let detail = serde_json::json!({ "twin": member.twin });
+    app.change_roster_as(logged(&member, "user.remove", &name, detail), move |db| {
         if !accounts::remove_member(db, &member.twin, &name)? {
             return Err(Problem::not_found("user"));
         }
@@ -136,6 +141,10 @@ pub(crate) async fn remove(State(app): State<App>, member: Member, Ids([name]): 
     })
     .await?;
     done()
+}
+
+fn logged(member: &Member, action: &'static str, user: &Name, detail: Value) -> RosterChange {
+    RosterChange { who: member.name().to_string(), action, object: user.to_string(), detail }
 }
 
 /// Refuses a change after which nobody could manage the twin's users; an admin of the server still can.

@@ -1,8 +1,11 @@
 //! A webhook, and one event that it is to receive.
 //!
 //! The body is signed (HMAC, RFC 2104, with SHA-256), so that the receiver knows the sender; a repetition has the same
-//! body.
+//! body. With each attempt, a signature of number, time and body as Standard Webhooks 1.0.0 defines it, so that an attempt
+//! that somebody has recorded is too old later.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use fulmar_text::hex;
 use ring::hmac;
 use serde::Serialize;
@@ -29,9 +32,10 @@ pub struct Delivery {
     pub url: String,
     /// JSON.
     pub body: String,
-    /// For the header `x-fulmar-signature`.
+    /// For the header `x-fulmar-signature`: of the body alone, for receivers of earlier versions.
     pub signature: String,
-    /// For the header `x-fulmar-delivery`: the same for every attempt.
+    secret: String,
+    /// For the headers `x-fulmar-delivery` and `webhook-id`: the same for every attempt.
     pub id: String,
 }
 
@@ -54,8 +58,20 @@ impl Delivery {
         let signature = hmac::sign(&key, body.as_bytes());
         let hex = hex::encode(signature.as_ref());
         let id = number.to_string();
-        Delivery { number, attempts, url, body, signature: format!("sha256={hex}"), id }
+        Delivery { number, attempts, url, body, signature: format!("sha256={hex}"), secret, id }
     }
+
+    /// For the header `webhook-signature` of an attempt whose `webhook-timestamp` is this, in seconds since 1970.
+    #[must_use]
+    pub fn signature_at(&self, timestamp_s: u64) -> String {
+        sign(self.secret.as_bytes(), &self.id, timestamp_s, &self.body)
+    }
+}
+
+fn sign(secret: &[u8], id: &str, timestamp_s: u64, body: &str) -> String {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
+    let signature = hmac::sign(&key, format!("{id}.{timestamp_s}.{body}").as_bytes());
+    format!("v1,{}", STANDARD.encode(signature))
 }
 
 #[cfg(test)]
@@ -69,5 +85,15 @@ mod tests {
         let delivery = Delivery::new(1, String::new(), "Jefe".into(), body, 0);
         let expected = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
         assert_eq!(delivery.signature, format!("sha256={expected}"));
+    }
+
+    #[test]
+    fn an_attempt_is_signed_with_its_time() {
+        // The example that implementations of Standard Webhooks share.
+        let secret = STANDARD.decode("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw").unwrap_or_default();
+        let signed = |id, at| sign(&secret, id, at, r#"{"test": 2432232314}"#);
+        let (id, at) = ("msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330);
+        assert_eq!(signed(id, at), "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=");
+        assert_ne!(signed(id, at + 1), signed(id, at));
     }
 }

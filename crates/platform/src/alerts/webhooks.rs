@@ -74,8 +74,8 @@ pub(crate) async fn list(State(app): State<App>, member: Member, conditions: Con
 
 /// Add a webhook
 ///
-/// Receives `{"event": "raised"|"cleared"|"acknowledged", "alert": Alert}` by POST; header `x-fulmar-signature` is
-/// `sha256=` and the body's HMAC in hexadecimal.
+/// Receives `{"event": "raised"|"cleared"|"acknowledged", "alert": Alert}` by POST; headers `webhook-id`,
+/// `webhook-timestamp` and `webhook-signature` are those of Standard Webhooks.
 #[utoipa::path(post, path = "/{twin}/webhook", tag = "alerts", params(("twin" = Name, Path)),
     request_body = NewWebhook, responses((status = 201, body = Webhook)))]
 pub(crate) async fn add(

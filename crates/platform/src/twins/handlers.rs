@@ -3,10 +3,13 @@
 use axum::extract::State;
 use axum::http::StatusCode;
 
+use serde_json::Value;
+
 use super::types::{NewTwin, Twin, TwinKind, check_name};
 use crate::accounts::caller::{Caller, Member};
 use crate::accounts::membership::Membership;
 use crate::app::App;
+use crate::change_log::RosterChange;
 use crate::extract::Body;
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, Page, json};
@@ -35,7 +38,13 @@ pub(crate) async fn add(
         return Err(Problem::forbidden("requires an admin of the server"));
     }
     check_name(&new.id)?;
-    let made = app.change_roster(move |db| {
+    let logged = RosterChange {
+        who: caller.account.name.to_string(),
+        action: "twin.add",
+        object: new.id.to_string(),
+        detail: Value::Null,
+    };
+    let made = app.change_roster_as(logged, move |db| {
         let kind = new.kind.unwrap_or(TwinKind::Meters);
         if !twins::add(db, &new.id, &new.name, kind, new.centre, Time::now())? {
             return Err(Problem::conflict("a twin with this name exists"));

@@ -131,6 +131,11 @@ fn together(config: &Config) -> Result<(), Usage> {
             "[http] allowed_origins: {:?} is not an origin; write SCHEME://HOST[:PORT], null or *";
         return wrong(&text.replace("{:?}", &format!("{origin:?}")));
     }
+    if let Some(host) = config.http.allowed_hosts.iter().find(|host| !is_host_name(host)) {
+        let text =
+            format!("[http] allowed_hosts: {host:?} is not a host name without a port, or *");
+        return wrong(&text);
+    }
     let rules = &config.acl.rules;
     if let Some(at) = rules.iter().position(|rule| rule.subjects() > 1) {
         let text = "[[acl.rules]] number {}: user, client and anonymous exclude each other";
@@ -230,6 +235,11 @@ fn is_domain(name: &str) -> bool {
 }
 
 /// An origin as browsers write it: no path, no slash at the end.
+fn is_host_name(text: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    text == "*" || !text.is_empty() && text.bytes().all(fits)
+}
+
 fn is_origin(text: &str) -> bool {
     let host = |(_, host): (&str, &str)| !host.is_empty() && !host.contains(['/', ' ', '*']);
     ["*", "null"].contains(&text) || text.split_once("://").is_some_and(host)
@@ -406,6 +416,14 @@ mod tests {
         origins(&["*", "null", "https://a.example:8443", "app://local"]).unwrap();
         assert!(origins(&["a.example"]).unwrap_err().contains("\"a.example\""));
         origins(&["https://a.example/"]).unwrap_err();
+        let hosts = |names: &[&str]| {
+            let names = names.iter().map(|&name| name.to_owned()).collect();
+            with(|c| c.http.allowed_hosts = names)
+        };
+        hosts(&["*", "fulmar", "broker_1.svc.example"]).unwrap();
+        for wrong in ["", "a:14568", "http://a", "*.a"] {
+            assert!(hosts(&[wrong]).unwrap_err().contains("allowed_hosts"), "{wrong}");
+        }
         assert!(with(|c| c.auth.jwt_key_file = "k".into()).unwrap_err().contains("jwt_algorithm"));
         let audience = |list: &[&str]| {
             with(|c| {

@@ -10,6 +10,7 @@ use anyhow::Context;
 use fulmar_broker::access::AccessRules;
 use fulmar_broker::auth::{AccessControl, JwtVerifier, PasswordFile};
 use fulmar_broker::{Limits, ListenerPolicy};
+use fulmar_certs::files;
 use fulmar_transport::{QuicKeys, QuicSettings, RetryPolicy, ServerId, TransportLimits, tls};
 
 use super::acl_rule::AclRule;
@@ -295,11 +296,7 @@ impl Platform {
     /// The address is invalid, or the password's file cannot be read.
     pub(crate) fn database(&self) -> anyhow::Result<fulmar_platform::Database> {
         let read = |path: &Path| {
-            let text = std::fs::read_to_string(path);
-            let text = text.with_context(|| {
-                format!("[platform] database_password_file: {}", path.display())
-            })?;
-            anyhow::Ok(text.lines().next().unwrap_or_default().to_owned())
+            files::read_secret_line(path).context("[platform] database_password_file")
         };
         let password = set(&self.database_password_file).map(read).transpose()?;
         self.database_with(password.as_deref())
@@ -351,7 +348,11 @@ impl Config {
     /// A file cannot be read, or its content is invalid.
     pub(crate) fn access_control(&self) -> anyhow::Result<AccessControl> {
         let auth = &self.auth;
-        let passwords = self.password_file().as_deref().map(PasswordFile::load).transpose();
+        let passwords = self.password_file();
+        if let Some(file) = &passwords {
+            files::check_secret(file).map_err(|error| Usage(format!("[auth] {error}")))?;
+        }
+        let passwords = passwords.as_deref().map(PasswordFile::load).transpose();
         let passwords = passwords.map_err(|error| Usage(format!("[auth] {error}")))?;
         let jwt = set(&auth.jwt_key_file)
             .map(|path| -> anyhow::Result<JwtVerifier> {
@@ -359,6 +360,9 @@ impl Config {
                 let key = key.with_context(|| format!("[auth] jwt_key_file {}", path.display()))?;
                 let issuer = (!auth.jwt_issuer.is_empty()).then(|| auth.jwt_issuer.clone());
                 let verifier = JwtVerifier::new(&auth.jwt_algorithm, &key)?;
+                if verifier.has_shared_key() {
+                    files::check_secret(path).context("[auth] jwt_key_file")?;
+                }
                 Ok(verifier.for_audiences(auth.jwt_audience.0.clone()).from_issuer(issuer))
             })
             .transpose()?;
@@ -405,10 +409,25 @@ impl Config {
     /// An error for each of these files that cannot be read, with its key and path.
     pub(crate) fn unreadable_files(&self) -> impl Iterator<Item = Usage> {
         self.files().filter_map(|(key, path)| {
-            let error = std::fs::File::open(path).err()?;
+            let Err(error) = std::fs::File::open(path) else {
+                let exposed = self.is_secret(&key).then(|| files::check_secret(path).err())??;
+                return Some(Usage(format!("{key}: {exposed}")));
+            };
             let what_to_do = for_unreadable_file(error.kind(), &key, path);
             Some(Usage(format!("{key} {}: {error}{what_to_do}", path.display())))
         })
+    }
+
+    /// Whether the file under this key has a secret. That of `[tls] key` is checked with its certificate.
+    fn is_secret(&self, key: &str) -> bool {
+        match key.rsplit(' ').next() {
+            Some("jwt_key_file") => self.auth.jwt_algorithm == "HS256",
+            Some("key") => key != "[tls] key",
+            Some(
+                "password_file" | "token_file" | "psk_file" | "headers_file" | "credentials_file",
+            ) => true,
+            _ => false,
+        }
     }
 
     /// The policy of the listener `name` at `address`.

@@ -284,6 +284,8 @@ fn seconds(duration: std::time::Duration) -> u32 {
 pub(crate) struct Http {
     /// Origins of further pages that may open MQTT connections.
     pub(crate) allowed_origins: Vec<String>,
+    /// Further names of this machine at the `http` listener.
+    pub(crate) allowed_hosts: Vec<String>,
     pub(crate) max_body_bytes: usize,
     /// Bytes of bodies in memory, over all connections.
     pub(crate) max_buffered_body_bytes: usize,
@@ -298,6 +300,7 @@ impl Default for Http {
         let limits = fulmar_http::Limits::default();
         Http {
             allowed_origins: Vec::new(),
+            allowed_hosts: Vec::new(),
             max_body_bytes: limits.max_body_bytes,
             max_buffered_body_bytes: 64 * 1024 * 1024,
             max_header_bytes: limits.max_header_bytes,

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use fulmar_certs::files;
 use fulmar_client::{BrokerUrl, Fallback, Options, Transport, Trust, Version};
 use fulmar_gateway::mapping::{self, Mapping, Priority, Rule};
 use fulmar_gateway::outbox::{Bounds, Policy};
@@ -425,9 +426,8 @@ impl Upstream {
     /// It cannot be read.
     pub(crate) fn secret(&self) -> anyhow::Result<Option<String>> {
         if let Some(path) = set(&self.password_file).or(set(&self.token_file)) {
-            let text = std::fs::read_to_string(path);
-            let text = text.with_context(|| format!("[{}] {}", self.section(), path.display()))?;
-            return Ok(Some(text.lines().next().unwrap_or_default().to_owned()));
+            let secret = files::read_secret_line(path);
+            return Ok(Some(secret.with_context(|| format!("[{}]", self.section()))?));
         }
         Ok(Some(self.password.0.clone()).filter(|text| !text.is_empty()))
     }
@@ -559,13 +559,14 @@ mod tests {
     fn secrets_come_from_files() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
-        std::fs::write(&path, "secret\n").unwrap();
+        files::write(&path, b"secret\n", true).unwrap();
         let mut upstream = Upstream { url: "quic://h".into(), ..Upstream::default() };
         upstream.token_file = path;
         let options = upstream.options("gw").unwrap();
         assert_eq!(options.password.as_deref(), Some(b"secret".as_slice()));
         assert_eq!(options.fallback, Fallback::Race { port: 8883 });
         upstream.token_file = "/none".into();
-        assert!(upstream.options("gw").unwrap_err().to_string().contains("/none"));
+        let error = upstream.options("gw").unwrap_err();
+        assert!(format!("{error:#}").contains("/none"), "{error:#}");
     }
 }

@@ -9,10 +9,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use fulmar_admin::{Admin, Later, LocalCaller, ServerState, Settings, SocketPath, TapRoom, Tapped};
+use fulmar_admin::{
+    Admin, Later, LocalCaller, NewEntry, ServerState, Settings, SocketPath, Store, TapRoom, Tapped,
+};
 use fulmar_broker::Broker;
 use fulmar_http::AnswerSpace;
-use fulmar_identity::Identities;
+use fulmar_identity::control::{self, ControlChange};
+use fulmar_identity::{Asker, Identities};
 use fulmar_mirror::Shared;
 use fulmar_mqtt::packet::SubscribeOptions;
 use fulmar_mqtt::{Packet, PacketId, Properties, QoS, ReasonCode};
@@ -40,6 +43,95 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Only the server's own user and root.
 const MODE: u32 = 0o600;
 
+/// Bans, and the log of changes.
+#[derive(Clone, Debug)]
+pub(super) struct ChangeLog(Store);
+
+impl ChangeLog {
+    /// Opens it; at a node of a cluster, with what is shared.
+    ///
+    /// # Errors
+    /// `admin.db` in the data folder cannot be used.
+    pub(super) fn open(data: &Path, shared: Option<Shared>) -> anyhow::Result<ChangeLog> {
+        Ok(ChangeLog(match shared {
+            Some(shared) => Store::open_shared(data, shared)?,
+            None => Store::open(data)?,
+        }))
+    }
+
+    /// Logs what callers of the platform's API change.
+    pub(super) fn watch_platform(&self, platform: Option<&Platform>) {
+        #[cfg(feature = "platform")]
+        if let Some(platform) = platform {
+            platform.log_changes(Box::new(self.clone()));
+        }
+        #[cfg(not(feature = "platform"))]
+        let _ = platform;
+    }
+
+    fn begin_all(&self, entries: &[NewEntry]) -> Result<Vec<i64>, String> {
+        self.0.begin_all(entries).map_err(|error| {
+            tracing::error!("the log of changes: {error}");
+            "the log of changes cannot be written: nothing was changed".to_owned()
+        })
+    }
+
+    fn end_all(&self, results: &[(i64, &str)]) {
+        if let Err(error) = self.0.end_all(results.iter().copied()) {
+            tracing::error!("the log of changes: {error}");
+        }
+    }
+
+    /// Logs that the server itself adds a user, and adds it.
+    pub(super) fn user_added<T>(
+        &self,
+        name: &str,
+        add: impl FnOnce() -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let (who, from) = ("server".to_owned(), "local".to_owned());
+        let (object, detail) = (name.to_owned(), String::new());
+        self.0.logged(NewEntry { who, from, action: "user.add", object, detail }, add)
+    }
+}
+
+#[cfg(feature = "platform")]
+impl fulmar_platform::ChangeLog for ChangeLog {
+    fn begin(&self, change: fulmar_platform::RosterChange) -> Result<i64, String> {
+        let entry = NewEntry {
+            who: change.who,
+            from: "platform".to_owned(),
+            action: change.action,
+            object: change.object,
+            detail: change.detail.to_string(),
+        };
+        let ids = self.begin_all(&[entry])?;
+        Ok(ids.first().copied().unwrap_or_default())
+    }
+
+    fn end(&self, id: i64, result: &str) {
+        self.end_all(&[(id, result)]);
+    }
+}
+
+impl control::ChangeLog for ChangeLog {
+    fn begin(&self, asker: &Asker, changes: Vec<ControlChange>) -> Result<Vec<i64>, String> {
+        let who = asker.username.clone().unwrap_or_else(|| asker.client_id.clone());
+        let entry = |change: ControlChange| NewEntry {
+            who: who.to_string(),
+            from: asker.from.to_string(),
+            action: change.action,
+            object: change.object,
+            detail: change.detail,
+        };
+        let entries: Vec<NewEntry> = changes.into_iter().map(entry).collect();
+        self.begin_all(&entries)
+    }
+
+    fn end(&self, results: &[(i64, &str)]) {
+        self.end_all(results);
+    }
+}
+
 /// The API and its socket. Dropping this ends the socket at once.
 pub(super) struct Running {
     admin: Admin,
@@ -54,7 +146,7 @@ impl Running {
     /// A thread cannot be started.
     pub(super) fn start(
         broker: &Arc<Broker>,
-        (data, identities, shared): (&Path, &Arc<Identities>, Option<Shared>),
+        (data, identities, log): (&Path, &Arc<Identities>, ChangeLog),
         platform: Option<&Platform>,
         (handoff, config, store): (Handoff, &Config, Option<&Arc<SqliteStorage>>),
         answers: &AnswerSpace,
@@ -78,15 +170,12 @@ impl Running {
             answers: answers.clone(),
             version: super::status::VERSION,
         };
-        let admin = match shared {
-            Some(shared) => Admin::open_shared(settings, shared)?,
-            None => Admin::open(settings)?,
-        };
+        let admin = Admin::open(settings, log.0.clone())?;
         let socket = match bind(data) {
             Ok(listener) => {
                 let history = admin.clone();
                 let history = async move { history.keep_history().await };
-                let router = admin.router().merge(platform_commands(platform));
+                let router = admin.router().merge(platform_commands(platform, log));
                 Some(Socket::start(listener, router, history)?)
             }
             Err(error) => {
@@ -109,13 +198,24 @@ impl Running {
 /// What `fulmar user` and `fulmar twin` ask the server of a cluster's node for. A process that may open the socket may do
 /// everything.
 #[cfg(feature = "platform")]
-fn platform_commands(platform: Option<&Platform>) -> axum::Router {
+fn platform_commands(platform: Option<&Platform>, log: ChangeLog) -> axum::Router {
+    use axum::extract::ConnectInfo;
     use axum::http::{StatusCode, header};
     use axum::response::IntoResponse as _;
     let Some(platform) = platform.cloned() else { return axum::Router::new() };
-    let run = move |command: axum::body::Bytes| async move {
+    let run = move |ConnectInfo(by): ConnectInfo<LocalCaller>, command: axum::body::Bytes| async move {
         let work = move || {
-            let answer = platform.administer(&serde_json::from_slice(&command)?)?;
+            let command: fulmar_platform::AdminCommand = serde_json::from_slice(&command)?;
+            let answer = match command.change() {
+                Some((action, object, detail)) => {
+                    let who = by.name();
+                    let (from, object) = ("local".to_owned(), object.to_owned());
+                    let detail = detail.to_string();
+                    let entry = NewEntry { who, from, action, object, detail };
+                    log.0.logged(entry, || anyhow::Ok(platform.administer(&command)?))?
+                }
+                None => platform.administer(&command)?,
+            };
             anyhow::Ok(serde_json::to_string(&answer)?)
         };
         let problem = match tokio::task::spawn_blocking(work).await {
@@ -132,7 +232,7 @@ fn platform_commands(platform: Option<&Platform>) -> axum::Router {
 }
 
 #[cfg(not(feature = "platform"))]
-fn platform_commands(_: Option<&Platform>) -> axum::Router {
+fn platform_commands(_: Option<&Platform>, _: ChangeLog) -> axum::Router {
     axum::Router::new()
 }
 

@@ -16,6 +16,7 @@ use fulmar_identity::{
 };
 use ring::rand::{SecureRandom as _, SystemRandom};
 
+use super::admin::ChangeLog;
 use crate::config::Config;
 
 /// Its name.
@@ -33,7 +34,11 @@ const PASSWORD: &str = "password: ";
 ///
 /// # Errors
 /// The user or the file cannot be stored.
-pub(super) fn create(config: &Config, data: &Path) -> anyhow::Result<Option<PathBuf>> {
+pub(super) fn create(
+    config: &Config,
+    data: &Path,
+    log: &ChangeLog,
+) -> anyhow::Result<Option<PathBuf>> {
     let Some(users) = Users::without_any(config, data)? else { return Ok(None) };
     let file = data.join(FILE);
     // Of a start that was interrupted.
@@ -44,7 +49,7 @@ pub(super) fn create(config: &Config, data: &Path) -> anyhow::Result<Option<Path
         None => generate()?,
     };
     files::write(&file, text(&password, &users, data).as_bytes(), true)?;
-    users.add(&password, data).context("the first administrator")?;
+    log.user_added(NAME, || users.add(&password, data)).context("the first administrator")?;
     Ok(Some(file))
 }
 
@@ -170,12 +175,14 @@ mod tests {
             let text = std::fs::read_to_string(path).unwrap();
             text.lines().find_map(|line| line.strip_prefix(PASSWORD)).unwrap().to_owned()
         };
-        let file = create(&config, folder.path()).unwrap().unwrap();
+        let log = ChangeLog::open(folder.path(), None).unwrap();
+        let create = || create(&config, folder.path(), &log).unwrap();
+        let file = create().unwrap();
         let first = password(&file);
         // The crash came before the user was stored.
         std::fs::remove_file(folder.path().join(IDENTITIES_FILE)).unwrap();
-        let file = create(&config, folder.path()).unwrap().unwrap();
+        let file = create().unwrap();
         assert_eq!(password(&file), first);
-        assert_eq!(create(&config, folder.path()).unwrap(), None);
+        assert_eq!(create(), None);
     }
 }

@@ -32,6 +32,7 @@ use crate::config::Config;
 
 mod connections;
 mod disk;
+pub(super) mod hosts;
 mod machine;
 mod metrics;
 
@@ -122,6 +123,7 @@ pub(super) fn start(
         max_body_bytes: config.limits.max_packet_bytes,
         ..config.http.limits(&config.limits, config.memory())
     };
+    let router = hosts::only_known(router, config);
     let started = Plain::start(&config.listeners.http, &limits, bodies, router);
     started.with_context(|| where_to_change("http"))
 }

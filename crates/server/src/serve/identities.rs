@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use fulmar_broker::auth::{AccessControl, HashReplacements, IdentityTable, PasswordFile};
 use fulmar_broker::control::{Control, ControlRequest};
 use fulmar_broker::{Broker, LogLimiter, Timestamp};
+use fulmar_identity::control::ChangeLog;
 use fulmar_identity::{
     Affected, Asker, Change, Command, Compiler, Desk, FILE, Identities, PasswordHash, State,
     control,
@@ -89,9 +90,9 @@ impl Running {
     }
 
     /// Begins to answer requests, and to make changes effective.
-    pub(super) fn go_live(&self, broker: &Arc<Broker>) {
+    pub(super) fn go_live(&self, broker: &Arc<Broker>, log: Arc<dyn ChangeLog>) {
         drop(self.broker.set(Arc::downgrade(broker)));
-        broker.set_control(Arc::new(Requests::new(Arc::clone(&self.identities))));
+        broker.set_control(Arc::new(Requests::new(Arc::clone(&self.identities), log)));
     }
 }
 
@@ -137,10 +138,16 @@ const MAX_REQUESTS_PER_USER: usize = 8;
 const MAX_REQUEST_BYTES: usize = 8 << 20;
 
 /// Passes requests to the store's thread.
-#[derive(Debug)]
 struct Requests {
     identities: Arc<Identities>,
+    log: Arc<dyn ChangeLog>,
     waiting: Arc<Mutex<Waiting>>,
+}
+
+impl fmt::Debug for Requests {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Requests")
+    }
 }
 
 #[derive(Debug, Default)]
@@ -158,8 +165,8 @@ struct Place {
 }
 
 impl Requests {
-    fn new(identities: Arc<Identities>) -> Requests {
-        Requests { identities, waiting: Arc::default() }
+    fn new(identities: Arc<Identities>, log: Arc<dyn ChangeLog>) -> Requests {
+        Requests { identities, log, waiting: Arc::default() }
     }
 
     /// `None` if there is no room.
@@ -207,13 +214,15 @@ fn now() -> Timestamp {
 
 impl Control for Requests {
     fn request(&self, request: ControlRequest<'_>) {
-        let ControlRequest { payload, client_id, username, reply_to } = request;
+        let ControlRequest { payload, client_id, username, from, reply_to } = request;
         let place = self.place(username.unwrap_or(client_id), payload.len());
         let Some(place) = place else {
             self.log_refused(client_id);
             return reply_to.send(control::busy().into_bytes().into());
         };
-        let asker = Asker { client_id: client_id.into(), username: username.map(Into::into) };
+        let username = username.map(Into::into);
+        let asker = Asker { client_id: client_id.into(), username, from };
+        let log = Arc::clone(&self.log);
         let payload: Box<[u8]> = payload.into();
         let reply_to = Arc::new(Mutex::new(Some(reply_to)));
         let answered = Arc::clone(&reply_to);
@@ -224,7 +233,7 @@ impl Control for Requests {
         };
         let refused = answer.clone();
         let job = move |desk: &mut _| {
-            let text = control::respond(desk, &asker, &payload);
+            let text = control::respond(desk, &asker, &*log, &payload);
             drop(place);
             answer(text);
         };
@@ -244,7 +253,7 @@ mod tests {
     fn requests_that_wait_are_bounded_per_user_and_by_bytes() {
         let folder = tempfile::tempdir().unwrap();
         let identities = Identities::open(&folder.path().join(FILE), Box::new(|_, _, _| ()));
-        let requests = Requests::new(Arc::new(identities.unwrap()));
+        let requests = Requests::new(Arc::new(identities.unwrap()), Arc::new(()));
         let mut of_ann: Vec<_> = (0..100).map_while(|_| requests.place("ann", 10)).collect();
         assert_eq!(of_ann.len(), MAX_REQUESTS_PER_USER);
         let of_bob = requests.place("bob", MAX_REQUEST_BYTES - 80);

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use fulmar_broker::Broker;
 use fulmar_http::AnswerSpace;
-use fulmar_identity::Identities;
+use fulmar_identity::control::{self, ControlChange};
+use fulmar_identity::{Asker, Identities};
 use fulmar_mirror::Shared;
 use fulmar_store::SqliteStorage;
 use fulmar_transport::Handoff;
@@ -15,12 +16,40 @@ use super::watched::Watched;
 use crate::config::Config;
 
 /// None.
+#[derive(Clone, Debug)]
+pub(super) struct ChangeLog;
+
+impl ChangeLog {
+    pub(super) fn open(_: &Path, _: Option<Shared>) -> anyhow::Result<ChangeLog> {
+        Ok(ChangeLog)
+    }
+
+    pub(super) fn watch_platform(&self, _: Option<&Platform>) {}
+
+    pub(super) fn user_added<T>(
+        &self,
+        _: &str,
+        add: impl FnOnce() -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        add()
+    }
+}
+
+impl control::ChangeLog for ChangeLog {
+    fn begin(&self, asker: &Asker, changes: Vec<ControlChange>) -> Result<Vec<i64>, String> {
+        ().begin(asker, changes)
+    }
+
+    fn end(&self, _: &[(i64, &str)]) {}
+}
+
+/// None.
 pub(super) struct Running;
 
 impl Running {
     pub(super) fn start(
         _: &Arc<Broker>,
-        _: (&Path, &Arc<Identities>, Option<Shared>),
+        _: (&Path, &Arc<Identities>, ChangeLog),
         _: Option<&Platform>,
         _: (Handoff, &Config, Option<&Arc<SqliteStorage>>),
         _: &AnswerSpace,

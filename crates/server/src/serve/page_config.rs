@@ -75,7 +75,7 @@ impl PageConfig {
     }
 }
 
-fn is_this_machine(host: &str) -> bool {
+pub(super) fn is_this_machine(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     bare.eq_ignore_ascii_case("localhost") || bare.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }

@@ -16,7 +16,7 @@ use fulmar_command::psk::{MIN_KEY_BYTES, parse};
 /// The file cannot be read, or other users can read it, or a line is wrong; the error has the line's number, never its
 /// content.
 pub(super) fn read(path: &Path) -> anyhow::Result<Keys> {
-    let text = String::from_utf8_lossy(&files::read_keys(path)?).into_owned();
+    let text = String::from_utf8_lossy(&files::read_secret(path)?).into_owned();
     let mut keys = HashMap::new();
     for (number, line) in text.lines().enumerate() {
         let line = line.trim_end_matches('\r');

@@ -19,7 +19,7 @@ use fulmar_text::hex;
 use parking_lot::Mutex;
 use ring::digest;
 
-const FILE: &str = "replaced-hashes";
+pub(super) const FILE: &str = "replaced-hashes";
 
 /// Lets the password file, if there is one, replace hashes of mosquitto.
 ///

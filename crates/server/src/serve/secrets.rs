@@ -21,6 +21,19 @@ pub(super) fn scram_decoys(auth: &Auth, data: &Path) -> anyhow::Result<Option<De
     Ok(Some(DecoyKey::new(keys(&data.join("scram.key"))?, iterations)))
 }
 
+/// Checks the secrets that the server keeps in its data folder.
+///
+/// # Errors
+/// One of them is readable by others.
+pub(super) fn check(data: &Path) -> anyhow::Result<()> {
+    let names = ["quic.key", "scram.key", "platform.key", super::replaced_hashes::FILE];
+    let paths = names.map(|name| data.join(name));
+    for path in paths.iter().filter(|path| path.is_file()) {
+        files::check_secret(path)?;
+    }
+    Ok(())
+}
+
 fn keys<const N: usize>(path: &Path) -> anyhow::Result<[u8; N]> {
     if let Ok(bytes) = std::fs::read(path)
         && let Ok(keys) = <[u8; N]>::try_from(bytes)

@@ -18,7 +18,6 @@ use fulmar_broker::auth::AccessControl;
 use fulmar_broker::{Broker, BrokerConfig, Tracer};
 use fulmar_certs::files;
 use fulmar_http::{AnswerSpace, BodyBudget, Endpoint, Plain};
-use fulmar_mirror::Shared;
 use fulmar_store::SqliteStorage;
 use fulmar_transport::{Clock, QuicKeys};
 
@@ -37,8 +36,8 @@ use super::shared_rows::Database;
 use super::stored::{Stored, TakenOver, cluster_status};
 use super::watched::Watched;
 use super::{
-    acme, admin, first_administrator, http, http_publish, listeners, platform, replaced_hashes,
-    secrets,
+    acme, admin, check, first_administrator, http, http_publish, listeners, platform,
+    replaced_hashes, secrets,
 };
 use crate::config::{Config, set};
 use crate::exit::Usage;
@@ -206,8 +205,8 @@ struct Opened {
     answers: AnswerSpace,
     platform: platform::Running,
     identities: identities::Running,
-    /// Bans and the log of changes, if nodes share them.
-    administration: Option<Shared>,
+    /// Bans and the log of changes.
+    log: admin::ChangeLog,
     access_control: AccessControl,
     auth_hook: Option<Arc<AuthHook>>,
     cluster: Option<Arc<ClusterStatus>>,
@@ -224,6 +223,10 @@ impl Opened {
         replaced_hashes::keep(&access_control, &data)?;
         let certificates = Certificates::open(config, &data)?;
         let auth_hook = AuthHook::start(&config.auth.http)?.map(Arc::new);
+        secrets::check(&data)?;
+        for warning in check::exposed::check(config, &data) {
+            tracing::warn!(next = warning.next, "{}", warning.text);
+        }
         let keys = secrets::quic_keys(&data)?;
         if let Some(folder) = set(&config.quic.qlog_dir) {
             files::make_private_dir(folder)?;
@@ -237,11 +240,13 @@ impl Opened {
         let mut shared = stored.take_shared();
         let gateway = Gateway::open(config, &data, (stored.restored(), shared.as_ref()));
         let gateway = gateway.context("gateway")?;
+        let administration = shared.as_mut().map(|shared| shared.take(Database::Administration));
+        let log = admin::ChangeLog::open(&data, administration)?;
         // The data folder is locked, and everything else can be used.
         let first_administrator = match &shared {
             // The cluster has users, or needs none: `fulmar cluster init` has checked it.
             Some(_) => None,
-            None => first_administrator::create(config, &data)?,
+            None => first_administrator::create(config, &data, &log)?,
         };
         let telemetry = Telemetry::open(&config.otlp)?;
         let identities = shared.as_mut().map(|shared| shared.take(Database::Identities));
@@ -261,7 +266,7 @@ impl Opened {
             answers,
             platform,
             identities,
-            administration: shared.map(|mut shared| shared.take(Database::Administration)),
+            log,
             access_control,
             auth_hook,
             cluster,
@@ -342,8 +347,9 @@ impl Parts {
         }
         let quic = config.quic_settings(keys.clone());
         let running = listeners::start(&broker, workers, config, &certificates, &quic, clock)?;
-        identities.go_live(&broker);
+        identities.go_live(&broker, Arc::new(opened.log.clone()));
         platform.watch(&broker);
+        opened.log.watch_platform(platform.get());
         platform.go_live(running.server.handoff())?;
         if let Some(gateway) = &mut gateway {
             gateway.go_live(&running.server.handoff(), spans.as_ref())?;
@@ -356,7 +362,7 @@ impl Parts {
         let disk = http::DiskUse::new(config, &data, platform.get());
         let admin = admin::Running::start(
             &broker,
-            (&data, identities.get(), opened.administration),
+            (&data, identities.get(), opened.log),
             platform.get(),
             (running.server.handoff(), config, store.as_ref()),
             &answers,

@@ -7,7 +7,7 @@ use std::net::ToSocketAddrs as _;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -165,6 +165,7 @@ async fn deliver(platform: &Platform, pool: &Pool, due: Vec<Delivery>) -> bool {
 }
 
 async fn send(pool: &Pool, delivery: &Delivery) -> anyhow::Result<()> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let request = Request::builder()
         .method(Method::POST)
         .uri(&delivery.url)
@@ -172,6 +173,9 @@ async fn send(pool: &Pool, delivery: &Delivery) -> anyhow::Result<()> {
         .header(header::USER_AGENT, concat!("fulmar/", env!("CARGO_PKG_VERSION")))
         .header("x-fulmar-delivery", &delivery.id)
         .header("x-fulmar-signature", &delivery.signature)
+        .header("webhook-id", &delivery.id)
+        .header("webhook-timestamp", since)
+        .header("webhook-signature", delivery.signature_at(since))
         .body(Full::from(delivery.body.clone()))
         .context("its URL cannot be requested")?;
     let status = pool.request(request).await?.status();

@@ -15,9 +15,6 @@ use super::report::{Error, Place, Report};
 /// Upstream brokers of a gateway.
 const MAX_UPSTREAMS: usize = 16;
 
-/// Where Linux has the machine's name.
-const HOST_NAME: &str = "/proc/sys/kernel/hostname";
-
 /// A section `[upstream]`.
 #[derive(Clone, Debug)]
 pub(super) struct Upstream {
@@ -108,7 +105,7 @@ fn slug(name: &str) -> String {
 /// the same one, the other broker continues the session and its access rules still apply.
 fn client_id(files: &dyn Files, bridge: &Bridge, report: &mut Report) -> String {
     let line = bridge.options.first(&["remote_clientid", "clientid"]);
-    let host = files.read(Path::new(HOST_NAME)).unwrap_or_default();
+    let host = files.host_name();
     let default = match host.trim() {
         "" => bridge.name.clone(),
         host => format!("{host}.{}", bridge.name),
@@ -347,7 +344,7 @@ mod tests {
 
     fn run(text: &str) -> Result<(Vec<Upstream>, String), String> {
         let mut report = Report::default();
-        let files = Memory::new(&[("m.conf", text), (HOST_NAME, "edge\n")]);
+        let files = Memory::new(&[("m.conf", text)]);
         let conf = Conf::read(&files, Path::new("m.conf"), &mut report).unwrap();
         let all = translate(&files, &conf, Path::new("/out"), &mut report);
         all.map(|all| (all, report.to_string())).map_err(|error| error.to_string())

@@ -3,8 +3,13 @@
 use std::fs::File;
 use std::io::{self, ErrorKind, Read as _};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use fulmar_certs::CertError;
+use fulmar_certs::files::check_secret;
+use rustix::fs::OFlags;
 
 use super::report::{Error, Place};
 
@@ -19,7 +24,7 @@ pub trait Files {
     /// The contents of a file.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// It cannot be read, or is no regular file.
     fn read(&self, path: &Path) -> io::Result<String>;
 
     /// The files in a folder.
@@ -28,7 +33,7 @@ pub trait Files {
     /// It cannot be read.
     fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>>;
 
-    /// Whether users other than its owner have access to the file.
+    /// Whether the file is open to others, so that the server refuses a secret in it.
     fn is_exposed(&self, path: &Path) -> bool;
 
     /// The addresses of a host name.
@@ -36,6 +41,9 @@ pub trait Files {
     /// # Errors
     /// There are none.
     fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>>;
+
+    /// The machine's name; empty if it is not known.
+    fn host_name(&self) -> String;
 
     /// Whether the machine has IPv6.
     fn has_ipv6(&self) -> bool;
@@ -47,8 +55,23 @@ pub struct Disk;
 
 impl Files for Disk {
     fn read(&self, path: &Path) -> io::Result<String> {
+        // Opening a FIFO would wait for its other end; reading a device may have effects, or no end.
+        let wait_for_nothing = OFlags::NONBLOCK.bits().cast_signed();
+        let irregular = || io::Error::new(ErrorKind::InvalidInput, "it is no regular file");
+        if !path.metadata()?.is_file() {
+            return Err(irregular());
+        }
+        let file = File::options().read(true).custom_flags(wait_for_nothing).open(path)?;
+        let about = file.metadata()?;
+        if !about.is_file() {
+            return Err(irregular());
+        }
         let mut bytes = Vec::new();
-        File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+        file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+        // As the kernel's own files below /proc say.
+        if about.len() == 0 && !bytes.is_empty() {
+            return Err(irregular());
+        }
         if bytes.len() as u64 > MAX_FILE_BYTES {
             let text = format!("more than {MAX_FILE_BYTES} bytes");
             return Err(io::Error::new(ErrorKind::FileTooLarge, text));
@@ -67,12 +90,15 @@ impl Files for Disk {
     }
 
     fn is_exposed(&self, path: &Path) -> bool {
-        use std::os::unix::fs::PermissionsExt as _;
-        path.metadata().is_ok_and(|metadata| metadata.permissions().mode() & 0o077 != 0)
+        matches!(check_secret(path), Err(CertError::SecretExposed(_)))
     }
 
     fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         Ok((host, port).to_socket_addrs()?.collect())
+    }
+
+    fn host_name(&self) -> String {
+        std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default()
     }
 
     fn has_ipv6(&self) -> bool {
@@ -114,6 +140,7 @@ pub(super) fn lines<'a>(file: &Path, text: &'a str) -> impl Iterator<Item = (Pla
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 pub(super) mod tests {
     use std::collections::BTreeMap;
 
@@ -151,8 +178,35 @@ pub(super) mod tests {
             }
         }
 
+        fn host_name(&self) -> String {
+            "edge\n".to_owned()
+        }
+
         fn has_ipv6(&self) -> bool {
             true
+        }
+    }
+
+    #[test]
+    fn only_regular_files_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("conf"), "listener 1883\n").unwrap();
+        std::fs::write(path("empty"), "").unwrap();
+        assert_eq!(Disk.read(&path("conf")).unwrap(), "listener 1883\n");
+        assert_eq!(Disk.read(&path("empty")).unwrap(), "");
+        let fifo = std::process::Command::new("mkfifo").arg(path("fifo")).status().unwrap();
+        assert!(fifo.success());
+        std::os::unix::fs::symlink("/dev/zero", path("link")).unwrap();
+        for other in [
+            path("fifo"),
+            folder.path().to_owned(),
+            "/dev/zero".into(),
+            path("link"),
+            "/proc/self/environ".into(),
+        ] {
+            let error = Disk.read(&other).unwrap_err();
+            assert!(error.to_string().contains("regular"), "{other:?}: {error}");
         }
     }
 }

@@ -203,8 +203,8 @@ impl Listeners {
         }
         if files.is_exposed(key) {
             let text = format!(
-                "Fulmar accepts a key only if nobody but its owner can read it: copy {} for Fulmar's user, \
-                 mode 0600, and change [tls] key",
+                "Fulmar accepts a key only if nobody but its owner can read it, or a group if root owns it: copy {} \
+                 for Fulmar's user, mode 0600, and change [tls] key",
                 key.display()
             );
             report.differs(&key_line.place, "keyfile", text);

@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+pub(super) use fulmar_command::terminal::printable as plain;
+
 /// A line of a file, from 1.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
@@ -59,11 +61,6 @@ impl fmt::Display for Note {
         let Note { place, option, kind, text } = self;
         f.write_str(&plain(&format!("{place}: {option}: {}: {text}", kind.text())))
     }
-}
-
-/// Without what would end a line, or change a terminal's state.
-pub(super) fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// All entries.

@@ -6,6 +6,7 @@
 
 mod certificate;
 pub(crate) mod data;
+pub(crate) mod exposed;
 pub(crate) mod finding;
 pub(crate) mod listeners;
 pub(crate) mod processes;
@@ -28,6 +29,7 @@ pub(crate) fn check(config: &Config, file: Option<&Path>) -> Report {
     let server = data::server_of(&folder);
     let mut findings = vec![configuration(file)];
     findings.extend(secrets(file));
+    findings.extend(exposed::check(config, &folder));
     findings.extend(files(config));
     findings.push(certificate::check(config, &folder, SystemTime::now()));
     findings.extend(data::check(config, &folder, server.as_ref()));

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use fulmar_certs::files;
 use fulmar_cluster_nats::{Connection, Control, Error, LogStream, REPLICAS, Settings, Snapshots};
 use rustls::crypto::ring::default_provider;
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use serde::{Deserialize, Serialize};
 
@@ -45,9 +46,13 @@ pub(super) fn replicas(cluster: &Cluster) -> usize {
 /// # Errors
 /// No server can be used, or a file cannot.
 pub(super) fn connect(cluster: &Cluster, what: &str) -> Result<Connection, anyhow::Error> {
+    let credentials = set(&cluster.credentials_file);
+    if let Some(file) = credentials {
+        files::check_secret(file).context("[cluster] credentials_file")?;
+    }
     let settings = Settings {
         servers: cluster.servers.clone(),
-        credentials: set(&cluster.credentials_file).map(Path::to_owned),
+        credentials: credentials.map(Path::to_owned),
         tls: Some(tls(cluster)?),
         name: format!("fulmar {what} {}", cluster.node),
     };
@@ -95,7 +100,7 @@ fn tls(cluster: &Cluster) -> anyhow::Result<ClientConfig> {
     let chain: Result<Vec<_>, _> =
         CertificateDer::pem_file_iter(cert).with_context(|| at("cert", cert))?.collect();
     let chain = chain.with_context(|| at("cert", cert))?;
-    let key_der = PrivateKeyDer::from_pem_file(key).with_context(|| at("key", key))?;
+    let key_der = files::read_key(key).context("[cluster] key")?;
     config.with_client_auth_cert(chain, key_der).with_context(|| at("cert", cert))
 }
 

@@ -101,6 +101,7 @@ impl StandBy {
             .route("/health/ready", get(ready))
             .fallback(ready)
             .with_state(Arc::clone(&serving));
+        let router = crate::serve::http::hosts::only_known(router, config);
         let bodies = BodyBudget::new(config.buffered_bodies());
         let limits = fulmar_http::Limits {
             max_connections: CONNECTIONS,

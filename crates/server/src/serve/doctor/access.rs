@@ -43,7 +43,7 @@ pub(super) fn check(config: &Config, file: Option<&Path>, data: &Path) -> Vec<Fi
         let shown = path.display();
         let right = if path.is_dir() { "x" } else { "r" };
         let text = format!("{name}, who owns {}, may not use {shown}", data.display());
-        // A key must be its user's alone; access by group is refused.
+        // A secret must be its user's alone, or root's.
         let next = match is_private(&path) {
             true => format!("chown {name} {shown}"),
             false => format!("chgrp {name} {shown} && chmod g+{right} {shown}"),

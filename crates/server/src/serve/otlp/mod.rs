@@ -17,6 +17,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use fulmar_certs::files;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
@@ -146,6 +147,7 @@ fn resource(service_name: &str) -> Value {
 }
 
 fn read(path: &std::path::Path) -> anyhow::Result<String> {
+    files::check_secret(path)?;
     let bytes = std::fs::metadata(path)?.len();
     anyhow::ensure!(bytes <= MAX_HEADERS_BYTES, "has {bytes} bytes; at most {MAX_HEADERS_BYTES}");
     Ok(std::fs::read_to_string(path)?)

@@ -1,0 +1,62 @@
+//! Callers that change accounts and twins through the API, for the log of changes of the server.
+
+use std::fmt;
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+use crate::problem::Problem;
+
+/// A change that is about to be made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RosterChange {
+    /// The account.
+    pub who: String,
+    /// Such as `user.add`.
+    pub action: &'static str,
+    /// The account or twin that is changed.
+    pub object: String,
+    /// Further details, without secrets.
+    pub detail: Value,
+}
+
+/// Has changes before they are made, and then their results.
+pub trait ChangeLog: Send + Sync {
+    /// Adds a change; returns what [`ChangeLog::end`] gets.
+    ///
+    /// # Errors
+    /// It cannot be logged, so it must not be made.
+    fn begin(&self, change: RosterChange) -> Result<i64, String>;
+
+    /// Adds the result: `ok`, or why it was refused.
+    fn end(&self, id: i64, result: &str);
+}
+
+/// The log, once the server has one.
+#[derive(Default)]
+pub(crate) struct ChangeLogSlot(OnceLock<Box<dyn ChangeLog>>);
+
+impl fmt::Debug for ChangeLogSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ChangeLogSlot")
+    }
+}
+
+impl ChangeLogSlot {
+    pub(crate) fn set(&self, log: Box<dyn ChangeLog>) {
+        drop(self.0.set(log));
+    }
+
+    /// Makes a change between its entry and its result.
+    pub(crate) fn logged<T>(
+        &self,
+        change: RosterChange,
+        make: impl FnOnce() -> Result<T, Problem>,
+    ) -> Result<T, Problem> {
+        let Some(log) = self.0.get() else { return make() };
+        let id = log.begin(change).map_err(|error| Problem::unavailable(&error))?;
+        let made = make();
+        log.end(id, made.as_ref().map_or_else(Problem::detail, |_| "ok"));
+        made
+    }
+}

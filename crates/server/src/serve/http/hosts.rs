@@ -1,0 +1,89 @@
+//! Which hosts requests to the `http` listener may name: a name that an attacker points at this machine (DNS rebinding)
+//! would otherwise make its pages read what only this network should.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse as _, Response};
+use fulmar_broker::LogLimiter;
+use fulmar_certs::authority::local_names;
+use fulmar_transport::Clock;
+use parking_lot::Mutex;
+
+use crate::config::Config;
+
+/// In the list of hosts: any.
+const ANY: &str = "*";
+
+struct Hosts {
+    names: Vec<String>,
+    clock: Clock,
+    /// Limits the log lines about refused hosts.
+    log_limiter: Mutex<LogLimiter>,
+}
+
+/// Answers 421 to requests that name another host than an address, this machine or what the configuration names.
+pub(in crate::serve) fn only_known(router: Router, config: &Config) -> Router {
+    let configured = [&config.tls.names, &config.acme.domains, &config.http.allowed_hosts];
+    let mut names = local_names();
+    names.extend(configured.into_iter().flatten().cloned());
+    let hosts = Hosts { names, clock: Clock::start(), log_limiter: Mutex::default() };
+    router.layer(middleware::from_fn_with_state(Arc::new(hosts), admit))
+}
+
+async fn admit(State(hosts): State<Arc<Hosts>>, request: Request, next: Next) -> Response {
+    let unknown = match host(&request) {
+        Some(host) if !is_known(&hosts.names, host.host()) => host,
+        _ => return next.run(request).await,
+    };
+    let times = hosts.log_limiter.lock().occurred(hosts.clock.now());
+    if let Some(times) = times {
+        let peer = request.extensions().get().map(|ConnectInfo::<SocketAddr>(peer)| peer);
+        tracing::warn!(
+            ?peer,
+            host = unknown.as_str(),
+            times,
+            "HTTP port: a request names an unknown host; add it to [http] allowed_hosts to accept it"
+        );
+    }
+    let text =
+        "this server does not know itself by that host name: [http] allowed_hosts adds names\n";
+    (StatusCode::MISDIRECTED_REQUEST, text).into_response()
+}
+
+/// The host that a request names, if any; browsers always name one.
+fn host(request: &Request) -> Option<Authority> {
+    let of = |headers: &HeaderMap| headers.get(header::HOST)?.to_str().ok()?.parse().ok();
+    request.uri().authority().cloned().or_else(|| of(request.headers()))
+}
+
+fn is_known(names: &[String], host: &str) -> bool {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let bare = bare.strip_suffix('.').unwrap_or(bare);
+    bare.parse::<IpAddr>().is_ok()
+        || names.iter().any(|name| name == ANY || name.eq_ignore_ascii_case(bare))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_own_names_are_known_and_others_are_not() {
+        let known = |host| is_known(&["localhost".into(), "broker.example".into()], host);
+        for own in ["127.0.0.1", "[::1]", "192.0.2.1", "LOCALHOST", "broker.example."] {
+            assert!(known(own), "{own}");
+        }
+        for other in
+            ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "0x7f.1", ""]
+        {
+            assert!(!known(other), "{other}");
+        }
+        assert!(is_known(&["*".into()], "evil.example"));
+    }
+}
