@@ -322,7 +322,8 @@ impl Secure {
         verifier
             .verify_client_cert(&leaf, &[], UnixTime::now())
             .map_err(|error| error.to_string())?;
-        let name = tls::client_name(&leaf).ok_or("it contains no user name")?;
+        let name =
+            tls::client_name(std::slice::from_ref(&leaf)).ok_or("it contains no user name")?;
         Ok(Some(name.user().clone()))
     }
 
