@@ -320,7 +320,8 @@ impl AccessControl {
     /// client's login and are forgotten at a restart.
     pub(crate) fn may_leave(&self, subject: Subject<'_>, topic: &str, by_login: bool) -> bool {
         let (allowed, because) = self.explain(subject, Action::Publish, topic);
-        let is_operators = matches!(because, Because::Rule(_) | Because::Default | Because::NoRules);
+        let is_operators =
+            matches!(because, Because::Rule(_) | Because::Default | Because::NoRules);
         allowed || by_login && self.hook.is_some() && is_operators
     }
 
