@@ -2,7 +2,9 @@
 //! not do.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+
+use socket2::{Domain, Socket, Type};
 
 use crate::PATIENCE;
 
@@ -48,7 +50,22 @@ impl Wire {
     /// Nobody listens there.
     #[must_use]
     pub fn dial(address: SocketAddr) -> Wire {
-        let stream = TcpStream::connect(address).unwrap();
+        Wire::over(TcpStream::connect(address).unwrap())
+    }
+
+    /// The same from this address of the machine.
+    ///
+    /// # Panics
+    /// Nobody listens there.
+    #[must_use]
+    pub fn dial_from(from: IpAddr, address: SocketAddr) -> Wire {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::new(from, 0).into()).unwrap();
+        socket.connect(&address.into()).unwrap();
+        Wire::over(socket.into())
+    }
+
+    fn over(stream: TcpStream) -> Wire {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         Wire(stream)

@@ -20,7 +20,7 @@ fn closed() -> (Folder, Disk) {
     assert_eq!(folder.fill(&disk, 20), 20);
     folder.sql(
         "INSERT INTO session VALUES (1, 'device', 'ann', 3600, NULL, NULL);
-         INSERT INTO will VALUES (1, 'w', x'', x'01', 1, 0, 5, NULL, NULL);
+         INSERT INTO will VALUES (1, 'w', x'', x'01', 1, 0, 5, NULL, NULL, NULL, NULL, NULL, NULL, 0);
          INSERT INTO subscription VALUES (1, 'a/#', 0, 1, NULL);
          INSERT INTO inbound VALUES (1, 0, 7); INSERT INTO retained VALUES ('a/b', 3)",
     );

@@ -117,7 +117,7 @@ impl Broker {
             let Some(last) = found.last() else { return };
             place = last.place;
             for client in found {
-                let address = client.address.ip();
+                let address = Some(client.address.ip());
                 let (client_id, user) =
                     (&*client.client, client.user.as_deref().map(User::from_text));
                 let subject = BannedSubject { client_id, user: user.as_ref(), address };

@@ -70,7 +70,8 @@ fn is_within(address: IpAddr, network: IpAddr, bits: u8) -> bool {
 pub(crate) struct BannedSubject<'a> {
     pub(crate) client_id: &'a str,
     pub(crate) user: Option<&'a User>,
-    pub(crate) address: IpAddr,
+    /// `None` if it is not known.
+    pub(crate) address: Option<IpAddr>,
 }
 
 /// All bans.
@@ -123,8 +124,7 @@ impl Bans {
         }
         let bans = Arc::clone(&self.list.read());
         let BannedSubject { client_id, user, address } = *client;
-        bans.iter()
-            .any(|ban| now < ban.until && ban.whom.covers(client_id, text_of(user), Some(address)))
+        bans.iter().any(|ban| now < ban.until && ban.whom.covers(client_id, text_of(user), address))
     }
 }
 
@@ -137,7 +137,7 @@ mod tests {
         let bans = Bans::default();
         bans.set(vec![Ban { whom, until: Timestamp(10) }]);
         let user = user.map(User::from_text);
-        let address = address.parse().unwrap();
+        let address = Some(address.parse().unwrap());
         let client = BannedSubject { client_id, user: user.as_ref(), address };
         assert!(!bans.covers(&client, Timestamp(10)), "it has ended");
         bans.covers(&client, Timestamp(9))

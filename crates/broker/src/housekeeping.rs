@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::access::Subject;
+use crate::bans::BannedSubject;
 use crate::broker::Broker;
 use crate::deadlines::Due;
 use crate::event::BrokerEvent;
@@ -20,7 +22,8 @@ use crate::session::{Session, SessionState};
 use crate::shard::Shard;
 use crate::storage::Op;
 use crate::time::Timestamp;
-use crate::will::Will;
+use crate::user::text_of;
+use crate::will::{Testator, Will};
 
 /// Expired retained messages removed at once.
 const SWEEP: usize = 1000;
@@ -187,13 +190,24 @@ fn examine(shard: &mut Shard, session: &Arc<Session>, spent: &mut usize) -> Exam
 }
 
 /// Publishes a will as its session (section 3.1.2.5), and for the owner of the session's memory, which it may have given
-/// back by now.
+/// back by now; or drops it, if its client may not publish it any more.
 pub(crate) fn publish_will(
     shard: &mut Shard,
     (session, owner): (&Session, Option<Arc<MemoryOwner>>),
     will: &Will,
 ) {
     let now = shard.turn.now;
+    let client = session.client_id();
+    if let Some(why) = refusal(&shard.turn.broker, client, will, now) {
+        shard.turn.metrics().wills_refused.add(1);
+        tracing::info!(
+            client,
+            user = text_of(will.testator.user.as_ref()),
+            topic = &*will.topic,
+            "will not published: {why}"
+        );
+        return;
+    }
     shard.turn.retainer = owner.filter(|_| will.retain);
     shard.turn.metrics().wills_published.add(1);
     shard.publish(MessageParts {
@@ -205,6 +219,29 @@ pub(crate) fn publish_will(
         expires_at: will.message_expiry_s.map(|seconds| now.plus_secs(seconds)),
         publisher: session.key().0,
     });
+}
+
+/// Why the will of this client may not be published now; `None` if it may.
+fn refusal(broker: &Broker, client_id: &str, will: &Will, now: Timestamp) -> Option<&'static str> {
+    let Testator { user, address, until, credential, certificate, by_login } = &will.testator;
+    let (access_control, user) = (broker.access_control(), user.as_ref());
+    let subject = Subject { user, client_id };
+    let banned = BannedSubject { client_id, user, address: *address };
+    if *until <= now {
+        Some("its client's token or certificate has expired")
+    } else if certificate.is_some_and(|number| broker.revoked_certificates().contains(&number)) {
+        Some("its client's certificate is revoked")
+    } else if credential.as_ref().is_some_and(|credential| !access_control.is_good(credential)) {
+        Some("its client's credential is no longer valid")
+    } else if access_control.refuses(subject) {
+        Some("its user is disabled, or may not use its client identifier")
+    } else if broker.bans().covers(&banned, now) {
+        Some("its client is banned")
+    } else if !access_control.may_leave(subject, &will.topic, *by_login) {
+        Some("its user may not publish to its topic")
+    } else {
+        None
+    }
 }
 
 fn sweep_retained(shard: &mut Shard, broker: &Arc<Broker>) {

@@ -94,7 +94,8 @@ pub use memory_pressure::{MemoryGauge, MemoryPressure};
 pub use obstacles::Obstacle;
 pub use owner::SessionOwner;
 pub use peer::{
-    ListenerPolicy, Peer, PeerIdentity, StreamKey, Token, TransportKind, TransportStats, Via,
+    ListenerPolicy, Peer, PeerCertificate, PeerIdentity, StreamKey, Token, TransportKind,
+    TransportStats, Via,
 };
 pub use publish_hook::{Arrival, PublishHook};
 pub use rate_limiter::site as network_of;

@@ -22,7 +22,7 @@ use crate::storage::{Op, SessionRecord};
 use crate::time::Timestamp;
 use crate::turn::Turn;
 use crate::user::User;
-use crate::will::Will;
+use crate::will::{Testator, Will};
 
 /// What a CONNECT that has been let in asks for.
 #[derive(Debug)]
@@ -254,6 +254,28 @@ pub(crate) fn record(state: &SessionState, session: &Session) -> SessionRecord {
         expires_at: (state.expires_at != Timestamp::NEVER).then_some(state.expires_at),
         will: state.will.clone(),
         will_at: state.will_at,
+    }
+}
+
+/// The client has shown another credential, by which its will is judged from now on.
+pub(crate) fn renew_will(
+    turn: &mut Turn,
+    session: &Arc<Session>,
+    at: Attachment,
+    change: impl FnOnce(&mut Testator),
+) {
+    let mut state = session.lock();
+    let Some(will) = state.will.clone().filter(|_| state.is_attached(at)) else { return };
+    let mut testator = will.testator.clone();
+    change(&mut testator);
+    if testator == will.testator {
+        return;
+    }
+    state.will = Some(Arc::new(Will { testator, ..Will::clone(&will) }));
+    state.count_memory(session);
+    if state.durable {
+        state.last_turn = turn.awaitable_stamp();
+        turn.op(Op::SessionPut(record(&state, session)));
     }
 }
 

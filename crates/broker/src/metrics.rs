@@ -82,6 +82,7 @@ cells! {
     keep_alive_timeouts, "counter", "Connections closed because the keep alive ran out";
     takeovers, "counter", "Connections closed because their client connected again";
     wills_published, "counter", "Wills published";
+    wills_refused, "counter", "Wills not published because their client may not publish them any more";
     quic_migrations, "counter", "Address changes of QUIC connections";
     quic_early_accepted, "counter", "QUIC connections whose early data was accepted";
     quic_sent_packets, "counter", "QUIC packets sent";

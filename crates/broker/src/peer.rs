@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::time::Timestamp;
 use crate::user::{User, UserNameError};
 
 /// Identifies a connection within its worker. The transport chooses it, and does not reuse it while an event for the
@@ -146,16 +147,28 @@ pub struct PeerIdentity(Box<(User, Origin)>);
 enum Origin {
     /// The program itself, a secret that it has checked, or the configuration.
     Given,
-    /// A verified certificate, and its number.
-    Certificate(Option<u64>),
+    /// A verified certificate.
+    Certificate(PeerCertificate),
+}
+
+/// A certificate by which the transport has authenticated a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerCertificate {
+    /// Identifies it among all, for revocation lists; `None` if it cannot be in one.
+    pub number: Option<u64>,
+    /// From then on, a handshake with it would fail.
+    pub until: Timestamp,
 }
 
 impl PeerIdentity {
-    /// The name in a certificate, and a number that identifies the certificate among all.
+    /// The name in a certificate.
     ///
     /// # Errors
     /// It cannot be a user's name.
-    pub fn certified(name: &str, certificate: Option<u64>) -> Result<PeerIdentity, UserNameError> {
+    pub fn certified(
+        name: &str,
+        certificate: PeerCertificate,
+    ) -> Result<PeerIdentity, UserNameError> {
         let user = User::named(name)?;
         Ok(PeerIdentity(Box::new((user, Origin::Certificate(certificate)))))
     }
@@ -172,12 +185,12 @@ impl PeerIdentity {
         matches!(self.0.1, Origin::Certificate(_))
     }
 
-    /// The certificate's number; `None` if the name is not from a certificate, or from one without a number.
+    /// The certificate; `None` if the name is not from one.
     #[must_use]
-    pub fn certificate(&self) -> Option<u64> {
+    pub fn certificate(&self) -> Option<PeerCertificate> {
         match self.0.1 {
             Origin::Given => None,
-            Origin::Certificate(number) => number,
+            Origin::Certificate(certificate) => Some(certificate),
         }
     }
 }

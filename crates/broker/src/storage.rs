@@ -13,7 +13,7 @@ use fulmar_mqtt::{PacketId, QoS};
 
 use crate::message::Message;
 use crate::time::Timestamp;
-pub use crate::will::Will;
+pub use crate::will::{Testator, Will};
 
 /// Number of a submitted batch; they become durable in order. 0 means "already durable".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

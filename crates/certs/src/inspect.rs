@@ -104,6 +104,35 @@ pub fn validity(certificate: &CertificateDer<'_>) -> Option<RangeInclusive<Syste
     Some(begin_of(certificate)?..=end_of(certificate)?)
 }
 
+/// When the first certificate of a chain (leaf first) or one of its issuers in it expires, whichever is first. A root is not
+/// counted, because a verifier trusts its key whatever its certificate says; of several certificates of an issuer, the one
+/// that is valid longest is.
+#[must_use]
+pub fn end_of_chain(chain: &[CertificateDer<'_>]) -> Option<SystemTime> {
+    let (leaf, others) = chain.split_first()?;
+    let mut end = end_of(leaf)?;
+    let (_, leaf) = X509Certificate::from_der(leaf).ok()?;
+    let mut issuer = leaf.issuer().as_raw().to_vec();
+    let mut left: Vec<&CertificateDer<'_>> = others.iter().collect();
+    loop {
+        let (mut of_issuer, mut next) = (None, None);
+        left.retain(|certificate| {
+            let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return false };
+            if parsed.subject().as_raw() != issuer {
+                return true;
+            }
+            if parsed.issuer().as_raw() != issuer && of_issuer < end_of(certificate) {
+                of_issuer = end_of(certificate);
+                next = Some(parsed.issuer().as_raw().to_vec());
+            }
+            false
+        });
+        let (Some(of_issuer), Some(next)) = (of_issuer, next) else { return Some(end) };
+        end = end.min(of_issuer);
+        issuer = next;
+    }
+}
+
 /// Whether each certificate of a chain is signed in the name of the next, as servers must send them (RFC 8446 section
 /// 4.4.2). Signatures are not verified.
 #[must_use]
@@ -186,6 +215,41 @@ mod tests {
         assert_eq!(of(certificate(Some(""), mail())), None, "an empty common name");
         assert_eq!(of(certificate(None, Vec::new())), None);
         assert_eq!(of(CertificateDer::from(vec![0x30, 0x82])), None);
+    }
+
+    #[test]
+    fn a_chain_ends_with_the_first_of_its_issuers() {
+        let key = || KeyPair::generate().unwrap();
+        let until = |name: &str, year| {
+            let mut params = CertificateParams::default();
+            params.distinguished_name.push(DnType::CommonName, name);
+            params.not_after = rcgen::date_time_ymd(year, 1, 1);
+            params
+        };
+        let (root_key, middle_key) = (key(), key());
+        let root = rcgen::Issuer::new(until("root", 2030), &root_key);
+        let root_itself = until("root", 2030).self_signed(&root_key).unwrap();
+        let middle = |year| until("middle", year).signed_by(&middle_key, &root).unwrap();
+        let leaf = |year| {
+            let issuer = rcgen::Issuer::new(until("middle", 2050), &middle_key);
+            until("leaf", year).signed_by(&key(), &issuer).unwrap()
+        };
+        let end = |chain: &[&rcgen::Certificate]| {
+            let chain: Vec<_> = chain.iter().map(|one| one.der().clone()).collect();
+            let end = end_of_chain(&chain)?.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+            Some(1970 + end.as_secs() / 31_556_952)
+        };
+        let other = until("other", 2020).self_signed(&key()).unwrap();
+        assert_eq!(end(&[&leaf(2040)]), Some(2040));
+        assert_eq!(end(&[&leaf(2040), &middle(2035)]), Some(2035));
+        assert_eq!(end(&[&leaf(2034), &middle(2035)]), Some(2034));
+        // Trusted as a key, and not a part of the chain.
+        assert_eq!(end(&[&leaf(2040), &other, &middle(2035), &root_itself]), Some(2035));
+        // A renewed one beside the old one, in any order.
+        assert_eq!(end(&[&leaf(2040), &middle(2021), &middle(2035)]), Some(2035));
+        assert_eq!(end(&[&leaf(2040), &middle(2035), &middle(2021)]), Some(2035));
+        assert_eq!(end(&[]), None);
+        assert_eq!(end_of_chain(&[CertificateDer::from(vec![0x30, 0x82])]), None);
     }
 
     #[test]

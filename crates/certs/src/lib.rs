@@ -3,7 +3,7 @@
 //! [`authority`] makes and keeps a development CA and issues from it; [`files`] reads PEM with
 //! errors that say what to do and writes so that a crash leaves the old file or the new one; [`short_lived`]
 //! has the certificates that browsers trust by their hash; [`issued`] has those of a public authority;
-//! [`describe`], [`validity`], [`user_name`], [`is_root`] and [`is_in_order`] read certificates. Verifying them is left to TLS.
+//! [`describe`], [`validity`], [`end_of_chain`], [`user_name`], [`is_root`] and [`is_in_order`] read certificates. Verifying them is left to TLS.
 #![forbid(unsafe_code)]
 
 pub mod authority;
@@ -20,7 +20,7 @@ use std::path::PathBuf;
 
 use rustls_pki_types::pem;
 
-pub use inspect::{Description, describe, is_in_order, is_root, user_name, validity};
+pub use inspect::{Description, describe, end_of_chain, is_in_order, is_root, user_name, validity};
 pub use revocation::{CertificateId, RevocationList, read_revocation_lists};
 pub use throwaway::throwaway;
 

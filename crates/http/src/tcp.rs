@@ -120,7 +120,7 @@ async fn connection(
         Err(_) => return failed(handler, address, &"timed out"),
     };
     let certificates = stream.get_ref().1.peer_certificates();
-    let identity = certificates.and_then(<[_]>::first).and_then(client_name);
+    let identity = certificates.and_then(client_name);
     let has_lines = stream.get_ref().1.alpn_protocol() != Some(b"h2");
     let stream = Idle::new(stream, handler.router.limits.idle_timeout, activity.tunnels.clone());
     let stream = Lingering::new(stream, handler.router.limits.linger, stopping.clone());

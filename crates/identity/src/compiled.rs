@@ -8,6 +8,7 @@ use fulmar_broker::auth::{
 };
 
 use fulmar_scram::Verifier;
+use ring::digest::{Context, SHA256};
 
 use crate::acl::{AccessKind, AclKind};
 use crate::affected::Affected;
@@ -21,26 +22,13 @@ pub struct Compiler {
     table: Arc<IdentityTable>,
     /// What every role allows, shared by all that have it.
     roles: BTreeMap<Box<str>, Arc<RoleRules>>,
-    /// What each client connects with, and the revision of it.
-    credentials: BTreeMap<Box<str>, (Credentials, u64)>,
-    last_revision: u64,
-}
-
-/// What a client connects with.
-#[derive(Debug, PartialEq)]
-struct Credentials {
-    client_id: Option<Box<str>>,
-    /// Digest of the hash that was stored when the password was set.
-    password: Option<Box<str>>,
-    disabled: bool,
 }
 
 impl Compiler {
     /// Fills the table.
     #[must_use]
     pub fn new(table: Arc<IdentityTable>, state: &State) -> Compiler {
-        let (roles, credentials) = (BTreeMap::new(), BTreeMap::new());
-        let mut compiler = Compiler { table, roles, credentials, last_revision: 0 };
+        let mut compiler = Compiler { table, roles: BTreeMap::new() };
         for role in state.roles().values() {
             compiler.roles.insert(role.name.clone(), Arc::new(rules(role)));
         }
@@ -62,16 +50,12 @@ impl Compiler {
         self.compile(state, affected.users.iter());
     }
 
-    fn compile<'n>(&mut self, state: &State, names: impl Iterator<Item = &'n Box<str>>) {
+    fn compile<'n>(&self, state: &State, names: impl Iterator<Item = &'n Box<str>>) {
         let mut removed = Vec::new();
         let users = names.map(|name| {
             removed.push((name.clone(), state.removed().contains_key(name)));
             let client = state.clients().get(name);
-            let identity = client.and_then(|client| self.identity(state, client));
-            if client.is_none() {
-                self.credentials.remove(name);
-            }
-            (name.clone(), identity)
+            (name.clone(), client.and_then(|client| self.identity(state, client)))
         });
         let users: Vec<_> = users.collect();
         let anonymous = state.anonymous_group().and_then(|name| state.groups().get(name));
@@ -91,21 +75,8 @@ impl Compiler {
         self.table.change(IdentityChanges { users, removed, anonymous, defaults, denials });
     }
 
-    fn identity(&mut self, state: &State, client: &Client) -> Option<Identity> {
-        let credentials = Credentials {
-            client_id: client.client_id.clone(),
-            password: client.replaced.clone().or_else(|| Some(client.password.as_ref()?.digest())),
-            disabled: client.disabled,
-        };
-        let revision = match self.credentials.get(&client.username) {
-            Some((known, revision)) if *known == credentials => *revision,
-            _ => {
-                self.last_revision += 1;
-                let entry = (credentials, self.last_revision);
-                self.credentials.insert(client.username.clone(), entry);
-                self.last_revision
-            }
-        };
+    fn identity(&self, state: &State, client: &Client) -> Option<Identity> {
+        let revision = revision(client);
         let roles = state.roles_of(client).filter_map(|role| self.roles.get(&role.name));
         let roles = roles.map(Arc::clone).collect();
         let hash = client.password.as_ref().map(PasswordHash::as_str);
@@ -123,6 +94,23 @@ impl Compiler {
             })
             .ok()
     }
+}
+
+/// A number of what a client connects with, the same after a restart and at another node: wills are stored with it.
+fn revision(client: &Client) -> u64 {
+    // Of the hash that was stored when the password was set.
+    let password = client.replaced.clone().or_else(|| Some(client.password.as_ref()?.digest()));
+    let mut context = Context::new(&SHA256);
+    context.update(&[u8::from(client.disabled)]);
+    for text in [&client.client_id, &password] {
+        // A length that no text has stands for none.
+        let length = text.as_ref().map_or(u64::MAX, |text| text.len() as u64);
+        context.update(&length.to_be_bytes());
+        context.update(text.as_deref().unwrap_or_default().as_bytes());
+    }
+    let mut first = [0; 8];
+    first.copy_from_slice(&context.finish().as_ref()[..8]);
+    u64::from_be_bytes(first)
 }
 
 fn rules(role: &Role) -> RoleRules {

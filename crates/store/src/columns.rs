@@ -4,9 +4,9 @@
 //! order below 2^63, which no counter reaches. A value that cannot come from here (a quality of
 //! service of 7) is reported as damage.
 
-use fulmar_broker::Timestamp;
 use fulmar_broker::message::{Message, MessageId, MessageParts};
-use fulmar_broker::storage::{Delivery, FlowId, Progress, SessionKey, Will};
+use fulmar_broker::storage::{Delivery, FlowId, Progress, SessionKey, Testator, Will};
+use fulmar_broker::{Timestamp, User};
 use fulmar_mqtt::{PacketId, QoS};
 use rusqlite::types::Type;
 use rusqlite::{Result, Row};
@@ -88,9 +88,15 @@ pub(crate) fn get_message(row: &Row<'_>) -> Result<Arc<Message>> {
     Ok(Message::new(MessageId(get_u64(row, 0)?), &parts))
 }
 
-/// A will from the columns topic, properties, payload, qos, retain, delay_s and message_expiry_s
-/// from `index` on; none if the topic is NULL.
-pub(crate) fn get_will(row: &Row<'_>, index: usize) -> Result<Option<Will>> {
+/// A will of the session's user from the columns topic, properties, payload, qos, retain, delay_s and message_expiry_s
+/// from `index` on, and address, until, credential, certificate and by_login from `of_testator` on; none if the topic is
+/// NULL.
+pub(crate) fn get_will(
+    row: &Row<'_>,
+    index: usize,
+    of_testator: usize,
+    user: Option<User>,
+) -> Result<Option<Will>> {
     let Some(topic) = row.get_ref(index)?.as_str_or_null()? else { return Ok(None) };
     Ok(Some(Will {
         topic: topic.into(),
@@ -100,7 +106,21 @@ pub(crate) fn get_will(row: &Row<'_>, index: usize) -> Result<Option<Will>> {
         retain: row.get(index + 4)?,
         delay_s: row.get(index + 5)?,
         message_expiry_s: row.get(index + 6)?,
+        testator: get_testator(row, of_testator, user)?,
     }))
+}
+
+fn get_testator(row: &Row<'_>, index: usize, user: Option<User>) -> Result<Testator> {
+    let address = row.get_ref(index)?.as_str_or_null()?.map(str::parse).transpose();
+    let certificate: Option<i64> = row.get(index + 3)?;
+    Ok(Testator {
+        user,
+        address: address.map_err(|_| damaged(index, "no address"))?,
+        until: get_moment(row, index + 1)?.unwrap_or(Timestamp::NEVER),
+        credential: row.get_ref(index + 2)?.as_str_or_null()?.map(Into::into),
+        certificate: certificate.map(i64::cast_unsigned),
+        by_login: row.get(index + 4)?,
+    })
 }
 
 /// Columns qos, retain and identifiers from `index` on.

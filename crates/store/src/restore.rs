@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use fulmar_broker::User;
 use fulmar_broker::message::{Message, MessageId};
 use fulmar_broker::storage::{
     FlowId, Position, QueuedRecord, Restored, SessionKey, SessionRecord, SubscriptionRecord,
@@ -73,16 +74,19 @@ fn highest(connection: &Connection, name: &str) -> Result<u64> {
 
 fn sessions(connection: &Connection) -> Result<Vec<SessionRecord>> {
     let sql = "SELECT session.session, client_id, username, expiry_interval_s, expires_at,
-               topic, properties, payload, qos, retain, delay_s, message_expiry_s, due, mqtt_sn
+               topic, properties, payload, qos, retain, delay_s, message_expiry_s, due, mqtt_sn,
+               address, until, credential, certificate, by_login
                FROM session LEFT JOIN will ON will.session = session.session";
     collect(connection, sql, |row| {
+        let username = row.get::<_, Option<String>>(2)?.map(String::into_boxed_str);
+        let user = username.clone().map(User::from_text);
         Ok(SessionRecord {
             key: SessionKey(get_u64(row, 0)?),
             client_id: get_text(row, 1)?,
-            username: row.get::<_, Option<String>>(2)?.map(String::into_boxed_str),
+            username,
             expiry_interval_s: row.get(3)?,
             expires_at: get_moment(row, 4)?,
-            will: get_will(row, 5)?.map(Arc::new),
+            will: get_will(row, 5, 14, user)?.map(Arc::new),
             will_at: get_moment(row, 12)?,
             mqtt_sn: row.get(13)?,
         })

@@ -111,6 +111,13 @@ CREATE TABLE will (
     "
 ALTER TABLE session ADD COLUMN mqtt_sn INTEGER; -- NULL: not known
 ",
+    "
+ALTER TABLE will ADD COLUMN address TEXT;       -- of its client; NULL: not known
+ALTER TABLE will ADD COLUMN until INTEGER;      -- end of its client's credential, ms since the Unix epoch; NULL: none
+ALTER TABLE will ADD COLUMN credential TEXT;    -- which may be revoked before
+ALTER TABLE will ADD COLUMN certificate INTEGER;
+ALTER TABLE will ADD COLUMN by_login INTEGER NOT NULL DEFAULT 0; -- its client's login brought rules that allowed it
+",
 ];
 
 /// Opens the database at `path`, brings its schema up to date and marks it as in use.

@@ -5,6 +5,7 @@
 
 use std::collections::hash_map::Entry;
 
+use fulmar_broker::Timestamp;
 use fulmar_broker::message::{Message, MessageId};
 use fulmar_broker::storage::{FlowId, Op, SessionKey, SessionRecord, SubscriptionRecord};
 use rusqlite::{Connection, OptionalExtension, Result, Statement, params};
@@ -73,9 +74,8 @@ impl<'c> Tables<'c> {
                 sql("DELETE FROM inbound WHERE session = ?1")?,
                 sql("DELETE FROM will WHERE session = ?1")?,
             ],
-            will_put: sql(
-                "INSERT OR REPLACE INTO will VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-            )?,
+            will_put: sql("INSERT OR REPLACE INTO will
+                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)")?,
             will_remove: sql("DELETE FROM will WHERE session = ?1")?,
             session_unqueue: sql("DELETE FROM queue WHERE session = ?1 RETURNING message")?,
             flow_put: sql("INSERT OR REPLACE INTO flow VALUES (?1, ?2, ?3, ?4)")?,
@@ -262,6 +262,7 @@ impl<'c> Tables<'c> {
         let Some(will) = &record.will else {
             return self.will_remove.execute([int(record.key.0)]).map(drop);
         };
+        let testator = &will.testator;
         self.will_put.execute(params![
             int(record.key.0),
             &*will.topic,
@@ -271,7 +272,12 @@ impl<'c> Tables<'c> {
             will.retain,
             will.delay_s,
             will.message_expiry_s,
-            moment(record.will_at)
+            moment(record.will_at),
+            testator.address.map(|address| address.to_string()),
+            moment(Some(testator.until).filter(|until| *until != Timestamp::NEVER)),
+            testator.credential.as_deref(),
+            testator.certificate.map(int),
+            testator.by_login
         ])?;
         Ok(())
     }

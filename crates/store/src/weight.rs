@@ -28,7 +28,9 @@ pub(crate) fn weight(batch: impl IntoIterator<Item = impl Borrow<Op>>) -> usize 
         if let Op::SessionPut(record) = op {
             let will = record.will.as_ref();
             weight += will.map_or(0, |will| {
-                (will.topic.len() + will.payload.len() + will.properties.len()) / BYTES_PER_OP
+                let credential = will.testator.credential.as_ref().map_or(0, |text| text.len());
+                let own = will.topic.len() + will.payload.len() + will.properties.len();
+                (own + credential) / BYTES_PER_OP
             });
         }
         if let Op::SubscriptionPut(SubscriptionRecord { filter: text, .. })

@@ -351,5 +351,14 @@ fn will(pick: u64) -> Will {
         retain: pick.is_multiple_of(3),
         delay_s: u32::MAX - pick as u32,
         message_expiry_s: pick.is_multiple_of(5).then_some(pick as u32),
+        testator: Testator {
+            // That of its session.
+            user: Some(User::from_text("user")),
+            address: pick.is_multiple_of(3).then(|| [192, 0, 2, pick as u8].into()),
+            until: Timestamp(u64::MAX - pick % 2),
+            credential: pick.is_multiple_of(5).then(|| format!("credential {pick}").into()),
+            certificate: pick.is_multiple_of(7).then_some(u64::MAX - pick),
+            by_login: pick.is_multiple_of(8),
+        },
     }
 }

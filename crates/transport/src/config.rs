@@ -88,8 +88,8 @@ impl Carrier {
     }
 }
 
-/// Names a client by its verified certificate; `None` if the certificate has no name.
-pub type Identify = fn(&CertificateDer<'_>) -> Option<PeerIdentity>;
+/// Names a client by the chain of its verified certificate, its own first; `None` if that has no name.
+pub type Identify = fn(&[CertificateDer<'_>]) -> Option<PeerIdentity>;
 
 /// TLS of one or several listeners.
 #[derive(Clone)]

@@ -238,7 +238,7 @@ impl Layers {
 
     fn identity(&self, settings: Option<&TlsSettings>) -> Option<PeerIdentity> {
         let identify = settings?.identify;
-        identify(self.tls.as_ref()?.peer_certificates()?.first()?)
+        identify(self.tls.as_ref()?.peer_certificates()?)
     }
 
     /// Appends `output`, framed and encrypted, to `out`. `spare` is room for what is in between.

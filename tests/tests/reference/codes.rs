@@ -33,7 +33,7 @@ const SENT: [[&str; 3]; 30] = [
     [
         "NotAuthorized",
         "CONNACK, PUBACK, PUBREC, SUBACK, DISCONNECT",
-        "An access rule denies it; anonymous clients are not allowed; the token has expired",
+        "An access rule denies it; anonymous clients are not allowed; the token or the certificate has expired",
     ],
     [
         "ServerUnavailable",

@@ -77,7 +77,7 @@ pub struct Identity {
 
 impl Identity {
     /// One that may connect with any client identifier, or only with this one; without a hash, not by password.
-    /// `revision` is another number after each change of these and of `disabled`, and after the client was deleted.
+    /// `revision` is a number of these and of `disabled`: another one when they change, the same after a restart.
     ///
     /// # Errors
     /// The hash has none of the known forms.

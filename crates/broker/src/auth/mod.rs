@@ -345,6 +345,20 @@ impl AccessControl {
             || self.identities.as_ref().is_some_and(|table| table.guards(topic))
     }
 
+    /// Whether the will that a client has left may be published to `topic`. `by_login`: rules allowed it that came with the
+    /// client's login and are forgotten at a restart.
+    pub(crate) fn may_leave(&self, subject: Subject<'_>, topic: &str, by_login: bool) -> bool {
+        let (allowed, because) = self.explain(subject, Action::Publish, topic);
+        let is_operators =
+            matches!(because, Because::Rule(_) | Because::Default | Because::NoRules);
+        allowed || by_login && self.hook.is_some() && is_operators
+    }
+
+    /// Whether it is a rule that came with its login that lets the client publish to `topic`.
+    pub(crate) fn allows_by_login(&self, subject: Subject<'_>, topic: &str) -> bool {
+        matches!(self.explain(subject, Action::Publish, topic), (true, Because::Login))
+    }
+
     /// Whether the client may publish to `topic`, subscribe to it as a filter, or receive what is published there with a
     /// subscription: the rules may have changed since it subscribed, or deny only a part of what it subscribed to.
     pub(crate) fn allows(&self, subject: Subject<'_>, action: Action, topic: &str) -> bool {

@@ -15,9 +15,11 @@ use super::connect::PendingConnect;
 use super::{Connection, State};
 use crate::access::Subject;
 use crate::auth::{AccessControl, Admitted, AuthReply, TokenSource};
-use crate::peer::PeerIdentity;
+use crate::lifecycle;
+use crate::peer::{PeerCertificate, PeerIdentity};
 use crate::session::Session;
 use crate::shard::Shard;
+use crate::time::Timestamp;
 use crate::user::User;
 
 /// A method that this broker has.
@@ -191,11 +193,13 @@ impl Connection {
         };
         match self.authenticate_again(shard, session, method, data) {
             Again::Admitted(admitted, end) => {
+                let until = admitted.until.min(self.certified_until());
                 let rare = self.rare();
-                rare.admitted_until = admitted.until;
+                rare.admitted_until = until;
                 if admitted.credential.is_some() {
                     rare.credential = admitted.credential;
                 }
+                self.renew_will(shard, session);
                 self.send_auth(ReasonCode::Success, method, end.as_deref());
             }
             Again::Asked(answer) => {
@@ -260,8 +264,8 @@ impl Connection {
         session.lock().awaits_recheck = false;
         let access_control = shard.broker().access_control();
         let credential = self.rare.as_ref().and_then(|rare| rare.credential.as_deref());
-        let why = if self.has_revoked_certificate(shard) {
-            "certificate revoked"
+        let why = if let Some(why) = self.fault_of_certificate(shard) {
+            why
         } else if credential.is_some_and(|credential| !access_control.is_good(credential)) {
             "credential revoked"
         } else {
@@ -279,10 +283,33 @@ impl Connection {
         self.disconnect(shard, ReasonCode::NotAuthorized, why);
     }
 
-    /// Whether the client has presented a certificate that its CA has revoked since.
-    pub(super) fn has_revoked_certificate(&self, shard: &Shard) -> bool {
-        let certificate = self.peer.identity.as_ref().and_then(PeerIdentity::certificate);
-        certificate.is_some_and(|number| shard.broker().revoked_certificates().contains(&number))
+    /// What has become of the certificate that the client has presented: a handshake that resumes a session, and one's
+    /// early data, present it without showing it again.
+    pub(super) fn fault_of_certificate(&self, shard: &Shard) -> Option<&'static str> {
+        let PeerCertificate { number, until } = self.certificate()?;
+        let revoked = shard.broker().revoked_certificates();
+        if number.is_some_and(|number| revoked.contains(&number)) {
+            Some("certificate revoked")
+        } else {
+            (until <= shard.now()).then_some("certificate expired")
+        }
+    }
+
+    pub(super) fn certificate(&self) -> Option<PeerCertificate> {
+        self.peer.identity.as_ref().and_then(PeerIdentity::certificate)
+    }
+
+    /// When the client's certificate expires.
+    pub(super) fn certified_until(&self) -> Timestamp {
+        self.certificate().map_or(Timestamp::NEVER, |certificate| certificate.until)
+    }
+
+    /// What the client has shown anew counts for its will, too.
+    fn renew_will(&self, shard: &mut Shard, session: &Arc<Session>) {
+        let credential = self.rare.as_ref().and_then(|rare| rare.credential.clone());
+        lifecycle::renew_will(&mut shard.turn, session, self.at, |testator| {
+            (testator.until, testator.credential) = (self.admitted_until(), credential);
+        });
     }
 
     fn send_auth(&mut self, reason: ReasonCode, method: Method, data: Option<&str>) {

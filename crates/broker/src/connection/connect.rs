@@ -25,7 +25,7 @@ use crate::rate_limiter;
 use crate::shard::Shard;
 use crate::time::Timestamp;
 use crate::user::{User, text_of};
-use crate::will::Will;
+use crate::will::{Testator, Will};
 
 /// Bytes of a CONNACK without properties, the size of a refusal. An AUTH without data is smaller than a CONNACK of
 /// success, and an acknowledgement no larger than this. For a connected client, only answers with many codes, and AUTH
@@ -159,10 +159,10 @@ impl Connection {
             let reason = ReasonCode::PacketTooLarge;
             return self.refuse_within(shard, reason, pending.max_packet_bytes);
         }
-        if self.has_revoked_certificate(shard) {
+        if let Some(why) = self.fault_of_certificate(shard) {
             // The handshake was before, or resumed an earlier session.
             tracing::info!(peer = %self.peer.address, client = &*pending.client_id,
-                "connection refused: its certificate is revoked");
+                "connection refused: {why}");
             return self.refuse_within(shard, ReasonCode::NotAuthorized, pending.max_packet_bytes);
         }
         if !self.has_memory_for(shard, &mut pending) {
@@ -312,7 +312,8 @@ impl Connection {
         }
         let stored = || access_control.stored_credential(subject);
         let credential = admitted.credential.clone().or_else(stored);
-        if let Some(will) = &pending.will {
+        let until = admitted.until.min(self.certified_until());
+        if let Some(will) = pending.will.as_mut().map(Arc::make_mut) {
             // Requests are not published when their client has gone.
             let is_request = will.topic.starts_with(CONTROL_PREFIX);
             if is_request || !access_control.allows(subject, Action::Publish, &will.topic) {
@@ -321,6 +322,14 @@ impl Connection {
                     user = text_of(user.as_ref()), topic = &*will.topic, "will denied, connection refused");
                 return self.refuse(shard, ReasonCode::NotAuthorized);
             }
+            will.testator = Testator {
+                user: user.clone(),
+                address: Some(self.peer.address.ip()),
+                until,
+                credential: credential.clone(),
+                certificate: self.certificate().and_then(|certificate| certificate.number),
+                by_login: access_control.allows_by_login(subject, &will.topic),
+            };
         }
         let is_stored = pending.expiry_interval_s > 0;
         if Self::refuses_session(shard, &pending.client_id, is_stored, pending.will.is_some()) {
@@ -335,9 +344,9 @@ impl Connection {
         let limits = shard.broker().limits().clone();
         let (terms, keep_alive_s) = connack_terms(&pending, self.version, &limits);
         self.keep_alive_s = keep_alive_s;
-        if pending.method.is_some() || admitted.until != Timestamp::NEVER {
+        if pending.method.is_some() || until != Timestamp::NEVER {
             let rare = self.rare();
-            rare.admitted_until = admitted.until;
+            rare.admitted_until = until;
             rare.method = pending.method;
         }
         let request = OpenRequest {
@@ -419,7 +428,7 @@ impl Connection {
 
     /// Whether a ban is about the client; its user is not known before it is authenticated.
     fn is_banned(&self, shard: &Shard, client_id: &str, user: Option<&User>) -> bool {
-        let client = BannedSubject { client_id, user, address: self.peer.address.ip() };
+        let client = BannedSubject { client_id, user, address: Some(self.peer.address.ip()) };
         shard.broker().bans().covers(&client, shard.now())
     }
 
@@ -619,6 +628,8 @@ fn will(will: &LastWill<'_>) -> Result<Will, ReasonCode> {
         retain: will.retain,
         delay_s,
         message_expiry_s,
+        // Not known yet.
+        testator: Testator::default(),
     })
 }
 

@@ -549,8 +549,8 @@ impl Connection {
         match &self.state {
             State::Connected(_) if self.admitted_until() <= shard.now() => {
                 tracing::info!(peer = %self.peer.address, client = self.client_id(),
-                    "closed: the client's token has expired");
-                self.disconnect(shard, ReasonCode::NotAuthorized, "token expired");
+                    "closed: the client's token or certificate has expired");
+                self.disconnect(shard, ReasonCode::NotAuthorized, "token or certificate expired");
             }
             State::Connected(_) if self.throttled_until().is_some() => self.end_throttle(shard),
             State::Connected(_) if self.held_until().is_some() => self.hold_is_over(shard),

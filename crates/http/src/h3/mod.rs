@@ -233,7 +233,7 @@ async fn begin(incoming: Incoming) -> Result<Begun, Failure> {
 
 fn identity(connection: &quinn::Connection) -> Option<PeerIdentity> {
     let certificates = connection.peer_identity()?.downcast::<Vec<CertificateDer<'static>>>();
-    client_name(certificates.ok()?.first()?)
+    client_name(&certificates.ok()?)
 }
 
 /// What the streams of a connection share.

@@ -4,13 +4,15 @@
 //! it, once per group, however many queues it is in. New kinds of entry go to the end; existing ones never change.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use fulmar_broker::Timestamp;
 use fulmar_broker::message::{Message, MessageId, MessageParts};
 use fulmar_broker::storage::{
-    Delivery, FlowId, Op, Position, Progress, SessionKey, SessionRecord, SubscriptionRecord, Will,
+    Delivery, FlowId, Op, Position, Progress, SessionKey, SessionRecord, SubscriptionRecord,
+    Testator, Will,
 };
+use fulmar_broker::{Timestamp, User};
 use fulmar_mqtt::{PacketId, QoS};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
@@ -50,6 +52,16 @@ struct StoredWill<'a> {
     retain: bool,
     delay_s: u32,
     message_expiry_s: Option<u32>,
+}
+
+/// All but the user.
+#[derive(Serialize, Deserialize)]
+struct StoredTestator<'a> {
+    address: Option<IpAddr>,
+    until: Option<u64>,
+    credential: Option<&'a str>,
+    certificate: Option<u64>,
+    by_login: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -104,6 +116,9 @@ enum Entry<'a> {
     Unretain(&'a str),
     RowPut(u8, &'a [u8], &'a [u8]),
     RowRemove(u8, &'a [u8]),
+    /// Of the will of the session just before it.
+    #[serde(borrow)]
+    Testator(StoredTestator<'a>),
 }
 
 impl From<Progress> for Step {
@@ -139,6 +154,9 @@ pub fn encode<'o>(ops: impl IntoIterator<Item = Cow<'o, Op>>, out: &mut Vec<u8>)
             push(&message_entry(message), out);
         }
         push(&entry(&op), out);
+        if let Op::SessionPut(SessionRecord { will: Some(will), .. }) = &*op {
+            push(&testator_entry(&will.testator), out);
+        }
     }
 }
 
@@ -231,6 +249,17 @@ fn will_entry(will: &Will) -> StoredWill<'_> {
     }
 }
 
+fn testator_entry(testator: &Testator) -> Entry<'_> {
+    let until = Some(testator.until).filter(|until| *until != Timestamp::NEVER);
+    Entry::Testator(StoredTestator {
+        address: testator.address,
+        until: until.map(|until| until.0),
+        credential: testator.credential.as_deref(),
+        certificate: testator.certificate,
+        by_login: testator.by_login,
+    })
+}
+
 /// The operations of a group's body, in order.
 ///
 /// # Errors
@@ -247,6 +276,8 @@ pub fn decode(mut body: &[u8]) -> Result<Vec<Op>, RecordError> {
             if messages.insert(message.id().0, message).is_some() {
                 return Err(RecordError::Malformed("a message twice"));
             }
+        } else if let Entry::Testator(testator) = entry {
+            testator.restore_to(ops.last_mut())?;
         } else {
             ops.push(operation(entry, &messages)?);
         }
@@ -262,7 +293,9 @@ fn operation(entry: Entry<'_>, messages: &Messages) -> Result<Op, RecordError> {
         message.ok_or(RecordError::Malformed("a message that is not in its group"))
     };
     Ok(match entry {
-        Entry::Message(_) => return Err(RecordError::Malformed("a message is no operation")),
+        Entry::Message(_) | Entry::Testator(_) => {
+            return Err(RecordError::Malformed("a message is no operation"));
+        }
         Entry::SessionPut(session) => Op::SessionPut(session.restore()?),
         Entry::SessionRemove(session) => Op::SessionRemove(SessionKey(session)),
         Entry::FlowPut((session, flow), flags, expiry_s) => {
@@ -375,7 +408,26 @@ impl StoredWill<'_> {
             retain: self.retain,
             delay_s: self.delay_s,
             message_expiry_s: self.message_expiry_s,
+            testator: Testator::default(),
         })
+    }
+}
+
+impl StoredTestator<'_> {
+    /// Adds it to the will of the session that was stored last.
+    fn restore_to(self, last: Option<&mut Op>) -> Result<(), RecordError> {
+        let Some(Op::SessionPut(SessionRecord { username, will: Some(will), .. })) = last else {
+            return Err(RecordError::Malformed("nobody has left a will"));
+        };
+        Arc::make_mut(will).testator = Testator {
+            user: username.clone().map(User::from_text),
+            address: self.address,
+            until: self.until.map_or(Timestamp::NEVER, Timestamp),
+            credential: self.credential.map(Into::into),
+            certificate: self.certificate,
+            by_login: self.by_login,
+        };
+        Ok(())
     }
 }
 

@@ -9,9 +9,9 @@ mod clients;
 mod sessions;
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use fulmar_broker::PeerIdentity;
+use fulmar_broker::{PeerCertificate, PeerIdentity, Timestamp};
 use fulmar_certs::{CertificateId, RevocationList};
 use parking_lot::RwLock;
 pub use rustls::RootCertStore;
@@ -210,11 +210,18 @@ impl ServerTls {
     }
 }
 
-/// The user a verified client certificate names; `None` for what cannot be a name.
+/// The user whom the first certificate of a verified chain names; `None` for what cannot be a name. The chain may be that
+/// of a session that is resumed, whose certificates nobody has verified again: its end is in the result.
 #[must_use]
-pub fn client_name(leaf: &CertificateDer<'_>) -> Option<PeerIdentity> {
+pub fn client_name(chain: &[CertificateDer<'_>]) -> Option<PeerIdentity> {
+    let leaf = chain.first()?;
     let name = fulmar_certs::user_name(leaf)?;
-    PeerIdentity::certified(&name, CertificateId::of(leaf).map(|id| id.0)).ok()
+    let until = fulmar_certs::end_of_chain(chain)?.duration_since(UNIX_EPOCH).ok()?;
+    // The last second is within the validity (RFC 5280 section 4.1.2.5).
+    let until = u64::try_from(until.as_millis()).ok()?.saturating_add(1000);
+    let number = CertificateId::of(leaf).map(|id| id.0);
+    let certificate = PeerCertificate { number, until: Timestamp(until) };
+    PeerIdentity::certified(&name, certificate).ok()
 }
 
 #[cfg(test)]
@@ -229,10 +236,10 @@ mod tests {
             params.distinguished_name.push(rcgen::DnType::CommonName, name);
             params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap()
         };
-        let meter = client_name(named("meter-7").der()).unwrap();
+        let meter = client_name(&[named("meter-7").der().clone()]).unwrap();
         assert_eq!(meter.user().operators(), Some("meter-7"));
-        assert_eq!(client_name(named("platform:").der()), None);
-        assert_eq!(client_name(named("platform:admin").der()), None);
+        assert_eq!(client_name(&[named("platform:").der().clone()]), None);
+        assert_eq!(client_name(&[named("platform:admin").der().clone()]), None);
     }
 
     #[test]

@@ -364,7 +364,8 @@ impl Secure {
         verifier
             .verify_client_cert(&leaf, &[], UnixTime::now())
             .map_err(|error| error.to_string())?;
-        Ok(Some(tls::client_name(&leaf).ok_or("it contains no user name")?))
+        let chain = std::slice::from_ref(&leaf);
+        Ok(Some(tls::client_name(chain).ok_or("it contains no user name")?))
     }
 
     /// Makes room for a further session: removes a handshake, or else the session that was idle longest.

@@ -318,7 +318,7 @@ impl QuicConn {
     fn identity(&self) -> Option<PeerIdentity> {
         let chain = self.inner.crypto_session().peer_identity()?;
         let chain = chain.downcast::<Vec<CertificateDer<'static>>>().ok()?;
-        tls::client_name(chain.first()?)
+        tls::client_name(&chain)
     }
 }
 
