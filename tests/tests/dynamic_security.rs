@@ -443,3 +443,106 @@ fn the_log_of_changes_has_requests_and_commands_with_the_broker_running_or_not()
     assert_eq!(entries.iter().map(of).collect::<Vec<_>>(), expected, "{text}");
     assert!(!text.contains("s3cret"), "{text}");
 }
+
+/// The commands that the program knows, from its source: a new one is asked about, too.
+fn control_commands() -> Vec<&'static str> {
+    let source = include_str!("../../crates/identity/src/control/mod.rs");
+    let arms = source.split("fn carry_out").nth(1).unwrap().split("\nfn ").next().unwrap();
+    let names = arms.lines().filter_map(|line| line.trim().strip_prefix('"')?.split_once("\" => "));
+    names.map(|(name, _)| name).collect()
+}
+
+/// A command about this user, role, and group, with everything that any command needs.
+fn about(command: &str, user: &str, role: &str, password: &str, client_id: &str) -> Value {
+    let group = if command.starts_with("create") { "new-g" } else { "g" };
+    json!({ "command": command, "username": user, "password": password, "clientid": client_id, "rolename": role,
+        "groupname": group, "acltype": "publishClientSend", "topic": CONTROL, "allow": false, "priority": 99,
+        "acls": [{ "acltype": "publishClientReceive", "allow": true }], "roles": [], "groups": [] })
+}
+
+/// Every command with its answer to each sender, as `control_rights.txt` has it. `FULMAR_WRITE_RIGHTS=1` writes the file
+/// anew, to be read before it is committed.
+#[test]
+fn every_command_is_only_for_users_with_the_right_to_send_it_and_none_locks_all_of_them_out() {
+    const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/control_rights.txt");
+    const HEAD: &str = "\
+# Commands of $CONTROL/dynamic-security/v1, and what comes of them; tests/dynamic_security.rs sends each.
+# right: of a user who may publish there, about others. itself: of the only one who may, about itself and its role; refused
+# where nobody could undo it, and afterwards it still can. Not authorized (135): wide: a user with a rule for `#`; other: one
+# with a rule for other topics; taken: one whose rule was removed while it is connected; anonymous: the group of clients
+# without a user name has no rule for it. disabled: may not connect (135).
+# command right itself wide other taken anonymous disabled
+";
+    let (broker, password) = broker();
+    let mut admin = Admin::new(&broker, "admin", &password);
+    admin.prepare(&["other"]);
+    let acl = |topic: &str| json!([{ "acltype": "publishClientSend", "topic": topic, "allow": true, "priority": 1 }]);
+    for (name, topic) in [("wide", "#"), ("taken", CONTROL), ("disabled", CONTROL)] {
+        admin.run(json!({ "command": "createRole", "rolename": name, "acls": acl(topic) }));
+        admin.run(json!({ "command": "createClient", "username": name, "password": "secret", "roles": [{ "rolename": name }] }));
+    }
+    let mut taken = connected(&broker, "taken", "taken", "secret");
+    assert_eq!(publish(&mut taken, CONTROL, "{}"), 0);
+    admin.run(json!({ "command": "removeClientRole", "username": "taken", "rolename": "taken" }));
+    admin.run(json!({ "command": "disableClient", "username": "disabled" }));
+    let mut wide = connected(&broker, "wide", "wide", "secret");
+    let mut other = connected(&broker, "other", "other", "secret");
+    eventually("the rule to be gone", || publish(&mut taken, CONTROL, "{}") == 0x87);
+    let mut lines = Vec::new();
+    for command in control_commands() {
+        let mut line = command.to_owned();
+        let harmless = about(command, "victim", "victim", "secret", "x");
+        let prepare = [
+            json!({ "command": "deleteClient", "username": "victim" }),
+            json!({ "command": "deleteRole", "rolename": "victim" }),
+            json!({ "command": "deleteGroup", "groupname": "g" }),
+            json!({ "command": "deleteGroup", "groupname": "new-g" }),
+            json!({ "command": "createRole", "rolename": "victim", "acls": acl("v") }),
+            json!({ "command": "createGroup", "groupname": "g" }),
+            json!({ "command": "createClient", "username": "victim" }),
+            json!({ "command": "addRoleACL", "rolename": "victim", "acltype": "publishClientSend", "topic": CONTROL }),
+            json!({ "command": "addGroupRole", "groupname": "g", "rolename": "victim" }),
+        ];
+        let skipped = match command {
+            "createclient" => 6,
+            "createrole" => 4,
+            "addroleacl" => 7,
+            "addgrouprole" => 8,
+            _ => usize::MAX,
+        };
+        for (at, one) in prepare.iter().enumerate() {
+            // The last ones require what is not made.
+            let needed = at < 4 || at == 5 || at != skipped && !(command == "createrole" && at > 6);
+            if needed {
+                admin.send(one);
+                admin.answer().unwrap();
+            }
+        }
+        let mut outcome = |command: &Value| {
+            admin.send(command);
+            let answer = admin.answer().unwrap();
+            answer.get("error").map_or("done".to_owned(), |_| "refused".to_owned())
+        };
+        line += &format!(" {}", outcome(&harmless));
+        let own = about(command, "admin", "admin", &password, "admin");
+        line += &format!(" {}", outcome(&own));
+        for wire in [&mut wide, &mut other, &mut taken] {
+            let payload = json!({ "commands": [harmless] }).to_string();
+            line += &format!(" {}", publish(wire, CONTROL, &payload));
+        }
+        let mut anonymous = Wire::dial(([127, 0, 0, 1], broker.address("mqtt").port()).into());
+        anonymous
+            .send(&packet(0x10, &[field("MQTT"), vec![5, 2, 0, 0, 0], field("anybody")].concat()));
+        line += &format!(" {}", anonymous.read().unwrap().1[1]);
+        line += &format!(" {}", dial(&broker, "disabled", "disabled", "secret").1);
+        // A changed credential ends the connection; the same one as before is good.
+        admin = Admin::new(&broker, "admin", &password);
+        admin.run(json!({ "command": "listClients" }));
+        lines.push(line);
+    }
+    let text = format!("{HEAD}{}\n", lines.join("\n"));
+    if std::env::var_os("FULMAR_WRITE_RIGHTS").is_some() {
+        std::fs::write(FILE, &text).unwrap();
+    }
+    assert_eq!(text, std::fs::read_to_string(FILE).unwrap_or_default(), "not as in {FILE}");
+}

@@ -27,6 +27,7 @@ use crate::{
     Admin, Administrators, Answer, Credentials, LocalCaller, Login, Principal, Refused, Role,
 };
 
+mod rights;
 mod web;
 
 /// Tokens are the names of roles; so are users, with a password. Both are valid until they are revoked.
