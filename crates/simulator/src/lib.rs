@@ -5,7 +5,8 @@
 //! has the broker, whose workers run one step at a time, `network` what is under way to it, `client` the clients,
 //! `ledger` what the broker has promised them, `wills` their wills. `play` combines these, `stalls` and `pressure` check
 //! what must hold while clients are refused or wait, `rest` the state at the end, `overdue` when the broker may refuse,
-//! and `shrink` removes steps until only those remain without which nothing fails. `tables` defines what a
+//! and `shrink` removes steps until only those remain without which nothing fails. In other schedules, clients lie and
+//! rights change: `liars`. `tables` defines what a
 //! storage operation means, for everything that simulates storage; `disk` commits at given steps.
 //!
 //! One call of the core is one step here, although other workers may run during it; only within a publication,
@@ -17,6 +18,7 @@ mod campaign;
 mod client;
 mod disk;
 mod ledger;
+mod liars;
 mod network;
 mod overdue;
 mod play;
@@ -24,6 +26,7 @@ mod pressure;
 mod rest;
 mod schedule;
 mod script;
+mod settings;
 mod shrink;
 mod stalls;
 mod tables;
@@ -34,6 +37,7 @@ mod world;
 
 pub use campaign::campaign;
 pub use disk::{Disk, Volume};
+pub use liars::Lie;
 pub use network::Input;
 pub use play::{Failure, Played, play, play_on};
 pub use schedule::{

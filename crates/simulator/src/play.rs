@@ -5,13 +5,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fulmar_broker::{DropPolicy, Limits, StreamEnd, User};
+use fulmar_broker::{DropPolicy, Limits, Peer, StreamEnd, User};
 
 use crate::client::{Client, EXPIRY_S, Said};
 use crate::disk::{Disk, Volume};
 use crate::ledger::{Lane, Ledger};
+use crate::liars::Stage;
 use crate::network::{DISCONNECT, Input};
 use crate::schedule::{FILTERS, Schedule, Setup, Step, Wanted};
+use crate::settings::{self, Settings};
 use crate::wills::Wills;
 use crate::world::World;
 
@@ -43,6 +45,8 @@ pub struct Played {
     pub refused: u64,
     /// How often a client was found waiting because an internal session was behind.
     pub delayed: u64,
+    /// How often liars were denied what they asked for.
+    pub denied: u64,
 }
 
 impl Played {
@@ -51,13 +55,16 @@ impl Played {
         self.sent += other.sent;
         self.refused += other.refused;
         self.delayed += other.delayed;
+        self.denied += other.denied;
     }
 
     /// What clients have suffered, for people.
     pub(crate) fn troubles(&self) -> String {
-        match (self.refused, self.delayed) {
-            (0, 0) => String::new(),
-            (refused, delayed) => format!(", {refused} refusals, {delayed} waits"),
+        match (self.refused, self.delayed, self.denied) {
+            (0, 0, 0) => String::new(),
+            (refused, delayed, denied) => {
+                format!(", {refused} refusals, {delayed} waits, {denied} denials")
+            }
         }
     }
 }
@@ -97,6 +104,16 @@ pub fn play_on(
     let mut at = 0;
     let mut story = schedule.aloud.then(Vec::new);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
+        if schedule.setup.liars {
+            let mut stage = Stage::new(&schedule.setup, disk(), &mut story)?;
+            for step in &schedule.steps {
+                stage.story.iter_mut().for_each(|story| story.push(step.to_string()));
+                stage.step(*step)?;
+                at += 1;
+            }
+            stage.settle()?;
+            return Ok(stage.played);
+        }
         let mut scene = Scene::new(&schedule.setup, disk(), &mut story);
         for step in &schedule.steps {
             if let Some(story) = scene.story {
@@ -144,7 +161,8 @@ impl<'a> Scene<'a> {
         }
         let natures = setup.natures.iter().enumerate();
         let internal = setup.internal.iter().map(|client| Client::name(*client).into()).collect();
-        let world = World::with_internal(disk, setup.workers, limits, internal);
+        let settings = Settings::open(limits, internal);
+        let world = World::with_settings(disk, setup.workers, settings);
         let ledger = Ledger::new(setup.natures.len(), world.now);
         Scene {
             setup,
@@ -251,6 +269,7 @@ impl<'a> Scene<'a> {
             Step::Crash { workers } => self.crash(workers)?,
             Step::Stall => self.stall()?,
             Step::Rest => self.rest()?,
+            Step::Lie(_) => {}
         }
         self.check_lines()
     }
@@ -279,7 +298,8 @@ impl<'a> Scene<'a> {
         let is_internal = self.setup.internal == Some(client);
         let user = is_internal.then(|| User::program().into());
         let quic = quic && !is_internal;
-        let Some(line) = self.world.open_as(worker, quic, room, user) else { return };
+        let peer = Peer { identity: user, ..settings::peer(quic) };
+        let Some(line) = self.world.open_as(worker, room, peer) else { return };
         let who = &mut self.clients[client];
         let anew = who.begins_anew(clean);
         let will = self.wills.connecting(who, anew, line, &self.world, &mut self.ledger);

@@ -5,6 +5,7 @@ use fastrand::Rng;
 use fulmar_broker::DropPolicy;
 use fulmar_mqtt::QoS;
 
+use crate::liars::{self, Lie};
 use crate::troubles;
 
 /// The most clients of a world.
@@ -110,6 +111,8 @@ pub struct Setup {
     pub stalls: Option<Stalls>,
     /// The client of an internal session, if there is one: the program itself, which reads and does not publish.
     pub internal: Option<usize>,
+    /// Whether its clients lie: they take steps of their own kind, and have no natures.
+    pub liars: bool,
 }
 
 /// When storage counts as stalled, and what may wait for it.
@@ -275,6 +278,8 @@ pub enum Step {
     Stall,
     /// Everything comes to rest: connected clients have received everything that they are owed.
     Rest,
+    /// A client lies, or an operator changes rights, in a schedule with liars.
+    Lie(Lie),
 }
 
 /// A world and its steps.
@@ -306,6 +311,9 @@ impl Schedule {
     /// Draws the schedule of a seed.
     #[must_use]
     pub fn draw(seed: u64, steps: usize) -> Schedule {
+        if liars::is_chosen(seed) {
+            return liars::draw(seed, steps);
+        }
         // Neighbouring seeds must have unrelated schedules.
         let mut rng = Rng::with_seed(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5EED);
         let mut setup = Setup::draw(&mut rng);
@@ -400,6 +408,25 @@ impl Setup {
             large: (rng.u8(..4) == 0).then(|| [1, 40, 400][rng.usize(..3)]),
             stalls: None,
             internal: None,
+            liars: false,
+        }
+    }
+
+    /// One without clients.
+    pub(crate) fn bare(workers: usize) -> Setup {
+        Setup {
+            workers,
+            natures: Vec::new(),
+            one_filter: false,
+            calm: false,
+            slow_worker: None,
+            amid: 0,
+            max_in_flight: 100,
+            queue: None,
+            large: None,
+            stalls: None,
+            internal: None,
+            liars: false,
         }
     }
 

@@ -33,6 +33,9 @@ impl Script for Schedule {
 
     fn setting(&self) -> Vec<String> {
         let setup = &self.setup;
+        if setup.liars {
+            return vec![format!("{} workers, and liars", setup.workers)];
+        }
         let world = format!(
             "{} workers, at most {} in flight, a queue of {:?}",
             setup.workers, setup.max_in_flight, setup.queue

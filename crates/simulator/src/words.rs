@@ -90,6 +90,7 @@ impl fmt::Display for Step {
             }
             Step::Stall => write!(f, "storage commits nothing until everything is overdue"),
             Step::Rest => write!(f, "everything comes to rest"),
+            Step::Lie(lie) => lie.fmt(f),
         }
     }
 }

@@ -7,12 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fulmar_broker::auth::AccessControl;
 use fulmar_broker::storage::{Restored, SessionRecord};
 use fulmar_broker::{
-    Account, Broker, BrokerConfig, ClientStatistics, Connection, Limits, ListenerPolicy, LostCause,
-    Peer, PeerIdentity, PublishHook, ReadState, Shard, StreamAction, StreamEnd, StreamKey,
-    Timestamp, Token, TransportKind,
+    Account, Broker, BrokerConfig, ClientStatistics, Connection, Limits, LostCause, Peer,
+    PublishHook, ReadState, Shard, StreamAction, StreamEnd, StreamKey, Timestamp, Token,
 };
 use smallvec::SmallVec;
 
@@ -20,6 +18,7 @@ use crate::disk::Volume;
 use crate::network::{DISCONNECT, Input, Line, Wire};
 use crate::overdue::{Overdue, Tick};
 use crate::schedule::Amid;
+use crate::settings::{self, Settings};
 
 /// Why the broker closes connections because of a stall.
 const CLOSED_BY_STALL: &str = "storage is stalled";
@@ -45,9 +44,7 @@ pub struct World {
     pub(crate) lines: Vec<Line>,
     /// The time.
     pub now: Timestamp,
-    limits: Limits,
-    /// Client identifiers of internal sessions.
-    internal: Vec<Box<str>>,
+    settings: Settings,
     tick: Tick,
     overdue: Overdue,
     /// Publications that the broker has refused when it read them, by their number.
@@ -60,18 +57,16 @@ impl World {
     /// A world with the empty storage `disk`.
     #[must_use]
     pub fn new(disk: Arc<dyn Volume>, workers: usize, limits: Limits) -> World {
-        World::with_internal(disk, workers, limits, Vec::new())
+        World::with_settings(disk, workers, Settings::open(limits, Vec::new()))
     }
 
-    /// The same with internal sessions, of these client identifiers.
-    pub(crate) fn with_internal(
+    /// The same with these settings.
+    pub(crate) fn with_settings(
         disk: Arc<dyn Volume>,
         workers: usize,
-        limits: Limits,
-        internal: Vec<Box<str>>,
+        settings: Settings,
     ) -> World {
-        let now = Timestamp(1_000_000);
-        World::start((disk, Restored::default()), workers, (limits, internal), now)
+        World::start((disk, Restored::default()), workers, settings, Timestamp(1_000_000))
     }
 
     /// A world with the storage `disk`, from which `restored` was read.
@@ -83,23 +78,23 @@ impl World {
         limits: Limits,
         now: Timestamp,
     ) -> World {
-        World::start((disk, restored), workers, (limits, Vec::new()), now)
+        World::start((disk, restored), workers, Settings::open(limits, Vec::new()), now)
     }
 
     fn start(
         (disk, restored): (Arc<dyn Volume>, Restored),
         workers: usize,
-        (limits, internal): (Limits, Vec<Box<str>>),
+        settings: Settings,
         now: Timestamp,
     ) -> World {
-        let overdue = Overdue::new(limits.storage_stall_timeout);
+        let overdue = Overdue::new(settings.limits.storage_stall_timeout);
         let config = BrokerConfig {
             workers,
-            limits: limits.clone(),
-            access_control: AccessControl::default(),
-            sys_interval_s: 0,
+            limits: settings.limits.clone(),
+            access_control: (settings.access_control)(),
+            sys_interval_s: settings.sys_interval_s,
             client_statistics: ClientStatistics::Rules,
-            internal_sessions: internal.clone(),
+            internal_sessions: settings.internal.clone(),
         };
         let broker = Broker::new(config, Arc::clone(&disk) as _, restored, now);
         let worker = |index| {
@@ -117,8 +112,7 @@ impl World {
             workers,
             lines: Vec::new(),
             now,
-            limits,
-            internal,
+            settings,
             tick: Tick::default(),
             overdue,
             refused: Vec::new(),
@@ -138,8 +132,7 @@ impl World {
         }
         let sessions = restored.sessions.clone();
         let (dropped_before, refused) = (self.dropped(), self.take_refused());
-        let settings = (self.limits.clone(), self.internal.clone());
-        let next = World::start((disk, restored), workers, settings, self.now);
+        let next = World::start((disk, restored), workers, self.settings.clone(), self.now);
         *self = World { dropped_before, refused, tick: self.tick, ..next };
         Ok(sessions)
     }
@@ -161,6 +154,11 @@ impl World {
         self.workers.len()
     }
 
+    /// The broker that runs now.
+    pub(crate) fn broker(&self) -> &Arc<Broker> {
+        &self.broker
+    }
+
     /// Lets `hook` see clients' publications until the process dies.
     pub fn set_publish_hook(&self, hook: Arc<dyn PublishHook>) {
         self.broker.set_publish_hook(hook);
@@ -174,24 +172,12 @@ impl World {
 
     /// Opens a connection to a worker; the network holds `room` packets per stream for a slow client.
     pub fn open(&mut self, worker: usize, quic: bool, room: usize) -> Option<usize> {
-        self.open_as(worker, quic, room, None)
+        self.open_as(worker, room, settings::peer(quic))
     }
 
-    /// The same for a user whose name the transport knows.
-    pub(crate) fn open_as(
-        &mut self,
-        worker: usize,
-        quic: bool,
-        room: usize,
-        identity: Option<PeerIdentity>,
-    ) -> Option<usize> {
+    /// The same for a client of which the transport knows this.
+    pub(crate) fn open_as(&mut self, worker: usize, room: usize, peer: Peer) -> Option<usize> {
         let at = self.lines.len();
-        let peer = Peer {
-            address: ([127, 0, 0, 1], 1000).into(),
-            transport: if quic { TransportKind::Quic } else { TransportKind::Tcp },
-            identity,
-            listener: Arc::new(ListenerPolicy { name: "sim".into(), allow_anonymous: true }),
-        };
         let worker = worker % self.workers.len();
         self.wake(worker);
         let shard = self.workers[worker].shard.as_mut()?;
@@ -362,8 +348,7 @@ impl World {
             workers: Vec::new(),
             lines: Vec::new(),
             now: self.now,
-            limits: self.limits.clone(),
-            internal: Vec::new(),
+            settings: self.settings.clone(),
             tick: self.tick,
             overdue: Overdue::new(Duration::MAX),
             refused: Vec::new(),
@@ -403,7 +388,7 @@ impl World {
 
     /// Whether clients may have to wait in this world.
     fn is_patient(&self) -> bool {
-        self.overdue.is_possible() || !self.internal.is_empty()
+        self.overdue.is_possible() || !self.settings.internal.is_empty()
     }
 
     /// Whether the worker may run without input; wakes it if it was notified.

@@ -7,7 +7,7 @@ const SEEDS: std::ops::Range<u64> = 0..500;
 
 #[test]
 fn every_promise_is_kept_in_schedules_drawn_from_seeds() {
-    let (mut refused, mut delayed) = (0, 0);
+    let (mut refused, mut delayed, mut denied) = (0, 0, 0);
     for seed in SEEDS {
         let outcome = play(&Schedule::draw(seed, 400));
         assert!(
@@ -16,8 +16,10 @@ fn every_promise_is_kept_in_schedules_drawn_from_seeds() {
         );
         let played = outcome.unwrap();
         (refused, delayed) = (refused + played.refused, delayed + played.delayed);
+        denied += played.denied;
     }
     assert!(refused > 0 && delayed > 0, "no stall, or no back pressure: {refused}, {delayed}");
+    assert!(denied > 100, "liars were denied {denied} times");
 }
 
 #[test]
