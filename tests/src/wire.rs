@@ -2,7 +2,9 @@
 //! not do.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+
+use socket2::{Domain, Socket, Type};
 
 use crate::PATIENCE;
 
@@ -49,6 +51,21 @@ impl Wire {
     #[must_use]
     pub fn dial(address: SocketAddr) -> Wire {
         let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        Wire(stream)
+    }
+
+    /// The same from this address, on whose network there may be nobody else.
+    ///
+    /// # Panics
+    /// Nobody listens there, or the address is not this machine's.
+    #[must_use]
+    pub fn dial_from(source: Ipv4Addr, address: SocketAddr) -> Wire {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((source, 0)).into()).unwrap();
+        socket.connect(&address.into()).unwrap();
+        let stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         Wire(stream)
