@@ -46,14 +46,19 @@ def spread(pace, one):
     return pace.done
 
 
-def from_somewhere(kind, number):
+def new_network(number):
+    """An address on loopback that is a network of its own to the broker; there are 16 million, in 250 wider networks."""
+    return f"127.{3 + number % 250}.{number // 250 % 254 + 1}.{number // 63_500 % 254 + 1}"
+
+
+def from_somewhere(kind, number, source=None):
     sock = socket.socket(socket.AF_INET, kind)
-    sock.bind((SOURCES[number % len(SOURCES)], 0))
+    sock.bind((source or SOURCES[number % len(SOURCES)], 0))
     return sock
 
 
-def dial(port, number):
-    sock = from_somewhere(socket.SOCK_STREAM, number)
+def dial(port, number, source=None):
+    sock = from_somewhere(socket.SOCK_STREAM, number, source)
     sock.settimeout(5)
     try:
         sock.connect(("127.0.0.1", port))
@@ -69,8 +74,8 @@ def tls(site, protocols=("http/1.1",)):
     return context
 
 
-def dial_tls(site, context, number, kind="https"):
-    sock = dial(site[kind], number)
+def dial_tls(site, context, number, kind="https", source=None):
+    sock = dial(site[kind], number, source)
     try:
         return context.wrap_socket(sock, server_hostname="localhost")
     except OSError:

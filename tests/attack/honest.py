@@ -30,7 +30,7 @@ LOST_S = 60 if os.environ.get("ATTACK_SHORT") == "1" else 10
 LOGIN_S = 15
 LOGIN_PAUSE_S = 0.7
 # One of each at a time; `Honest` has a method of this name.
-KINDS = ("mqtt", "scram", "quic", "https", "admin")
+KINDS = ("mqtt", "new", "scram", "quic", "https", "admin")
 
 
 class Figures:
@@ -58,6 +58,8 @@ class Honest:
     def __init__(self, site):
         self.site, self.figures, self.number = site, Figures(), 0
         self.exchange = wire.Scram(site["keeper"], site["password"])
+        # Users of first logins.
+        self.fresh, self.done_by = 0, -1
         # When each message under way was to be sent, and what it counts for.
         self.under_way = {}
         self.heard = asyncio.Event()
@@ -140,6 +142,22 @@ class Honest:
         try:
             writer.write(wire.connect(f"login-{time.monotonic_ns()}", self.site["user"], self.site["password"]))
             return (await next_packets(reader, wire.Packets()))[0] == (0x20, b"\x00\x00")
+        finally:
+            writer.close()
+
+    async def new(self):
+        """The first login of a user, from a network from which nobody has come; a refusal is tried again with the same one."""
+        if self.done_by == self.fresh:
+            self.fresh += 1
+        number = self.fresh
+        user, source = self.site["fresh"] % (self.site["fresh_users"] + number), f"127.254.{number // 200}.{number % 200 + 1}"
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.site["mqtt"], local_addr=(source, 0))
+        try:
+            writer.write(wire.connect(f"new-{number}", user, self.site["password"]))
+            if (await next_packets(reader, wire.Packets()))[0] != (0x20, b"\x00\x00"):
+                return False
+            self.done_by = number
+            return True
         finally:
             writer.close()
 

@@ -7,7 +7,7 @@ import struct
 import uuid
 
 import wire
-from common import Line, Pace, answer, dial, dial_tls, hold, logged_in, spread, tls
+from common import Line, Pace, answer, dial, dial_tls, hold, logged_in, new_network, spread, tls
 
 # Users of the store, which the broker gets beside those of its password file: "store" may do nothing, "chief" everything.
 STORE_USER = "store"
@@ -62,6 +62,35 @@ def posts(site, path, bodies):
         line.read()
 
     return one
+
+
+def logins_from_everywhere(site, seconds, path, users):
+    """2,000 logins a second over 400 connections, of which each sends 20 from a network of its own; half of them under names
+    that there are not."""
+    context = tls(site)
+    lines = [Line(lambda number, at=at: dial_tls(site, context, at, source=new_network(400 * number + at))) for at in range(400)]
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: ".encode()
+
+    def one(number):
+        line = lines[number % len(lines)]
+        if number // len(lines) % 20 == 0:
+            line.close()
+        user = users[number // 2 % len(users)] if number % 2 else f"stranger{number}"
+        body = json.dumps({"user": user, "password": f"not it {number}"}).encode()
+        line.send(head + b"%d\r\n\r\n" % len(body) + body)
+        line.read()
+
+    return spread(Pace(seconds, 2_000), one)
+
+
+def platform_logins_from_everywhere(site, seconds):
+    """Of the platform."""
+    return logins_from_everywhere(site, seconds, "/api/v1/session", [site["account"]])
+
+
+def api_logins_from_everywhere(site, seconds):
+    """Of the administration API."""
+    return logins_from_everywhere(site, seconds, "/api/admin/v1/session", [site["keeper"], CHIEF])
 
 
 def api_logins(site, seconds):
@@ -172,6 +201,8 @@ ATTACKS = {
     "failing exchanges, SCRAM": failing_exchanges,
     "takeovers, SCRAM": scram_takeovers,
     "logins, administration": api_logins,
+    "logins from everywhere, platform": platform_logins_from_everywhere,
+    "logins from everywhere, administration": api_logins_from_everywhere,
     "sessions of the page": page_sessions,
     "photos not taken, HTTP/2": photos_not_taken,
     "uploads of many items": long_uploads,

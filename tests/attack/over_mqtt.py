@@ -11,7 +11,7 @@ import socket
 import time
 
 import wire
-from common import WEEK_S, Line, Pace, answer, dial, logged_in, spread
+from common import WEEK_S, Line, Pace, answer, dial, logged_in, new_network, spread
 
 
 def wrong_passwords(site, seconds):
@@ -28,6 +28,22 @@ def wrong_passwords(site, seconds):
             waiting.pop(0).close()
 
     return spread(Pace(seconds, 60), one)
+
+
+def wrong_from_everywhere(site, seconds):
+    """2,000 a second, each from another network: half of them under names that there are not, the others under names of
+    users who have not logged in yet and of those who have. Each waits as long as 8,000 others come."""
+    waiting = collections.deque()
+
+    def one(number):
+        user = (f"stranger{number}", site["fresh"] % (number // 2 % site["fresh_users"]), f"stranger{number}", site["user"])[number % 4]
+        sock = dial(site["mqtt"], number, new_network(number))
+        waiting.append(sock)
+        sock.sendall(wire.connect(f"wrong{number}", user, f"not it {number}"))
+        if len(waiting) > 8_000:
+            waiting.popleft().close()
+
+    return spread(Pace(seconds, 2_000), one)
 
 
 class Leaving:
@@ -414,6 +430,7 @@ def one_filter_again(site, seconds):
 
 ATTACKS = {
     "wrong passwords, MQTT": wrong_passwords,
+    "wrong passwords from everywhere, MQTT": wrong_from_everywhere,
     "many sessions": many_sessions,
     "a million sessions": million_sessions,
     "wills of 64 KB": big_wills,

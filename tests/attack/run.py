@@ -57,6 +57,8 @@ MAX_KEPT_MIB = 32
 CONTROL_S = min(SECONDS, 10.0)
 AFTER_S = float(os.environ.get("ATTACK_AFTER_S", "2" if SHORT else "10" if SECONDS < 60 else "60"))
 MEASURED_AFTER_S = min(AFTER_S, 10.0)
+# Users who have not logged in yet: the attacked ones, and behind them those who log in once.
+FRESH, FRESH_USERS, FRESH_ATTACKED = "fresh%d", 2_000, 1_000
 # How long anything but an attack may take.
 PATIENCE_S = 60
 PASSWORD = "correct horse battery staple"
@@ -156,6 +158,10 @@ class Broker:
         )
         for user in ("honest", "mallory"):
             self.command("passwd", user, "--file", str(passwords))
+        # Users who have not logged in yet, with the same password.
+        line = passwords.read_text().splitlines()[0].split(":", 1)[1]
+        with open(passwords, "a") as file:
+            file.writelines(f"{FRESH % number}:{line}\n" for number in range(FRESH_USERS))
         where = ["--data", str(self.data), "--config", str(self.config)]
         self.command("twin", "add", "town", *where)
         self.command("user", "add", "clerk", "--twin", "town", "--role", "office", *where)
@@ -165,7 +171,7 @@ class Broker:
 
     def site(self, ports=None):
         ca = str(self.data / "ca" / "ca.pem")
-        return json.dumps({**(ports or self.ports), "ca": ca, "user": "honest", "attacker": "mallory", "account": "clerk", "keeper": "keeper", "password": PASSWORD, "token_key": TOKEN_KEY})
+        return json.dumps({**(ports or self.ports), "ca": ca, "user": "honest", "fresh": FRESH, "fresh_users": FRESH_ATTACKED, "attacker": "mallory", "account": "clerk", "keeper": "keeper", "password": PASSWORD, "token_key": TOKEN_KEY})
 
     def resident_mib(self):
         try:

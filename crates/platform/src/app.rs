@@ -5,13 +5,11 @@ use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
-use fulmar_http::{NoLongerAllowed, NoRoom};
+use fulmar_http::{Crowded, LoginTurns, NoLongerAllowed, NoRoom};
 use tokio::sync::{Notify, mpsc};
 
 use crate::accounts::account_cache::AccountCache;
-use crate::accounts::hashing::{Claimant, Crowded, Hashing, Turn};
 use crate::accounts::rate::Rate;
-use crate::accounts::recent_set::RecentSet;
 use crate::accounts::token::{KEY_FILE, Signer};
 use crate::announcements::{Announcement, Announcements};
 use crate::change_log::{ChangeLogSlot, RosterChange};
@@ -40,11 +38,15 @@ impl From<NoLongerAllowed> for Problem {
     }
 }
 
+impl From<Crowded> for Problem {
+    fn from(_: Crowded) -> Problem {
+        Problem::unavailable("too many logins are waiting")
+    }
+}
+
 /// Failed logins of one user from one address: five at once, then one in ten seconds.
 const LOGINS_PER_S: f64 = 0.1;
 const LOGINS_AT_ONCE: f64 = 5.0;
-/// Users and networks of good logins that are remembered, to be served first.
-const MAX_KNOWN_LOGINS: usize = 10_000;
 
 const SECONDS_PER_DAY: f64 = 86_400.0;
 
@@ -65,10 +67,8 @@ pub(crate) struct Inner {
     pub(crate) turns: Turns,
     /// Notified when there may be events for webhooks.
     pub(crate) deliveries: Notify,
-    /// Account names and addresses of earlier logins.
-    pub(crate) known_logins: RecentSet<(Name, IpAddr)>,
     pub(crate) change_log: ChangeLogSlot,
-    hashing: Hashing,
+    pub(crate) login_turns: LoginTurns,
 }
 
 /// The state of all handlers.
@@ -151,9 +151,8 @@ impl App {
             photo_space,
             turns: Turns::default(),
             deliveries: Notify::new(),
-            known_logins: RecentSet::new(MAX_KNOWN_LOGINS),
             change_log: ChangeLogSlot::default(),
-            hashing: Hashing::default(),
+            login_turns: LoginTurns::default(),
         }));
         Ok((app, receiver))
     }
@@ -202,15 +201,5 @@ impl App {
             load(&account_cache, &announcements, db)?;
             Ok(outcome)
         }
-    }
-
-    /// Waits for a turn to hash.
-    pub(crate) async fn turn(&self, claimant: &Claimant) -> Result<Turn, Problem> {
-        self.hashing.turn(claimant).await.map_err(|crowded| match crowded {
-            Crowded::Network => {
-                Problem::too_often("too many logins from this network are waiting", 1)
-            }
-            Crowded::All => Problem::unavailable("too many logins are waiting"),
-        })
     }
 }

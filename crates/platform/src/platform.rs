@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use tokio::sync::mpsc;
 
-use crate::accounts::account_cache::Losers;
+use crate::accounts::account_cache::{Account, Losers};
 use crate::accounts::sessions::{self, LoginRefused};
 use crate::admin::{Admin, AdminAnswer, AdminCommand};
 use crate::announcements::Announcement;
@@ -43,6 +43,12 @@ pub struct AdmittedUser {
 /// Before the name and the password's tag in [`AdmittedUser::session`] of a login by password. No identifier of a
 /// token has a colon.
 const BY_PASSWORD: &str = "password:";
+
+/// The user of an account who has logged in by password.
+fn by_password(account: &Account) -> AdmittedUser {
+    let session = format!("{BY_PASSWORD}{}:{}", account.password_tag, account.name);
+    AdmittedUser { user: account.name.to_string(), until_ms: u64::MAX, session }
+}
 
 /// The platform of one installation.
 #[derive(Clone, Debug)]
@@ -144,8 +150,14 @@ impl Platform {
         from: IpAddr,
     ) -> Result<AdmittedUser, LoginRefused> {
         let account = sessions::by_password(&self.app, user, password, from).await?;
-        let session = format!("{BY_PASSWORD}{}:{}", account.password_tag, account.name);
-        Ok(AdmittedUser { user: account.name.to_string(), until_ms: u64::MAX, session })
+        Ok(by_password(&account))
+    }
+
+    /// The user of a login by name and password that is known to be right, such as one that is repeated. Answers from
+    /// memory.
+    #[must_use]
+    pub fn log_in_again(&self, user: &str, password: &str, from: IpAddr) -> Option<AdmittedUser> {
+        sessions::known(&self.app, user, password, from).map(|account| by_password(&account))
     }
 
     /// Whether what an admitted user showed is still valid: the token, or the password of the login. Answers

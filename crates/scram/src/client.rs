@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn passwords_are_prepared_alike_on_both_sides() {
         // RFC 4013, section 3: a soft hyphen is nothing, and the Roman numeral nine two letters.
-        let decoy = DecoyKey::new([0; 32], 4096).verifier("ann");
+        let decoy = DecoyKey::new([0; 32], 4096).verifier("ann", []);
         for (set, typed) in [("I\u{ad}X", "IX"), ("\u{2168}", "IX"), ("p\u{e4}", "pa\u{308}")] {
             let verifier = Verifier::new(set.as_bytes(), 4096).unwrap();
             assert!(agree("ann", typed.as_bytes(), &verifier, &decoy), "{set}");
@@ -213,7 +213,7 @@ mod tests {
             other in proptest::collection::vec(any::<u8>(), 1..40),
         ) {
             let verifier = Verifier::new(&password, 4096).unwrap();
-            let decoy = DecoyKey::new([0; 32], 4096).verifier(&name);
+            let decoy = DecoyKey::new([0; 32], 4096).verifier(&name, []);
             // A name of nothing but what preparation removes is none.
             prop_assume!(!crypto::prepared(name.as_bytes()).is_empty());
             prop_assert!(agree(&name, &password, &verifier, &decoy));

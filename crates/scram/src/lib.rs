@@ -16,7 +16,7 @@ mod verifier;
 pub use client::{ClientExchange, ClientKeys, ServerProof};
 pub use error::ScramError;
 pub use server::{ClientFirst, ServerExchange};
-pub use verifier::{DecoyKey, Verifier};
+pub use verifier::{DecoyKey, Verifier, VerifierShape};
 
 /// The name of the mechanism.
 pub const MECHANISM: &str = "SCRAM-SHA-256";

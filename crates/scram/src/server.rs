@@ -182,7 +182,7 @@ mod tests {
     }
 
     fn decoy() -> Verifier {
-        DecoyKey::new([0; 32], 4096).verifier("user")
+        DecoyKey::new([0; 32], 4096).verifier("user", [])
     }
 
     fn begun(verifier: Option<&Verifier>) -> ServerExchange {

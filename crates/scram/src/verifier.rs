@@ -23,7 +23,20 @@ pub struct Verifier {
     pub(crate) server_key: Key,
 }
 
+/// What a client sees of a verifier's kind: other settings or another program make another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct VerifierShape {
+    iterations: NonZeroU32,
+    salt_bytes: usize,
+}
+
 impl Verifier {
+    /// Its shape.
+    #[must_use]
+    pub fn shape(&self) -> VerifierShape {
+        VerifierShape { iterations: self.iterations, salt_bytes: self.salt.len() }
+    }
+
     /// The verifier of a password, with a random salt. Takes as long as there are iterations, which are brought within
     /// [`MIN_ITERATIONS`] and [`MAX_ITERATIONS`].
     ///
@@ -102,16 +115,32 @@ impl DecoyKey {
         DecoyKey { key: secret, iterations: NonZeroU32::new(iterations).unwrap_or(NonZeroU32::MIN) }
     }
 
-    /// What takes the place of the verifier of a user that does not exist. Nobody knows a password for it.
+    /// What takes the place of the verifier of a user that does not exist. Nobody knows a password for it. `shapes` are
+    /// those of the users that do, each with their number: of the names that do not exist, the same share gets each.
     #[must_use]
-    pub fn verifier(&self, username: &str) -> Verifier {
+    pub fn verifier(
+        &self,
+        username: &str,
+        shapes: impl IntoIterator<Item = (VerifierShape, u32)>,
+    ) -> Verifier {
         let of = |what: &[u8]| crypto::hmac(&self.key, &[what, username.as_bytes()].concat());
-        Verifier {
-            salt: of(b"salt:")[..SALT_BYTES].into(),
-            iterations: self.iterations,
-            stored_key: of(b"stored:"),
-            server_key: of(b"server:"),
+        // So that another number changes the shape of few names (weighted rendezvous hashing).
+        let score = |(shape, count): (VerifierShape, u32)| {
+            let VerifierShape { iterations, salt_bytes } = shape;
+            let [a, b, c, d, ..] = of(format!("shape:{iterations}:{salt_bytes}:").as_bytes());
+            let chance = f64::from(u32::from_be_bytes([a, b, c, d])) + 1.0;
+            ((chance / (f64::from(u32::MAX) + 2.0)).ln() / f64::from(count.max(1)), shape)
+        };
+        let best = shapes.into_iter().map(score).max_by(|a, b| a.0.total_cmp(&b.0));
+        let own = VerifierShape { iterations: self.iterations, salt_bytes: SALT_BYTES };
+        let VerifierShape { iterations, salt_bytes } = best.map_or(own, |(_, shape)| shape);
+        let mut salt = of(b"salt:").to_vec();
+        for more in 1..=salt_bytes / KEY_BYTES {
+            salt.extend_from_slice(&of(format!("salt{more}:").as_bytes()));
         }
+        salt.truncate(salt_bytes);
+        let (stored_key, server_key) = (of(b"stored:"), of(b"server:"));
+        Verifier { salt: salt.into(), iterations, stored_key, server_key }
     }
 }
 
@@ -149,11 +178,32 @@ mod tests {
     #[test]
     fn a_decoy_stays_the_same_and_has_the_size_of_a_real_one() {
         let key = DecoyKey::new([7; 32], 10_000);
-        let (one, other) = (key.verifier("ann"), key.verifier("bob"));
-        assert_eq!(one, key.verifier("ann"));
+        let (one, other) = (key.verifier("ann", []), key.verifier("bob", []));
+        assert_eq!(one, key.verifier("ann", []));
         assert_ne!(one.salt, other.salt);
-        assert_ne!(one.salt, DecoyKey::new([8; 32], 10_000).verifier("ann").salt);
+        assert_ne!(one.salt, DecoyKey::new([8; 32], 10_000).verifier("ann", []).salt);
         let real = Verifier::new(b"secret", 10_000).unwrap();
-        assert_eq!((one.salt.len(), one.iterations), (real.salt.len(), real.iterations));
+        assert_eq!(one.shape(), real.shape());
+    }
+
+    #[test]
+    fn decoys_have_the_shapes_of_real_ones_as_often_and_keep_them() {
+        let key = DecoyKey::new([7; 32], 10_000);
+        let salted = |bytes: usize, iterations| {
+            Verifier::derive(b"", &vec![1; bytes], NonZeroU32::new(iterations).unwrap()).shape()
+        };
+        let (old, new, foreign) = (salted(16, 4_096), salted(16, 5_000), salted(100, 4_096));
+        let shape = |name: usize, shapes: &[(VerifierShape, u32)]| {
+            key.verifier(&name.to_string(), shapes.iter().copied()).shape()
+        };
+        let before = [(old, 75), (new, 20), (foreign, 5)];
+        let shown: Vec<_> = (0..1_000).map(|name| shape(name, &before)).collect();
+        let count = |of| shown.iter().filter(|shape| **shape == of).count();
+        assert!((650..850).contains(&count(old)) && (120..280).contains(&count(new)));
+        assert!((20..90).contains(&count(foreign)));
+        // One user more.
+        let after = [(old, 75), (new, 21), (foreign, 5)];
+        let changed = (0..1_000).filter(|&name| shape(name, &after) != shown[name]).count();
+        assert!(changed < 30, "{changed}");
     }
 }

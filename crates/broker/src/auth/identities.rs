@@ -4,11 +4,12 @@
 //! the rules of the client's own roles, whatever others have. It is done when a client connects or subscribes, when it
 //! publishes to a topic other than its last one, and when a route is found; never for each message.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use fulmar_mqtt::topic::overlaps;
-use fulmar_scram::Verifier;
+use fulmar_scram::{Verifier, VerifierShape};
 use parking_lot::RwLock;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -132,6 +133,8 @@ struct Inner {
     anonymous: Option<Box<[Arc<RoleRules>]>>,
     defaults: DefaultAccess,
     denials: Vec<Box<str>>,
+    /// How many users have a verifier of each shape.
+    shapes: BTreeMap<VerifierShape, u32>,
 }
 
 impl IdentityTable {
@@ -140,10 +143,12 @@ impl IdentityTable {
     pub fn change(&self, changes: IdentityChanges) {
         let mut inner = self.inner.write();
         for (name, identity) in changes.users {
-            match identity {
-                Some(identity) => drop(inner.users.insert(name, identity)),
-                None => drop(inner.users.remove(&name)),
-            }
+            inner.count_shape(identity.as_ref(), 1);
+            let before = match identity {
+                Some(identity) => inner.users.insert(name, identity),
+                None => inner.users.remove(&name),
+            };
+            inner.count_shape(before.as_ref(), -1);
         }
         for (name, removed) in changes.removed {
             let _ = if removed { inner.removed.insert(name) } else { inner.removed.remove(&name) };
@@ -186,6 +191,11 @@ impl IdentityTable {
         let inner = self.inner.read();
         let identity = inner.users.get(username)?;
         Some((Arc::clone(identity.verifier.as_ref()?), identity.revision))
+    }
+
+    /// How many clients have a verifier of each shape.
+    pub(super) fn verifier_shapes(&self) -> BTreeMap<VerifierShape, u32> {
+        self.inner.read().shapes.clone()
     }
 
     pub(super) fn revision(&self, username: &str) -> Option<u64> {
@@ -264,6 +274,20 @@ impl IdentityTable {
         }
         let inner = self.inner.read();
         !inner.defaults.receive || inner.denials.iter().any(|filter| overlaps(filter, topic))
+    }
+}
+
+impl Inner {
+    fn count_shape(&mut self, identity: Option<&Identity>, change: i32) {
+        let Some(verifier) = identity.and_then(|identity| identity.verifier.as_ref()) else {
+            return;
+        };
+        let shape = verifier.shape();
+        let count = self.shapes.entry(shape).or_default();
+        *count = count.saturating_add_signed(change);
+        if *count == 0 {
+            self.shapes.remove(&shape);
+        }
     }
 }
 

@@ -16,11 +16,14 @@ mod login_hook;
 mod open_topics;
 mod password;
 mod queue;
+mod recent_set;
 mod reply_to;
+mod right_logins;
 mod rights;
 #[cfg(test)]
 mod rights_tests;
 mod scram;
+mod sketch;
 mod stored_hash;
 
 use std::fmt;
@@ -46,8 +49,9 @@ pub(crate) use open_topics::OpenTopics;
 pub use password::{
     Applicant, HashReplacements, MAX_PASSWORD_BYTES, PasswordError, PasswordFile, hash_password,
 };
-pub use queue::{FairQueue, QueueId};
+pub use queue::{LoginQueue, NextLogin, QueueId, Ticket};
 pub use reply_to::ReplyTo;
+pub use right_logins::RightLogins;
 pub(crate) use scram::ScramLogin;
 pub use stored_hash::{HashError, MAX_PBKDF2_ITERATIONS, check_hash, verify_password};
 
@@ -56,7 +60,6 @@ pub use crate::access::EXTERNAL_TOPICS;
 use crate::access::{AccessRules, Action, Subject};
 use crate::owner::SessionOwner;
 use crate::peer::PeerIdentity;
-pub use crate::rate_limiter::Reputation;
 use crate::time::Timestamp;
 use crate::user::{User, Vouched};
 

@@ -1,21 +1,21 @@
 //! Passwords: a file of `user:hash` lines, checked on threads of its own.
 //!
-//! Hashing is slow by design. Two threads do it, fed by a bounded queue that is fair by address
-//! ([`super::queue`]): a flood of logins delays neither a worker nor a login that has succeeded before. Such
-//! logins are remembered as keyed digests and need no hashing when a fleet reconnects. Only users of the file are
-//! remembered, so other clients cannot evict them. A login whose connection ends leaves the queue.
+//! Hashing is slow by design. Two threads do it, fed by a bounded queue ([`super::queue`]) in whose order strangers do not
+//! stop honest clients: a flood of logins delays neither a worker nor a login that has succeeded before. Such
+//! logins are remembered as keyed digests ([`RightLogins`]) and need no hashing when a fleet reconnects; nor do names that
+//! do not exist, whose refusal comes when that of another would. A login whose connection ends leaves the queue.
 //!
 //! The file may have hashes of mosquitto ([`super::stored_hash`]). At the first successful login, the thread replaces
 //! such a hash by argon2, not in the file, which is the operator's, but where [`HashReplacements`] keeps it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::hash::{BuildHasher, DefaultHasher, Hash as _, Hasher as _, RandomState};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use argon2::Argon2;
 use argon2::password_hash::PasswordHasher as _;
@@ -27,14 +27,13 @@ use super::admitted::{Admitted, AuthReply};
 use super::argon2_memory::Argon2Memory;
 use super::decision::{Decision, WaitingLogin};
 use super::identities::{IdentityTable, credential};
-use super::queue::FairQueue;
+use super::queue::{LoginQueue, NextLogin};
 use super::reply_to::ReplyTo;
+use super::right_logins::RightLogins;
 use super::stored_hash::{HashError, StoredHash};
-use crate::rate_limiter::Reputation;
 use crate::user::{User, UserNameError};
 
-/// Threads that hash, in 19 MiB each ([`super::argon2_memory`]). One leaves out users that fail, so that these never take more
-/// than the other.
+/// Threads that hash, in 19 MiB each ([`super::argon2_memory`]).
 const THREADS: usize = 2;
 
 /// How long such a thread keeps its memory after a login. Logins that come more often need no new memory.
@@ -43,11 +42,17 @@ const KEEP_MEMORY: Duration = Duration::from_secs(10);
 /// Longest password, in bytes, of a login that waits to be hashed: the queue holds 512 of them.
 pub const MAX_PASSWORD_BYTES: usize = 4096;
 
+/// How long a thread waits before it asks again for a login, if those that wait may not be checked yet.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+
 /// How much less the hashing threads ask of a busy processor than the workers (nice value).
 const NICE: i32 = 5;
 
 /// How the credentials of the file's users begin; a digest of the line and the name follow.
 const FILE_CREDENTIAL: &str = "file:";
+
+/// Also where there is no such user.
+const WRONG: ReasonCode = ReasonCode::BadUserNameOrPassword;
 
 /// The password of nobody.
 const DECOY: &[u8] = b"nobody has this password";
@@ -120,10 +125,8 @@ struct Login {
 
 /// Where a login that has to wait comes from.
 pub struct Applicant {
-    /// Its network: an IPv4 address, or the first half of an IPv6 address.
-    pub site: IpAddr,
-    /// Whether logins from there have failed.
-    pub reputation: Reputation,
+    /// Its address.
+    pub address: IpAddr,
     /// Where the answer is sent.
     pub reply_to: ReplyTo,
 }
@@ -150,21 +153,17 @@ struct Checker {
     identities: OnceLock<Arc<IdentityTable>>,
     /// Hashed for unknown users too, so that the time taken does not reveal which users exist.
     decoy: OnceLock<StoredHash>,
+    right: RightLogins,
     memory: Mutex<Memory>,
     replacements: OnceLock<Arc<dyn HashReplacements>>,
 }
 
-/// Logins that were checked, as digests. The keys are random and never leave the process, so this is of no use
-/// to anyone who could read it.
+/// The newest wrong logins, as digests with a key of the process, and hashes that replace those of the file.
 #[derive(Default)]
 struct Memory {
-    keys: [RandomState; 2],
-    /// The last right login of each user.
-    right: HashMap<Box<str>, u64>,
-    /// The newest wrong ones.
+    key: RandomState,
     wrong: FxHashSet<u64>,
     wrong_order: VecDeque<u64>,
-    /// Hashes that replace those of the file.
     replaced: HashMap<Box<str>, StoredHash>,
 }
 
@@ -177,8 +176,17 @@ struct Desk {
 
 #[derive(Default)]
 struct Waiting {
-    queue: FairQueue<Login>,
+    queue: LoginQueue<Login>,
+    /// Refusals by the time when they are due; the number makes them different.
+    refusals: BTreeMap<(Instant, u64), ReplyTo>,
+    refused: u64,
     closed: bool,
+}
+
+/// What a thread does next.
+enum Work {
+    Check(NextLogin<Login>),
+    Refuse(ReplyTo),
 }
 
 /// A loaded password file and its hashing threads, which end when this is dropped.
@@ -244,6 +252,7 @@ impl PasswordFile {
             users,
             identities: OnceLock::new(),
             decoy: OnceLock::new(),
+            right: RightLogins::default(),
             memory: Mutex::default(),
             replacements: OnceLock::new(),
         };
@@ -262,10 +271,10 @@ impl PasswordFile {
     /// Starts the threads, unless they run.
     fn start_threads(&self) -> Result<(), PasswordError> {
         let mut threads = self.threads.lock();
-        for number in threads.len()..THREADS {
+        for _ in threads.len()..THREADS {
             let desk = Arc::clone(&self.desk);
             let thread = std::thread::Builder::new().name("fulmar-passwords".into());
-            let thread = thread.spawn(move || desk.serve(number == 0));
+            let thread = thread.spawn(move || desk.serve());
             threads.push(thread.map_err(|error| PasswordError::Hash(error.to_string()))?);
         }
         Ok(())
@@ -291,21 +300,27 @@ impl PasswordFile {
         checker.is_stored(user) || checker.users.contains_key(user)
     }
 
-    /// Takes over from the file this one replaces which logins were right, where the user's line is the
-    /// same.
+    /// Whether a guess by SCRAM may be checked, which needs no hash here and therefore no place in the order.
+    pub(super) fn may_guess(&self, user: &str, address: IpAddr) -> bool {
+        self.desk.waiting.lock().queue.may_guess(user, address, Instant::now())
+    }
+
+    /// Notes a login by SCRAM.
+    pub(super) fn guessed(&self, user: &str, address: IpAddr, right: bool) {
+        let mut waiting = self.desk.waiting.lock();
+        if right {
+            waiting.queue.trust(user, address);
+        } else {
+            waiting.queue.guessed(user, address, Instant::now());
+        }
+    }
+
+    /// Takes over from the file this one replaces which logins were right, which count where the user's line is the
+    /// same, and what is known of names and networks.
     pub(crate) fn remember(&self, before: &PasswordFile) {
-        let (new, old) = (&self.desk.checker, &before.desk.checker);
-        let text = |checker: &Checker, user: &str| checker.users.get(user).map(|u| u.text.clone());
-        let same_line =
-            |user: &str| text(new, user).is_some_and(|line| text(old, user) == Some(line));
-        // The digest of a stored client has its revision.
-        let same = |user: &str| new.is_stored(user) || same_line(user);
-        let before = old.memory.lock();
-        let right = before.right.iter().filter(|(user, _)| same(user));
-        let right = right.map(|(user, digest)| (user.clone(), *digest)).collect();
-        let mut memory = new.memory.lock();
-        memory.keys = before.keys.clone();
-        memory.right = right;
+        self.desk.checker.right.inherit(&before.desk.checker.right);
+        let before = before.desk.waiting.lock();
+        self.desk.waiting.lock().queue.inherit(&before.queue);
     }
 
     /// Decides at once if this login was right or wrong before, or is too long for either; otherwise later.
@@ -315,29 +330,34 @@ impl PasswordFile {
         password: &[u8],
         applicant: impl FnOnce() -> Applicant,
     ) -> Decision {
-        if let Some(reply) = self.desk.checker.known(&user, password) {
-            return Decision::Now(reply);
+        let (desk, name) = (&self.desk, user.text());
+        if password.len() > MAX_PASSWORD_BYTES || desk.checker.was_wrong(name, password) {
+            return Decision::Now(Err(WRONG));
         }
-        if password.len() > MAX_PASSWORD_BYTES {
-            return Decision::Now(Err(ReasonCode::BadUserNameOrPassword));
+        let (Applicant { address, reply_to }, now) = (applicant(), Instant::now());
+        let compared = desk.checker.compare(&user, password);
+        let hash = compared.is_none() && desk.checker.has_password(name);
+        let mut waiting = desk.waiting.lock();
+        if let Some(Ok(admitted)) = compared
+            && waiting.queue.may_try(name, address, now)
+        {
+            waiting.queue.trust(name, address);
+            return Decision::Now(Ok(admitted));
         }
-        let Applicant { site, reputation, reply_to } = applicant();
-        let login = Login { user, password: password.into(), reply_to };
-        let mut waiting = self.desk.waiting.lock();
-        let pushed = waiting.queue.push(site, reputation, login);
+        let login = Login { user: user.clone(), password: password.into(), reply_to };
+        let pushed = waiting.queue.push((name, address), hash, login, now);
         drop(waiting);
-        let Ok((id, removed)) = pushed else {
+        let Ok((id, evicted)) = pushed else {
             return Decision::Now(Err(ReasonCode::ServerBusy));
         };
         if let Err(error) = self.start_threads() {
             tracing::error!("{error}");
         }
-        // Both, as not every thread takes every login.
-        self.desk.changed.notify_all();
-        if let Some(removed) = removed {
-            removed.reply_to.send(Err(ReasonCode::ServerBusy));
+        desk.changed.notify_one();
+        if let Some(evicted) = evicted {
+            evicted.reply_to.send(Err(ReasonCode::ServerBusy));
         }
-        let desk = Arc::clone(&self.desk);
+        let desk = Arc::clone(desk);
         Decision::Later(WaitingLogin::new(move || {
             let login = desk.waiting.lock().queue.remove(id);
             // Not under the lock: with the last login the broker may go, and with it the queue.
@@ -351,10 +371,12 @@ impl Drop for PasswordFile {
     fn drop(&mut self) {
         let mut waiting = self.desk.waiting.lock();
         waiting.closed = true;
-        let left = std::mem::take(&mut waiting.queue);
+        let left: Vec<_> = waiting.queue.drain().collect();
+        let refused = std::mem::take(&mut waiting.refusals);
         drop(waiting);
         self.desk.changed.notify_all();
         left.into_iter().for_each(|login| login.reply_to.send(Err(ReasonCode::ServerBusy)));
+        refused.into_values().for_each(|reply_to| reply_to.send(Err(WRONG)));
         for thread in self.threads.get_mut().drain(..) {
             // The last login can be what kept the broker, and with it this file.
             let itself = thread.thread().id() == std::thread::current().id();
@@ -366,37 +388,77 @@ impl Drop for PasswordFile {
 }
 
 impl Desk {
-    /// What a thread does until the file is dropped; with `any`, also for users that fail.
-    fn serve(&self, any: bool) {
+    /// What a thread does until the file is dropped.
+    fn serve(&self) {
         #[cfg(target_os = "linux")]
         if let Err(error) = rustix::process::nice(NICE) {
             tracing::debug!(%error, "password threads run at the workers' priority");
         }
-        let mut memory = Argon2Memory::default();
-        while let Some(login) = self.next(any, &mut memory) {
-            let reply = self.checker.check(&login.user, &login.password, &mut memory);
-            let admitted = reply.is_ok();
-            login.reply_to.send(reply);
-            if admitted {
-                self.checker.replace_outdated(login.user.text(), &login.password);
+        let (mut memory, mut used) = (Argon2Memory::default(), Instant::now());
+        while let Some(work) = self.next(&mut memory, used) {
+            match work {
+                Work::Refuse(reply_to) => reply_to.send(Err(WRONG)),
+                Work::Check(next) => {
+                    let hashed = self.check(next, &mut memory);
+                    used = if hashed { Instant::now() } else { used };
+                }
             }
         }
     }
 
-    /// Waits for the next login; `None` when the file is dropped. Releases the memory when that takes long.
-    fn next(&self, any: bool, memory: &mut Argon2Memory) -> Option<Login> {
+    /// Checks a login; whether it was hashed.
+    fn check(&self, next: NextLogin<Login>, memory: &mut Argon2Memory) -> bool {
+        let NextLogin { login: Login { user, password, reply_to }, hash, ticket } = next;
+        let begun = Instant::now();
+        let (reply, hashed) = self.checker.check(&user, &password, hash, memory);
+        let now = Instant::now();
+        let mut waiting = self.waiting.lock();
+        if hashed {
+            waiting.queue.hash_took(now - begun, now);
+        }
+        if reply.is_ok() {
+            waiting.queue.right(&ticket, now);
+            drop(waiting);
+            reply_to.send(reply);
+            self.checker.replace_outdated(user.text(), &password);
+            return hashed;
+        }
+        let due = waiting.queue.refusal_due(&ticket, hashed, now);
+        waiting.refused += 1;
+        let number = waiting.refused;
+        waiting.refusals.insert((due, number), reply_to);
+        drop(waiting);
+        // This thread may have something to hash when it is due.
+        self.changed.notify_one();
+        hashed
+    }
+
+    /// Waits for something to do; `None` when the file is dropped. Releases the memory when nothing has been hashed for
+    /// long.
+    fn next(&self, memory: &mut Argon2Memory, used: Instant) -> Option<Work> {
         let mut waiting = self.waiting.lock();
         loop {
             if waiting.closed {
                 return None;
             }
-            if let Some(login) = waiting.queue.pop(any) {
-                return Some(login);
+            let now = Instant::now();
+            let refusal = waiting.refusals.first_key_value().map(|(&(due, _), _)| due);
+            if refusal.is_some_and(|due| due <= now)
+                && let Some((_, reply_to)) = waiting.refusals.pop_first()
+            {
+                return Some(Work::Refuse(reply_to));
             }
-            if !memory.is_held() {
-                self.changed.wait(&mut waiting);
-            } else if self.changed.wait_for(&mut waiting, KEEP_MEMORY).timed_out() {
+            if let Some(next) = waiting.queue.pop(now) {
+                return Some(Work::Check(next));
+            }
+            if memory.is_held() && now >= used + KEEP_MEMORY {
                 memory.release();
+            }
+            let ask_again = (!waiting.queue.is_empty()).then(|| now + ASK_AGAIN);
+            let release = memory.is_held().then(|| used + KEEP_MEMORY);
+            match [refusal, ask_again, release].into_iter().flatten().min() {
+                Some(until) => drop(self.changed.wait_until(&mut waiting, until)),
+                None => self.changed.wait(&mut waiting),
             }
         }
     }
@@ -417,22 +479,42 @@ pub(super) fn is_good(file: Option<&PasswordFile>, credential: &str) -> Option<b
 }
 
 impl Checker {
-    /// What is known of a login without hashing.
-    fn known(&self, user: &User, password: &[u8]) -> Option<AuthReply> {
-        let memory = self.memory.lock();
+    /// Whether a password is right, if that is known without hashing.
+    fn compare(&self, user: &User, password: &[u8]) -> Option<AuthReply> {
         let name = user.text();
         let revision = self.revision(name);
-        let digest = memory.digest(name, password, revision);
-        if memory.right.get(name) == Some(&digest) {
-            return Some(Ok(self.admitted(user, revision)));
-        }
-        memory.wrong.contains(&digest).then_some(Err(ReasonCode::BadUserNameOrPassword))
+        let right = match revision {
+            Some(revision) => self.right.compare(name, password, revision),
+            None => self.right.compare(name, password, &*self.users.get(name)?.text),
+        };
+        Some(if right? { Ok(self.admitted(user, revision)) } else { Err(WRONG) })
     }
 
-    fn check(&self, user: &User, password: &[u8], argon2: &mut Argon2Memory) -> AuthReply {
+    /// Whether there is a password of this user that could be right.
+    fn has_password(&self, user: &str) -> bool {
+        let identity = self.identities.get().and_then(|table| table.find(user));
+        identity.map_or_else(|| self.users.contains_key(user), |(hash, _)| hash.is_some())
+    }
+
+    /// Whether this login was wrong shortly before.
+    fn was_wrong(&self, user: &str, password: &[u8]) -> bool {
+        let revision = self.revision(user);
+        let memory = self.memory.lock();
+        memory.wrong.contains(&memory.digest(user, password, revision))
+    }
+
+    /// Checks a login, and whether it had to be hashed. With `hash`, something is hashed unless the login is right.
+    fn check(
+        &self,
+        user: &User,
+        password: &[u8],
+        hash: bool,
+        argon2: &mut Argon2Memory,
+    ) -> (AuthReply, bool) {
         // Another client of the user may have shown it meanwhile.
-        if let Some(reply) = self.known(user, password) {
-            return reply;
+        let compared = self.compare(user, password);
+        if let Some(Ok(admitted)) = compared {
+            return (Ok(admitted), false);
         }
         let name = user.text();
         let identity = self.identities.get().and_then(|table| table.find(name));
@@ -443,20 +525,27 @@ impl Checker {
             Some(memory.replaced.get(name).unwrap_or(&stored.hash).clone())
         };
         let stored = identity.map_or_else(of_file, |(hash, _)| hash);
+        let stored = stored.filter(|_| compared.is_none());
+        if stored.is_none() && !hash {
+            self.memory.lock().remember_wrong(name, password, revision);
+            return (Err(WRONG), false);
+        }
         let decoy = self.decoy();
         let matches = stored.as_ref().unwrap_or(decoy).matches(password, argon2);
         if !matches && stored.as_ref().is_some_and(StoredHash::is_outdated) {
             // mosquitto's hashes take a fraction of the time.
             decoy.matches(password, argon2);
         }
-        let mut memory = self.memory.lock();
-        let digest = memory.digest(name, password, revision);
         if stored.is_none() || !matches {
-            memory.remember_wrong(digest);
-            return Err(ReasonCode::BadUserNameOrPassword);
+            self.memory.lock().remember_wrong(name, password, revision);
+            return (Err(WRONG), true);
         }
-        memory.right.insert(name.into(), digest);
-        Ok(self.admitted(user, revision))
+        match (revision, self.users.get(name)) {
+            (Some(revision), _) => self.right.add(name, password, revision),
+            (None, Some(stored)) => self.right.add(name, password, &*stored.text),
+            (None, None) => {}
+        }
+        (Ok(self.admitted(user, revision)), true)
     }
 
     fn admitted(&self, user: &User, revision: Option<u64>) -> Admitted {
@@ -515,14 +604,12 @@ impl Checker {
 }
 
 impl Memory {
-    /// 64 bits of two independently keyed hashes of user and password, and of a stored client's revision.
     fn digest(&self, user: &str, password: &[u8], revision: Option<u64>) -> u64 {
-        let [a, b] = &self.keys;
-        a.hash_one((user, password, revision))
-            ^ b.hash_one((password, revision, user)).rotate_left(32)
+        self.key.hash_one((user, password, revision))
     }
 
-    fn remember_wrong(&mut self, digest: u64) {
+    fn remember_wrong(&mut self, user: &str, password: &[u8], revision: Option<u64>) {
+        let digest = self.digest(user, password, revision);
         if !self.wrong.insert(digest) {
             return;
         }
@@ -553,42 +640,42 @@ mod tests {
         PasswordFile::start(users.into_iter().collect()).unwrap()
     }
 
+    /// As a thread checks a login.
+    fn check(file: &PasswordFile, user: &str, password: &[u8]) -> AuthReply {
+        let checker = &file.desk.checker;
+        checker.check(&named(user), password, true, &mut Argon2Memory::default()).0
+    }
+
     #[test]
     fn right_and_wrong_passwords() {
         let file = ann();
         let checker = &file.desk.checker;
-        assert_eq!(
-            checker.check(&named("ann"), b"secret", &mut Argon2Memory::default()),
-            Ok(checker.admitted(&named("ann"), None))
-        );
-        let refused = Err(ReasonCode::BadUserNameOrPassword);
-        assert_eq!(checker.check(&named("ann"), b"wrong", &mut Argon2Memory::default()), refused);
-        assert_eq!(checker.check(&named("bob"), b"secret", &mut Argon2Memory::default()), refused);
-        assert_eq!(
-            checker.check(&named("bob"), b"nobody has this password", &mut Argon2Memory::default()),
-            refused
-        );
-        assert_eq!(
-            checker.known(&named("ann"), b"secret"),
-            Some(Ok(checker.admitted(&named("ann"), None)))
-        );
-        assert_eq!(checker.known(&named("ann"), b"wrong"), Some(refused));
-        assert_eq!(checker.known(&named("ann"), b"other"), None);
+        let (right, refused) = (Ok(checker.admitted(&named("ann"), None)), Err(WRONG));
+        assert_eq!(check(&file, "ann", b"wrong"), refused);
+        assert_eq!(checker.compare(&named("ann"), b"secret"), None);
+        assert_eq!(check(&file, "ann", b"secret"), right);
+        assert_eq!(check(&file, "bob", b"secret"), refused);
+        assert_eq!(check(&file, "bob", DECOY), refused);
+        assert_eq!(checker.compare(&named("ann"), b"secret"), Some(right.clone()));
+        assert_eq!(checker.compare(&named("ann"), b"other"), Some(refused.clone()));
+        assert!(checker.was_wrong("ann", b"wrong") && checker.was_wrong("bob", b"secret"));
+        assert!(!checker.was_wrong("ann", b"secret") && !checker.was_wrong("ann", b"other"));
+        // Now that it is known, nothing has to be hashed.
+        let without = |user, password: &[u8]| {
+            checker.check(&named(user), password, false, &mut Argon2Memory::default())
+        };
+        assert_eq!(without("ann", b"secret"), (right, false));
+        assert_eq!(without("ann", b"more"), (refused.clone(), false));
+        assert_eq!(without("bob", b"more"), (refused, false));
     }
 
     #[test]
-    fn strangers_do_not_push_out_what_is_remembered() {
+    fn wrong_logins_that_are_remembered_have_a_bound() {
         let file = ann();
-        let checker = &file.desk.checker;
-        checker.check(&named("ann"), b"secret", &mut Argon2Memory::default()).unwrap();
-        for number in 0..3 * REMEMBERED_WRONG as u64 {
-            checker.memory.lock().remember_wrong(number);
+        let mut memory = file.desk.checker.memory.lock();
+        for number in 0..3 * REMEMBERED_WRONG {
+            memory.remember_wrong("ann", &number.to_be_bytes(), None);
         }
-        assert_eq!(
-            checker.known(&named("ann"), b"secret"),
-            Some(Ok(checker.admitted(&named("ann"), None)))
-        );
-        let memory = checker.memory.lock();
         assert_eq!(memory.wrong.len(), REMEMBERED_WRONG);
         assert_eq!(memory.wrong_order.len(), REMEMBERED_WRONG);
     }
@@ -602,12 +689,12 @@ mod tests {
         };
         let old = file(&[("ann", &line), ("bob", &line), ("eve", &line)]);
         for user in ["ann", "bob", "eve"] {
-            old.desk.checker.check(&named(user), b"secret", &mut Argon2Memory::default()).unwrap();
+            check(&old, user, b"secret").unwrap();
         }
         let changed = hash_password(b"changed").unwrap();
         let new = file(&[("ann", &line), ("bob", &changed)]);
         new.remember(&old);
-        let known = |user| new.desk.checker.known(&named(user), b"secret").is_some();
+        let known = |user| new.desk.checker.compare(&named(user), b"secret").is_some();
         assert!(known("ann") && !known("bob") && !known("eve"));
     }
 
@@ -649,10 +736,10 @@ mod tests {
         let old = mosquittos(b"secret");
         let file = bob(&old, &kept);
         let checker = &file.desk.checker;
-        let refused = Err(ReasonCode::BadUserNameOrPassword);
-        assert_eq!(checker.check(&named("bob"), b"wrong", &mut Argon2Memory::default()), refused);
+        let refused = Err(WRONG);
+        assert_eq!(check(&file, "bob", b"wrong"), refused);
         for _ in 0..2 {
-            assert!(checker.check(&named("bob"), b"secret", &mut Argon2Memory::default()).is_ok());
+            assert!(check(&file, "bob", b"secret").is_ok());
             checker.replace_outdated("bob", b"secret");
         }
         let argon2 = kept.find("bob", &old).unwrap();
@@ -660,29 +747,11 @@ mod tests {
         // Without the old hash's help.
         let again = bob(&old, &kept);
         assert!(!again.desk.checker.memory.lock().replaced["bob"].is_outdated());
-        assert!(
-            again
-                .desk
-                .checker
-                .check(&named("bob"), b"secret", &mut Argon2Memory::default())
-                .is_ok()
-        );
-        assert_eq!(
-            again.desk.checker.check(&named("bob"), b"wrong", &mut Argon2Memory::default()),
-            refused
-        );
+        assert!(check(&again, "bob", b"secret").is_ok());
+        assert_eq!(check(&again, "bob", b"wrong"), refused);
         let changed = bob(&mosquittos(b"changed"), &kept);
-        assert_eq!(
-            changed.desk.checker.check(&named("bob"), b"secret", &mut Argon2Memory::default()),
-            refused
-        );
-        assert!(
-            changed
-                .desk
-                .checker
-                .check(&named("bob"), b"changed", &mut Argon2Memory::default())
-                .is_ok()
-        );
+        assert_eq!(check(&changed, "bob", b"secret"), refused);
+        assert!(check(&changed, "bob", b"changed").is_ok());
     }
 
     #[test]

@@ -1,267 +1,364 @@
-//! Logins that wait to be checked, in an order that is fair by address.
+//! Logins that wait to be checked, in an order in which strangers do not stop honest ones.
 //!
-//! Checking a password costs tens of milliseconds, and any client can cause it. So addresses take turns, each
-//! may have a bounded number of logins waiting, and those whose logins have failed are served last.
-//! No I/O, no clock, no threads.
+//! Checking a password costs tens of milliseconds, and any client can cause it, from any number of networks. So:
+//!
+//! - **What need not be hashed is not**: names that do not exist, and passwords of users whose right one is known
+//!   ([`super::RightLogins`]). Such logins keep their place in the order and are refused when a thread would have begun
+//!   with them, so that the time until then shows nothing. They occupy no thread.
+//! - **Good before comes first**: a user from a network from which that user has logged in.
+//! - **Then those under least pressure.** Logins that were not right count against their name, their network, and the wider
+//!   network around it ([`Sketch`]). A login is as suspect as the better of its name and its wider network, because
+//!   attackers use both again and again, and a new login of an honest user only one of them that is under attack.
+//! - **Guesses have a limit per name over all networks**: beyond it, a name's logins wait for the next guess, and the least
+//!   suspect gets it. Networks that were good before are not concerned, so that nobody locks a user out.
+//!
+//! No I/O, no threads; time is passed in.
 
-use std::collections::VecDeque;
+use std::cmp::Ordering;
+use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
-use rustc_hash::FxHashMap;
+use super::recent_set::RecentSet;
+use super::sketch::Sketch;
+use crate::rate_limiter::site;
 
-use crate::rate_limiter::Reputation;
-
-/// Waiting logins of all addresses. Two threads check some hundreds per second, so the last login is checked
-/// within the default time for connecting.
+/// Waiting logins.
 const MAX_WAITING: usize = 512;
 
-/// Every fourth check starts with addresses whose logins have failed, to prevent starvation.
-const FAILING_FIRST_EVERY: u32 = 4;
+/// Wrong guesses of a name's password at once. As half of them are forgotten after [`super::sketch::HALF_LIFE`], one more
+/// is possible every two seconds.
+const MAX_GUESSES: f32 = 15.0;
+
+/// Wrong logins of a user from a network that was good before, until that counts for nothing.
+const MAX_MISTAKES: f32 = 5.0;
+
+/// Wrong logins from a wider network that are nothing unusual.
+const MAX_CLEAN: f32 = 4.0;
+
+/// Users and networks of good logins that are remembered.
+const MAX_GOOD: usize = 16_384;
+
+/// The earliest that a refusal is sent after its login has come. It hides some seven hashes that wait for each other.
+const LEAST_REFUSAL: Duration = Duration::from_millis(500);
+
+/// How old the time that a hash takes may become before a login is hashed only to measure it.
+const MEASURE_EVERY: Duration = Duration::from_secs(1);
+
+/// When the ranks of all waiting logins are computed again: after this time, or this many new logins.
+const RANKED_FOR: Duration = Duration::from_millis(50);
+const RANKED_FOR_LOGINS: u32 = 16;
 
 /// Identifies a login in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QueueId(u64);
 
-/// Logins that wait to be checked, in an order that is fair by address, up to 512.
+/// Whose a login claims to be, and from where: keyed hashes.
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    name: u64,
+    site: u64,
+    /// User and network.
+    pair: u64,
+    /// The wider network: the first half of an IPv4 address, the first quarter of an IPv6 address.
+    wide: u64,
+}
+
+/// How suspect a login is; the least suspect comes first.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Rank {
+    stranger: bool,
+    /// The lesser sum of name and wider network, rounded.
+    least: f32,
+    /// The sum of both and of the network.
+    all: f32,
+}
+
 #[derive(Debug)]
-pub struct FairQueue<T> {
-    /// By reputation, best first.
-    by_reputation: [RoundRobin<T>; 3],
-    /// Where each login waits.
-    locations: FxHashMap<QueueId, (Reputation, IpAddr)>,
+struct Waiting<T> {
+    id: QueueId,
+    claim: Claim,
+    arrived: Instant,
+    hash: bool,
+    login: T,
+    rank: Rank,
+    /// Whether it has one of the guesses of its name, or needs none.
+    may_try: bool,
+    /// Whether it may be the next: its name had a guess when ranks were computed last.
+    open: bool,
+}
+
+/// What is known of names and networks.
+#[derive(Clone, Debug)]
+struct Standing {
+    keys: RandomState,
+    /// Logins that were not right, or not yet.
+    attempts: Sketch,
+    /// Of these, those that were checked, per name.
+    guesses: Sketch,
+    good: RecentSet<u64>,
+    /// What the last hash took.
+    hash: Duration,
+    /// When it ended, or another one began.
+    measured: Option<Instant>,
+}
+
+/// Logins that wait to be checked; see the module.
+#[derive(Debug)]
+pub struct LoginQueue<T> {
+    waiting: Vec<Waiting<T>>,
+    standing: Standing,
     last_id: u64,
-    /// Calls of `pop`.
-    popped: u32,
+    ranked_at: Option<Instant>,
+    /// New logins since then.
+    unranked: u32,
 }
 
-/// Logins of one reputation. Addresses take turns.
+/// A login whose turn has come. Its [`Ticket`] belongs to [`LoginQueue::right`] or [`LoginQueue::refusal_due`].
 #[derive(Debug)]
-struct RoundRobin<T> {
-    by_address: FxHashMap<IpAddr, VecDeque<(QueueId, T)>>,
-    /// Round-robin order of the addresses with waiting logins.
-    order: VecDeque<IpAddr>,
+pub struct NextLogin<T> {
+    /// The login.
+    pub login: T,
+    /// Whether something has to be hashed, be it only because the time is to be measured.
+    pub hash: bool,
+    /// For its result.
+    pub ticket: Ticket,
 }
 
-/// Maximum number of waiting logins of one address.
-fn max_per_address(reputation: Reputation) -> usize {
-    match reputation {
-        // Enough for a fleet behind one NAT.
-        Reputation::Clean => 128,
-        Reputation::OthersFailed => 32,
-        Reputation::Failing => 8,
-    }
+/// What the queue has to know at the end of a login.
+#[derive(Clone, Copy, Debug)]
+pub struct Ticket {
+    claim: Claim,
+    arrived: Instant,
 }
 
-impl<T> Default for FairQueue<T> {
+impl<T> Default for LoginQueue<T> {
     fn default() -> Self {
-        let empty = || RoundRobin { by_address: FxHashMap::default(), order: VecDeque::new() };
-        let by_reputation = [empty(), empty(), empty()];
-        FairQueue { by_reputation, locations: FxHashMap::default(), last_id: 0, popped: 0 }
+        let standing = Standing {
+            keys: RandomState::new(),
+            attempts: Sketch::default(),
+            guesses: Sketch::default(),
+            good: RecentSet::new(MAX_GOOD),
+            hash: Duration::ZERO,
+            measured: None,
+        };
+        LoginQueue { waiting: Vec::new(), standing, last_id: 0, ranked_at: None, unranked: 0 }
     }
 }
 
-impl<T> FairQueue<T> {
-    /// Queues a login behind those of its address. Returns the login evicted to make room, if any.
+impl<T> LoginQueue<T> {
+    /// Queues a login of `user` from this address, which needs a hash or not. Returns the login evicted to make room, if
+    /// any.
     ///
     /// # Errors
-    /// There is no room; returns the rejected login.
+    /// There is no room for one that suspect; returns it.
     pub fn push(
         &mut self,
-        address: IpAddr,
-        reputation: Reputation,
+        (user, address): (&str, IpAddr),
+        hash: bool,
         login: T,
+        now: Instant,
     ) -> Result<(QueueId, Option<T>), T> {
-        let waiting = self.by_reputation[reputation as usize].waiting(address);
-        if waiting >= max_per_address(reputation) {
-            return Err(login);
+        let claim = self.standing.claim(user, address);
+        let may_try = self.may_try_now(&claim, now);
+        if may_try {
+            self.standing.guesses.add(claim.name, 1.0, now);
         }
-        let mut removed = None;
-        if self.locations.len() >= MAX_WAITING {
-            removed = self.make_room(reputation, waiting);
-            if removed.is_none() {
-                return Err(login);
+        self.standing.count(&claim, 1.0, now);
+        self.unranked += 1;
+        let rank = self.standing.rank(&claim, now);
+        let mut evicted = None;
+        if self.waiting.len() >= MAX_WAITING {
+            self.rank_again(now);
+            let worst = self.waiting.iter().enumerate().max_by(|(_, a), (_, b)| a.cmp(b));
+            match worst.filter(|(_, worst)| rank.cmp(&worst.rank).is_lt()) {
+                Some((at, _)) => evicted = Some(self.waiting.swap_remove(at).login),
+                None => return Err(login),
             }
         }
         self.last_id += 1;
-        let id = QueueId(self.last_id);
-        let same = &mut self.by_reputation[reputation as usize];
-        let queue = same.by_address.entry(address).or_default();
-        if queue.is_empty() {
-            same.order.push_back(address);
+        let (id, arrived) = (QueueId(self.last_id), now);
+        // One that waits for a guess must not get it before those that wait longer are looked at again.
+        let open = may_try;
+        let waiting = Waiting { id, claim, arrived, hash, login, rank, may_try, open };
+        self.waiting.push(waiting);
+        Ok((id, evicted))
+    }
+
+    /// Takes the login whose turn it is. `None` may mean that those that wait have to wait longer.
+    pub fn pop(&mut self, now: Instant) -> Option<NextLogin<T>> {
+        self.rank_again(now);
+        loop {
+            let open = self.waiting.iter().enumerate().filter(|(_, login)| login.open);
+            let (at, first) = open.min_by(|(_, a), (_, b)| a.cmp(b))?;
+            if !first.may_try {
+                let claim = first.claim;
+                if !self.standing.may_try(&claim, now) {
+                    let same = |login: &&mut Waiting<T>| login.claim.name == claim.name;
+                    self.waiting
+                        .iter_mut()
+                        .filter(same)
+                        .for_each(|login| login.open = login.may_try);
+                    continue;
+                }
+                self.standing.guesses.add(claim.name, 1.0, now);
+            }
+            let Waiting { claim, arrived, hash, login, .. } = self.waiting.swap_remove(at);
+            let measured = self.standing.measured.is_some_and(|at| now < at + MEASURE_EVERY);
+            let (ticket, hash) = (Ticket { claim, arrived }, hash || !measured);
+            if hash {
+                self.standing.measured = Some(now);
+            }
+            return Some(NextLogin { login, hash, ticket });
         }
-        queue.push_back((id, login));
-        self.locations.insert(id, (reputation, address));
-        Ok((id, removed))
-    }
-
-    /// Makes room for a new login of this reputation whose address already has `waiting` logins in the queue: evicts
-    /// the newest login of the address that has the most waiting, if that address ranks below the new login's.
-    fn make_room(&mut self, reputation: Reputation, waiting: usize) -> Option<T> {
-        let worst_first = [Reputation::Failing, Reputation::OthersFailed, Reputation::Clean];
-        let has_logins = |of: &Reputation| !self.by_reputation[*of as usize].order.is_empty();
-        let worst = worst_first.into_iter().find(has_logins)?;
-        let waiting_there = &mut self.by_reputation[worst as usize];
-        let (&address, most) =
-            waiting_there.by_address.iter().max_by_key(|(_, queue)| queue.len())?;
-        let most = most.len();
-        if worst < reputation || (worst == reputation && most <= waiting + 1) {
-            return None;
-        }
-        let (id, login) = waiting_there.by_address.get_mut(&address)?.pop_back()?;
-        waiting_there.remove_if_empty(address);
-        self.locations.remove(&id);
-        Some(login)
-    }
-
-    /// Takes the next login; with `include_failing`, also those of users whose logins have failed.
-    pub fn pop(&mut self, include_failing: bool) -> Option<T> {
-        self.popped = self.popped.wrapping_add(1);
-        let failing_first = self.popped.is_multiple_of(FAILING_FIRST_EVERY);
-        let order: &[usize] = match (include_failing, failing_first) {
-            (true, false) => &[0, 1, 2],
-            (true, true) => &[1, 2, 0],
-            (false, false) => &[0, 1],
-            (false, true) => &[1, 0],
-        };
-        let (id, login) = order.iter().find_map(|&of| self.by_reputation[of].pop())?;
-        self.locations.remove(&id);
-        Some(login)
-    }
-
-    /// All waiting logins, unordered.
-    pub(super) fn into_iter(self) -> impl Iterator<Item = T> {
-        let waiting = self.by_reputation.into_iter();
-        waiting.flat_map(|of| of.by_address.into_values()).flatten().map(|(_, login)| login)
     }
 
     /// Removes a login whose client has gone.
     pub fn remove(&mut self, id: QueueId) -> Option<T> {
-        let (reputation, address) = self.locations.remove(&id)?;
-        let waiting = &mut self.by_reputation[reputation as usize];
-        let queue = waiting.by_address.get_mut(&address)?;
-        let at = queue.iter().position(|(other, _)| *other == id)?;
-        let (_, login) = queue.remove(at)?;
-        waiting.remove_if_empty(address);
-        Some(login)
+        let at = self.waiting.iter().position(|login| login.id == id)?;
+        Some(self.waiting.swap_remove(at).login)
+    }
+
+    /// Whether no login waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// All waiting logins, unordered.
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = T> {
+        self.waiting.drain(..).map(|waiting| waiting.login)
+    }
+
+    /// Whether a password may be compared now with what is known of this user. If it is wrong,
+    /// [`LoginQueue::push`] follows, which counts the guess.
+    #[must_use]
+    pub fn may_try(&self, user: &str, address: IpAddr, now: Instant) -> bool {
+        self.may_try_now(&self.standing.claim(user, address), now)
+    }
+
+    /// Whether there is a guess left, and no other login waits for one of the same name.
+    fn may_try_now(&self, claim: &Claim, now: Instant) -> bool {
+        let waits = |login: &Waiting<T>| !login.may_try && login.claim.name == claim.name;
+        self.standing.trusts(claim, now)
+            || (self.standing.may_try(claim, now) && !self.waiting.iter().any(waits))
+    }
+
+    /// Whether a guess may be checked that cannot wait: also beyond the limit, if hardly any login from the wider network
+    /// was wrong.
+    pub(super) fn may_guess(&self, user: &str, address: IpAddr, now: Instant) -> bool {
+        let claim = self.standing.claim(user, address);
+        self.standing.may_try(&claim, now)
+            || self.standing.attempts.get(claim.wide, now) < MAX_CLEAN
+    }
+
+    /// Counts a wrong guess that had no place here.
+    pub(super) fn guessed(&mut self, user: &str, address: IpAddr, now: Instant) {
+        let claim = self.standing.claim(user, address);
+        self.standing.count(&claim, 1.0, now);
+        self.standing.guesses.add(claim.name, 1.0, now);
+    }
+
+    /// Notes that this user has logged in from there.
+    pub fn trust(&mut self, user: &str, address: IpAddr) {
+        let pair = self.standing.claim(user, address).pair;
+        self.standing.good.insert(pair);
+    }
+
+    /// A login was right.
+    pub fn right(&mut self, ticket: &Ticket, now: Instant) {
+        self.undecided(ticket, now);
+        self.standing.good.insert(ticket.claim.pair);
+    }
+
+    /// A login was neither right nor wrong, and is no guess.
+    pub fn undecided(&mut self, ticket: &Ticket, now: Instant) {
+        self.standing.count(&ticket.claim, -1.0, now);
+        self.standing.guesses.add(ticket.claim.name, -1.0, now);
+    }
+
+    /// Notes what a hash has taken.
+    pub fn hash_took(&mut self, time: Duration, now: Instant) {
+        (self.standing.hash, self.standing.measured) = (time, Some(now));
+    }
+
+    /// When the refusal of a login is to be sent that was hashed, or would be now.
+    #[must_use]
+    pub fn refusal_due(&self, ticket: &Ticket, hashed: bool, now: Instant) -> Instant {
+        let checked = if hashed { now } else { now + self.standing.hash };
+        checked.max(ticket.arrived + LEAST_REFUSAL)
+    }
+
+    /// Takes over from the queue that this one replaces what is known of names and networks.
+    pub(super) fn inherit(&mut self, before: &LoginQueue<T>) {
+        self.standing = before.standing.clone();
+    }
+
+    fn rank_again(&mut self, now: Instant) {
+        let recent = self.ranked_at.is_some_and(|at| now < at + RANKED_FOR);
+        if recent && self.unranked < RANKED_FOR_LOGINS {
+            return;
+        }
+        (self.ranked_at, self.unranked) = (Some(now), 0);
+        for login in &mut self.waiting {
+            login.rank = self.standing.rank(&login.claim, now);
+            login.open = login.may_try || self.standing.may_try(&login.claim, now);
+        }
     }
 }
 
-impl<T> RoundRobin<T> {
-    fn waiting(&self, address: IpAddr) -> usize {
-        self.by_address.get(&address).map_or(0, VecDeque::len)
+impl<T> Waiting<T> {
+    /// The one that is to be checked first is less.
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.rank.cmp(&other.rank).then(self.id.0.cmp(&other.id.0))
+    }
+}
+
+impl Rank {
+    fn cmp(&self, other: &Rank) -> Ordering {
+        let strangers = self.stranger.cmp(&other.stranger);
+        strangers.then(self.least.total_cmp(&other.least)).then(self.all.total_cmp(&other.all))
+    }
+}
+
+impl Standing {
+    fn claim(&self, user: &str, address: IpAddr) -> Claim {
+        let site = site(address);
+        let wide = match site {
+            IpAddr::V4(v4) => u128::from(v4.to_bits() >> 16),
+            IpAddr::V6(v6) => 1 << 64 | v6.to_bits() >> 96,
+        };
+        Claim {
+            name: self.keys.hash_one(("name", user)),
+            site: self.keys.hash_one(("site", site)),
+            pair: self.keys.hash_one(("pair", user, site)),
+            wide: self.keys.hash_one(("wide", wide)),
+        }
     }
 
-    fn pop(&mut self) -> Option<(QueueId, T)> {
-        let address = self.order.pop_front()?;
-        let queue = self.by_address.get_mut(&address)?;
-        let first = queue.pop_front();
-        if queue.is_empty() {
-            self.by_address.remove(&address);
-        } else {
-            self.order.push_back(address);
+    fn count(&mut self, claim: &Claim, amount: f32, now: Instant) {
+        for key in [claim.name, claim.site, claim.pair, claim.wide] {
+            self.attempts.add(key, amount, now);
         }
-        first
     }
 
-    /// Removes an address that has no more logins waiting.
-    fn remove_if_empty(&mut self, address: IpAddr) {
-        if self.waiting(address) == 0 {
-            self.by_address.remove(&address);
-            self.order.retain(|other| *other != address);
-        }
+    /// Whether this user has logged in from there before, and has not made many mistakes since.
+    fn trusts(&self, claim: &Claim, now: Instant) -> bool {
+        self.good.contains(&claim.pair) && self.attempts.get(claim.pair, now) <= MAX_MISTAKES
+    }
+
+    fn may_try(&self, claim: &Claim, now: Instant) -> bool {
+        self.guesses.get(claim.name, now) < MAX_GUESSES || self.trusts(claim, now)
+    }
+
+    fn rank(&self, claim: &Claim, now: Instant) -> Rank {
+        let [name, site, wide] =
+            [claim.name, claim.site, claim.wide].map(|key| self.attempts.get(key, now));
+        let stranger = !self.trusts(claim, now);
+        Rank { stranger, least: name.min(wide).round(), all: name + site + wide }
     }
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-
-    fn address(number: u32) -> IpAddr {
-        IpAddr::V4((0x0a00_0000 + number).into())
-    }
-
-    fn drain(queue: &mut FairQueue<(u32, usize)>) -> Vec<(u32, usize)> {
-        std::iter::from_fn(|| queue.pop(true)).collect()
-    }
-
-    #[test]
-    fn addresses_take_turns() {
-        let mut queue = FairQueue::default();
-        for number in 0..100 {
-            queue.push(address(1), Reputation::Clean, (1, number)).unwrap();
-        }
-        queue.push(address(2), Reputation::Clean, (2, 0)).unwrap();
-        let order = drain(&mut queue);
-        assert!(order.iter().position(|login| login.0 == 2).unwrap() <= 1);
-        let first: Vec<usize> = order.iter().filter(|l| l.0 == 1).map(|l| l.1).collect();
-        assert_eq!(first, (0..100).collect::<Vec<_>>(), "an address's logins stay in order");
-        assert!(queue.locations.is_empty() && queue.by_reputation[0].by_address.is_empty());
-    }
-
-    #[test]
-    fn failing_logins_wait_but_do_not_starve() {
-        let mut queue = FairQueue::default();
-        for number in 0..8 {
-            queue.push(address(1), Reputation::Failing, (1, number)).unwrap();
-        }
-        for number in 0..40 {
-            queue.push(address(2), Reputation::Clean, (2, number)).unwrap();
-        }
-        let order = drain(&mut queue);
-        assert_eq!(order[..2], [(2, 0), (2, 1)]);
-        let failing = order[..16].iter().filter(|login| login.0 == 1).count();
-        assert_eq!(failing, 4, "one in four");
-        queue.push(address(1), Reputation::Failing, (1, 0)).unwrap();
-        assert_eq!(queue.pop(false), None, "one thread checks no failing logins");
-    }
-
-    #[test]
-    fn an_address_has_its_bound_and_so_has_the_queue() {
-        let mut queue = FairQueue::default();
-        for (reputation, most) in
-            [(Reputation::Clean, 128), (Reputation::OthersFailed, 32), (Reputation::Failing, 8)]
-        {
-            let took =
-                (0..1000).take_while(|&n| queue.push(address(1), reputation, (1, n)).is_ok());
-            assert_eq!(took.count(), most);
-        }
-        for number in 2.. {
-            if queue.locations.len() == MAX_WAITING {
-                break;
-            }
-            queue.push(address(number), Reputation::Clean, (number, 0)).unwrap();
-        }
-        // Addresses with failed logins make room first, then the one with the most; none for one with as many.
-        let (_, removed) = queue.push(address(5000), Reputation::Clean, (5000, 0)).unwrap();
-        assert_eq!(removed, Some((1, 7)), "the newest of the failing address");
-        for number in 5001..5000 + 8 + 32 {
-            let (_, removed) = queue.push(address(number), Reputation::Clean, (number, 0)).unwrap();
-            assert_eq!(removed.unwrap().0, 1);
-        }
-        let (_, removed) = queue.push(address(6000), Reputation::Clean, (6000, 0)).unwrap();
-        assert_eq!(removed, Some((1, 127)));
-        for number in 6001..6000 + 127 {
-            queue.push(address(number), Reputation::Clean, (number, 0)).unwrap();
-        }
-        assert!(queue.push(address(7000), Reputation::Clean, (7000, 0)).is_err());
-        assert!(queue.push(address(7000), Reputation::Failing, (7000, 0)).is_err());
-        assert_eq!(queue.locations.len(), MAX_WAITING);
-    }
-
-    #[test]
-    fn cancelled_logins_leave_the_queue() {
-        let mut queue = FairQueue::default();
-        let ids: Vec<QueueId> =
-            (0..5).map(|n| queue.push(address(1), Reputation::Clean, (1, n)).unwrap().0).collect();
-        assert_eq!(queue.remove(ids[1]), Some((1, 1)));
-        assert_eq!(queue.remove(ids[1]), None);
-        assert_eq!(queue.pop(true), Some((1, 0)));
-        assert_eq!(queue.remove(ids[0]), None, "it is being checked");
-        for id in &ids[2..] {
-            queue.remove(*id).unwrap();
-        }
-        assert_eq!(queue.pop(true), None);
-        assert!(queue.locations.is_empty() && queue.by_reputation[0].order.is_empty());
-    }
-}
+#[path = "queue_tests.rs"]
+mod tests;

@@ -1,8 +1,10 @@
 //! SCRAM-SHA-256 for the identity store's clients (enhanced authentication, section 4.12).
 //!
 //! It costs a few hashes and never waits, so it happens on the workers. A user who is unknown or has no verifier gets
-//! the same answers as one with a wrong password, with a salt that stays the same.
+//! the same answers as one with a wrong password, with a salt that stays the same and with iterations that other users have.
+//! Guesses count as those by password do.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use fulmar_mqtt::ReasonCode;
@@ -38,7 +40,7 @@ impl ScramLogin {
     }
 
     /// Checks the client's last message; returns the server's last one.
-    pub(crate) fn finish(self, message: &[u8]) -> Result<(Admitted, String), ReasonCode> {
+    fn finish(self, message: &[u8]) -> Result<(Admitted, String), ReasonCode> {
         let ScramLogin { exchange, revision, .. } = self;
         let user: Box<str> = exchange.username().into();
         let known = exchange.is_known();
@@ -63,12 +65,34 @@ impl AccessControl {
             return Err(ReasonCode::BadUserNameOrPassword);
         }
         // Also for users that exist: the time taken must not show which do.
-        let decoy = decoys.verifier(first.username());
+        let shapes = self.identities.as_ref().map(|table| table.verifier_shapes());
+        let decoy = decoys.verifier(first.username(), shapes.unwrap_or_default());
         let stored = self.identities.as_ref().and_then(|table| table.verifier(first.username()));
         let (verifier, revision) = stored.unzip();
         let begun = ServerExchange::begin(&first, verifier.as_deref(), &decoy);
         let (exchange, answer) = begun.map_err(|error| refused(error, username, true))?;
         Ok((ScramLogin { exchange, revision, until, memory: None }, answer))
+    }
+
+    /// Checks the last message of a client at this address; returns the server's last one.
+    pub(crate) fn finish_scram(
+        &self,
+        login: ScramLogin,
+        message: &[u8],
+        address: IpAddr,
+    ) -> Result<(Admitted, String), ReasonCode> {
+        let Some(passwords) = &self.passwords else { return login.finish(message) };
+        let user: Box<str> = login.username().into();
+        if !passwords.may_guess(&user, address) {
+            return Err(ReasonCode::ServerBusy);
+        }
+        let finished = login.finish(message);
+        match &finished {
+            Ok(_) => passwords.guessed(&user, address, true),
+            Err(ReasonCode::BadUserNameOrPassword) => passwords.guessed(&user, address, false),
+            Err(_) => {}
+        }
+        finished
     }
 }
 

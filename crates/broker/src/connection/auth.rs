@@ -135,10 +135,14 @@ impl Connection {
                 let from = TokenSource { peer: self.peer.address, client_id: pending.client_id() };
                 check(shard, data, pending.username(), from)
             }
-            (Method::Scram, Some(login)) => login.finish(data).map(|(admitted, end)| {
-                pending.server_final = Some(end);
-                admitted
-            }),
+            (Method::Scram, Some(login)) => {
+                let access_control = shard.broker().access_control();
+                let finished = access_control.finish_scram(*login, data, self.peer.address.ip());
+                finished.map(|(admitted, end)| {
+                    pending.server_final = Some(end);
+                    admitted
+                })
+            }
             (Method::Scram, None) => {
                 let access_control = shard.broker().access_control();
                 // Until CONNACK, the connection has a deadline of its own.
@@ -238,7 +242,10 @@ impl Connection {
         };
         let now = shard.now();
         if let Some(login) = self.rare().scram.take() {
-            let finished = (now <= login.until).then(|| login.finish(data).ok()).flatten();
+            let (access_control, from) = (shard.broker().access_control(), self.peer.address.ip());
+            let in_time = now <= login.until;
+            let finish = || access_control.finish_scram(*login, data, from).ok();
+            let finished = in_time.then(finish).flatten();
             return finished
                 .map_or(Again::Refused, |(admitted, end)| Again::Admitted(admitted, Some(end)));
         }

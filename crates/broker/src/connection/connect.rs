@@ -187,15 +187,8 @@ impl Connection {
             address: self.peer.address,
         };
         let (at, address, now) = (self.at, self.peer.address.ip(), shard.now());
-        let applicant = || Applicant {
-            site: rate_limiter::site(address),
-            reputation: broker.rate_limiter().reputation(
-                address,
-                connect.username.unwrap_or_default(),
-                now,
-            ),
-            reply_to: ReplyTo::new(broker.mailboxes().clone(), at),
-        };
+        let reply_to = || ReplyTo::new(broker.mailboxes().clone(), at);
+        let applicant = || Applicant { address, reply_to: reply_to() };
         let decision = broker.access_control().check(&credentials, now, applicant);
         let reply = match decision {
             Decision::Now(reply) => Some(reply),
@@ -228,8 +221,7 @@ impl Connection {
             Err(reason) => return self.login_failed(shard, pending, reason),
         };
         if admitted.user.is_some() && !pending.waited {
-            let user = pending.username().unwrap_or_default();
-            shard.broker().rate_limiter().login_succeeded(self.peer.address.ip(), user);
+            shard.broker().rate_limiter().login_succeeded(self.peer.address.ip());
         }
         self.admit(shard, *pending, admitted);
     }
@@ -253,11 +245,7 @@ impl Connection {
     ) {
         shard.metrics().authentication_failed.add(1);
         let now = shard.now();
-        let delay = shard.broker().rate_limiter().login_failed(
-            self.peer.address.ip(),
-            pending.username().unwrap_or_default(),
-            now,
-        );
+        let delay = shard.broker().rate_limiter().login_failed(self.peer.address.ip(), now);
         tracing::info!(peer = %self.peer.address, client = &*pending.client_id,
             user = pending.username(), %reason, ?delay, "login refused");
         if delay.is_zero() {

@@ -69,7 +69,7 @@ impl Client {
         let verifier = Verifier::new(b"secret", 4096).unwrap();
         let first = self.data();
         let first = ClientFirst::parse(&first).unwrap();
-        let decoy = DecoyKey::new([0; 32], 4096).verifier("ann");
+        let decoy = DecoyKey::new([0; 32], 4096).verifier("ann", []);
         let (server, answer) = ServerExchange::begin(&first, Some(&verifier), &decoy).unwrap();
         self.ask(&answer).unwrap();
         server.finish(&self.data()).unwrap()

@@ -5,11 +5,9 @@
 pub(crate) mod account_cache;
 pub(crate) mod caller;
 pub(crate) mod credentials;
-pub(crate) mod hashing;
 pub(crate) mod membership;
 pub(crate) mod password;
 pub(crate) mod rate;
-pub(crate) mod recent_set;
 pub(crate) mod sessions;
 pub(crate) mod token;
 pub(crate) mod users;

@@ -6,18 +6,17 @@ use std::time::Instant;
 
 use axum::extract::{ConnectInfo, Extension, State};
 use axum::http::StatusCode;
+use fulmar_http::PasswordLogin;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::account_cache::Account;
 use super::caller::{Caller, Member};
-use super::hashing::Claimant;
 use super::membership::Membership;
 use super::password;
 use super::rate::network;
 use crate::app::App;
-use crate::blocking;
 use crate::extract::{Body, STRANGERS_BYTES};
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, done, json};
@@ -114,13 +113,12 @@ pub(crate) async fn log_in(
         Problem::too_often("too many failed logins: wait", seconds)
     })?;
     let attempt = Attempt { app: &app, who: Some(&who) };
-    let account = check(&app, &who.0, &login.password, attempt).await?;
+    let account = check(&app, &who, &login.password, attempt).await?;
     let Some(account) = account else {
         tracing::info!(user = &*who.0, peer = %address, "login refused");
         return Err(Problem::unauthorized(WRONG));
     };
     app.logins.give_back(&who);
-    app.known_logins.insert(who);
     let now = Time::now();
     let session = SessionRow {
         id: Uuid::new_v4().to_string(),
@@ -169,37 +167,42 @@ pub(crate) async fn by_password(
     let taken = app.logins.take(who.clone(), Instant::now());
     taken.map_err(|_| LoginRefused::TooOften)?;
     let attempt = Attempt { app, who: Some(&who) };
-    let account = check(app, &who.0, password, attempt).await.map_err(|problem| {
+    let account = check(app, &who, password, attempt).await.map_err(|problem| {
         tracing::warn!("platform: cannot check a login: {}", problem.detail());
         LoginRefused::Unavailable
     })?;
     let account = account.ok_or(LoginRefused::Wrong)?;
     app.logins.give_back(&who);
-    app.known_logins.insert(who);
     Ok(account)
+}
+
+/// The account, if this login is known to be right.
+pub(crate) fn known(app: &App, user: &str, password: &str, from: IpAddr) -> Option<Arc<Account>> {
+    let account = app.account_cache.account(user)?;
+    let login = PasswordLogin { user, password, from, stored: Some(&account.password_tag) };
+    app.login_turns.is_right(&login).then_some(account)
 }
 
 /// The account, if the password is right.
 async fn check(
     app: &App,
-    user: &Name,
+    (user, from): &(Name, IpAddr),
     password: &str,
     mut attempt: Attempt<'_>,
 ) -> Result<Option<Arc<Account>>, Problem> {
-    let name = user.clone();
-    let who = attempt.who.filter(|who| app.known_logins.contains(who));
-    let claimant = match (who, attempt.who) {
-        (Some((user, network)), _) => Claimant::Known(user.to_string(), *network),
-        (None, Some((_, network))) => Claimant::Stranger(*network),
-        (None, None) => Claimant::Stranger(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
-    };
-    // Before the database is queried, so that unknown clients do not delay other readers of the database.
-    let turn = app.turn(&claimant).await?;
-    let hash = app.store.read(move |db| Ok(accounts::password(db, &name)?)).await?;
-    let password = password.to_owned();
+    let account = app.account_cache.account(user);
+    let stored = account.as_ref().map(|account| &*account.password_tag);
+    let login = PasswordLogin { user, password, from: *from, stored };
+    let mut turn = app.login_turns.turn(login).await?;
     attempt.who = None;
-    let right = blocking::run(turn, move || password::is_right(&password, hash.as_deref())).await?;
-    Ok(if right { app.account_cache.account(user) } else { None })
+    if turn.needs_hash() {
+        // Only now is the database queried, so that unknown clients do not delay its other readers.
+        let (name, password) = (user.clone(), password.to_owned());
+        let hash = app.store.read(move |db| Ok(accounts::password(db, &name)?)).await?;
+        turn = turn.hash(move || password::is_right(&password, hash.as_deref())).await?;
+    }
+    let right = turn.end().await;
+    Ok(account.filter(|_| right))
 }
 
 /// The user who is logged in

@@ -3,8 +3,6 @@
 //! Accounts belong to the server, because one person may work for two utilities; a twin's admin creates accounts, and
 //! gives and removes roles in this twin. The server's administrator removes accounts (`fulmar user remove`).
 
-use std::net::{IpAddr, Ipv4Addr};
-
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -12,10 +10,8 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::caller::{Ids, Member};
-use super::hashing::Claimant;
 use super::password::{self, PASSWORD_CHARACTERS};
 use crate::app::App;
-use crate::blocking;
 use crate::change_log::RosterChange;
 use crate::extract::Body;
 use crate::problem::Problem;
@@ -77,9 +73,7 @@ pub(crate) async fn add(
     member.may(Deed::Administer)?;
     debug_assert!(PASSWORD_CHARACTERS.contains(&new.password.chars().count()));
     let password = new.password.to_string();
-    let who = Claimant::Known(member.name().to_string(), IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-    let turn = app.turn(&who).await?;
-    let hash = blocking::run(turn, move || password::hash(&password)).await??;
+    let hash = app.login_turns.hash(member.name(), move || password::hash(&password)).await??;
     let display_name = new.display_name.map_or_else(|| new.name.to_string(), |n| n.to_string());
     let row = AccountRow { name: new.name, display_name, server_admin: false };
     let user =

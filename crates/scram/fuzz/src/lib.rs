@@ -14,7 +14,7 @@ pub fn server(data: &[u8]) {
     let cut = data.iter().position(|byte| *byte == b'\n').unwrap_or(data.len());
     let (first, last) = (&data[..cut], data.get(cut + 1..).unwrap_or_default());
     let Ok(first) = ClientFirst::parse(first) else { return };
-    let decoy = DecoyKey::new([1; 32], 4096).verifier(first.username());
+    let decoy = DecoyKey::new([1; 32], 4096).verifier(first.username(), []);
     let begun = ServerExchange::begin(&first, Some(verifier), &decoy).expect("random numbers");
     let (exchange, answer) = begun;
     assert!(!exchange.username().is_empty());

@@ -1,49 +1,32 @@
 //! The platform's users as the broker's external users: by token, or by name and password.
 //!
-//! Tokens are checked on the worker, from memory. A password costs tens of milliseconds on purpose: one thread checks
-//! them in turn, with the platform's own limits of logins and hashing. A successful login is remembered as a keyed
-//! digest, so that many devices that reconnect do not cost that again.
+//! Tokens are checked on the worker, from memory, and so are logins that were right before. Another password costs tens of
+//! milliseconds on purpose: the platform checks it, in its own order of logins; one thread waits for the results.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use anyhow::Context as _;
 use fulmar_broker::access::Action;
 use fulmar_broker::auth::{
-    Admitted, Applicant, Decision, ExternalUsers, FairQueue, Login, MAX_PASSWORD_BYTES, ReplyTo,
+    Admitted, Applicant, AuthReply, Decision, ExternalUsers, Login, MAX_PASSWORD_BYTES, ReplyTo,
     WaitingLogin,
 };
 use fulmar_broker::{Timestamp, User};
 use fulmar_mqtt::ReasonCode;
 use fulmar_platform::{AdmittedUser, LoginRefused, MAX_NAME, Platform, TOKEN_PREFIX};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot};
 
-/// Successful logins that are remembered.
-const REMEMBERED: usize = 10_000;
+/// Logins that the thread has not begun with; further ones are refused.
+const MAX_UNBEGUN: usize = 512;
 
 /// The platform's users.
 #[derive(Debug)]
 pub(super) struct Users {
     platform: Platform,
-    known: Arc<Known>,
     /// The thread ends when this is dropped.
-    desk: Arc<Desk>,
-}
-
-/// Logins that wait for the thread, in an order that is fair by network.
-#[derive(Default)]
-struct Desk {
-    waiting: Mutex<Waiting>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct Waiting {
-    queue: FairQueue<LoginToCheck>,
-    closed: bool,
+    logins: mpsc::Sender<LoginToCheck>,
 }
 
 struct LoginToCheck {
@@ -51,13 +34,15 @@ struct LoginToCheck {
     password: String,
     address: IpAddr,
     reply_to: ReplyTo,
+    /// Ends when the client has gone.
+    gone: oneshot::Receiver<()>,
 }
 
-/// Successful logins.
-#[derive(Debug, Default)]
-struct Known {
-    right: Mutex<HashMap<String, ([u64; 2], AdmittedUser)>>,
-    keys: [RandomState; 2],
+impl fmt::Debug for LoginToCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Never the password.
+        f.debug_struct("LoginToCheck").field("user", &self.user).finish_non_exhaustive()
+    }
 }
 
 impl Users {
@@ -66,44 +51,21 @@ impl Users {
     /// # Errors
     /// The thread cannot be started.
     pub(super) fn new(platform: Platform) -> anyhow::Result<Users> {
-        let desk = Arc::<Desk>::default();
-        let known = Arc::<Known>::default();
+        let (logins, mut waiting) = mpsc::channel(MAX_UNBEGUN);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (asked, right, waiting) = (platform.clone(), Arc::clone(&known), Arc::clone(&desk));
+        let checking = platform.clone();
+        let run = move || {
+            runtime.block_on(async {
+                while let Some(login) = waiting.recv().await {
+                    tokio::spawn(check(checking.clone(), login));
+                }
+            });
+            // A hash cannot be cancelled.
+            runtime.shutdown_background();
+        };
         let thread = std::thread::Builder::new().name("fulmar-logins".into());
-        let run = move || runtime.block_on(check_all(&asked, &right, &waiting));
         thread.spawn(run).context("platform logins")?;
-        Ok(Users { platform, known, desk })
-    }
-}
-
-impl Drop for Users {
-    fn drop(&mut self) {
-        self.desk.waiting.lock().closed = true;
-        self.desk.changed.notify_all();
-    }
-}
-
-impl fmt::Debug for Desk {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Never the passwords.
-        f.write_str("Desk")
-    }
-}
-
-impl Desk {
-    /// The next login, when there is one; `None` at the end.
-    fn next(&self) -> Option<LoginToCheck> {
-        let mut waiting = self.waiting.lock();
-        loop {
-            if waiting.closed {
-                return None;
-            }
-            if let Some(login) = waiting.queue.pop(true) {
-                return Some(login);
-            }
-            self.changed.wait(&mut waiting);
-        }
+        Ok(Users { platform, logins })
     }
 }
 
@@ -126,27 +88,18 @@ impl ExternalUsers for Users {
         if username.len() > MAX_NAME || password.len() > MAX_PASSWORD_BYTES {
             return Decision::Now(Err(ReasonCode::BadUserNameOrPassword));
         }
-        if let Some(admitted_user) = self.known.get(&self.platform, username, password) {
-            let admitted = admitted(admitted_user).ok_or(ReasonCode::BadUserNameOrPassword);
-            return Decision::Now(admitted);
+        if let Some(admitted_user) = self.platform.log_in_again(username, password, address) {
+            return Decision::Now(admitted(admitted_user).ok_or(ReasonCode::BadUserNameOrPassword));
         }
-        let Applicant { site, reputation, reply_to } = applicant;
+        let Applicant { reply_to, .. } = applicant;
+        let (stays, gone) = oneshot::channel();
         let (user, password) = (username.to_owned(), password.to_owned());
-        let login = LoginToCheck { user, password, address, reply_to };
-        let pushed = self.desk.waiting.lock().queue.push(site, reputation, login);
-        let Ok((id, displaced)) = pushed else {
+        let login = LoginToCheck { user, password, address, reply_to, gone };
+        if self.logins.try_send(login).is_err() {
             return Decision::Now(Err(ReasonCode::ServerBusy));
-        };
-        self.desk.changed.notify_one();
-        if let Some(displaced) = displaced {
-            displaced.reply_to.send(Err(ReasonCode::ServerBusy));
         }
-        let desk = Arc::clone(&self.desk);
-        Decision::Later(WaitingLogin::new(move || {
-            let login = desk.waiting.lock().queue.remove(id);
-            // Not under the lock: with the last login the broker may go, and with it the queue.
-            drop(login);
-        }))
+        let stays: Mutex<Option<oneshot::Sender<()>>> = Mutex::new(Some(stays));
+        Decision::Later(WaitingLogin::new(move || drop(stays.lock().take())))
     }
 
     fn is_good(&self, credential: &str) -> bool {
@@ -166,51 +119,27 @@ fn admitted(admitted_user: AdmittedUser) -> Option<Admitted> {
     })
 }
 
-/// The thread: checks one login at a time, until the end.
-async fn check_all(platform: &Platform, known: &Known, desk: &Desk) {
-    // Nothing else runs here, so it may block.
-    while let Some(LoginToCheck { user, password, address, reply_to }) = desk.next() {
-        let reply = match platform.log_in(&user, &password, address).await {
-            Ok(admitted_user) => {
-                known.put(&user, &password, admitted_user.clone());
-                admitted(admitted_user).ok_or(ReasonCode::BadUserNameOrPassword)
-            }
-            Err(LoginRefused::Wrong) => Err(ReasonCode::BadUserNameOrPassword),
-            Err(LoginRefused::TooOften) => Err(ReasonCode::ServerBusy),
-            Err(LoginRefused::Unavailable) => Err(ReasonCode::ServerUnavailable),
-        };
-        reply_to.send(reply);
-    }
-}
-
-impl Known {
-    /// Two independently keyed hashes of name and password, whose keys never leave the process.
-    fn digest(&self, user: &str, password: &str) -> [u64; 2] {
-        self.keys.each_ref().map(|key| key.hash_one((user, password)))
-    }
-
-    /// The user, if the same login was successful before and the password has not been changed since.
-    fn get(&self, platform: &Platform, user: &str, password: &str) -> Option<AdmittedUser> {
-        let digest = self.digest(user, password);
-        let right = self.right.lock();
-        let (_, admitted_user) = right.get(user).filter(|(known, _)| *known == digest)?;
-        platform.is_session(&admitted_user.session).then(|| admitted_user.clone())
-    }
-
-    fn put(&self, user: &str, password: &str, admitted_user: AdmittedUser) {
-        let digest = self.digest(user, password);
-        let mut right = self.right.lock();
-        if right.len() >= REMEMBERED {
-            right.clear();
-        }
-        right.insert(user.to_owned(), (digest, admitted_user));
-    }
+/// Checks a login, unless its client goes before.
+async fn check(platform: Platform, login: LoginToCheck) {
+    let LoginToCheck { user, password, address, reply_to, gone } = login;
+    let result = tokio::select! {
+        result = platform.log_in(&user, &password, address) => result,
+        _ = gone => return,
+    };
+    let reply: AuthReply = match result {
+        Ok(admitted_user) => admitted(admitted_user).ok_or(ReasonCode::BadUserNameOrPassword),
+        Err(LoginRefused::Wrong) => Err(ReasonCode::BadUserNameOrPassword),
+        Err(LoginRefused::TooOften) => Err(ReasonCode::ServerBusy),
+        Err(LoginRefused::Unavailable) => Err(ReasonCode::ServerUnavailable),
+    };
+    reply_to.send(reply);
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use std::collections::HashMap;
+    use std::sync::Arc;
     use std::time::Duration;
 
     use fulmar_broker::auth::AccessControl;

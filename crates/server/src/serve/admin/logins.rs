@@ -1,94 +1,68 @@
 //! To whom the credentials of a request to the administration API belong.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use fulmar_admin::{Administrators, Answer, Credentials, Login, Principal, Refused, Role};
 use fulmar_broker::auth::MAX_PASSWORD_BYTES;
+use fulmar_http::{LoginTurns, PasswordLogin};
 use fulmar_identity::{API_TOKEN_PREFIX, AdministrationRole, Client, Identities, PasswordHash};
-use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 
 use crate::serve::platform::Platform;
-
-/// Passwords that are checked at once, in 19 MiB each.
-const MAX_HASHING: usize = 2;
-/// How long a login waits for its turn.
-const HASHING_WAIT: Duration = Duration::from_secs(5);
 
 /// The users with an administration role: those of the store of identities, API tokens, and the platform's server admins.
 pub(super) struct Users {
     identities: Arc<Identities>,
     platform: Option<Platform>,
-    hashing: Arc<Semaphore>,
-    remembered: Remembered,
-}
-
-/// The last right login of each user, as a keyed digest whose key never leaves the process: a login that is repeated needs
-/// no hashing. Only users of the store are remembered, so others cannot fill it.
-#[derive(Default)]
-struct Remembered {
-    keys: [RandomState; 2],
-    right: Mutex<HashMap<Box<str>, [u64; 2]>>,
-}
-
-impl Remembered {
-    /// Of name and password, and of what the store has for them: another password there makes it another digest.
-    fn digest(&self, client: &Client, password: &str) -> [u64; 2] {
-        let stored = client.password.as_ref().map(PasswordHash::as_str);
-        self.keys.each_ref().map(|key| key.hash_one((&client.username, stored, password)))
-    }
-
-    fn has(&self, client: &Client, password: &str) -> bool {
-        let digest = self.digest(client, password);
-        client.password.is_some() && self.right.lock().get(&client.username) == Some(&digest)
-    }
-
-    fn add(&self, client: &Client, password: &str) {
-        let digest = self.digest(client, password);
-        self.right.lock().insert(client.username.clone(), digest);
-    }
+    turns: LoginTurns,
 }
 
 impl Users {
     pub(super) fn new(identities: Arc<Identities>, platform: Option<Platform>) -> Users {
-        let hashing = Arc::new(Semaphore::new(MAX_HASHING));
-        let remembered = Remembered::default();
-        Users { identities, platform, hashing, remembered }
+        Users { identities, platform, turns: LoginTurns::default() }
     }
 
     /// The user of the store with this password; `None` if there is none of this name, so that the platform is asked.
-    async fn stored(&self, user: &str, password: &str) -> Option<Result<Login, Refused>> {
+    async fn stored(
+        &self,
+        user: &str,
+        password: &str,
+        from: IpAddr,
+    ) -> Option<Result<Login, Refused>> {
         let known = self.identities.read(|state| state.clients().get(user).map(Arc::clone));
         if known.is_none() && self.platform.is_some() {
             return None;
         }
-        let remembered = known.as_ref().filter(|client| self.remembered.has(client, password));
-        if let Some(client) = remembered {
-            let (Some(found), false) = (client.administration, client.disabled) else {
-                return Some(Err(Refused::Wrong));
-            };
-            let name = client.username.clone();
-            let found = fulmar_identity::Principal { name, role: found, is_token: false };
-            return Some(Ok(self.login(found, Arc::clone(client))));
-        }
-        // In the order in which they came. Networks whose logins have failed come here seldom: the API has refused them.
-        let turn = Arc::clone(&self.hashing).acquire_owned();
-        let turn = tokio::time::timeout(HASHING_WAIT, turn).await;
-        let Ok(Ok(turn)) = turn else { return Some(Err(Refused::TooOften)) };
-        let identities = Arc::clone(&self.identities);
-        let (name, given) = (user.to_owned(), password.to_owned());
-        let verify = move || {
-            // Until the hash ends: an aborted login does not end it, and the next one would hash beside it.
-            let _turn = turn;
-            identities.verify_password(&name, &given)
+        Some(
+            self.with_password(known, (user, password), from).await.ok_or(Refused::Wrong).flatten(),
+        )
+    }
+
+    /// The login of a client of the store; `None` if the password is wrong or opens nothing here.
+    async fn with_password(
+        &self,
+        known: Option<Arc<Client>>,
+        (user, password): (&str, &str),
+        from: IpAddr,
+    ) -> Option<Result<Login, Refused>> {
+        // Nobody else's password is worth a hash.
+        let known = known.filter(|client| client.administration.is_some() && !client.disabled);
+        let stored = known.as_ref().and_then(|client| client.password.as_ref());
+        let stored = stored.map(PasswordHash::as_str);
+        let login = PasswordLogin { user, password, from, stored };
+        let Ok(mut turn) = self.turns.turn(login).await else {
+            return Some(Err(Refused::TooOften));
         };
-        let found = tokio::task::spawn_blocking(verify).await.unwrap_or_default();
-        let (Some(found), Some(known)) = (found, known) else { return Some(Err(Refused::Wrong)) };
-        self.remembered.add(&known, password);
+        if turn.needs_hash() {
+            let identities = Arc::clone(&self.identities);
+            let (name, given) = (user.to_owned(), password.to_owned());
+            let verify = move || identities.verify_password(&name, &given).is_some();
+            turn = turn.hash(verify).await.ok()?;
+        }
+        let right = turn.end().await;
+        let known = known.filter(|_| right)?;
+        let (name, role) = (known.username.clone(), known.administration?);
+        let found = fulmar_identity::Principal { name, role, is_token: false };
         Some(Ok(self.login(found, known)))
     }
 
@@ -139,7 +113,7 @@ impl Administrators for Users {
                     return self.api_token(token);
                 }
                 Credentials::Password { user, password } => {
-                    if let Some(decided) = self.stored(user, password).await {
+                    if let Some(decided) = self.stored(user, password, from).await {
                         return decided;
                     }
                 }
@@ -193,11 +167,9 @@ async fn platform_user(
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use std::pin::pin;
-    use std::time::Instant;
 
+    use fulmar_identity::{Command, PasswordHasher};
     use futures_util::FutureExt as _;
-    use tokio::sync::oneshot;
 
     fn users(folder: &tempfile::TempDir) -> Users {
         let file = folder.path().join("identities.db");
@@ -205,34 +177,38 @@ mod tests {
         Users::new(Arc::new(identities), None)
     }
 
-    /// With one thread for what blocks, so that a test decides when a hash begins.
     fn runtime() -> tokio::runtime::Runtime {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        builder.max_blocking_threads(1).enable_time().build().unwrap()
+        tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap()
     }
 
     #[test]
-    fn a_hash_keeps_its_turn_although_its_login_is_aborted() {
+    fn an_administrator_does_not_wait_for_wrong_logins_from_many_networks() {
         let folder = tempfile::tempdir().unwrap();
-        let (users, runtime) = (users(&folder), runtime());
-        runtime.block_on(async {
-            let (end, ended) = oneshot::channel::<()>();
-            let other_work = tokio::task::spawn_blocking(|| ended.blocking_recv());
-            for _ in 0..MAX_HASHING {
-                let mut login = pin!(users.stored("stranger", "guess"));
-                assert!(login.as_mut().now_or_never().is_none(), "it waits for its hash");
-            }
-            // Both are gone, and neither has been hashed.
-            assert_eq!(users.hashing.available_permits(), 0);
-            let mut third = Box::pin(users.stored("stranger", "guess"));
-            assert!(third.as_mut().now_or_never().is_none());
-            end.send(()).unwrap();
-            other_work.await.unwrap().unwrap();
-            assert!(matches!(third.await, Some(Err(Refused::Wrong))));
-            let deadline = Instant::now() + Duration::from_secs(60);
-            while users.hashing.available_permits() < MAX_HASHING {
-                assert!(Instant::now() < deadline, "a turn is lost");
-                tokio::task::yield_now().await;
+        let users = Arc::new(users(&folder));
+        let administration = Some(AdministrationRole::Viewer);
+        let ann = Client { username: "ann".into(), administration, ..Client::default() };
+        let password = PasswordHasher::new(None).hash(b"right").unwrap();
+        let ann = ann.with_password(Some(password));
+        users.identities.apply(vec![Command::CreateClient(ann)]).unwrap();
+        runtime().block_on(async {
+            // More than could be hashed in the time that a login waits.
+            let flood = (0..500_u16).map(|number| {
+                let users = Arc::clone(&users);
+                let [high, low] = number.to_be_bytes();
+                tokio::spawn(async move {
+                    let user = format!("x{number}");
+                    let login = Credentials::Password { user: &user, password: "guess" };
+                    users.log_in(login, [10, low, high, 1].into()).await.err()
+                })
+            });
+            let flood: Vec<_> = flood.collect();
+            tokio::task::yield_now().await;
+            let right = Credentials::Password { user: "ann", password: "right" };
+            let log_in = || users.log_in(right, [192, 0, 2, 1].into());
+            assert!(log_in().await.is_ok());
+            assert!(matches!(log_in().now_or_never(), Some(Ok(_))), "at once");
+            for login in flood {
+                assert_eq!(login.await.unwrap(), Some(Refused::Wrong));
             }
         });
     }

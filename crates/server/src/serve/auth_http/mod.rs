@@ -2,8 +2,8 @@
 //! is to.
 //!
 //! It fails closed: a service that is slow, down or wrong keeps new clients out, and nobody else. Workers never wait for
-//! it. One thread sends the requests, a limited number at the same time; what waits is limited too, and networks whose
-//! logins have failed come last. After several failures in a row it pauses. Successful logins are remembered for a while,
+//! it. One thread sends the requests, a limited number at the same time; what waits is limited too, and comes
+//! in the order of the broker's own logins. After several failures in a row it pauses. Successful logins are remembered for a while,
 //! and so are the access rules that came with them.
 
 mod answer;
@@ -13,16 +13,16 @@ mod known;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context as _;
 use bytes::Bytes;
 use fulmar_broker::access::AccessRules;
 use fulmar_broker::auth::{
-    Admitted, Applicant, AuthReply, Decision, FairQueue, HookLogin, LoginHook, ReplyTo,
-    WaitingLogin,
+    Admitted, Applicant, AuthReply, Decision, HookLogin, LoginHook, LoginQueue, NextLogin, ReplyTo,
+    Ticket, WaitingLogin,
 };
-use fulmar_broker::{Broker, Timestamp, User};
+use fulmar_broker::{Broker, Timestamp, User, network_of};
 use fulmar_certs::files;
 use fulmar_mqtt::ReasonCode;
 use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
@@ -45,6 +45,8 @@ use crate::config::{AuthHttp, set};
 /// Longest question, in bytes: name, password and client identifier as JSON. Longer ones are refused, so that those that
 /// wait have a bound.
 const MAX_QUESTION_BYTES: usize = 16 * 1024;
+/// How long until logins are looked at again that may not be asked about yet.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// Longest answer, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
 
@@ -66,7 +68,7 @@ pub(super) struct AuthHook {
 /// Logins that wait for one of the requests to end; further ones are refused because the server is busy.
 #[derive(Debug, Default)]
 struct Logins {
-    waiting: Mutex<FairQueue<Waiting>>,
+    waiting: Mutex<LoginQueue<Waiting>>,
     /// Notified when one is added, and at the end.
     changed: Notify,
     ended: AtomicBool,
@@ -224,9 +226,11 @@ impl LoginHook for AuthHook {
             return Decision::Now(Err(ReasonCode::BadUserNameOrPassword));
         }
         let client_id = client_id.to_owned();
-        let Applicant { site, reputation, reply_to } = applicant;
-        let login = Waiting { body, user, client_id, network: site, digest, reply_to };
-        let added = self.logins.waiting.lock().push(site, reputation, login);
+        let Applicant { address, reply_to } = applicant;
+        let (name, network) = (user.clone(), network_of(address));
+        let login = Waiting { body, user, client_id, network, digest, reply_to };
+        let who = (name.text(), address);
+        let added = self.logins.waiting.lock().push(who, true, login, Instant::now());
         let Ok((id, displaced)) = added else {
             return Decision::Now(Err(ReasonCode::ServerBusy));
         };
@@ -256,16 +260,35 @@ impl Drop for AuthHook {
 
 impl Logins {
     /// The next one, when there is one; `None` at the end.
-    async fn next(&self) -> Option<Waiting> {
+    async fn next(&self) -> Option<NextLogin<Waiting>> {
         loop {
             if self.ended.load(Relaxed) {
                 return None;
             }
-            let next = self.waiting.lock().pop(true);
+            let (next, waits) = {
+                let mut waiting = self.waiting.lock();
+                (waiting.pop(Instant::now()), !waiting.is_empty())
+            };
             if next.is_some() {
                 return next;
             }
-            self.changed.notified().await;
+            let changed = self.changed.notified();
+            if waits {
+                // Their users have been guessed at too often.
+                drop(tokio::time::timeout(ASK_AGAIN, changed).await);
+            } else {
+                changed.await;
+            }
+        }
+    }
+
+    /// Notes whether a login was right; `None` if the service has not said.
+    fn ended(&self, ticket: &Ticket, right: Option<bool>) {
+        let (mut waiting, now) = (self.waiting.lock(), Instant::now());
+        match right {
+            Some(true) => waiting.right(ticket, now),
+            Some(false) => {}
+            None => waiting.undecided(ticket, now),
         }
     }
 }
@@ -309,26 +332,29 @@ fn authorization(settings: &AuthHttp) -> anyhow::Result<Option<HeaderValue>> {
 }
 
 /// Sends requests until the end.
-async fn serve(service: Service, limit: u32, logins: &Logins) {
+async fn serve(service: Service, limit: u32, logins: &Arc<Logins>) {
     let service = Arc::new(service);
     let permits = Arc::new(Semaphore::new(limit as usize));
     // What waits does so where the order is fair.
     while let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
-        let Some(login) = logins.next().await else { return };
-        let service = Arc::clone(&service);
+        let Some(NextLogin { login, ticket, .. }) = logins.next().await else { return };
+        let (service, logins) = (Arc::clone(&service), Arc::clone(logins));
         tokio::spawn(async move {
             let _permit = permit;
-            service.answer(login).await;
+            let right = service.answer(login).await;
+            logins.ended(&ticket, right);
         });
     }
 }
 
 impl Service {
-    async fn answer(&self, login: Waiting) {
+    /// Asks about a login and answers it; returns whether it was right, if the service has said.
+    async fn answer(&self, login: Waiting) -> Option<bool> {
         let Waiting { body, user, client_id, network, digest, reply_to } = login;
         // While this one waited for others, the service may have failed.
         if self.breaker.is_paused(now_ms()) {
-            return reply_to.send(Err(ReasonCode::ServerUnavailable));
+            reply_to.send(Err(ReasonCode::ServerUnavailable));
+            return None;
         }
         let asked = tokio::time::timeout(self.timeout, self.ask(body)).await;
         let late = || anyhow::anyhow!("no complete answer within timeout_ms");
@@ -339,7 +365,13 @@ impl Service {
             Ok(Said::RefusedWith(status)) => Err(self.refused(Some(status))),
             Err(failure) => Err(self.failed(&failure, network)),
         };
+        let right = match &reply {
+            Ok(_) => Some(true),
+            Err(ReasonCode::BadUserNameOrPassword) => Some(false),
+            Err(_) => None,
+        };
         reply_to.send(reply);
+        right
     }
 
     fn admit(&self, allowed: Allowed, user: User, client_id: String, digest: Digest) -> AuthReply {
