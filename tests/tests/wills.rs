@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -10,7 +12,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use fulmar_tests::{TestBroker, Wire, eventually, field, fulmar, packet, run};
 use ring::hmac;
 
-const SECRET: &str = "a secret of the issuer's";
+const SECRET: &str = "a secret of the issuer's, of 32 bytes";
 const PASSWORD: &str = "correct horse";
 /// Tokens count for a minute longer than they say.
 const GRACE_S: u64 = 60;
@@ -67,6 +69,11 @@ impl Mortal<'_> {
     }
 }
 
+fn write_secret(path: &Path, secret: &[u8]) {
+    std::fs::write(path, secret).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).unwrap();
+}
+
 fn watch(address: SocketAddr) -> Wire {
     let mut witness = Wire::connect(address, "witness");
     witness.send(&packet(0x82, &[vec![0, 1, 0], field("last/#"), vec![0]].concat()));
@@ -90,7 +97,7 @@ impl Scene {
     fn new(more: &str) -> Scene {
         let folder = tempfile::tempdir().unwrap();
         let (key, passwords) = (folder.path().join("key"), folder.path().join("passwords"));
-        std::fs::write(&key, SECRET).unwrap();
+        write_secret(&key, SECRET.as_bytes());
         let config = format!(
             "[platform]\nenabled = false\n[auth]\nallow_anonymous = \"always\"\njwt_algorithm = \"HS256\"\n\
              jwt_key_file = {key:?}\npassword_file = {passwords:?}\n{more}"
@@ -99,7 +106,7 @@ impl Scene {
         passwd.args(["passwd", "filed"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut passwd = passwd.spawn().unwrap();
         std::io::Write::write_all(&mut passwd.stdin.take().unwrap(), PASSWORD.as_bytes()).unwrap();
-        std::fs::write(&passwords, passwd.wait_with_output().unwrap().stdout).unwrap();
+        write_secret(&passwords, &passwd.wait_with_output().unwrap().stdout);
         let broker = TestBroker::builder().config(&config).start();
         let witness = watch(broker.address("mqtt"));
         Scene { broker, folder, witness, honest: 0 }
