@@ -152,7 +152,7 @@ enum Origin {
 }
 
 /// A certificate by which the transport has authenticated a peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerCertificate {
     /// Identifies it among all, for revocation lists; `None` if it cannot be in one.
     pub number: Option<u64>,

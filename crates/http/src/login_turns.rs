@@ -304,14 +304,17 @@ mod tests {
         let ends = Arc::new(std::sync::Mutex::new(ends));
         runtime.block_on(async {
             for number in 0..MAX_AT_ONCE {
-                let (turns, running, ends) = (turns.clone(), running.clone(), ends.clone());
-                let request = tokio::spawn(async move {
-                    let user = format!("user{number}");
-                    let work = move || {
-                        running.fetch_add(1, Ordering::SeqCst);
-                        drop(ends.lock().unwrap().recv());
-                    };
-                    turns.hash(&user, work).await
+                let ends = ends.clone();
+                let request = tokio::spawn({
+                    let (turns, running) = (turns.clone(), running.clone());
+                    async move {
+                        let user = format!("user{number}");
+                        let work = move || {
+                            running.fetch_add(1, Ordering::SeqCst);
+                            let _end = ends.lock().unwrap().recv();
+                        };
+                        turns.hash(&user, work).await
+                    }
                 });
                 while turns.0.state.lock().hashing <= number {
                     tokio::task::yield_now().await;

@@ -26,7 +26,7 @@ impl Affected {
         {
             match (row, before) {
                 (Row::Client(name, _) | Row::Removed(name, _), _) => {
-                    drop(affected.users.insert(name.clone()))
+                    affected.users.insert(name.clone());
                 }
                 (Row::Group(name, Some(now)), Row::Group(_, Some(before)))
                     if now.roles != before.roles =>

@@ -3,7 +3,7 @@
 /// Clients.
 pub const MAX_CLIENTS: usize = 200_000;
 /// Names of clients that were removed; of more, the oldest is forgotten.
-pub const MAX_REMOVED: usize = 200_000;
+pub(crate) const MAX_REMOVED: usize = 200_000;
 /// Groups.
 pub const MAX_GROUPS: usize = 10_000;
 /// Roles.

@@ -6,7 +6,6 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use fulmar_http::NoLongerAllowed;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -67,7 +66,9 @@ impl InHand {
     /// The token has ended meanwhile, or the account has another role.
     pub(crate) fn ask_again(&self) -> Result<(), Problem> {
         let still_is = self.0.still_is.lock().as_ref().is_none_or(|still_is| still_is());
-        if still_is { Ok(()) } else { Err(NoLongerAllowed.into()) }
+        // The words of `fulmar_http::NoLongerAllowed`, on which fuzz targets, which compile this file in, do not depend.
+        let ended = "the credential that asked for this, or its user's role, is no longer valid";
+        if still_is { Ok(()) } else { Err(Problem::unauthorized(ended)) }
     }
 
     /// The account, if the request has a token.

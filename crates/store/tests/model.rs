@@ -13,12 +13,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use common::{Opened, database};
-use fulmar_broker::Timestamp;
 use fulmar_broker::message::{Message, MessageId, MessageParts};
 use fulmar_broker::storage::{
     Delivery, FlowId, Op, Position, Progress, QueuedRecord, Restored, Seq, SessionKey,
-    SessionRecord, Storage, SubscriptionRecord, Will,
+    SessionRecord, Storage, SubscriptionRecord, Testator, Will,
 };
+use fulmar_broker::{Timestamp, User};
 use fulmar_mqtt::{PacketId, QoS};
 use fulmar_simulator::Tables;
 use fulmar_store::Options;

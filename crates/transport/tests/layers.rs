@@ -9,6 +9,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 
 use common::{Client, PINGREQ, PINGRESP, TestServer, eventually, publish};
+use fulmar_broker::User;
 use fulmar_transport::{Carrier, SharedTls, TlsSettings, TransportLimits};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
@@ -50,7 +51,10 @@ impl Identity {
 
 fn carrier(config: Arc<ServerConfig>, websocket: bool) -> Carrier {
     let config = Arc::new(SharedTls::new(config));
-    Carrier { tls: Some(TlsSettings { config, identify: |_| Some("known".into()) }), websocket }
+    Carrier {
+        tls: Some(TlsSettings { config, identify: |_| User::named("known").ok().map(Into::into) }),
+        websocket,
+    }
 }
 
 type Tls = StreamOwned<ClientConnection, TcpStream>;

@@ -35,7 +35,7 @@ mod platform {
     pub(crate) mod meters {
         pub(crate) mod types;
 
-        pub(crate) use types::{Medium, Method, NewMeter, RadioAddress};
+        pub(crate) use types::{Medium, Method, NewMeter, Protection, RadioAddress};
     }
     pub(crate) mod number;
     pub(crate) mod problem;

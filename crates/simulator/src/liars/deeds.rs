@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use fulmar_broker::{Peer, PeerIdentity, StreamKey, Timestamp, User};
+use fulmar_broker::{Peer, PeerCertificate, PeerIdentity, StreamKey, Timestamp, User};
 use fulmar_mqtt::packet::{
     Connect, Disconnect, FilterList, LastWill, Publish, Subscribe, SubscribeOptions,
 };
@@ -74,9 +74,10 @@ impl Stage<'_> {
                 said = (None, Some(fakes::password(account, until)));
             }
             Voucher::Certificate => {
-                let number = certificate_number(client);
+                let number = Some(certificate_number(client));
+                let certificate = PeerCertificate { number, until: Timestamp::NEVER };
                 // The transport does not accept others.
-                let Ok(own) = PeerIdentity::certified(name, Some(number)) else { return };
+                let Ok(own) = PeerIdentity::certified(name, certificate) else { return };
                 peer.identity = Some(own);
                 who.certificate = Some(client);
             }
