@@ -299,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_refusal_says_why_and_never_shows_the_token() {
-        let verifier = JwtVerifier::new("HS256", b"secret").unwrap();
+        let verifier = JwtVerifier::new("HS256", SECRET).unwrap();
         let why = |token: &str| verifier.verify(token, None, NOW).unwrap_err().to_string();
         let signed = |header, claims, secret: &[u8]| hs256(&header, &claims, secret);
         let (header, good) = (json!({"alg": "HS256"}), json!({"sub": "ann", "exp": 1100}));
@@ -307,18 +307,18 @@ mod tests {
         for (token, expected) in [
             ("eyJ.a.b".to_owned(), "no JSON Web Token"),
             (forged.clone(), "signature is wrong"),
-            (signed(json!({"alg": "none\n"}), good.clone(), b"secret"), r#"(alg) "none\n""#),
-            (signed(header.clone(), json!({"sub": "ann"}), b"secret"), "lack sub or exp"),
+            (signed(json!({"alg": "none\n"}), good.clone(), SECRET), r#"(alg) "none\n""#),
+            (signed(header.clone(), json!({"sub": "ann"}), SECRET), "lack sub or exp"),
             (
-                signed(header.clone(), json!({"sub": "ann", "exp": 900}), b"secret"),
+                signed(header.clone(), json!({"sub": "ann", "exp": 900}), SECRET),
                 "expired 100 s ago, at 900",
             ),
             (
-                signed(header.clone(), json!({"sub": "ann", "exp": 1100, "nbf": 1070}), b"secret"),
+                signed(header.clone(), json!({"sub": "ann", "exp": 1100, "nbf": 1070}), SECRET),
                 "not valid before 1070 (nbf), in 70 s",
             ),
             (
-                signed(header.clone(), json!({"sub": "ann", "exp": 1100, "aud": "x"}), b"secret"),
+                signed(header.clone(), json!({"sub": "ann", "exp": 1100, "aud": "x"}), SECRET),
                 r#"it is for "x" (aud), and [auth] jwt_audience"#,
             ),
         ] {
@@ -327,7 +327,7 @@ mod tests {
             let signature = token.rsplit_once('.').unwrap().1;
             assert!(signature.len() < 9 || !why.contains(signature), "{why}");
         }
-        let set = json!({"keys": [{"kty": "oct", "kid": "a", "k": "Zmlyc3Q"}]});
+        let set = json!({"keys": [{"kty": "oct", "kid": "a", "k": octets(&[b'1'; 32])}]});
         let verifier = JwtVerifier::new("JWKS", set.to_string().as_bytes()).unwrap();
         let long = token(Some(&"z".repeat(1000)), b"first", &good);
         let why = verifier.verify(&long, None, NOW).unwrap_err().to_string();
@@ -338,13 +338,13 @@ mod tests {
     fn rfc7519_4_1_3_a_token_for_somebody_else_is_refused() {
         let with = |audiences: &[&str], issuer: Option<&str>| {
             let audiences = audiences.iter().map(|&name| name.to_owned()).collect();
-            let verifier = JwtVerifier::new("HS256", b"secret").unwrap();
+            let verifier = JwtVerifier::new("HS256", SECRET).unwrap();
             verifier.for_audiences(audiences).from_issuer(issuer.map(Into::into))
         };
         let check = |verifier: &JwtVerifier, more: serde_json::Value| {
             let mut claims = json!({"sub": "ann", "exp": 1100});
             claims.as_object_mut().unwrap().append(&mut more.as_object().unwrap().clone());
-            verifier.verify(&token(None, b"secret", &claims), None, NOW).map(drop)
+            verifier.verify(&token(None, SECRET, &claims), None, NOW).map(drop)
         };
         let any = with(&[], None);
         assert!(check(&any, json!({})).is_ok() && check(&any, json!({"iss": "them"})).is_ok());
