@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime};
 
-use fulmar_tests::{TestBroker, eventually, fulmar, http_get};
+use fulmar_tests::{TestBroker, eventually, fulmar, http_get, write_secret};
 
 fn run(arguments: &[&str]) -> Output {
     fulmar().args(arguments).output().unwrap()
@@ -198,7 +198,7 @@ fn without_anonymous_clients_there_is_no_coap() {
     let settings = "[auth]\nallow_anonymous = \"never\"\npassword_file = \"passwords\"\n";
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("passwords");
-    std::fs::write(&file, "").unwrap();
+    write_secret(&file, "");
     let settings = settings.replace("passwords", file.to_str().unwrap());
     let broker = TestBroker::builder().config(&settings).start();
     assert!(broker.bound().iter().all(|(name, _)| name != "coap"));

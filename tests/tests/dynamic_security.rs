@@ -187,7 +187,7 @@ fn no_name_in_a_placeholder_reaches_what_is_reserved() {
     let kinds = ["publishClientSend", "publishClientReceive", "subscribePattern"];
     let acl =
         |topic: &str| kinds.map(|kind| json!({ "acltype": kind, "topic": topic, "allow": true }));
-    let acls = ["%c/#", "%u/#", "%u%c/#", "#"].map(|topic| acl(topic)).concat();
+    let acls = ["%c/#", "%u/#", "%u%c/#", "#"].map(acl).concat();
     admin.run(json!({ "command": "createRole", "rolename": "own", "acls": acls }));
     for name in ["ann", "$CONTROL", "fulm"] {
         let role = json!([{ "rolename": "own" }]);

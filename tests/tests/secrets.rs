@@ -55,7 +55,7 @@ fn every_setting_with_a_secret_has_the_same_rule() {
     write_secret(path("line"), "0123456789abcdef0123456789abcdef");
     write_secret(path("headers"), "Authorization: Bearer x\n");
     let tls = format!("cert = {cert:?}\nkey = {key:?}\n");
-    let url = "[[upstream.up]]\nfilter = \"a/#\"\n[upstream]\nurl = \"mqtts://broker.example\"\n";
+    let url = "[[upstream.up]]\nfilter = \"a/#\"\n[upstream]\nurl = \"mqtts://broker.example:1\"\n";
     let upstream = |key: &str, file: &str| format!("{url}user = \"a\"\n{key} = {:?}\n", path(file));
     let cases = [
         (path("passwords"), format!("[auth]\npassword_file = {:?}\n", path("passwords"))),

@@ -124,7 +124,7 @@ async fn a_correction_counts_everywhere_and_says_who_when_why_and_what_was() {
     let csv = String::from_utf8(csv).unwrap();
     let row = csv.lines().find(|line| line.contains(&id(2))).unwrap();
     assert!(row.contains(",118,") && row.contains(",1180,"), "{row}");
-    assert!(row.ends_with("\"a zero too much, photo checked\""), "{row}");
+    assert!(row.ends_with("\"a zero too much, photo checked\",\"\""), "{row}");
     // The phone did not receive the response and sends it again: it is the same reading, as it was sent.
     let copy = {
         let mut copy = typed.clone();

@@ -423,6 +423,12 @@ impl Desk {
             self.checker.replace_outdated(user.text(), &password);
             return hashed;
         }
+        if waiting.closed {
+            // Nobody sends a refusal at its time any more.
+            drop(waiting);
+            reply_to.send(reply);
+            return hashed;
+        }
         let due = waiting.queue.refusal_due(&ticket, hashed, now);
         waiting.refused += 1;
         let number = waiting.refused;

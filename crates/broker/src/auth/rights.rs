@@ -53,7 +53,7 @@ impl Verdict {
 pub(super) fn is_by_default(topic: &str, external_users: bool) -> bool {
     match topic.strip_prefix("$SYS") {
         Some(rest) => rest.is_empty() || rest.starts_with('/'),
-        None => !topic.starts_with('$') && !(external_users && topic.starts_with(EXTERNAL_TOPICS)),
+        None => !(topic.starts_with('$') || external_users && topic.starts_with(EXTERNAL_TOPICS)),
     }
 }
 

@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(database(branch), 360_000_000);
         #[cfg(all(feature = "cluster", feature = "platform"))]
         {
-            let cluster = "[limits]\ndisk = \"1GB\"\n[cluster]\nservers = [\"nats://h\"]\nnode = \"a\"\n[platform]\nenabled = true\n";
+            let cluster = "[limits]\ndisk = \"1GB\"\n[cluster]\nservers = [\"nats://127.0.0.1\"]\nnode = \"a\"\n[platform]\nenabled = true\n";
             let platform = Config::from_toml(cluster).unwrap().platform_part().database;
             assert_eq!((database(cluster), platform), (360_000_000 + platform, 187_500_000));
         }

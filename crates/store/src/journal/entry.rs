@@ -433,7 +433,10 @@ impl StoredTestator<'_> {
 
 impl StoredSession<'_> {
     fn restore(&self) -> Result<SessionRecord, RecordError> {
-        let will = self.will.as_ref().map(StoredWill::restore).transpose()?;
+        let mut will = self.will.as_ref().map(StoredWill::restore).transpose()?;
+        if let Some(will) = &mut will {
+            will.testator.user = self.username.map(User::from_text);
+        }
         Ok(SessionRecord {
             key: SessionKey(self.key),
             client_id: self.client_id.into(),
