@@ -170,9 +170,13 @@ impl Stage<'_> {
         };
         let from: &Who = &message.who;
         let received = if message.is_will {
+            let leaves = |at: &&usize| {
+                let Moment { law, now } = &self.moments[**at];
+                let before = &self.moments[message.said..=**at];
+                before.iter().any(|then| law.may_leave(from, topic, (&*then.law, *now)))
+            };
             let since = self.wills.iter().filter(|at| **at >= message.said);
-            let leaves = |moment: &&Moment| moment.law.may_leave(from, topic, moment.now);
-            let mut left = since.map(|at| &self.moments[*at]).filter(leaves).peekable();
+            let mut left = since.filter(leaves).map(|at| &self.moments[*at]).peekable();
             if left.peek().is_none() {
                 return Err(format!("the will was published: {from}, {topic}"));
             }

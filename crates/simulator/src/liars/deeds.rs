@@ -75,10 +75,11 @@ impl Stage<'_> {
             }
             Voucher::Certificate => {
                 let number = Some(certificate_number(client));
-                let certificate = PeerCertificate { number, until: Timestamp::NEVER };
+                let certificate = PeerCertificate { number, until };
                 // The transport does not accept others.
                 let Ok(own) = PeerIdentity::certified(name, certificate) else { return };
                 peer.identity = Some(own);
+                who.until = until;
                 who.certificate = Some(client);
             }
         }
