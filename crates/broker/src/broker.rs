@@ -271,9 +271,12 @@ impl Broker {
         }
     }
 
-    /// Rights of some clients have changed: finds receivers again.
-    pub fn rights_changed(&self) {
+    /// The rules that came with a client's login have changed: finds receivers again, and has what was decided for the
+    /// client forgotten. It may be connected: the login of another connection need not end with a session.
+    pub fn rights_changed(&self, client_id: &str) {
         self.change_tree(|_| ());
+        let attached = self.registry.find(client_id).and_then(|session| session.lock().attachment);
+        self.recheck(attached.into_iter().collect());
     }
 
     /// Refuses clients with these certificates from now on ([`PeerIdentity::certificate`](crate::PeerIdentity)), and

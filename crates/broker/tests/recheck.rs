@@ -9,8 +9,10 @@ use std::sync::{Arc, Mutex};
 
 use common::{Conn, Seen, Setup, World};
 use fulmar_broker::access::Action;
-use fulmar_broker::auth::{AccessControl, Admitted, ExternalUsers};
-use fulmar_broker::{Timestamp, User};
+use fulmar_broker::auth::{
+    AccessControl, Admitted, ExternalUsers, Identity, IdentityChanges, IdentityTable,
+};
+use fulmar_broker::{Timestamp, TransportKind, User};
 use fulmar_mqtt::packet::Connect;
 use fulmar_mqtt::{Packet, Properties, QoS, ReasonCode, Version};
 
@@ -52,21 +54,25 @@ fn world(users: &Arc<Users>) -> World {
     World::with(Setup { access_control, ..Setup::default() })
 }
 
-/// With a subscription.
-fn connect(world: &mut World, user: &str) -> Conn {
-    let conn = world.open(0);
+fn say_connect(world: &mut World, conn: Conn, client_id: &str, password: Option<&[u8]>) {
     let connect = Connect {
         version: Version::V5,
         bridge: false,
         clean_start: true,
         keep_alive_s: 0,
-        client_id: user,
+        client_id,
         properties: Properties::NONE,
         will: None,
         username: None,
-        password: Some(user.as_bytes()),
+        password,
     };
     world.send(conn, &Packet::Connect(connect));
+}
+
+/// With a subscription.
+fn connect(world: &mut World, user: &str) -> Conn {
+    let conn = world.open(0);
+    say_connect(world, conn, user, Some(user.as_bytes()));
     world.subscribe(conn, "fulmar/north/#", QoS::AtMostOnce);
     world.seen(conn);
     conn
@@ -118,4 +124,26 @@ fn a_change_of_one_user_has_no_other_looked_at() {
     assert_eq!(users.asked.load(Ordering::Relaxed), 1);
     assert_eq!(world.seen(bob), [Seen::Disconnect(ReasonCode::NotAuthorized)]);
     assert!(!world.is_closed(ann));
+}
+
+#[test]
+fn a_client_whom_the_store_refuses_only_since_it_connected_is_disconnected() {
+    let table = Arc::<IdentityTable>::default();
+    for (bound, disabled) in [(Some("tablet"), false), (None, true)] {
+        let identities = Some(Arc::clone(&table));
+        let access_control = AccessControl { identities, ..AccessControl::default() };
+        let mut world = World::with(Setup { access_control, ..Setup::default() });
+        // By a certificate, for example: the store does not have the user yet.
+        let ann = world.open_user(0, TransportKind::Tls, Some("ann"));
+        say_connect(&mut world, ann, "phone", None);
+        world.seen(ann);
+        let identity = Identity::new(bound, None, disabled, 1, Vec::new()).unwrap();
+        let users = vec![("ann".into(), Some(identity))];
+        table.change(IdentityChanges { users, ..IdentityChanges::default() });
+        world.broker.identities_changed(|user| user == Some("ann"));
+        world.settle();
+        assert_eq!(world.seen(ann), [Seen::Disconnect(ReasonCode::NotAuthorized)]);
+        let gone = vec![("ann".into(), None)];
+        table.change(IdentityChanges { users: gone, ..IdentityChanges::default() });
+    }
 }

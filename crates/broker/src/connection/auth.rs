@@ -279,12 +279,15 @@ impl Connection {
             let state = session.lock();
             let client_id = session.client_id();
             let subject = Subject { user: state.user.as_ref(), client_id };
-            if !access_control
-                .has_outgrown(subject, state.subscriptions.keys().map(|filter| &**filter))
-            {
+            let filters = state.subscriptions.keys().map(|filter| &**filter);
+            if access_control.refuses(subject) {
+                // The store may have got such a user only since: the client then has no credential of the store's.
+                "disabled, removed, or with another client identifier"
+            } else if access_control.has_outgrown(subject, filters) {
+                "no longer allowed to read its subscriptions"
+            } else {
                 return;
             }
-            "no longer allowed to read its subscriptions"
         };
         tracing::info!(peer = %self.peer.address, client = self.client_id(), "closed: {why}");
         self.disconnect(shard, ReasonCode::NotAuthorized, why);

@@ -11,7 +11,7 @@ use fulmar_mqtt::{Packet, PacketId, ReasonCode, Version};
 
 use super::fakes::number;
 use super::law::Who;
-use super::stage::{Asked, Message, Moment, Stage};
+use super::stage::{Asked, Moment, Stage};
 use super::{CONTROL, PROGRAM, RESPONSE, Voucher};
 use crate::network::Input;
 
@@ -22,6 +22,13 @@ impl Stage<'_> {
     /// Whether something was so at a moment from that one on.
     fn was(&self, from: usize, holds: impl Fn(&Moment) -> bool) -> bool {
         self.moments[from..].iter().any(holds)
+    }
+
+    /// Whether a client might do something at a moment from that one on: with the connection it has, and with a fresh login.
+    /// The broker may know of a change of rights and not yet of a credential's end, or the other way round.
+    fn might(&self, from: usize, who: &Who, action: Action, topic: &str) -> bool {
+        self.was(from, |moment| moment.law.may_log_in(who, moment.now))
+            && self.was(from, |moment| moment.law.may(who, action, topic))
     }
 
     /// Checks what the broker has accepted since this was called last, and notes whether it has published wills.
@@ -36,8 +43,7 @@ impl Stage<'_> {
             let Some(message) = message else { return Err(format!("nobody's: {accepted:?}")) };
             message.accepted = Some(now);
             let (who, topic, line) = (Rc::clone(&message.who), message.topic, message.line);
-            let gives = |moment: &Moment| moment.gives(&who, Action::Publish, topic);
-            if !self.was(self.lines[line].seen(), gives) {
+            if !self.might(self.lines[line].seen(), &who, Action::Publish, topic) {
                 return Err(format!("published without the right to: {who}, {topic}"));
             }
             if accepted.is_external && who.voucher != Voucher::Platform {
@@ -126,29 +132,27 @@ impl Stage<'_> {
         reason: ReasonCode,
     ) -> Result<(), String> {
         let own = &mut self.lines[line];
-        let Some(at) = own.asked.iter().position(|(asked, _)| *asked == id) else { return Ok(()) };
-        let (_, asked) = own.asked.swap_remove(at);
+        let Some(at) = own.asked.iter().position(|asked| asked.0 == id) else { return Ok(()) };
+        let (_, asked, since) = own.asked.swap_remove(at);
         let who = Rc::clone(&own.who);
-        let (action, topic, since) = match asked {
-            Asked::Publish(message) => {
-                let Message { topic, said, .. } = self.messages[message];
-                (Action::Publish, topic, said)
-            }
-            Asked::Subscribe { filter, moment } => {
+        let (action, topic) = match asked {
+            Asked::Publish(message) => (Action::Publish, self.messages[message].topic),
+            Asked::Subscribe(filter) => {
                 let shared = filter.strip_prefix("$share/g/");
-                (Action::Subscribe, shared.unwrap_or(filter), moment)
+                (Action::Subscribe, shared.unwrap_or(filter))
             }
         };
-        let since = since.min(own.seen());
-        let gives = |moment: &Moment| moment.gives(&who, action, topic);
-        if !reason.is_error() && !self.was(since, gives) {
+        if !reason.is_error() && !self.might(since, &who, action, topic) {
             return Err(format!("allowed without a rule: {who}, {action:?} {topic}"));
         }
         // What is reserved may have further conditions, and so may deleted users.
         let is_plain = !topic.starts_with('$') && !topic.starts_with("fulmar/");
         let is_denied = is_plain && reason == ReasonCode::NotAuthorized;
         self.played.denied += u64::from(is_denied);
-        if is_denied && !self.was(since, |moment| !gives(moment) || moment.law.is_deleted(&who)) {
+        let denies = |Moment { law, now }: &Moment| {
+            !law.may_log_in(&who, *now) || !law.may(&who, action, topic) || law.is_deleted(&who)
+        };
+        if is_denied && !self.was(since, denies) {
             return Err(format!("a fresh login gets more: {who}, {action:?} {topic}"));
         }
         Ok(())
@@ -170,9 +174,13 @@ impl Stage<'_> {
         };
         let from: &Who = &message.who;
         let received = if message.is_will {
+            let leaves = |at: &&usize| {
+                let Moment { law, now } = &self.moments[**at];
+                let before = &self.moments[message.said..=**at];
+                before.iter().any(|then| law.may_leave(from, topic, (&*then.law, *now)))
+            };
             let since = self.wills.iter().filter(|at| **at >= message.said);
-            let leaves = |moment: &&Moment| moment.law.may_leave(from, topic, moment.now);
-            let mut left = since.map(|at| &self.moments[*at]).filter(leaves).peekable();
+            let mut left = since.filter(leaves).map(|at| &self.moments[*at]).peekable();
             if left.peek().is_none() {
                 return Err(format!("the will was published: {from}, {topic}"));
             }
@@ -188,12 +196,5 @@ impl Stage<'_> {
             return Ok(());
         }
         Err(format!("received without the right to: {who} from {from}, {topic}"))
-    }
-}
-
-impl Moment {
-    /// Whether a client may do this, with the connection it has and with a fresh login.
-    fn gives(&self, who: &Who, action: Action, topic: &str) -> bool {
-        self.law.may_log_in(who, self.now) && self.law.may(who, action, topic)
     }
 }

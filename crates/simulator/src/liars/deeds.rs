@@ -75,10 +75,11 @@ impl Stage<'_> {
             }
             Voucher::Certificate => {
                 let number = Some(certificate_number(client));
-                let certificate = PeerCertificate { number, until: Timestamp::NEVER };
+                let certificate = PeerCertificate { number, until };
                 // The transport does not accept others.
                 let Ok(own) = PeerIdentity::certified(name, certificate) else { return };
                 peer.identity = Some(own);
+                who.until = until;
                 who.certificate = Some(client);
             }
         }
@@ -140,7 +141,7 @@ impl Stage<'_> {
         let line = &mut self.lines[line];
         line.next_id += 1;
         let id = PacketId::new(line.next_id)?;
-        line.asked.push((id, asked));
+        line.asked.push((id, asked, line.seen()));
         Some(id)
     }
 
@@ -161,8 +162,7 @@ impl Stage<'_> {
     }
 
     pub(super) fn subscribe(&mut self, line: usize, filter: &'static str) {
-        let moment = self.now();
-        let Some(packet_id) = self.ask(line, Asked::Subscribe { filter, moment }) else { return };
+        let Some(packet_id) = self.ask(line, Asked::Subscribe(filter)) else { return };
         let options = SubscribeOptions { qos: QoS::AtLeastOnce, ..SubscribeOptions::default() };
         let mut list = Vec::new();
         FilterList::encode_one(&mut list, filter, Some(options));

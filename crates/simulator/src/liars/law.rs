@@ -114,9 +114,22 @@ impl Law {
         })
     }
 
-    /// Whether a will may be published.
-    pub(crate) fn may_leave(&self, who: &Who, topic: &str, now: Timestamp) -> bool {
-        !self.is_deleted(who) && self.may_log_in(who, now) && self.may(who, Action::Publish, topic)
+    /// Whether a will may be published. Rules that came with its client's login when it was accepted, if these allowed it,
+    /// last until others decide.
+    pub(crate) fn may_leave(
+        &self,
+        who: &Who,
+        topic: &str,
+        (accepted, now): (&Law, Timestamp),
+    ) -> bool {
+        let service = |law: &Law| decide(law.service, who, Action::Publish, topic);
+        let is_stored = self.user(who).is_some();
+        let by_login = !is_stored
+            && ![Voucher::Nobody, Voucher::Platform].contains(&who.voucher)
+            && service(accepted) == Some(true)
+            && service(self).is_none();
+        let may = by_login || self.may(who, Action::Publish, topic);
+        !self.is_deleted(who) && self.may_log_in(who, now) && may
     }
 
     /// Whether a connected client may publish to a topic, subscribe to a filter, or receive what is published to a topic.

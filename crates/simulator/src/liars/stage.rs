@@ -32,7 +32,7 @@ pub(super) struct Moment {
 #[derive(Clone, Copy)]
 pub(super) enum Asked {
     Publish(usize),
-    Subscribe { filter: &'static str, moment: usize },
+    Subscribe(&'static str),
 }
 
 /// A connection.
@@ -47,7 +47,8 @@ pub(super) struct Line {
     pub(super) exchanged: usize,
     timed: usize,
     pub(super) next_id: u16,
-    pub(super) asked: Vec<(PacketId, Asked)>,
+    /// With the moments as of which the broker knew the client's rights.
+    pub(super) asked: Vec<(PacketId, Asked, usize)>,
 }
 
 impl Line {
@@ -205,7 +206,8 @@ impl<'a> Stage<'a> {
             }
             Deed::SetService(rules) => {
                 self.change(|law| law.service = rules);
-                self.world.broker().rights_changed();
+                let broker = self.world.broker();
+                self.lines.iter().for_each(|line| broker.rights_changed(line.who.id));
             }
             Deed::Ban(whom, seconds) => {
                 self.change(|law| law.bans.push((whom, now.plus_secs(seconds))));

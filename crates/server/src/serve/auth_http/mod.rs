@@ -396,9 +396,9 @@ impl Service {
                 Some((rules, memory.ok_or(ReasonCode::QuotaExceeded)?))
             }
         };
-        let who = (user, client_id.into());
+        let who = (user, Box::from(&*client_id));
         if self.known.put(digest, admitted.clone(), who, rules, now) {
-            broker.rights_changed();
+            broker.rights_changed(&client_id);
         }
         self.counts.allowed.fetch_add(1, Relaxed);
         Ok(admitted)
