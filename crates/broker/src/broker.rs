@@ -275,7 +275,11 @@ impl Broker {
     /// client forgotten. It may be connected: the login of another connection need not end with a session.
     pub fn rights_changed(&self, client_id: &str) {
         self.change_tree(|_| ());
-        let attached = self.registry.find(client_id).and_then(|session| session.lock().attachment);
+        let attached = self.registry.find(client_id).and_then(|session| {
+            let mut state = session.lock();
+            let at = state.attachment?;
+            (!std::mem::replace(&mut state.awaits_recheck, true)).then_some(at)
+        });
         self.recheck(attached.into_iter().collect());
     }
 

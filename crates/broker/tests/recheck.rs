@@ -8,11 +8,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use common::{Conn, Seen, Setup, World};
-use fulmar_broker::access::Action;
+use fulmar_broker::access::{AccessRules, Action, Rule, Who};
 use fulmar_broker::auth::{
-    AccessControl, Admitted, ExternalUsers, Identity, IdentityChanges, IdentityTable,
+    AccessControl, Admitted, Decision, ExternalUsers, HookLogin, Identity, IdentityChanges,
+    IdentityTable, LoginHook,
 };
 use fulmar_broker::{Timestamp, TransportKind, User};
+use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::packet::Connect;
 use fulmar_mqtt::{Packet, Properties, QoS, ReasonCode, Version};
 
@@ -146,4 +148,50 @@ fn a_client_whom_the_store_refuses_only_since_it_connected_is_disconnected() {
         let gone = vec![("ann".into(), None)];
         table.change(IdentityChanges { users: gone, ..IdentityChanges::default() });
     }
+}
+
+/// A service whose rules are these.
+#[derive(Debug, Default)]
+struct Service(Mutex<Arc<AccessRules>>);
+
+impl LoginHook for Service {
+    fn decides_about_certificates(&self) -> bool {
+        false
+    }
+
+    fn log_in(&self, _: HookLogin<'_>) -> Decision {
+        Decision::Now(Err(ReasonCode::NotAuthorized))
+    }
+
+    fn rules(&self, _: &User, _: &str) -> Option<Arc<AccessRules>> {
+        Some(Arc::clone(&self.0.lock().unwrap()))
+    }
+}
+
+#[test]
+fn what_the_rules_of_a_login_allowed_before_is_forgotten_when_they_change() {
+    let service = Arc::new(Service::default());
+    let rules = |allow| {
+        let (who, filter) = (Who::Anyone, "#".into());
+        let all = Rule { allow, who, action: Some(Action::Publish), filter, exact: false };
+        Arc::new(AccessRules::new(vec![all], false).unwrap())
+    };
+    *service.0.lock().unwrap() = rules(true);
+    let hook = Some(Arc::clone(&service) as Arc<dyn LoginHook>);
+    let access_control = AccessControl { hook, ..AccessControl::default() };
+    let mut world = World::with(Setup { access_control, ..Setup::default() });
+    let ann = world.open_user(0, TransportKind::Tls, Some("ann"));
+    say_connect(&mut world, ann, "phone", None);
+    world.seen(ann);
+    let publish = |world: &mut World, id| {
+        world.publish(ann, "t", "x", QoS::AtLeastOnce, id);
+        world.settle();
+        world.seen(ann)
+    };
+    let puback = |id, reason| [Seen::Ack(AckKind::Puback, id, reason)];
+    assert_eq!(publish(&mut world, 1), puback(1, ReasonCode::NoMatchingSubscribers));
+    *service.0.lock().unwrap() = rules(false);
+    world.broker.rights_changed("phone");
+    world.settle();
+    assert_eq!(publish(&mut world, 2), puback(2, ReasonCode::NotAuthorized));
 }
