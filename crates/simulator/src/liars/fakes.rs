@@ -71,7 +71,7 @@ impl Fakes {
         }
     }
 
-    /// Tells a broker what it knows of when it has started.
+    /// Sets up a broker that has started.
     pub(crate) fn introduce(self: &Arc<Fakes>, broker: &Broker, now: Timestamp) {
         broker.set_publish_hook(Arc::clone(self) as _);
         broker.set_control(Arc::clone(self) as _);
@@ -79,7 +79,7 @@ impl Fakes {
         self.set_revoked(broker);
     }
 
-    /// Another law holds from now on; what follows tells the broker.
+    /// Another law holds from now on; the caller reports it to the broker.
     pub(crate) fn set_law(&self, law: &Law) {
         let mut state = self.state.lock();
         state.service = access_rules(law.service, &RuleWho::Anyone, false).into();

@@ -145,20 +145,20 @@ impl Law {
             return true;
         }
         let decide = |rules| decide(rules, who, action, topic);
-        let by_default = !topic.starts_with("fulmar/")
-            && !(topic.starts_with('$') && action == Action::Publish)
-            && !topic.starts_with("$CONTROL");
+        let needs_rule = topic.starts_with("fulmar/")
+            || topic.starts_with("$CONTROL")
+            || (topic.starts_with('$') && action == Action::Publish);
         let roles = match who.name {
             Some(_) => self.user(who).map(|user| user.stored.roles),
             None => self.nameless,
         };
         if let Some(roles) = roles {
             let said = roles.iter().find_map(|role| decide(self.roles[*role]));
-            return said.unwrap_or(self.store_open && by_default);
+            return said.unwrap_or(self.store_open && !needs_rule);
         }
         let service = || decide(self.service).filter(|_| who.name.is_some());
         let rules = || decide(self.rules).filter(|_| self.whom.is(who));
-        service().or_else(rules).unwrap_or(self.rules_open && by_default)
+        service().or_else(rules).unwrap_or(self.rules_open && !needs_rule)
     }
 
     /// What the platform says of its own accounts.

@@ -101,12 +101,12 @@ pub(crate) const LISTS: &[&[Rule]] = &[
     &[(Both, true, "t/#"), (Both, true, "x/#")],
 ];
 
-/// Who vouches for a client's name.
+/// The source of a client's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Voucher {
     /// Nobody; it has none.
     Nobody,
-    /// The login service, which lets in whoever asks.
+    /// The login service, which accepts everybody.
     Service,
     Certificate,
     /// The platform, for one of its accounts.
