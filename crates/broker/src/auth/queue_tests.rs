@@ -216,7 +216,7 @@ fn a_user_from_a_network_that_was_good_before_does_not_wait() {
     for _ in 0..5_000 {
         simulated.wrong("ann".to_owned());
         simulated.wrong("ann".to_owned());
-        if simulated.now_ms % 500 == 0 {
+        if simulated.now_ms.is_multiple_of(500) {
             simulated.log_in("ann".to_owned(), home, true);
         }
         simulated.step();

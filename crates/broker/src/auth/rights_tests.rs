@@ -228,7 +228,7 @@ fn under_reserved(topic: &str) -> bool {
 fn filled(text: &str, world: &World) -> Vec<Option<String>> {
     let fits = |name: &str| {
         let odd = |c| c == '+' || c == '#' || c == '/';
-        !name.is_empty() && !name.chars().any(odd) && name.chars().next() != Some('$')
+        !name.is_empty() && !name.chars().any(odd) && !name.starts_with('$')
     };
     let fill = |level: &str| {
         let (mut out, mut chars) = (String::new(), level.chars().peekable());
@@ -520,11 +520,11 @@ proptest! {
     }
 }
 
+/// Rules, and what the store said, before a change.
+type Before = (Rules, (Vec<Arc<RoleRules>>, DefaultAccess));
+
 /// The real thing, fresh or after changes.
-fn control(
-    world: &World,
-    before: Option<(Rules, (Vec<Arc<RoleRules>>, DefaultAccess))>,
-) -> AccessControl {
+fn control(world: &World, before: Option<Before>) -> AccessControl {
     let table = Arc::new(IdentityTable::default());
     let name = world.user.as_ref().and_then(User::operators);
     let change = |roles: Option<Vec<Arc<RoleRules>>>, defaults| {
