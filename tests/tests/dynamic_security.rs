@@ -20,8 +20,12 @@ fn number(name: &str, default: usize) -> usize {
 
 /// A broker without the platform that other machines reach, and its first administrator's password.
 fn broker() -> (TestBroker, String) {
+    broker_at(&["0.0.0.0:0"])
+}
+
+fn broker_at(addresses: &[&str]) -> (TestBroker, String) {
     let config = "[platform]\nenabled = false\n[limits]\nmax_connections = 30000\n";
-    let broker = TestBroker::builder().config(config).listen("mqtt", &["0.0.0.0:0"]).start();
+    let broker = TestBroker::builder().config(config).listen("mqtt", addresses).start();
     let text = std::fs::read_to_string(broker.data().join("first-administrator")).unwrap();
     let password = text.lines().find_map(|line| line.strip_prefix("password: ")).unwrap();
     (broker, password.to_owned())
@@ -452,12 +456,84 @@ fn control_commands() -> Vec<&'static str> {
     names.map(|(name, _)| name).collect()
 }
 
-/// A command about this user, role, and group, with everything that any command needs.
-fn about(command: &str, user: &str, role: &str, password: &str, client_id: &str) -> Value {
-    let group = if command.starts_with("create") { "new-g" } else { "g" };
-    json!({ "command": command, "username": user, "password": password, "clientid": client_id, "rolename": role,
-        "groupname": group, "acltype": "publishClientSend", "topic": CONTROL, "allow": false, "priority": 99,
-        "acls": [{ "acltype": "publishClientReceive", "allow": true }], "roles": [], "groups": [] })
+/// A command about this user and role, and about the group `g`, with everything that any command needs.
+fn about(command: &str, name: &str, password: &str, topic: &str) -> Value {
+    json!({
+        "command": command, "username": name, "password": password, "clientid": name, "rolename": name,
+        "groupname": "g", "acltype": "publishClientSend", "topic": topic, "allow": false, "priority": 99,
+        "acls": [{ "acltype": "publishClientReceive", "allow": true }], "roles": [], "groups": [],
+    })
+}
+
+impl Admin {
+    /// A user, a role, and a group that `command` may be about: all there is, or, for a command that makes something, all
+    /// but that.
+    fn prepare_victim(&mut self, command: &str) {
+        let of =
+            |command: &str, field: &str, name: &str| json!({ "command": command, field: name });
+        for undone in [
+            of("setAnonymousGroup", "groupname", "strangers"),
+            of("deleteClient", "username", "victim"),
+            of("deleteRole", "rolename", "victim"),
+            of("deleteGroup", "groupname", "g"),
+        ] {
+            self.send(&undone);
+            let answer = self.answer().unwrap();
+            let error = answer["error"].as_str().unwrap_or_default();
+            assert!(error.is_empty() || error.ends_with("not found"), "{undone} {answer}");
+        }
+        let rule = json!([{ "acltype": "publishClientSend", "topic": CONTROL, "allow": false }]);
+        let roles = json!([{ "rolename": "victim" }]);
+        let groups = json!([{ "groupname": "g" }]);
+        self.run(json!({ "command": "createRole", "rolename": "victim", "acls": rule }));
+        self.run(json!({ "command": "createGroup", "groupname": "g", "roles": roles }));
+        self.run(json!({ "command": "createClient", "username": "victim", "roles": roles, "groups": groups }));
+        let own = json!({ "command": "addGroupClient", "groupname": "g", "username": "admin" });
+        self.run(own.clone());
+        let victim = |command: &str| about(command, "victim", "secret", CONTROL);
+        match command {
+            "createclient" => drop(self.run(victim("deleteClient"))),
+            "createrole" => drop(self.run(victim("deleteRole"))),
+            "creategroup" => drop(self.run(victim("deleteGroup"))),
+            "addclientrole" => drop(self.run(victim("removeClientRole"))),
+            "addgrouprole" => drop(self.run(victim("removeGroupRole"))),
+            "addroleacl" => drop(self.run(victim("removeRoleACL"))),
+            "addgroupclient" => {
+                self.run(victim("removeGroupClient"));
+                let mut own = own;
+                own["command"] = "removeGroupClient".into();
+                self.run(own);
+            }
+            _ => {}
+        }
+    }
+
+    /// Sends a command, and returns what comes of it: `ended` if that changes what this connection has been made with, so
+    /// that the broker ends it instead of answering.
+    fn outcome(&mut self, command: &Value) -> &'static str {
+        self.send(command);
+        let (first, body) = self.0.read().expect("closed");
+        if first == 0xe0 {
+            assert_eq!((body[0], self.0.read()), (0x87, None), "{command}");
+            return "ended";
+        }
+        let start = 2 + RESPONSE.len() + 1;
+        let answer: Value = serde_json::from_slice(&body[start..]).unwrap();
+        let answer = &answer["responses"][0];
+        match answer.get("error").map(|error| error.as_str().unwrap()) {
+            None => "done",
+            Some(error) if error.contains("first give another client a role") => "refused",
+            Some(error) if error.contains("first make another client administrator") => "refused",
+            Some(error) if error.ends_with("already exists") => "exists",
+            Some(error) => panic!("{command} {error}"),
+        }
+    }
+
+    /// All that there is to see.
+    fn everything(&mut self) -> [Value; 5] {
+        ["listClients", "listGroups", "listRoles", "getDefaultACLAccess", "getAnonymousGroup"]
+            .map(|command| self.run(json!({ "command": command, "verbose": true })))
+    }
 }
 
 /// Every command with its answer to each sender, as `control_rights.txt` has it. `FULMAR_WRITE_RIGHTS=1` writes the file
@@ -467,20 +543,27 @@ fn every_command_is_only_for_users_with_the_right_to_send_it_and_none_locks_all_
     const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/control_rights.txt");
     const HEAD: &str = "\
 # Commands of $CONTROL/dynamic-security/v1, and what comes of them; tests/dynamic_security.rs sends each.
-# right: of a user who may publish there, about others. itself: of the only one who may, about itself and its role; refused
-# where nobody could undo it, and afterwards it still can. Not authorized (135): wide: a user with a rule for `#`; other: one
-# with a rule for other topics; taken: one whose rule was removed while it is connected; anonymous: the group of clients
-# without a user name has no rule for it. disabled: may not connect (135).
+# right: of a user who may publish there, about others. itself: of the only one who may, about itself, its role and its
+# group: refused where nobody could undo it; exists: there is one already; ended: done, and its connection is ended, because
+# it has other credentials now. Afterwards it still can. Not authorized (135), and nothing has changed: wide: a user with a
+# rule for `#`; other: one with a rule for other topics; taken: one whose rule was removed while it is connected; anonymous:
+# one without a user name, whose group has a rule for `#`. disabled: one with the rule who may not connect (135).
 # command right itself wide other taken anonymous disabled
 ";
-    let (broker, password) = broker();
+    // Clients without a user name may connect to what only this machine reaches.
+    let (broker, mut password) = broker_at(&["0.0.0.0:0", "127.0.0.1:0"]);
+    let local = broker.bound().iter().find(|(_, address)| address.ip().is_loopback());
+    let local = local.unwrap().1;
     let mut admin = Admin::new(&broker, "admin", &password);
     admin.prepare(&["other"]);
-    let acl = |topic: &str| json!([{ "acltype": "publishClientSend", "topic": topic, "allow": true, "priority": 1 }]);
     for (name, topic) in [("wide", "#"), ("taken", CONTROL), ("disabled", CONTROL)] {
-        admin.run(json!({ "command": "createRole", "rolename": name, "acls": acl(topic) }));
-        admin.run(json!({ "command": "createClient", "username": name, "password": "secret", "roles": [{ "rolename": name }] }));
+        let acls = json!([{ "acltype": "publishClientSend", "topic": topic, "allow": true }]);
+        admin.run(json!({ "command": "createRole", "rolename": name, "acls": acls }));
+        let roles = json!([{ "rolename": name }]);
+        admin.run(json!({ "command": "createClient", "username": name, "password": "secret", "roles": roles }));
     }
+    let roles = json!([{ "rolename": "wide" }]);
+    admin.run(json!({ "command": "createGroup", "groupname": "strangers", "roles": roles }));
     let mut taken = connected(&broker, "taken", "taken", "secret");
     assert_eq!(publish(&mut taken, CONTROL, "{}"), 0);
     admin.run(json!({ "command": "removeClientRole", "username": "taken", "rolename": "taken" }));
@@ -488,58 +571,44 @@ fn every_command_is_only_for_users_with_the_right_to_send_it_and_none_locks_all_
     let mut wide = connected(&broker, "wide", "wide", "secret");
     let mut other = connected(&broker, "other", "other", "secret");
     eventually("the rule to be gone", || publish(&mut taken, CONTROL, "{}") == 0x87);
+    let commands = control_commands();
+    assert!(commands.len() > 20, "{commands:?}");
     let mut lines = Vec::new();
-    for command in control_commands() {
-        let mut line = command.to_owned();
-        let harmless = about(command, "victim", "victim", "secret", "x");
-        let prepare = [
-            json!({ "command": "deleteClient", "username": "victim" }),
-            json!({ "command": "deleteRole", "rolename": "victim" }),
-            json!({ "command": "deleteGroup", "groupname": "g" }),
-            json!({ "command": "deleteGroup", "groupname": "new-g" }),
-            json!({ "command": "createRole", "rolename": "victim", "acls": acl("v") }),
-            json!({ "command": "createGroup", "groupname": "g" }),
-            json!({ "command": "createClient", "username": "victim" }),
-            json!({ "command": "addRoleACL", "rolename": "victim", "acltype": "publishClientSend", "topic": CONTROL }),
-            json!({ "command": "addGroupRole", "groupname": "g", "rolename": "victim" }),
-        ];
-        let skipped = match command {
-            "createclient" => 6,
-            "createrole" => 4,
-            "addroleacl" => 7,
-            "addgrouprole" => 8,
-            _ => usize::MAX,
-        };
-        for (at, one) in prepare.iter().enumerate() {
-            // The last ones require what is not made.
-            let needed = at < 4 || at == 5 || at != skipped && !(command == "createrole" && at > 6);
-            if needed {
-                admin.send(one);
-                admin.answer().unwrap();
-            }
+    for command in commands {
+        admin.prepare_victim(command);
+        let mut line = vec![command.to_owned()];
+        let harmless = about(command, "victim", "secret", CONTROL);
+        line.push(admin.outcome(&harmless).into());
+        if !command.starts_with("get") && !command.starts_with("list") {
+            admin.prepare_victim(command);
         }
-        let mut outcome = |command: &Value| {
-            admin.send(command);
-            let answer = admin.answer().unwrap();
-            answer.get("error").map_or("done".to_owned(), |_| "refused".to_owned())
-        };
-        line += &format!(" {}", outcome(&harmless));
-        let own = about(command, "admin", "admin", &password, "admin");
-        line += &format!(" {}", outcome(&own));
-        for wire in [&mut wide, &mut other, &mut taken] {
-            let payload = json!({ "commands": [harmless] }).to_string();
-            line += &format!(" {}", publish(wire, CONTROL, &payload));
+        // What the administrator's role has.
+        let topic = if command == "removeroleacl" { "$CONTROL/#" } else { CONTROL };
+        let new = format!("new-{command}");
+        let outcome = admin.outcome(&about(command, "admin", &new, topic));
+        line.push(outcome.into());
+        if outcome == "ended" && command != "setclientid" {
+            assert_eq!(dial(&broker, "admin", "admin", &password).1, 0x86, "{command}");
+            password = new;
         }
-        let mut anonymous = Wire::dial(([127, 0, 0, 1], broker.address("mqtt").port()).into());
-        anonymous
-            .send(&packet(0x10, &[field("MQTT"), vec![5, 2, 0, 0, 0], field("anybody")].concat()));
-        line += &format!(" {}", anonymous.read().unwrap().1[1]);
-        line += &format!(" {}", dial(&broker, "disabled", "disabled", "secret").1);
-        // A changed credential ends the connection; the same one as before is good.
-        admin = Admin::new(&broker, "admin", &password);
-        admin.run(json!({ "command": "listClients" }));
-        lines.push(line);
+        if ["ended", "refused"].contains(&outcome) {
+            admin = Admin::new(&broker, "admin", &password);
+        }
+        let before = admin.everything();
+        let payload = json!({ "commands": [harmless] }).to_string();
+        let mut anonymous = Wire::dial(local);
+        let connect = [field("MQTT"), vec![5, 2, 0, 0, 0], field("anybody")].concat();
+        anonymous.send(&packet(0x10, &connect));
+        assert_eq!(anonymous.read().unwrap().1[1], 0);
+        for wire in [&mut wide, &mut other, &mut taken, &mut anonymous] {
+            line.push(publish(wire, CONTROL, &payload).to_string());
+        }
+        line.push(dial(&broker, "disabled", "disabled", "secret").1.to_string());
+        assert_eq!(admin.everything(), before, "{command}");
+        lines.push(line.join(" "));
     }
+    let client = admin.run(json!({ "command": "getClient", "username": "admin" }));
+    assert_eq!(client["client"]["clientid"], "admin", "setclientid");
     let text = format!("{HEAD}{}\n", lines.join("\n"));
     if std::env::var_os("FULMAR_WRITE_RIGHTS").is_some() {
         std::fs::write(FILE, &text).unwrap();
