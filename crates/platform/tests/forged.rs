@@ -147,8 +147,8 @@ fn made(number: usize, rng: &mut Rng) -> Meter {
         encode(meter, 7 + which as u8, 0, seal, &records(number % 5, litres))
     };
     let frames: Vec<_> = (0..2).map(frame).collect();
-    let is_heard = number % 2 == 0;
-    let address = address(&frames[0], !is_heard || number % 4 == 0);
+    let is_heard = number.is_multiple_of(2);
+    let address = address(&frames[0], !is_heard || number.is_multiple_of(4));
     Meter { id: format!("made-{number}"), address, key: hex(&key), mode, frames, is_heard }
 }
 
