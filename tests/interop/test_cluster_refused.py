@@ -200,6 +200,7 @@ class Credentials(Base):
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder, "fulmar.creds")
             file.write_text(Accounts().credentials())
+            file.chmod(0o600)
             node.config.write_text(never.replace("[cluster]\n", f'[cluster]\ncredentials_file = "{file}"\n'))
             self.refused(node, "the NATS server n0 requires no credentials")
             self.assertIn("requires no credentials", node.command("init", check=False).stderr)

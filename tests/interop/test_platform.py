@@ -61,7 +61,7 @@ class Platform(Api):
         topic, reading = office.heard[0]
         self.assertEqual((topic, reading["value"]), ("fulmar/north/reading/m1", 123.529))
         self.assertNotIn("value", van.heard[0][1])
-        stored = self.call("GET", "/api/v1/north/reading", token=admin)["items"]
+        stored = self.call("GET", "/api/v1/north/reading?meter=m1", token=admin)["items"]
         self.assertEqual([item["id"] for item in stored], [reading["id"]])
         self.assertEqual(other.heard, [])
         anybody.publish("home/door", json.dumps("open"), qos=1)

@@ -10,6 +10,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 import test_platform
+from api import ROLES
 from broker import eventually
 
 LOGIN = json.dumps({"user": "nobody", "password": "battery staple"}).encode()
@@ -20,6 +21,7 @@ class Strangers(test_platform.Platform):
     test_a_van_publishes_frames_and_only_its_twin_hears_of_them = None
     test_who_may_less_than_before_hears_no_more = None
     test_commands_and_the_names_of_devices_are_their_owners = None
+    test_a_reader_does_not_become_the_receiver_of_another_user = None
 
     def dial(self, kind):
         sock = socket.create_connection(("127.0.0.1", self.broker.ports[kind]), 10)
@@ -34,8 +36,10 @@ class Strangers(test_platform.Platform):
         head = b"POST /api/v1/session HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         waiting = [self.dial("https") for _ in range(150)]
         before, most = self.threads(), 0
+        # Of users that exist: other names cost no hash.
+        names = [f"{twin}-{role}".encode() for twin in ("north", "south") for role in ROLES]
         for number, sock in enumerate(waiting):
-            login = LOGIN.replace(b"nobody", b"nobody%d" % number)
+            login = LOGIN.replace(b"nobody", names[number % len(names)])
             sock.sendall(head + b"Content-Length: %d\r\n\r\n" % len(login) + login)
         # In the order in which they have their turn, each when it may have begun.
         for sock in waiting:
@@ -47,7 +51,7 @@ class Strangers(test_platform.Platform):
         self.log_in("north-office")
 
     def test_half_requests_leave_room_for_health(self):
-        for half in (b"", b"GET /health/live HTTP/1.1\r\n", b"POST /publish/a HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nx"):
+        for half in (b"", b"GET /health/live HTTP/1.1\r\n", b"POST /publish/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\nx"):
             waiting = [self.dial("http") for _ in range(300)]
             for sock in waiting:
                 try:
@@ -55,7 +59,7 @@ class Strangers(test_platform.Platform):
                 except OSError:
                     pass  # It has made room already.
             sock = self.dial("http")
-            sock.sendall(b"GET /health/live HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+            sock.sendall(b"GET /health/live HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
             sock.settimeout(30)
             self.assertIn(b"200 OK", sock.recv(1000), half)
             for sock in waiting:
