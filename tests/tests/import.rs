@@ -33,12 +33,12 @@ fn what_is_no_regular_file_is_refused_wherever_it_is_named() {
         refused(&mut import("dynamic-security", &other, "--data"), &other);
         let config = path("mosquitto.conf");
         for option in ["password_file", "acl_file"] {
-            std::fs::write(&config, format!("listener 1883\n{option} {}\n", other.display()))
+            std::fs::write(&config, format!("listener 21883\n{option} {}\n", other.display()))
                 .unwrap();
             refused(&mut import("mosquitto", &config, "--out"), &other);
         }
         let plugin = "plugin /usr/lib/mosquitto_dynamic_security.so\nplugin_opt_config_file";
-        std::fs::write(&config, format!("listener 1883\n{plugin} {}\n", other.display())).unwrap();
+        std::fs::write(&config, format!("listener 21883\n{plugin} {}\n", other.display())).unwrap();
         refused(&mut import("mosquitto", &config, "--out"), &other);
     }
     std::fs::write(path("mosquitto.conf"), format!("include_dir {}\n", path("conf.d").display()))

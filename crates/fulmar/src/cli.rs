@@ -64,7 +64,7 @@ pub(crate) enum Command {
     /// Operate a running broker: look at its clients, disconnect them
     #[cfg_attr(not(feature = "admin"), command(hide = true))]
     Ctl(ctl::Args),
-    /// Print who changed what by the administration API
+    /// Print who changed what
     #[cfg_attr(not(feature = "admin"), command(hide = true))]
     Audit(ctl::AuditArgs),
     /// Run several brokers with one state: create a cluster, show it, drain a node
