@@ -169,7 +169,7 @@ impl JwtVerifier {
 
     /// Requires that tokens are from this issuer (`iss`), if one is given.
     #[must_use]
-    pub fn from_issuer(self, issuer: Option<String>) -> JwtVerifier {
+    pub fn requiring_issuer(self, issuer: Option<String>) -> JwtVerifier {
         JwtVerifier { issuer, ..self }
     }
 
@@ -339,7 +339,7 @@ mod tests {
         let with = |audiences: &[&str], issuer: Option<&str>| {
             let audiences = audiences.iter().map(|&name| name.to_owned()).collect();
             let verifier = JwtVerifier::new("HS256", SECRET).unwrap();
-            verifier.for_audiences(audiences).from_issuer(issuer.map(Into::into))
+            verifier.for_audiences(audiences).requiring_issuer(issuer.map(Into::into))
         };
         let check = |verifier: &JwtVerifier, more: serde_json::Value| {
             let mut claims = json!({"sub": "ann", "exp": 1100});

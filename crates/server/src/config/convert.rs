@@ -363,7 +363,7 @@ impl Config {
                 if verifier.has_shared_key() {
                     files::check_secret(path).context("[auth] jwt_key_file")?;
                 }
-                Ok(verifier.for_audiences(auth.jwt_audience.0.clone()).from_issuer(issuer))
+                Ok(verifier.for_audiences(auth.jwt_audience.0.clone()).requiring_issuer(issuer))
             })
             .transpose()?;
         let rules = self.acl.rules.iter().map(AclRule::rule).collect();
