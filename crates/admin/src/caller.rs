@@ -42,13 +42,13 @@ impl Caller {
         Caller { name, role, from: from.to_string(), rights: Rights(holds) }
     }
 
-    /// Whether the credentials are still valid, and their user has this role or one above it.
+    /// Returns true while the credentials are valid and their user has this role or one above it.
     pub(crate) fn still_may(&self, role: Role) -> bool {
         (self.rights.0)().is_some_and(|now| now >= role)
     }
 }
 
-/// What a caller may do now.
+/// A caller's present rights.
 #[derive(Clone)]
 pub(crate) struct Rights(Holds);
 

@@ -24,7 +24,7 @@ pub struct LocalCaller {
 }
 
 impl LocalCaller {
-    /// What the log of changes calls it.
+    /// Name in the log of changes.
     #[must_use]
     pub fn name(self) -> String {
         self.uid.map_or_else(|| "local".to_owned(), |uid| format!("local:{uid}"))

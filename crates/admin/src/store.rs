@@ -195,7 +195,7 @@ impl Store {
     /// Opens that of a node that has taken over, with everything that is shared and nothing else.
     ///
     /// # Errors
-    /// As [`Store::open`].
+    /// Those of [`Store::open`].
     pub fn open_shared(data: &Path, shared: Shared) -> Result<Store, StoreError> {
         Store::of(open(data)?, Some(shared))
     }

@@ -101,7 +101,7 @@ impl WebSessions {
         Ok(Principal { name: session.name.clone(), role })
     }
 
-    /// What the session's user may do now; `None` once it has ended. It is no use of the session.
+    /// Returns the present rights of the session's user; `None` once it has ended. It does not count as use of the session.
     pub(crate) fn role(&self, cookie: &str) -> Option<Role> {
         let sessions = self.0.lock();
         let session =

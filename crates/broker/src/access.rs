@@ -102,7 +102,7 @@ impl<'a> Subject<'a> {
         self.user.map(User::vouched)
     }
 
-    /// Whether its user is the program or an external user, whom the operator's rules are not about.
+    /// Returns true for the program and external users, whom the operator's rules are not about.
     pub(crate) fn is_exempt(self) -> bool {
         self.user.is_some_and(|user| user.operators().is_none())
     }

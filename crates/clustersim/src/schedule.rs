@@ -102,7 +102,7 @@ pub struct Schedule {
 const WEIGHTS: [u32; 20] = [20, 8, 10, 2, 10, 20, 14, 20, 22, 8, 2, 3, 1, 1, 3, 1, 1, 1, 16, 1];
 /// Besides these, there is a change of a row per so many steps.
 const CHANGE_EVERY: usize = 20;
-/// Strangers publish in schedules of every fourth seed, with this remainder, once per so many steps.
+/// Strangers publish in the schedules of every fourth seed: those with this remainder.
 const STRANGE_SEEDS: u64 = 2;
 const STRANGER_EVERY: usize = 25;
 /// Kinds of steps that are left out of some schedules, so that others meet more often: faults.

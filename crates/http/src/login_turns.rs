@@ -72,15 +72,15 @@ impl Drop for Slot {
     fn drop(&mut self) {
         if self.hash {
             self.turns.0.state.lock().hashing -= 1;
-            self.turns.go_on();
+            self.turns.start_waiting_logins();
         }
     }
 }
 
 /// A place in the queue, freed when dropped.
-struct Place<'a>(&'a LoginTurns, QueueId);
+struct QueuedLogin<'a>(&'a LoginTurns, QueueId);
 
-impl Drop for Place<'_> {
+impl Drop for QueuedLogin<'_> {
     fn drop(&mut self) {
         let left = self.0.0.state.lock().queue.remove(self.1);
         drop(left);
@@ -156,9 +156,9 @@ impl LoginTurns {
         // One that is evicted is notified because its sender is dropped.
         let (id, evicted) = pushed.map_err(|_| Crowded)?;
         drop(evicted);
-        let _place = Place(self, id);
+        let _place = QueuedLogin(self, id);
         while begun.elapsed() < MAX_WAIT {
-            self.go_on();
+            self.start_waiting_logins();
             if let Ok(slot) = tokio::time::timeout(ASK_AGAIN, &mut mine).await {
                 return slot.map_err(|_| Crowded);
             }
@@ -167,7 +167,7 @@ impl LoginTurns {
     }
 
     /// Gives turns to logins, as long as there is a thread for the next one.
-    fn go_on(&self) {
+    fn start_waiting_logins(&self) {
         loop {
             let mut state = self.0.state.lock();
             if state.hashing >= MAX_AT_ONCE {

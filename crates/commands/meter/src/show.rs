@@ -129,7 +129,7 @@ impl fmt::Display for Line<'_> {
         let mut between = " ";
         for reading in self.readings {
             f.write_str(between)?;
-            one(f, reading, self.protection)?;
+            write_reading(f, reading, self.protection)?;
             between = "; ";
         }
         if let Some(raw) = &self.manufacturer_data {
@@ -149,7 +149,11 @@ impl fmt::Display for Line<'_> {
 }
 
 /// `volume 2.5 m³`, and in brackets what makes it another volume than the one of now.
-fn one(f: &mut fmt::Formatter<'_>, reading: &Reading, telegram: Protection) -> fmt::Result {
+fn write_reading(
+    f: &mut fmt::Formatter<'_>,
+    reading: &Reading,
+    telegram: Protection,
+) -> fmt::Result {
     write!(f, "{} {}", reading.quantity, reading.value)?;
     if !reading.unit.is_empty() {
         write!(f, " {}", reading.unit)?;

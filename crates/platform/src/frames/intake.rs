@@ -89,7 +89,7 @@ pub(crate) fn take_all(
     let mut taken = Taken::default();
     for each in items {
         let result = match each.item {
-            Ok(frame) => intake.take(&frame, &mut taken)?,
+            Ok(frame) => intake.store_frame(&frame, &mut taken)?,
             Err(problem) => failed(FrameStatus::Malformed, problem.detail()),
         };
         if result.status == FrameStatus::Stored {
@@ -134,7 +134,7 @@ struct Message {
 }
 
 impl Intake<'_> {
-    fn take(&mut self, frame: &NewFrame, taken: &mut Taken) -> Result<FrameResult, Problem> {
+    fn store_frame(&mut self, frame: &NewFrame, taken: &mut Taken) -> Result<FrameResult, Problem> {
         let Some(bytes) = bytes_of(&frame.hex) else {
             let detail = "not hexadecimal, or an odd number of digits";
             return Ok(failed(FrameStatus::Malformed, detail));
