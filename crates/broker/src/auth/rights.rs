@@ -43,7 +43,7 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    fn of(allowed: bool, because: Because) -> Verdict {
+    fn new(allowed: bool, because: Because) -> Verdict {
         if allowed { Verdict::Allowed(because) } else { Verdict::Denied(because) }
     }
 }
@@ -64,7 +64,7 @@ impl Rights<'_> {
         // Nobody publishes to the broker's own topics, except requests and the state of bridges.
         let is_own = action == Action::Publish && topic.starts_with('$');
         match subject.vouched() {
-            Some(Vouched::Program) => return Verdict::of(!is_own, Because::Program),
+            Some(Vouched::Program) => return Verdict::new(!is_own, Because::Program),
             Some(Vouched::External(_)) if is_own => return Verdict::Denied(Because::OwnTopics),
             // They lose their connection with their rights.
             Some(Vouched::External(_)) if action == Action::Receive => {
@@ -84,14 +84,14 @@ impl Rights<'_> {
         let for_external_users = external_users && topic.starts_with(EXTERNAL_TOPICS);
         let login = login.filter(|_| !for_external_users);
         if let Some((_, allow)) = login.and_then(|rules| rules.first(subject, action, topic)) {
-            return Verdict::of(allow, Because::Login);
+            return Verdict::new(allow, Because::Login);
         }
         match rules.first(subject, action, topic) {
-            Some((number, allow)) => Verdict::of(allow, Because::Rule(number)),
+            Some((number, allow)) => Verdict::new(allow, Because::Rule(number)),
             None if for_external_users => Verdict::Denied(Because::ExternalTopics),
             None if !is_by_default => Verdict::Denied(Because::OwnTopics),
             None if rules.is_open() => Verdict::Allowed(Because::NoRules),
-            None => Verdict::of(rules.default_allow(), Because::Default),
+            None => Verdict::new(rules.default_allow(), Because::Default),
         }
     }
 }
@@ -106,9 +106,9 @@ impl StoredRights<'_> {
     ) -> Verdict {
         let found = self.roles.iter().enumerate().find_map(|(role, rules)| {
             let (literal, rule, allow) = rules.first(subject, action, topic)?;
-            Some(Verdict::of(allow, Because::Role { role, literal, rule }))
+            Some(Verdict::new(allow, Because::Role { role, literal, rule }))
         });
         let by_default = is_by_default(topic, external_users) && self.defaults.get(action);
-        found.unwrap_or(Verdict::of(by_default, Because::RolesDefault))
+        found.unwrap_or(Verdict::new(by_default, Because::RolesDefault))
     }
 }
