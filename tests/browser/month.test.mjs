@@ -237,11 +237,10 @@ async function month() {
   await office.getByRole("button", { name: "CSV" }).click();
   const csv = readFileSync(await (await downloading).path(), "utf8");
   const lines = csv.trim().split(/\r?\n/);
-  const names = lines[0].split(",");
-  const table = lines.slice(1).map((line) => {
-    const cells = line.split(",");
-    return Object.fromEntries(names.map((name, at) => [name, cells[at]?.replaceAll('"', "")]));
-  });
+  // Every text cell is quoted, so that no spreadsheet takes it for a formula: the names of the columns too.
+  const cells = (line) => line.replaceAll('"', "").split(",");
+  const names = cells(lines[0]);
+  const table = lines.slice(1).map((line) => Object.fromEntries(cells(line).map((cell, at) => [names[at], cell])));
   const of = (meter) => table.filter((row) => row.meter === meter);
   assert.equal(table.length, 5, csv);
   const [corrected] = of(second.meter);
