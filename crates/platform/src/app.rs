@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::ops::Deref;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use fulmar_http::{Crowded, LoginTurns, NoLongerAllowed, NoRoom};
 use tokio::sync::{Notify, mpsc};
@@ -176,8 +176,16 @@ impl App {
         T: Send + 'static,
         F: FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
     {
-        let app = self.clone();
-        self.change_roster(move |db| app.change_log.logged(who, || change(db))).await
+        let (app, log, begun) = (self.clone(), self.clone(), Arc::new(OnceLock::new()));
+        let entry = Arc::clone(&begun);
+        let change = move |db: &Db| {
+            app.change_log.begin(who)?.map(|id| entry.set(id));
+            change(db)
+        };
+        let end = move |made: &Result<T, Problem>| {
+            begun.get().into_iter().for_each(|id| log.change_log.end(*id, made));
+        };
+        self.store.write_and(self.and_load(change), end).await
     }
 
     /// The same for callers outside async tasks.

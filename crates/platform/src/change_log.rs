@@ -47,16 +47,16 @@ impl ChangeLogSlot {
         drop(self.0.set(log));
     }
 
-    /// Makes a change between its entry and its result.
-    pub(crate) fn logged<T>(
-        &self,
-        change: RosterChange,
-        make: impl FnOnce() -> Result<T, Problem>,
-    ) -> Result<T, Problem> {
-        let Some(log) = self.0.get() else { return make() };
-        let id = log.begin(change).map_err(|error| Problem::unavailable(&error))?;
-        let made = make();
-        log.end(id, made.as_ref().map_or_else(Problem::detail, |_| "ok"));
-        made
+    /// Adds a change that is about to be made; returns what [`ChangeLogSlot::end`] gets.
+    pub(crate) fn begin(&self, change: RosterChange) -> Result<Option<i64>, Problem> {
+        let begin = |log: &Box<dyn ChangeLog>| log.begin(change);
+        self.0.get().map(begin).transpose().map_err(|error| Problem::unavailable(&error))
+    }
+
+    /// Adds the result of a change, once it is durable.
+    pub(crate) fn end<T>(&self, id: i64, made: &Result<T, Problem>) {
+        if let Some(log) = self.0.get() {
+            log.end(id, made.as_ref().map_or_else(Problem::detail, |_| "ok"));
+        }
     }
 }

@@ -4,13 +4,14 @@
 mod common;
 
 use std::convert::Infallible;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use axum::body::{Body, Bytes};
 use axum::http::Request;
 use common::{PASSWORD, World, now, reading};
-use fulmar_platform::{ChangeLog, RosterChange, UserToAdd};
+use fulmar_platform::{ChangeLog, Database, RosterChange, UserToAdd};
 use futures_util::{StreamExt as _, stream};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
@@ -229,6 +230,39 @@ async fn changes_of_accounts_and_twins_are_logged_without_secrets() {
     ];
     assert_eq!(shown, expected);
     assert!(!format!("{entries:?}").contains("s3cret"), "{entries:?}");
+}
+
+/// Whether a twin was in the database when it was logged as made.
+struct Witness {
+    file: PathBuf,
+    seen: Arc<Mutex<Vec<bool>>>,
+}
+
+impl ChangeLog for Witness {
+    fn begin(&self, _: RosterChange) -> Result<i64, String> {
+        Ok(1)
+    }
+
+    fn end(&self, _: i64, result: &str) {
+        assert_eq!(result, "ok");
+        let db = rusqlite::Connection::open(&self.file).unwrap();
+        let sql = "SELECT EXISTS (SELECT 1 FROM twin WHERE id = 'west')";
+        let seen = db.query_row(sql, (), |row| row.get(0)).unwrap();
+        self.seen.lock().unwrap().push(seen);
+    }
+}
+
+#[tokio::test]
+async fn a_change_is_logged_as_made_when_it_is() {
+    let (world, seen) = (World::new(), Arc::new(Mutex::default()));
+    if world.database != Database::File {
+        return;
+    }
+    let file = world.folder.path().join("platform.db");
+    world.platform.log_changes(Box::new(Witness { file, seen: Arc::clone(&seen) }));
+    let root = world.log_in("root").await;
+    world.good(&root, "POST", "/api/v1/twin", json!({"id": "west", "name": "West"})).await;
+    assert_eq!(*seen.lock().unwrap(), [true]);
 }
 
 #[tokio::test]

@@ -109,8 +109,22 @@ impl Store {
         T: Send + 'static,
         F: FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
     {
+        self.write_and(change, |_| ()).await
+    }
+
+    /// The same, and calls `then` with the outcome on the writer's thread, even if nobody waits for it any more.
+    pub(crate) async fn write_and<T, F, A>(&self, change: F, then: A) -> Result<T, Problem>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
+        A: FnOnce(&Result<T, Problem>) + Send + 'static,
+    {
         let (answer, waiting) = tokio::sync::oneshot::channel();
-        self.writer.hand(Job::new(change, |outcome| drop(answer.send(outcome))))?;
+        let answer = |outcome| {
+            then(&outcome);
+            drop(answer.send(outcome));
+        };
+        self.writer.hand(Job::new(change, answer))?;
         waiting.await.unwrap_or_else(|_| Err(Problem::unavailable("nothing was stored; try again")))
     }
 
