@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use tokio::sync::mpsc;
 
@@ -15,7 +15,8 @@ use crate::change_log::ChangeLog;
 use crate::counts::PlatformCounts;
 use crate::error::Error;
 use crate::extract::Each;
-use crate::frames::types::NewFrame;
+use crate::frames::types::{FrameResult, FrameStatus, NewFrame};
+use crate::log_limit::LogLimit;
 use crate::measurements::handlers::take_messages;
 use crate::measurements::message::SensorMessage;
 use crate::photo_space::PhotoTotals;
@@ -264,18 +265,22 @@ impl Platform {
             }
         };
         let frames: Vec<Each<NewFrame>> = payloads.iter().map(parse).collect();
-        let publisher = publisher.and_then(|name| name.parse().ok());
-        let (reader, now) = (publisher.unwrap_or_else(|| receiver.clone()), Time::now());
-        let account_cache = &self.app.account_cache;
-        let role =
-            account_cache.account(&reader).and_then(|account| account_cache.role(&account, twin));
+        let publisher: Option<Name> = publisher.and_then(|name| name.parse().ok());
+        let (account_cache, now) = (&self.app.account_cache, Time::now());
+        // A receiver's name alone gives no role: the broker's own users may publish in any.
+        let account = publisher.as_deref().and_then(|name| account_cache.account(name));
+        let role = account.and_then(|account| account_cache.role(&account, twin));
+        let reader = publisher.unwrap_or_else(|| receiver.clone());
         let reads = role.is_some_and(|role| role.may(Deed::Read));
         let sender = Sender { twin: twin.clone(), reader, own_lists_only: false, reads, now };
         let results = crate::frames::handlers::take(&self.app, sender, receiver.clone(), frames);
         for result in results.await? {
-            if let Some(detail) = result.detail {
-                let status = result.status;
-                tracing::debug!(%twin, %receiver, ?status, detail, "frame not stored");
+            static LOG: LogLimit = LogLimit::new();
+            let FrameResult { status, meter, detail: Some(detail), .. } = result else { continue };
+            let is_usual = matches!(status, FrameStatus::Duplicate | FrameStatus::UnknownMeter);
+            if !is_usual && let Some(times) = LOG.occurred(Instant::now()) {
+                let meter = meter.as_deref();
+                tracing::info!(%twin, %receiver, meter, ?status, times, "frame does not count: {detail}");
             }
         }
         Ok(())

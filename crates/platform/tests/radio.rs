@@ -86,6 +86,26 @@ async fn frames_are_stored_as_published_by_whoever_published_them() {
 }
 
 #[tokio::test]
+async fn a_receivers_name_gives_no_role() {
+    let world = World::new();
+    let admin = world.log_in("north-admin").await;
+    let meter = json!({"id": "m1", "address": "SEN-33225544-68-07"});
+    world.good(&admin, "POST", "/api/v1/north/meter", meter).await;
+    let list = json!({"name": "All", "meters": ["m1"]});
+    let list = world.good(&admin, "POST", "/api/v1/north/work_list", list).await;
+    let list = format!("/api/v1/north/work_list/{}", list["id"].as_str().unwrap());
+    // The broker's own users may have a rule for all receivers: without a voucher, nobody knows who published it.
+    for (publisher, hex, done) in
+        [(None, CLEAR.to_owned(), 0), (Some("north-reader"), CLEAR.replace("89E2", "90E2"), 1)]
+    {
+        let payloads = [frame(&hex, &common::now(2)).to_string().into_bytes()];
+        let taken = world.platform.take_frames("north", "north-reader", publisher, &payloads);
+        taken.await.unwrap();
+        assert_eq!(world.get(&admin, &list).await.json["done"], done, "{publisher:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_frame_whose_reading_there_is_already_does_not_keep_others_from_being_stored() {
     let world = World::new();
     let (admin, reader) = (world.log_in("north-admin").await, world.log_in("north-reader").await);

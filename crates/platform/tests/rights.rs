@@ -199,7 +199,8 @@ impl Table {
     async fn reading(&self, owner: &str, list: Option<&str>, value: f64) -> String {
         static SENT: AtomicI64 = AtomicI64::new(600);
         let id = Uuid::new_v4();
-        let at = now(-SENT.fetch_add(1, Ordering::Relaxed));
+        // However slow the test is, no two have the same time: they would be one reading.
+        let at = now(-SENT.fetch_add(1000, Ordering::Relaxed));
         let mut item = json!({"id": id, "meter": "m1", "at": at, "value": value, "method": "manual",
             "device": format!("phone-{value}")});
         if let Some(list) = list {
