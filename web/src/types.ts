@@ -83,6 +83,7 @@ export interface Reading {
   unit: string;
   method: Method;
   protection?: Protection | null;
+  doubt?: string | null;
   photo: string | null;
   place: Place | null;
   rssi_dbm?: number | null;

@@ -49,8 +49,8 @@ impl ChangeLogSlot {
 
     /// Adds a change that is about to be made; returns what [`ChangeLogSlot::end`] gets.
     pub(crate) fn begin(&self, change: RosterChange) -> Result<Option<i64>, Problem> {
-        let begin = |log: &Box<dyn ChangeLog>| log.begin(change);
-        self.0.get().map(begin).transpose().map_err(|error| Problem::unavailable(&error))
+        let Some(log) = self.0.get() else { return Ok(None) };
+        log.begin(change).map(Some).map_err(|error| Problem::unavailable(&error))
     }
 
     /// Adds the result of a change, once it is durable.

@@ -4,7 +4,7 @@
 //! A format counts for the meter that sent it, and for its messages that are protected no better: a signature of two bytes
 //! is easily that of another format, so a stranger, or the owner of another meter, could change what values mean.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::address::{Address, Manufacturer, MeterId};
 use crate::crc::crc;
@@ -14,12 +14,14 @@ use crate::records;
 
 /// Formats kept: a few of each meter, of the meters that send compact frames.
 const MAX_FORMATS: usize = 65_536;
+/// Formats kept of one meter.
+const MAX_METERS_FORMATS: usize = 8;
 
 /// Formats a receiver would otherwise have to wait for: Kamstrup's water meters send one full frame in
 /// eight. The wmbusmeters project lists them with its drivers. A format's signature is the checksum of
 /// these bytes, so a wrong one would never be found.
 #[rustfmt::skip]
-const WELL_KNOWN: [&[u8]; 19] = [
+pub(crate) const WELL_KNOWN: [&[u8]; 19] = [
     b"\x02\xFF\x20\x04\x13\x44\x13\x61\x5B\x61\x67",
     b"\x02\xFF\x20\x04\x13\x92\x01\x3B\xA1\x01\x5B\x81\x01\xE7\xFF\x0F",
     b"\x02\xFF\x20\x04\x13\x44\x13\xA1\x01\x5B\x81\x01\xE7\xFF\x0F",
@@ -56,7 +58,7 @@ struct Format {
 #[derive(Debug)]
 pub(crate) struct Formats {
     well_known: HashMap<u16, &'static [u8]>,
-    known: HashMap<Key, Format>,
+    known: BTreeMap<Key, Format>,
     /// The worst protected first, of these the oldest, to make room.
     order: BTreeSet<(Protection, u64, Key)>,
     learned: u64,
@@ -66,56 +68,43 @@ impl Formats {
     pub(crate) fn new() -> Self {
         Self {
             well_known: WELL_KNOWN.iter().map(|headers| (crc(headers), *headers)).collect(),
-            known: HashMap::new(),
+            known: BTreeMap::new(),
             order: BTreeSet::new(),
             learned: 0,
         }
     }
 
-    /// Remembers the format of a meter's full frame.
-    pub(crate) fn learn(&mut self, meter: Address, full: &[u8], protection: Protection) {
-        // A frame with manufacturer-specific data at its end has no compact form.
-        if let Ok(headers) = records::headers(full) {
-            self.insert(meter, headers, protection);
-        }
-    }
-
-    /// Remembers the headers of a format frame: their length, their signature, themselves.
-    pub(crate) fn learn_headers(
-        &mut self,
-        meter: Address,
-        body: &[u8],
-        protection: Protection,
-    ) -> Result<(), Error> {
-        let [_, low, high, headers @ ..] = body else { return Err(Error::Short("format frame")) };
-        if crc(headers) != u16::from_le_bytes([*low, *high]) {
-            return Err(Error::Malformed("signature of a format frame"));
-        }
-        self.insert(meter, headers.to_vec(), protection);
-        Ok(())
-    }
-
-    fn insert(&mut self, meter: Address, headers: Vec<u8>, protection: Protection) {
-        let key = (meter.manufacturer, meter.id, crc(&headers));
-        if headers.is_empty() {
-            return;
-        }
+    /// Remembers the headers of a meter's full frame. Other headers with the same signature do not replace them unless they
+    /// are protected better: anyone who can alter a message can give it any signature.
+    pub(crate) fn learn(&mut self, meter: Address, headers: &[u8], protection: Protection) {
+        let key = (meter.manufacturer, meter.id, crc(headers));
         if let Some(known) = self.known.get(&key) {
-            if protection < known.protection
-                || protection == known.protection && headers == known.headers
-            {
+            let is_newer = protection == Protection::Authenticated && headers != known.headers;
+            if protection <= known.protection && !is_newer {
                 return;
             }
             self.order.remove(&(known.protection, known.number, key));
-        } else if self.known.len() == MAX_FORMATS
-            && let Some((_, _, least)) = self.order.pop_first()
-        {
-            self.known.remove(&least);
+        } else if let Some(least) = self.displaced(meter) {
+            if protection < least.0 {
+                return;
+            }
+            self.order.remove(&least);
+            self.known.remove(&least.2);
         }
         self.learned += 1;
         let number = self.learned;
         self.order.insert((protection, number, key));
-        self.known.insert(key, Format { headers, protection, number });
+        self.known.insert(key, Format { headers: headers.to_vec(), protection, number });
+    }
+
+    /// The format that makes room for another one of this meter, if there is no room.
+    fn displaced(&self, meter: Address) -> Option<(Protection, u64, Key)> {
+        let key = |signature| (meter.manufacturer, meter.id, signature);
+        let own = self.known.range(key(u16::MIN)..=key(u16::MAX));
+        if own.clone().count() == MAX_METERS_FORMATS {
+            return own.map(|(key, format)| (format.protection, format.number, *key)).min();
+        }
+        self.order.first().copied().filter(|_| self.known.len() == MAX_FORMATS)
     }
 
     /// The full frame that a compact one stands for (signature, checksum of the full frame, data), and
@@ -134,12 +123,22 @@ impl Formats {
         let signature = u16::from_le_bytes([*s0, *s1]);
         let own = self.known.get(&(meter.manufacturer, meter.id, signature));
         let own = own.filter(|format| format.protection >= protection);
-        let headers = own.map(|format| &*format.headers);
-        let headers = headers.or_else(|| self.well_known.get(&signature).copied());
+        // Nobody has altered those that are well known.
+        let well_known = self.well_known.get(&signature).copied();
+        let headers = well_known.or_else(|| own.map(|format| &*format.headers));
         let (full, fits) = records::join(headers.ok_or(Error::UnknownFormat(signature))?, data)?;
         let checked = crc(&full) == u16::from_le_bytes([*c0, *c1]);
         if checked || fits { Ok((full, checked)) } else { Err(Error::CompactMismatch) }
     }
+}
+
+/// The headers in a format frame, which has their length, their signature, and themselves.
+pub(crate) fn headers(body: &[u8]) -> Result<&[u8], Error> {
+    let [_, low, high, headers @ ..] = body else { return Err(Error::Short("format frame")) };
+    if crc(headers) != u16::from_le_bytes([*low, *high]) {
+        return Err(Error::Malformed("signature of a format frame"));
+    }
+    Ok(headers)
 }
 
 #[cfg(test)]
@@ -148,9 +147,10 @@ mod tests {
     use super::*;
 
     const FULL: &[u8] = &[0x04, 0x13, 1, 2, 3, 4, 0x02, 0x5A, 5, 6, 0x0D, 0x78, 2, b'a', b'b'];
+    const HEADERS: &[u8] = &[0x04, 0x13, 0x02, 0x5A, 0x0D, 0x78];
 
     fn compact(full: &[u8], data: &[u8]) -> Vec<u8> {
-        let signature = crc(&records::headers(full).unwrap()).to_le_bytes();
+        let signature = crc(&records::format(full).0).to_le_bytes();
         [&signature[..], &crc(full).to_le_bytes(), data].concat()
     }
 
@@ -167,7 +167,7 @@ mod tests {
             |formats: &Formats, frame: &[u8]| formats.expand(meter(1), frame, Unauthenticated);
         let frame = compact(FULL, &[1, 2, 3, 4, 5, 6, 2, b'a', b'b']);
         assert!(matches!(expand(&formats, &frame), Err(Error::UnknownFormat(_))));
-        formats.learn(meter(1), FULL, Encrypted);
+        formats.learn(meter(1), HEADERS, Encrypted);
         assert_eq!(expand(&formats, &frame).unwrap(), (FULL.to_vec(), true));
         let filled = [&frame[..], &[0x2F; 3]].concat();
         assert_eq!(expand(&formats, &filled).unwrap(), (FULL.to_vec(), true));
@@ -185,9 +185,9 @@ mod tests {
         let frame = compact(FULL, &[1, 2, 3, 4, 5, 6, 2, b'a', b'b']);
         for learned in [Unauthenticated, Encrypted, Authenticated] {
             let mut formats = Formats::new();
-            formats.learn(meter(1), FULL, learned);
+            formats.learn(meter(1), HEADERS, learned);
             // Neither does it any harm to a better one, nor has it the place of one.
-            formats.learn(meter(1), FULL, Unauthenticated);
+            formats.learn(meter(1), HEADERS, Unauthenticated);
             for asked in [Unauthenticated, Encrypted, Authenticated] {
                 assert_eq!(formats.expand(meter(1), &frame, asked).is_ok(), asked <= learned);
                 assert!(formats.expand(meter(2), &frame, asked).is_err(), "another meter's");
@@ -195,14 +195,48 @@ mod tests {
         }
     }
 
+    /// Other headers with the same signature, as an attacker chooses them: of three records, the last has two or three bytes.
+    fn colliding(headers: &[u8]) -> Vec<u8> {
+        let plain = || 0..0x80_u8;
+        let all = plain().flat_map(|a| plain().flat_map(move |b| plain().map(move |c| (a, b, c))));
+        let mut all =
+            all.flat_map(|(a, b, c)| [0x42, 0x43].map(|d| vec![0x02, 0xFF, a, 0x04, b, d, c]));
+        all.find(|other| crc(other) == crc(headers) && other != headers).unwrap()
+    }
+
+    #[test]
+    fn a_format_with_the_signature_of_another_does_not_take_its_place() {
+        let well_known = WELL_KNOWN[4];
+        for (headers, own) in [(HEADERS, true), (well_known, false)] {
+            let (full, _) = records::join(headers, &[0x2F; 60]).unwrap();
+            let frame = compact(&full, &vec![0x2F; full.len() - headers.len()]);
+            let mut formats = Formats::new();
+            if own {
+                formats.learn(meter(1), headers, Encrypted);
+            }
+            formats.learn(meter(1), &colliding(headers), Encrypted);
+            assert_eq!(formats.expand(meter(1), &frame, Encrypted), Ok((full, true)));
+        }
+        let mut formats = Formats::new();
+        let (full, _) = records::join(HEADERS, &[0x2F; 60]).unwrap();
+        let frame = compact(&full, &vec![0x2F; full.len() - HEADERS.len()]);
+        formats.learn(meter(1), &colliding(HEADERS), Encrypted);
+        formats.learn(meter(1), HEADERS, Authenticated);
+        assert_eq!(formats.expand(meter(1), &frame, Encrypted), Ok((full, true)));
+    }
+
     #[test]
     fn formats_are_bounded() {
         let mut formats = Formats::new();
-        formats.learn(meter(1), FULL, Encrypted);
+        formats.learn(meter(1), HEADERS, Encrypted);
+        for vif in 0..0x70 {
+            formats.learn(meter(1), &[0x04, vif], Unauthenticated);
+        }
+        assert_eq!(formats.known.len(), MAX_METERS_FORMATS, "a meter's");
         for number in 0..70_000_u32 {
             let [a, b, c, _] = number.to_le_bytes();
             let stranger = Address::from_link([1, 6, 0, a, b, c, 1, 7]);
-            formats.learn(stranger, FULL, Unauthenticated);
+            formats.learn(stranger, HEADERS, Unauthenticated);
         }
         assert_eq!((formats.known.len(), formats.order.len()), (MAX_FORMATS, MAX_FORMATS));
         let frame = compact(FULL, &[1, 2, 3, 4, 5, 6, 2, b'a', b'b']);

@@ -6,7 +6,7 @@
 //! decrypted.
 
 use crate::address::Address;
-use crate::compact::Formats;
+use crate::compact::{self, Formats};
 use crate::error::Error;
 use crate::frame::{self, Frame};
 use crate::keys::{Key, KeyStore};
@@ -42,9 +42,11 @@ pub struct Telegram {
     pub records: Records,
     /// The protected part as it was sent: it tells one message from another, however many other bytes somebody has changed.
     pub sealed: Vec<u8>,
-    /// What the protected part has in common with the meter's other messages of the same kind: its records' headers. One
-    /// whose ciphertext was altered mostly has others.
-    pub format: Option<u16>,
+    /// What the protected part, or all of an unprotected message, has in common with the meter's other messages of the same
+    /// kind: its records' headers. One whose ciphertext was altered mostly has others.
+    pub format: Option<Vec<u8>>,
+    /// Whether that part could be read to its end. Of a message that was altered, it often cannot.
+    pub is_whole: bool,
 }
 
 impl Telegram {
@@ -58,12 +60,6 @@ impl Telegram {
 
     fn all_main<'a>(&'a self, quantity: &str) -> impl Iterator<Item = &'a Reading> {
         self.records.readings.iter().filter(move |reading| is_main(reading, quantity))
-    }
-
-    /// Whether all of it could be read. Of a message that was altered in transmission, a part often cannot.
-    #[must_use]
-    pub const fn is_consistent(&self) -> bool {
-        matches!(self.records.problem, None | Some(Error::CompactMismatch))
     }
 
     /// The meter's own clock when it sent this, in seconds since 2000, if the protected part has it.
@@ -93,6 +89,7 @@ pub struct Decoder<K> {
     formats: Formats,
     replays: ReplayGuard,
     repeats: bool,
+    learns: bool,
     /// Buffers that are reused for every frame.
     bare: Vec<u8>,
     plain: Vec<u8>,
@@ -108,6 +105,7 @@ impl<K: KeyStore> Decoder<K> {
             formats: Formats::new(),
             replays: ReplayGuard::default(),
             repeats: false,
+            learns: true,
             bare: Vec::new(),
             plain: Vec::new(),
             records: Vec::new(),
@@ -119,6 +117,20 @@ impl<K: KeyStore> Decoder<K> {
     #[must_use]
     pub fn with_repeats(self, repeats: bool) -> Self {
         Self { repeats, ..self }
+    }
+
+    /// Whether formats of compact frames are learned from every message. If not, they are from what is given to
+    /// [`Decoder::learn`], for callers that refuse some messages.
+    #[must_use]
+    pub fn with_learning(self, learns: bool) -> Self {
+        Self { learns, ..self }
+    }
+
+    /// Learns the format of a message for the meter's compact frames.
+    pub fn learn(&mut self, telegram: &Telegram) {
+        if let Some(headers) = telegram.format.as_ref().filter(|_| telegram.is_whole) {
+            self.formats.learn(telegram.meter, headers, telegram.protection);
+        }
     }
 
     /// The keys it decodes with.
@@ -255,9 +267,13 @@ impl<K: KeyStore> Decoder<K> {
                 records: content.records,
                 sealed: sealed.to_vec(),
                 format: content.format,
+                is_whole: content.is_whole,
             })
         });
         self.records = records;
+        if let Some(telegram) = outcome.as_ref().ok().filter(|_| self.learns) {
+            self.learn(telegram);
+        }
         outcome
     }
 
@@ -278,17 +294,14 @@ impl<K: KeyStore> Decoder<K> {
         if !self.replays.is_new(meter, counter, access, digested) && !self.repeats {
             return Err(Error::Replayed(meter));
         }
-        match content {
-            Content::Full => self.formats.learn(meter, own, protected.by),
-            Content::Format => {
-                self.formats.learn_headers(meter, skip_fillers(own), protected.by)?;
-                return Ok(Application::default());
-            }
-            Content::Compact | Content::Manufacturer => {}
+        if content == Content::Format {
+            let format = Some(compact::headers(skip_fillers(own))?.to_vec());
+            return Ok(Application { format, is_whole: true, ..Application::default() });
         }
         let protected = match &full {
-            Some(full) => Protected { bytes: full.len().min(protected.bytes), ..protected },
-            None => protected,
+            // It is longer than what it was sent as, and of a protected message all of it is protected.
+            Some(full) if protected.bytes > 0 => Protected { bytes: full.len(), ..protected },
+            _ => protected,
         };
         let plain = full.as_deref().unwrap_or(plain);
         let mut application = application(meter, plain, protected);
@@ -339,6 +352,7 @@ impl<K: KeyStore> Decoder<K> {
         }
         records.readings.iter_mut().for_each(|reading| reading.protection = protection);
         let is_protected = protection != Protection::Unauthenticated;
+        let is_whole = records.problem.is_none();
         Ok(Telegram {
             meter,
             security,
@@ -349,6 +363,7 @@ impl<K: KeyStore> Decoder<K> {
             records,
             sealed: if is_protected { payload.to_vec() } else { Vec::new() },
             format: None,
+            is_whole,
         })
     }
 }
@@ -367,7 +382,8 @@ struct Message<'a> {
 #[derive(Default)]
 struct Application {
     records: Records,
-    format: Option<u16>,
+    format: Option<Vec<u8>>,
+    is_whole: bool,
 }
 
 /// Records in a manufacturer's own form or the standard's. Behind the protected part there is only the standard's.
@@ -376,16 +392,17 @@ fn application(meter: Address, plain: &[u8], protected: Protected) -> Applicatio
         0 => (plain, &[][..]),
         bytes => plain.split_at(bytes),
     };
-    let format = (protected.bytes > 0).then(|| records::format(own)).flatten();
+    let (format, mut is_whole) = records::format(own);
     let records = match vendor::records(meter, own) {
         Some(mut records) => {
+            is_whole = records.problem.is_none();
             records.readings.iter_mut().for_each(|reading| reading.protection = protected.by);
             records.readings.extend(Records::parse(behind).readings);
             records
         }
         None => Records::parse_protected(plain, protected),
     };
-    Application { records, format }
+    Application { records, format: Some(format).filter(|format| !format.is_empty()), is_whole }
 }
 
 /// Whether the message has a valid authentication code. Without a key this cannot be checked; cleartext is accepted
@@ -415,4 +432,41 @@ fn skip_fillers(bytes: &[u8]) -> &[u8] {
     const FILLER: u8 = crate::layers::tpl::FILLER;
     let start = bytes.iter().position(|byte| *byte != FILLER).unwrap_or(bytes.len());
     &bytes[start..]
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::crc::crc;
+    use crate::layers::tpl::FILLER;
+
+    #[test]
+    fn all_readings_of_an_encrypted_compact_frame_are_encrypted() {
+        const COMPACT: u8 = 0x79;
+        const CONTROL: u8 = 0x44;
+        let (address, key) =
+            (Address::from_link([0x2D, 0x2C, 1, 2, 3, 4, 0x1B, 7]), Key::new([7; 16]));
+        for headers in compact::WELL_KNOWN {
+            let mut keys = crate::InMemoryKeys::new();
+            keys.insert(&address.id.to_string(), key.clone()).unwrap();
+            let (full, _) = records::join(headers, &[FILLER; 400]).unwrap();
+            let data = vec![FILLER; full.len() - headers.len()];
+            let checksums = [crc(headers), crc(&full)].map(u16::to_le_bytes).concat();
+            let payload = [&[COMPACT][..], &checksums, &data].concat();
+            let payload = ell::seal(address, 1, 9, &key, &payload);
+            let frame = Frame { control: CONTROL, address, payload: &payload };
+            let telegram = Decoder::new(keys).frame(&frame).unwrap();
+            let readings = &telegram.records.readings;
+            assert_eq!(readings.len(), Records::parse(&full).readings.len());
+            for reading in readings {
+                assert_eq!(
+                    reading.protection,
+                    Protection::Encrypted,
+                    "{headers:02X?}: {reading:?}"
+                );
+            }
+            assert_eq!(telegram.format.as_deref(), Some(headers));
+        }
+    }
 }

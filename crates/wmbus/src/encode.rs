@@ -102,7 +102,7 @@ mod tests {
                     };
                     prop_assert_eq!(telegram.protection, expected);
                     prop_assert_eq!(telegram.main("volume").unwrap().protection, expected);
-                    prop_assert!(telegram.is_consistent());
+                    prop_assert!(telegram.is_whole);
                     prop_assert_eq!(telegram.access, Some(access));
                     prop_assert_eq!(telegram.status.unwrap().byte(), status);
                     let volume = telegram.main("volume").unwrap();

@@ -119,6 +119,7 @@ function Flags({ reading, onKeep }: { reading: Reading; onKeep: () => void }) {
           {FLAGS[flag]}
         </Tag>
       ))}
+      {reading.doubt && <small class="muted changed">{reading.doubt}</small>}
       <Changed reading={reading} />
     </>
   );

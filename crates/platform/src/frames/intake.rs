@@ -13,15 +13,17 @@ use ring::digest::{Context, SHA256, digest};
 use ring::hmac;
 use uuid::{Builder, Uuid};
 
+use super::proof::Circumstances;
 use super::types::{FrameResult, FrameStatus, Heard, NewFrame};
 use crate::extract::Each;
-use crate::meters::{Medium, Method, RadioAddress};
+use crate::meters::{Medium, Meter, Method, RadioAddress};
 use crate::number::Amount;
 use crate::problem::Problem;
-use crate::readings::intake::{Origin, Sender, take};
-use crate::readings::{NewReading, Status};
+use crate::readings::intake::{Sender, flags, keep, prove};
+use crate::readings::types::{Flag, Proof};
+use crate::readings::{NewReading, Reading};
 use crate::store::frames::{self, RadioMeter, Sequence};
-use crate::store::{Db, readings};
+use crate::store::{Db, meters, readings};
 use crate::text::{Name, Text};
 use crate::time::{DAY_MS, SECOND_MS, Time};
 
@@ -83,8 +85,9 @@ pub(crate) fn take_all(
     items: Vec<Each<NewFrame>>,
 ) -> Result<Taken, Problem> {
     let mut by_twin = decoders.by_twin.lock();
-    let repeating = || Decoder::new(MeterKey(None)).with_repeats(true);
-    let decoder = by_twin.entry(sender.twin.clone()).or_insert_with(repeating);
+    // Which messages are replays, and from which to learn, is decided here.
+    let new = || Decoder::new(MeterKey(None)).with_repeats(true).with_learning(false);
+    let decoder = by_twin.entry(sender.twin.clone()).or_insert_with(new);
     let mut intake = Intake { db, decoder, naming: &decoders.naming, sender, receiver };
     let mut taken = Taken::default();
     for each in items {
@@ -123,7 +126,7 @@ struct MeterFrame<'a> {
     digest: &'a [u8],
 }
 
-/// A message that is new.
+/// A message that may be stored.
 struct Message {
     telegram: Telegram,
     /// The digest of what is protected of it, or of all of it.
@@ -131,6 +134,8 @@ struct Message {
     sequence: Sequence,
     /// Whether a later one of the meter was received before.
     is_late: bool,
+    /// The reading of another copy of it, which did not count, and the answer unless this one does.
+    copy: Option<(FrameResult, Reading)>,
 }
 
 impl Intake<'_> {
@@ -171,7 +176,7 @@ impl Intake<'_> {
         };
         let mut result = match self.decode(&heard)? {
             Ok(message) => {
-                let (result, lists) = self.store(&heard, &message)?;
+                let (result, lists) = self.store(&heard, message)?;
                 taken.lists.extend(lists);
                 result
             }
@@ -181,11 +186,8 @@ impl Intake<'_> {
         Ok(result)
     }
 
-    /// The message, if it is new and the meter's key fits.
+    /// The message, if it may be stored and the meter's key fits.
     fn decode(&mut self, heard: &MeterFrame<'_>) -> Result<Result<Message, FrameResult>, Problem> {
-        if let Some(known) = self.known(heard, heard.digest)? {
-            return Ok(Err(known));
-        }
         let key = heard.meter.key.as_deref().and_then(|key| <[u8; 16]>::try_from(key).ok());
         *self.decoder.keys_mut() = MeterKey(key.map(Key::new));
         let parsed = Frame::parse(&heard.sighting.frame).map_err(Error::from);
@@ -200,14 +202,11 @@ impl Intake<'_> {
                 return Ok(Err(failed(status, error)));
             }
         };
-        let digest = match identity(&telegram) {
-            None => heard.digest.to_vec(),
-            Some(identity) => {
-                if let Some(known) = self.known(heard, &identity)? {
-                    return Ok(Err(known));
-                }
-                identity
-            }
+        let digest = identity(&telegram).unwrap_or_else(|| heard.digest.to_vec());
+        let copy = match self.known(heard, &digest)? {
+            Some((answer, None)) => return Ok(Err(answer)),
+            Some((answer, Some(reading))) => Some((answer, reading)),
+            None => None,
         };
         let sequence = sequence(&telegram, heard.frame.at);
         Ok(self.is_late(heard, sequence)?.map(|is_late| Message {
@@ -215,34 +214,45 @@ impl Intake<'_> {
             digest,
             sequence,
             is_late,
+            copy,
         }))
     }
 
-    /// The answer to a message that was received before.
-    fn known(&self, heard: &MeterFrame<'_>, digest: &[u8]) -> Result<Option<FrameResult>, Problem> {
-        let (db, twin) = (self.db, &self.sender.twin);
-        let mut stored = None;
-        for id in [self.reading_id(heard.short_address, digest), earlier_reading_id(digest)] {
+    /// The answer to a message that was received before, and its reading if another copy of the same transmission may
+    /// prove it: an attacker can add something to a message that makes no sense.
+    fn known(
+        &self,
+        heard: &MeterFrame<'_>,
+        digest: &[u8],
+    ) -> Result<Option<(FrameResult, Option<Reading>)>, Problem> {
+        let (db, twin, address) = (self.db, &self.sender.twin, heard.short_address);
+        let mut stored = readings::get(db, twin, self.reading_id(address, digest))?;
+        if stored.is_none() {
             // Earlier versions did not record the protection, and others could compute an identifier before the frame came.
-            let own = |reading: &crate::readings::Reading| {
-                id != earlier_reading_id(digest)
-                    || reading.method == Method::Radio && reading.protection.is_none()
-            };
-            stored = stored.or(readings::get(db, twin, id)?.filter(own));
+            let earlier = readings::get(db, twin, earlier_reading_id(heard.digest))?;
+            let is_frame =
+                |reading: &Reading| reading.method == Method::Radio && reading.protection.is_none();
+            stored = earlier.filter(is_frame);
         }
-        let seen = frames::seen(db, twin, heard.short_address, digest)?;
-        let sent = |reading: &crate::readings::Reading| {
-            reading.original.as_ref().map_or(reading.at, |original| original.at)
+        let before = match &stored {
+            Some(reading) => Some(reading.original.as_ref().map_or(reading.at, |sent| sent.at)),
+            None => frames::seen(db, twin, address, [digest, heard.digest])?,
         };
-        let Some(before) = seen.or_else(|| stored.as_ref().map(sent)) else { return Ok(None) };
+        let Some(before) = before else { return Ok(None) };
         let apart = heard.frame.at.ms_since(before).abs();
         let status = if apart <= SAME_MS { FrameStatus::Duplicate } else { FrameStatus::Replayed };
-        let reading = stored.map(|reading| reading.id);
-        let known = failed(status, format!("received before, at {before}"));
-        Ok(Some(FrameResult { reading, ..known }))
+        let reading = stored.as_ref().map(|reading| reading.id);
+        let answer =
+            FrameResult { reading, ..failed(status, format!("received before, at {before}")) };
+        let may_be_proven = |reading: &Reading| {
+            let is_open = reading.flags.contains(&Flag::Unproven) && reading.changed.is_none();
+            is_open && status == FrameStatus::Duplicate
+        };
+        Ok(Some((answer, stored.filter(may_be_proven))))
     }
 
-    /// Whether the meter had sent later messages when this one was received; an error if it is a replay.
+    /// Whether the meter had sent later messages when this one was received; an error if it is a replay. Clocks of meters
+    /// are set and lost, so that by them alone nothing is refused.
     fn is_late(
         &self,
         heard: &MeterFrame<'_>,
@@ -257,75 +267,115 @@ impl Intake<'_> {
         }
         let address = heard.short_address;
         let beyond = frames::first_beyond(db, twin, address, sequence, CLOCK_SLACK_S)?;
-        match beyond {
+        match beyond.filter(|_| sequence.counter.is_some()) {
             Some(beyond) if at.ms_since(beyond) > SAME_MS => {
-                replayed("the meter had a higher counter or a later time before this was received")
+                replayed("the meter had a higher counter before this was received")
             }
-            beyond => Ok(Ok(beyond.is_some_and(|beyond| beyond <= at))),
+            _ => Ok(Ok(beyond.is_some_and(|beyond| beyond <= at))),
         }
     }
 
     fn store(
-        &self,
+        &mut self,
         heard: &MeterFrame<'_>,
-        message: &Message,
+        message: Message,
     ) -> Result<(FrameResult, Vec<Uuid>), Problem> {
-        let MeterFrame { frame, meter, short_address, .. } = *heard;
-        let Message { telegram, digest, .. } = message;
-        let Some(main) = main_value(telegram, meter.medium) else {
+        let MeterFrame { frame, short_address, .. } = *heard;
+        let (telegram, digest) = (&message.telegram, &message.digest);
+        let (db, twin, now) = (self.db, &self.sender.twin, self.sender.now);
+        let Some(main) = main_value(telegram, heard.meter.medium) else {
+            // Such as a format frame, which looks like no other message: only a code shows that it is the meter's.
+            if telegram.protection == Protection::Authenticated {
+                self.decoder.learn(telegram);
+            }
             let detail = "it contains no meter value";
             return Ok((failed(FrameStatus::Malformed, detail), Vec::new()));
         };
-        let new = NewReading {
-            id: self.reading_id(short_address, digest),
-            meter: meter.id.clone(),
-            at: frame.at,
+        let meter = meters::get(db, twin, &heard.meter.id, now)?;
+        let meter = meter.ok_or_else(|| Problem::not_found("meter"))?;
+        let (protection, id) = (main.protection, self.reading_id(short_address, digest));
+        let at = message.copy.as_ref().map_or(frame.at, |(_, copy)| copy.at);
+        let new = self.reading(heard, id, at, main);
+        let doubt = self.doubt(heard, &message, protection, &new, &meter)?;
+        // What the meter's own key protects completes entries of work lists for any sender; other messages do so only
+        // from senders that may read meters.
+        let reads = self.sender.reads || protection != Protection::Unauthenticated;
+        let sender = Sender { reads, ..self.sender.clone() };
+        let detail = doubt.map(|doubt| format!("it does not count: {doubt}"));
+        let status = FrameStatus::Stored;
+        let mut result = FrameResult { status, meter: None, reading: Some(id), detail };
+        let proof = Proof { protection: Some(protection.into()), doubt };
+        let lists = match (message.copy, doubt) {
+            (Some((_, copy)), None) => prove(db, &sender, &copy, &new, &meter, proof)?,
+            (Some((answer, _)), _) => return Ok((answer, Vec::new())),
+            (None, Some(_)) if readings::has_many_unproven(db, twin, &meter.id, now)? => {
+                (result.status, result.reading) = (FrameStatus::Unproven, None);
+                Vec::new()
+            }
+            (None, _) => keep(db, &sender, &new, &meter, proof)?.lists,
+        };
+        if doubt.is_none() {
+            frames::remember(db, twin, short_address, digest, message.sequence, at)?;
+            self.decoder.learn(telegram);
+        }
+        let history = &heard.meter.history;
+        let after = history.with(telegram, model(heard), doubt);
+        if after != *history {
+            frames::note(db, twin, &meter.id, &after)?;
+        }
+        Ok((result, lists))
+    }
+
+    /// The message's reading.
+    fn reading(&self, heard: &MeterFrame<'_>, id: Uuid, at: Time, main: Main) -> NewReading {
+        NewReading {
+            id,
+            meter: heard.meter.id.clone(),
+            at,
             value: main.value,
             unit: Some(main.unit),
             method: Method::Radio,
             photo: None,
-            place: frame.place,
-            rssi_dbm: frame.rssi_dbm,
+            place: heard.frame.place,
+            rssi_dbm: heard.frame.rssi_dbm,
             note: None,
             implausible_confirmed: false,
             work_list: None,
             device: Some(self.receiver.clone()),
-        };
-        let model = RadioAddress::of(&heard.sighting.meter).model();
-        let late = message.is_late.then_some("a later message of the meter was received before");
-        let doubt = meter.history.doubt(meter.key.is_some(), telegram, (main.protection, model));
-        let origin = Origin::Telegram {
-            protection: main.protection.into(),
-            doubt: doubt.or(late),
-            is_new_format: meter.history.is_new_format(telegram),
-        };
-        // What the meter's own key protects completes entries of work lists for any sender; other messages do so only
-        // from senders that may read meters.
-        let reads = self.sender.reads || main.protection != Protection::Unauthenticated;
-        let sender = Sender { reads, ..self.sender.clone() };
-        let outcome = match take(self.db, &sender, &new, &origin) {
-            // It is stored already: the others that came with it are not to suffer for that.
-            Err(problem) if problem.status() < 500 => {
-                return Ok((failed(FrameStatus::Replayed, problem.detail()), Vec::new()));
-            }
-            outcome => outcome?,
-        };
-        let (db, twin) = (self.db, &self.sender.twin);
-        if outcome.doubt.is_none() {
-            frames::remember(db, twin, short_address, digest, message.sequence, frame.at)?;
         }
-        if doubt.is_none() {
-            let history = meter.history.with(telegram, model, outcome.doubt.is_none());
-            if history != meter.history {
-                frames::note(db, twin, &meter.id, &history)?;
-            }
-        }
-        let status = match outcome.status {
-            Status::Duplicate => FrameStatus::Duplicate,
-            _ => FrameStatus::Stored,
+    }
+
+    /// Why the message may be another sender's than the meter's.
+    fn doubt(
+        &self,
+        heard: &MeterFrame<'_>,
+        message: &Message,
+        protection: Protection,
+        new: &NewReading,
+        meter: &Meter,
+    ) -> Result<Option<&'static str>, Problem> {
+        let flags = flags(meter, new, self.sender.now);
+        let is_backwards = flags.contains(&Flag::Backwards);
+        let unit = new.unit.as_deref().unwrap_or_default();
+        let shown = if is_backwards && !meter.medium.may_be_negative() {
+            readings::newest_by_key(self.db, &self.sender.twin, &new.meter, unit, new.at)?
+        } else {
+            None
         };
-        let detail = outcome.doubt.map(|doubt| format!("it does not count: {doubt}"));
-        Ok((FrameResult { status, meter: None, reading: Some(new.id), detail }, outcome.lists))
+        // What says nothing new does not speak for itself.
+        let is_more = meter.last.as_ref().is_some_and(|last| *new.value > last.value);
+        let is_plausible = !is_backwards && !flags.contains(&Flag::Implausible);
+        let has_counter = message.sequence.counter.is_some();
+        let seen = Circumstances {
+            has_key: meter.has_key,
+            model: model(heard),
+            is_copy: message.copy.is_some(),
+            is_behind: message.is_late && has_counter,
+            is_clock_behind: message.is_late && !has_counter,
+            is_lower: shown.is_some_and(|shown| *new.value < shown),
+            is_expected: meter.expected.is_some() && unit == meter.unit && is_more && is_plausible,
+        };
+        Ok(heard.meter.history.doubt(&message.telegram, protection, &seen))
     }
 
     /// A reading's id is its message's: the same message is the same reading. Nobody without the installation's secret can
@@ -352,16 +402,20 @@ fn identity(telegram: &Telegram) -> Option<Vec<u8>> {
     Some(context.finish().as_ref().to_vec())
 }
 
-/// Counter and clock of a message.
+/// Version and medium of a frame's sender.
+fn model(heard: &MeterFrame<'_>) -> Option<(u8, u8)> {
+    RadioAddress::of(&heard.sighting.meter).model()
+}
+
+/// A message's counter, or its clock if it has none.
 fn sequence(telegram: &Telegram, at: Time) -> Sequence {
     let is_ahead = |clock: u64| {
         let clock_ms = i64::try_from(clock).unwrap_or(i64::MAX).saturating_mul(SECOND_MS);
         clock_ms.saturating_add(YEAR_2000_MS) > at.plus_ms(CLOCK_AHEAD_MS).0
     };
-    Sequence {
-        counter: telegram.counter,
-        clock: telegram.clock().filter(|clock| !is_ahead(*clock)),
-    }
+    let counter = telegram.counter;
+    let clock = telegram.clock().filter(|clock| counter.is_none() && !is_ahead(*clock));
+    Sequence { counter, clock }
 }
 
 /// What a register shows.

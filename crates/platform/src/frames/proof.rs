@@ -6,9 +6,13 @@
 
 use fulmar_text::hex;
 use fulmar_wmbus::{Protection, Security, Telegram};
+use ring::digest::{SHA256, digest};
 
 /// Formats remembered of a meter's messages. Meters have a few.
 const FORMATS: usize = 8;
+/// Why a message in a new format does not count.
+const NEW_FORMAT: &str =
+    "the meter has not sent such records before: it may have been altered; the next one counts";
 
 /// What is known of a meter's messages.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,7 +21,7 @@ pub(crate) struct History {
     registered: Option<(u8, u8)>,
     /// The best protection they had.
     security: Security,
-    /// Version and medium that they had.
+    /// Version and medium that the last one had.
     model: Option<(u8, u8)>,
     /// Oldest first.
     formats: Vec<Format>,
@@ -26,9 +30,29 @@ pub(crate) struct History {
 /// A format of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Format {
-    signature: u16,
+    /// A digest of its headers. Their checksum would not do: an attacker can keep it when changing them.
+    signature: u64,
     /// Whether it came once, and did not count.
     is_new: bool,
+}
+
+/// What is known of a message besides its content.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Circumstances {
+    /// Whether its meter has a key.
+    pub(crate) has_key: bool,
+    /// Version and medium of its sender.
+    pub(crate) model: Option<(u8, u8)>,
+    /// Whether it was received before, and did not count: then that says nothing for it.
+    pub(crate) is_copy: bool,
+    /// Whether a message of the meter with a higher counter was received before.
+    pub(crate) is_behind: bool,
+    /// Whether a message of the meter with a later clock was received before.
+    pub(crate) is_clock_behind: bool,
+    /// Whether protected messages of the meter have shown more.
+    pub(crate) is_lower: bool,
+    /// Whether its value is above the last one and in the expected range.
+    pub(crate) is_expected: bool,
 }
 
 const SECURITIES: [(Security, &str); 4] = [
@@ -38,10 +62,6 @@ const SECURITIES: [(Security, &str); 4] = [
     (Security::Mode7, "mode7"),
 ];
 
-fn number(digits: &str) -> Option<u16> {
-    u16::from_str_radix(digits, 16).ok()
-}
-
 impl History {
     /// From the registered model, and what [`History::columns`] gave.
     pub(crate) fn from_columns(
@@ -49,15 +69,19 @@ impl History {
         [security, model, formats]: [Option<String>; 3],
     ) -> History {
         let known = |word: &str| SECURITIES.iter().find(|(_, name)| *name == word);
+        let model_of = |digits: String| u16::from_str_radix(&digits, 16).ok();
         let format = |word: &str| {
             let digits = word.trim_start_matches('?');
-            Some(Format { signature: number(digits)?, is_new: digits != word })
+            let signature = u64::from_str_radix(digits, 16).ok();
+            // Earlier versions stored checksums, of four digits.
+            let signature = signature.filter(|_| digits.len() == 16)?;
+            Some(Format { signature, is_new: digits != word })
         };
         let formats = formats.unwrap_or_default();
         History {
             registered,
             security: security.as_deref().and_then(known).map_or(Security::None, |known| known.0),
-            model: model.as_deref().and_then(number).map(|model| (model.to_be_bytes()).into()),
+            model: model.and_then(model_of).map(|model| (model.to_be_bytes()).into()),
             formats: formats.split_whitespace().filter_map(format).collect(),
         }
     }
@@ -68,7 +92,7 @@ impl History {
         let model = self.model.map(|(version, medium)| hex::encode(&[version, medium]));
         let formats = self.formats.iter().map(|format| {
             let mark = if format.is_new { "?" } else { "" };
-            format!("{mark}{:04x}", format.signature)
+            format!("{mark}{:016x}", format.signature)
         });
         let formats = Some(formats.collect::<Vec<_>>().join(" "));
         [
@@ -78,65 +102,91 @@ impl History {
         ]
     }
 
-    /// Why a value may be another sender's; `None` if nothing speaks against the meter's.
+    /// Why a value, which has this protection, may be another sender's; `None` if nothing speaks against the meter's.
     pub(crate) fn doubt(
         &self,
-        has_key: bool,
         telegram: &Telegram,
-        (value, model): (Protection, Option<(u8, u8)>),
+        value: Protection,
+        seen: &Circumstances,
     ) -> Option<&'static str> {
         let worth = worth(telegram, value);
+        let is_protected = seen.has_key || self.security > Security::None;
+        let is_encrypted = value == Protection::Encrypted;
+        // An old message, or one that was altered blindly, hardly shows a value in the expected range.
+        let is_unexpected = is_encrypted && !seen.is_expected;
         let known = self.registered.or(self.model);
-        if worth == Security::None {
-            let is_protected = has_key || self.security > Security::None;
-            return is_protected.then_some("it is not protected, as the meter's messages are");
-        }
-        if worth < self.security {
-            return Some("earlier messages of the meter were protected better");
-        }
-        if known.is_some() && known != model {
-            return Some("its version and medium are not the meter's");
-        }
-        let is_altered = value == Protection::Encrypted && !telegram.is_consistent();
-        is_altered.then_some("a part of it makes no sense: it may have been altered")
+        let is_other_model = known.is_some() && known != seen.model;
+        let reasons = [
+            (
+                worth == Security::None && is_protected,
+                "it is not protected, as the meter's messages are",
+            ),
+            (worth < self.security, "earlier messages of the meter were protected better"),
+            (seen.is_behind, "a message of the meter with a higher counter was received before"),
+            (
+                is_encrypted && seen.is_lower,
+                "the meter has sent more: it may be an old message; set the key of a meter that was exchanged",
+            ),
+            (
+                is_unexpected && is_other_model,
+                "its version and medium are not the meter's: register the address with them if they are right",
+            ),
+            (
+                is_unexpected && seen.is_clock_behind,
+                "a message of the meter with a later time was received before",
+            ),
+            (is_unexpected && self.is_new_format(telegram, seen.is_copy), NEW_FORMAT),
+        ];
+        reasons.into_iter().find(|(speaks_against, _)| *speaks_against).map(|(_, why)| why)
     }
 
-    /// Whether an encrypted message is in another format than the meter's earlier ones.
-    pub(crate) fn is_new_format(&self, telegram: &Telegram) -> bool {
-        let known = |format: &Format| Some(format.signature) == telegram.format;
-        telegram.protection == Protection::Encrypted
-            && telegram.format.is_some()
-            && !self.formats.is_empty()
-            && !self.formats.iter().any(known)
+    /// Whether a message is in another format than the meter's earlier ones, or is the first and makes no sense. Vendors'
+    /// own formats are not known.
+    fn is_new_format(&self, telegram: &Telegram, is_copy: bool) -> bool {
+        let Some(signature) = signature(telegram) else { return !telegram.is_whole };
+        let is_same =
+            |format: &Format| format.signature == signature && !(is_copy && format.is_new);
+        let is_first = self.formats.is_empty() && telegram.is_whole;
+        let is_known = is_first || self.formats.iter().any(is_same);
+        !is_known
     }
 
-    /// What is known after a message that counts, or whose format alone speaks against it.
+    /// What is known after a message, about which there is this doubt.
     pub(crate) fn with(
         &self,
         telegram: &Telegram,
         model: Option<(u8, u8)>,
-        counts: bool,
+        doubt: Option<&str>,
     ) -> History {
         let mut after = self.clone();
-        if telegram.protection == Protection::Unauthenticated {
+        if telegram.protection == Protection::Unauthenticated
+            || doubt.is_some_and(|why| why != NEW_FORMAT)
+        {
             return after;
         }
-        if counts {
+        if doubt.is_none() {
             after.security = self.security.max(worth(telegram, telegram.protection));
-            after.model = self.model.or(model);
+            after.model = model;
         }
-        if let Some(signature) = telegram.format
-            && !after.formats.iter().any(|format| format.signature == signature && !format.is_new)
-        {
-            after.formats.retain(|format| format.signature != signature);
-            after.formats.push(Format { signature, is_new: !counts });
-            if after.formats.len() > FORMATS {
-                let least = after.formats[..FORMATS].iter().position(|format| format.is_new);
-                after.formats.remove(least.unwrap_or(0));
-            }
+        let Some(signature) = signature(telegram) else { return after };
+        let known = after.formats.iter().position(|format| format.signature == signature);
+        // In the order of their use where one has to go.
+        if known.is_none_or(|at| after.formats[at].is_new || after.formats.len() == FORMATS) {
+            known.map(|at| after.formats.remove(at));
+            after.formats.push(Format { signature, is_new: doubt.is_some() });
+        }
+        if after.formats.len() > FORMATS {
+            let least = after.formats[..FORMATS].iter().position(|format| format.is_new);
+            after.formats.remove(least.unwrap_or(0));
         }
         after
     }
+}
+
+/// The digest of a message's headers.
+fn signature(telegram: &Telegram) -> Option<u64> {
+    let digest = digest(&SHA256, telegram.format.as_ref()?);
+    digest.as_ref().first_chunk().map(|bytes| u64::from_be_bytes(*bytes))
 }
 
 /// The security mode that a value of this protection is worth: an authentication code makes up for any other.

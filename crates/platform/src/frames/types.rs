@@ -32,6 +32,8 @@ pub(crate) enum FrameStatus {
     Duplicate,
     /// It was sent before and was replayed by another sender than the meter.
     Replayed,
+    /// It does not count, and the meter has too many such readings of this day to store another.
+    Unproven,
     /// It does not decrypt under the meter's key, or its authentication code is wrong.
     WrongKey,
     /// It is encrypted, and the server has no key of the meter.

@@ -11,12 +11,11 @@ use uuid::Uuid;
 
 use super::Reading;
 use super::handlers::{announce, announce_lists, as_uuid, existing};
-use super::intake::is_future;
+use super::intake::{complete_work, is_future};
 use super::types::{Action, Change, Flag, Original, ReadingChange};
 use crate::accounts::caller::{Ids, Member};
 use crate::app::App;
 use crate::extract::{Body, Params};
-use crate::meters::Method;
 use crate::number::Amount;
 use crate::paging;
 use crate::problem::Problem;
@@ -116,26 +115,13 @@ fn apply(
     }
     readings::update_meter(db, twin, &reading.meter, now)?;
     let mut lists = Vec::new();
-    if reading.flags.contains(&Flag::Future) && !flags.contains(&Flag::Future) && !withdrawn {
+    let waits = |flags: &[Flag]| flags.contains(&Flag::Future) || flags.contains(&Flag::Unproven);
+    if waits(&reading.flags) && !waits(&flags) && !withdrawn {
         lists = complete_work(db, twin, &known)?;
     }
     lists.extend(work_lists::recount(db, twin, &reading.meter)?);
     let changed = std::iter::once(reading.id).chain(ended).map(|id| existing(db, twin, id));
     Ok((changed.collect::<Result<_, _>>()?, lists))
-}
-
-/// Completes the open work of lists, as the reading would have if its time had been right when it came. Lists of other
-/// readers stay open as they would have, except for the radio.
-fn complete_work(db: &Db, twin: &Name, reading: &Reading) -> Result<Vec<Uuid>, Problem> {
-    if reading.work_list.is_some() {
-        return Ok(Vec::new());
-    }
-    let only = (reading.method != Method::Radio).then_some(&reading.reader);
-    let lists = work_lists::tick(db, twin, &reading.meter, reading.at, only)?;
-    if let Some(first) = lists.first() {
-        readings::set_work_list(db, twin, reading.id, *first)?;
-    }
-    Ok(lists)
 }
 
 /// The flags of the reading now. What looked wrong about the old value says nothing of the new one, and the same of

@@ -5,8 +5,8 @@
 
 use uuid::Uuid;
 
-use super::types::Flag;
-use super::{NewReading, ReadingResult, Status};
+use super::types::{Flag, Proof};
+use super::{NewReading, Reading, ReadingResult, Status};
 use crate::extract::Each;
 use crate::meters::{Expected, Meter, Method, Protection};
 use crate::problem::Problem;
@@ -30,30 +30,6 @@ pub(crate) struct Sender {
     pub(crate) now: Time,
 }
 
-/// Where a reading comes from.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Origin {
-    /// Somebody sent it; of one by radio only that somebody says so.
-    Sender,
-    /// The server decoded a meter's message.
-    Telegram {
-        protection: Protection,
-        /// Why another than the meter may have sent it.
-        doubt: Option<&'static str>,
-        /// Whether the meter has not sent its format before.
-        is_new_format: bool,
-    },
-}
-
-impl Origin {
-    fn protection(self, method: Method) -> Option<Protection> {
-        match self {
-            Origin::Telegram { protection, .. } => Some(protection),
-            Origin::Sender => (method == Method::Radio).then_some(Protection::Unauthenticated),
-        }
-    }
-}
-
 /// What came of readings that were sent together.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
@@ -72,13 +48,11 @@ pub(crate) struct Outcome {
     pub(crate) detail: Option<String>,
     /// Work lists that changed with it.
     pub(crate) lists: Vec<Uuid>,
-    /// Why it does not count.
-    pub(crate) doubt: Option<&'static str>,
 }
 
 impl Outcome {
     fn duplicate(detail: Option<String>) -> Outcome {
-        Outcome { status: Status::Duplicate, detail, lists: Vec::new(), doubt: None }
+        Outcome { status: Status::Duplicate, detail, lists: Vec::new() }
     }
 }
 
@@ -90,9 +64,9 @@ pub(crate) fn take_all(
 ) -> Result<Taken, Problem> {
     let mut all = Taken::default();
     for Each { id, item } in items {
-        let taken = item.and_then(|new| Ok((take(db, sender, &new, &Origin::Sender)?, new.id)));
+        let taken = item.and_then(|new| Ok((take(db, sender, &new)?, new.id)));
         let (status, detail) = match taken {
-            Ok((Outcome { status, detail, lists, .. }, reading)) => {
+            Ok((Outcome { status, detail, lists }, reading)) => {
                 if matches!(status, Status::Stored | Status::Conflict) {
                     all.stored.push(reading);
                 }
@@ -108,13 +82,8 @@ pub(crate) fn take_all(
     Ok(all)
 }
 
-/// Takes one reading.
-pub(crate) fn take(
-    db: &Db,
-    sender: &Sender,
-    new: &NewReading,
-    origin: &Origin,
-) -> Result<Outcome, Problem> {
+/// Takes a reading that somebody has sent; of one by radio, only that somebody says so.
+fn take(db: &Db, sender: &Sender, new: &NewReading) -> Result<Outcome, Problem> {
     let twin = &sender.twin;
     let meter = meters::get(db, twin, &new.meter, sender.now)?;
     let meter = meter.ok_or_else(|| Problem::invalid("meter", "there is no such meter"))?;
@@ -127,16 +96,29 @@ pub(crate) fn take(
         }
         return Err(Problem::invalid("id", "another reading has this id: make a new one"));
     }
-    // A message has its own identity: another's reading is not the same because it says the same.
-    if matches!(origin, Origin::Sender)
-        && let Some(known) = readings::same(db, twin, new, &sender.reader)?
-    {
+    if let Some(known) = readings::same(db, twin, new, &sender.reader)? {
         return Ok(Outcome::duplicate(Some(format!("the same as {known}"))));
     }
-    let unit = new.unit.as_ref().map_or(meter.unit.as_str(), |unit| unit);
-    let mut flags = flags(&meter, new, unit, sender.now);
-    let doubt = doubt(db, twin, &meter, new, (*origin, &flags))?;
-    flags.extend(doubt.map(|_| Flag::Unproven));
+    let is_radio = new.method == Method::Radio;
+    let is_claimed = is_radio && (meter.has_key || meter.is_protected);
+    let proof = Proof {
+        protection: is_radio.then_some(Protection::Unauthenticated),
+        doubt: is_claimed.then_some("no message of the meter shows it"),
+    };
+    keep(db, sender, new, &meter, proof)
+}
+
+/// Stores a new reading of this meter.
+pub(crate) fn keep(
+    db: &Db,
+    sender: &Sender,
+    new: &NewReading,
+    meter: &Meter,
+    proof: Proof,
+) -> Result<Outcome, Problem> {
+    let twin = &sender.twin;
+    let mut flags = flags(meter, new, sender.now);
+    flags.extend(proof.doubt.map(|_| Flag::Unproven));
     let lists = do_work(db, sender, new, &mut flags)?;
     let rivals = match new.work_list {
         Some(list) if new.method != Method::Radio => {
@@ -152,20 +134,53 @@ pub(crate) fn take(
         &Row {
             twin,
             new,
-            unit,
+            unit: unit(meter, new),
             work_list: new.work_list.or(lists.first().copied()),
             reader: &sender.reader,
             now: sender.now,
             flags: &flags,
-            protection: origin.protection(new.method),
+            proof,
         },
     )?;
     conflicts::begin(db, twin, new.id, &rivals)?;
-    if !flags.contains(&Flag::Future) && doubt.is_none() {
+    if !flags.contains(&Flag::Future) && proof.doubt.is_none() {
         readings::update_meter(db, twin, &new.meter, sender.now)?;
     }
     let status = if rivals.is_empty() { Status::Stored } else { Status::Conflict };
-    Ok(Outcome { status, detail: None, lists, doubt })
+    Ok(Outcome { status, detail: None, lists })
+}
+
+/// Has an unproven reading say what another copy of its message says, which counts; gives work lists that changed with it.
+pub(crate) fn prove(
+    db: &Db,
+    sender: &Sender,
+    reading: &Reading,
+    new: &NewReading,
+    meter: &Meter,
+    proof: Proof,
+) -> Result<Vec<Uuid>, Problem> {
+    let flags = flags(meter, new, sender.now);
+    readings::set_value(db, &sender.twin, reading.id, *new.value, unit(meter, new), proof)?;
+    readings::set_flags(db, &sender.twin, reading.id, &flags)?;
+    if flags.contains(&Flag::Future) {
+        return Ok(Vec::new());
+    }
+    readings::update_meter(db, &sender.twin, &reading.meter, sender.now)?;
+    if sender.reads { complete_work(db, &sender.twin, reading) } else { Ok(Vec::new()) }
+}
+
+/// Completes the open work of lists, as the reading would have if it had counted when it came. Lists of other readers
+/// stay open as they would have, except for the radio.
+pub(super) fn complete_work(db: &Db, twin: &Name, reading: &Reading) -> Result<Vec<Uuid>, Problem> {
+    if reading.work_list.is_some() {
+        return Ok(Vec::new());
+    }
+    let only = (reading.method != Method::Radio).then_some(&reading.reader);
+    let lists = work_lists::tick(db, twin, &reading.meter, reading.at, only)?;
+    if let Some(first) = lists.first() {
+        readings::set_work_list(db, twin, reading.id, *first)?;
+    }
+    Ok(lists)
 }
 
 /// Does the work of lists; gives those that changed.
@@ -196,46 +211,17 @@ fn do_work(
     Ok(work_lists::tick(db, twin, &new.meter, new.at, only)?)
 }
 
-/// Why a reading by radio may be another's than the meter's.
-fn doubt(
-    db: &Db,
-    twin: &Name,
-    meter: &Meter,
-    new: &NewReading,
-    (origin, flags): (Origin, &[Flag]),
-) -> Result<Option<&'static str>, Problem> {
-    let (protection, is_new_format) = match origin {
-        Origin::Telegram { doubt: Some(doubt), .. } => return Ok(Some(doubt)),
-        Origin::Telegram { protection, is_new_format, .. } => (protection, is_new_format),
-        Origin::Sender => {
-            let is_claimed = new.method == Method::Radio && (meter.has_key || meter.is_protected);
-            return Ok(is_claimed.then_some("no message of the meter shows it"));
-        }
-    };
-    if protection != Protection::Encrypted {
-        return Ok(None);
-    }
-    let is_lower = flags.contains(&Flag::Backwards) && !meter.medium.may_be_negative();
-    if is_lower
-        && let Some(shown) = readings::newest_by_key(db, twin, &new.meter, new.at)?
-        && *new.value < shown
-    {
-        return Ok(Some("the meter has sent more: it may be an old message"));
-    }
-    let is_strange = flags.contains(&Flag::Implausible) || flags.contains(&Flag::Backwards);
-    // Nor does one count that says nothing new.
-    let is_more = meter.last.as_ref().is_some_and(|last| *new.value > last.value);
-    let is_expected = meter.expected.is_some() && is_more && !is_strange;
-    Ok((is_new_format && !is_expected)
-        .then_some("the meter has not sent such records before: it may have been altered"))
-}
-
 /// Whether a time is further ahead than clocks of devices may be.
 pub(crate) fn is_future(at: Time, now: Time) -> bool {
     at > now.plus_ms(AHEAD_MS)
 }
 
-fn flags(meter: &Meter, new: &NewReading, unit: &str, now: Time) -> Vec<Flag> {
+fn unit<'a>(meter: &'a Meter, new: &'a NewReading) -> &'a str {
+    new.unit.as_deref().unwrap_or(&meter.unit)
+}
+
+/// What looks wrong about a new reading.
+pub(crate) fn flags(meter: &Meter, new: &NewReading, now: Time) -> Vec<Flag> {
     let mut flags = Vec::new();
     if is_future(new.at, now) {
         flags.push(Flag::Future);
@@ -247,7 +233,7 @@ fn flags(meter: &Meter, new: &NewReading, unit: &str, now: Time) -> Vec<Flag> {
     let newest = meter.last.as_ref().is_none_or(|last| last.at <= new.at);
     let outside = |expected: Expected| new.value < expected.low || new.value > expected.high;
     let unexpected = newest && meter.expected.is_some_and(outside);
-    if unexpected || !meter.can_show(*new.value, unit) {
+    if unexpected || !meter.can_show(*new.value, unit(meter, new)) {
         flags.push(Flag::Implausible);
     }
     flags

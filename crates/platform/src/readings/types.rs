@@ -109,6 +109,15 @@ pub(crate) struct ReadingChange {
     pub(crate) after: Original,
 }
 
+/// What shows that a reading by radio is its meter's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Proof {
+    /// `None` if it did not come by radio.
+    pub(crate) protection: Option<Protection>,
+    /// Why another than the meter may have sent it: then it does not count.
+    pub(crate) doubt: Option<&'static str>,
+}
+
 /// A reading.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct Reading {
@@ -120,6 +129,8 @@ pub(crate) struct Reading {
     pub(crate) method: Method,
     /// What shows that the meter sent it; null if it did not come by radio, or before the server recorded that.
     pub(crate) protection: Option<Protection>,
+    /// Why it is `unproven`.
+    pub(crate) doubt: Option<String>,
     pub(crate) photo: Option<Uuid>,
     pub(crate) place: Option<Place>,
     pub(crate) rssi_dbm: Option<f64>,

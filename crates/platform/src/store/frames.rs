@@ -48,17 +48,17 @@ pub(crate) fn note(db: &Db, twin: &str, meter: &str, history: &History) -> Resul
     update.execute(params![twin, meter, security, model, formats]).map(drop)
 }
 
-/// When this very frame was received before, if it was.
+/// When a message with one of these digests was received before, if one was.
 pub(crate) fn seen(
     db: &Db,
     twin: &str,
     short_address: &str,
-    digest: &[u8],
+    [one, other]: [&[u8]; 2],
 ) -> Result<Option<Time>> {
     let mut rows = db.prepare_cached(
-        "SELECT at FROM frame_seen WHERE twin = ?1 AND radio_key = ?2 AND digest = ?3",
+        "SELECT at FROM frame_seen WHERE twin = ?1 AND radio_key = ?2 AND digest IN (?3, ?4) LIMIT 1",
     )?;
-    rows.query_row(params![twin, short_address, digest], |row| row.get(0)).optional()
+    rows.query_row(params![twin, short_address, one, other], |row| row.get(0)).optional()
 }
 
 /// What a message says of its place among the meter's.

@@ -186,6 +186,8 @@ pub(crate) fn put(db: &Db, twin: &str, id: &Name, new: &NewMeter, now: Time) -> 
              radio_model = CASE WHEN meter.radio_key IS NOT DISTINCT FROM excluded.radio_key THEN meter.radio_model END,
              radio_formats = CASE WHEN meter.radio_key IS NOT DISTINCT FROM excluded.radio_key
                                   THEN meter.radio_formats END,
+             radio_after = CASE WHEN meter.radio_key IS NOT DISTINCT FROM excluded.radio_key
+                                THEN meter.radio_after ELSE (SELECT max(r.seq) FROM reading r) END,
              changed_at = excluded.changed_at, revision = meter.revision + 1",
     )?;
     insert.execute(params![
@@ -276,7 +278,7 @@ pub(crate) fn touch(db: &Db, twin: &str, id: &str, now: Time) -> Result<()> {
 }
 
 /// Sets or removes the meter's key; returns whether the meter exists. With another key than before, what was known of its
-/// messages is forgotten: its counters may begin again.
+/// messages is forgotten: its counters and its register may begin again.
 pub(crate) fn set_key(
     db: &Db,
     twin: &str,
@@ -288,8 +290,8 @@ pub(crate) fn set_key(
     let known = db.prepare_cached(sql)?.query_row([twin, id], |row| row.get(0)).optional()?;
     let Some(before) = known else { return Ok(false) };
     if <Option<Vec<u8>>>::as_deref(&before) != key || key.is_none() {
-        let sql = "UPDATE meter SET aes_key = ?3, radio_security = NULL, radio_model = NULL, radio_formats = NULL
-             WHERE twin = ?1 AND id = ?2";
+        let sql = "UPDATE meter SET aes_key = ?3, radio_security = NULL, radio_model = NULL, radio_formats = NULL,
+                 radio_after = (SELECT max(r.seq) FROM reading r) WHERE twin = ?1 AND id = ?2";
         db.execute(sql, params![twin, id, key])?;
         let sql = "UPDATE frame_seen SET counter = NULL, clock = NULL WHERE twin = ?1
              AND radio_key = (SELECT radio_key FROM meter WHERE twin = ?1 AND id = ?2)";

@@ -5,10 +5,10 @@ use uuid::Uuid;
 use super::filter::Filter;
 use super::sql::{DatabaseError, OptionalExtension as _, Result, params, params_from_iter};
 use super::{Db, reports};
-use crate::meters::{Method, Protection};
+use crate::meters::Method;
 use crate::number::Place;
 use crate::paging::Order;
-use crate::readings::types::{Change, Flag, Original};
+use crate::readings::types::{Change, Flag, Original, Proof};
 use crate::readings::{NewReading, Reading};
 use crate::text::Name;
 use crate::time::Time;
@@ -23,7 +23,7 @@ pub(crate) struct Row<'a> {
     pub(crate) reader: &'a Name,
     pub(crate) now: Time,
     pub(crate) flags: &'a [Flag],
-    pub(crate) protection: Option<Protection>,
+    pub(crate) proof: Proof,
 }
 
 /// Selects readings.
@@ -44,7 +44,8 @@ pub(crate) struct Query {
 const COLUMNS: &str = "r.id, r.meter, r.at, r.value, r.unit, r.method, r.photo, r.lat, r.lon, r.rssi_dbm, r.note,
     r.implausible_confirmed, r.work_list, r.reader, r.device, r.received_at, r.flags,
     (SELECT string_agg(c.other, ' ' ORDER BY c.other) FROM reading_conflict c WHERE c.twin = r.twin AND c.reading = r.id),
-    r.seq, r.revision, r.sent_value, r.sent_at, k.action, k.changed_by, k.changed_at, k.reason, r.protection";
+    r.seq, r.revision, r.sent_value, r.sent_at, k.action, k.changed_by, k.changed_at, k.reason, r.protection,
+    CASE WHEN ' ' || r.flags || ' ' LIKE '% unproven %' THEN r.doubt END";
 /// Whether reading `r` was not in the future when it came: the time of one that was is unknown until it is corrected.
 pub(super) const IN_TIME: &str = "' ' || r.flags || ' ' NOT LIKE '% future %'";
 /// With the last entry of each reading's audit trail.
@@ -75,6 +76,7 @@ fn reading(row: &super::sql::Row<'_>) -> Result<Reading> {
         unit: row.get(4)?,
         method: row.get(5)?,
         protection: row.get(26)?,
+        doubt: row.get(27)?,
         photo: optional(6)?,
         place: Place::from_columns(row.get(7)?, row.get(8)?),
         rssi_dbm: row.get(9)?,
@@ -181,8 +183,8 @@ pub(crate) fn insert(db: &Db, row: &Row<'_>) -> Result<()> {
     let mut insert = db.prepare_cached(
         "INSERT INTO reading (twin, id, meter, at, value, unit, method, photo, lat, lon, rssi_dbm, note,
                               implausible_confirmed, work_list, reader, device, received_at, flags,
-                              contested, holds, protection)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)",
+                              contested, holds, protection, doubt)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22)",
     )?;
     insert.execute(params![
         row.twin,
@@ -205,7 +207,8 @@ pub(crate) fn insert(db: &Db, row: &Row<'_>) -> Result<()> {
         words(row.flags),
         row.flags.contains(&Flag::Conflict),
         holds(row.flags),
-        row.protection,
+        row.proof.protection,
+        row.proof.doubt,
     ])?;
     Ok(())
 }
@@ -230,13 +233,51 @@ pub(crate) fn set_flags(db: &Db, twin: &str, id: Uuid, flags: &[Flag]) -> Result
     update.execute(params![twin, id.to_string(), words(flags), holds(flags), contested]).map(drop)
 }
 
-/// What the meter's newest message with a key said until `at`, of those that count.
-pub(crate) fn newest_by_key(db: &Db, twin: &str, meter: &str, at: Time) -> Result<Option<f64>> {
+/// What the meter's newest message with a key said until `at`, of those that count, since its key or address changed.
+/// Earlier versions did not record the protection.
+pub(crate) fn newest_by_key(
+    db: &Db,
+    twin: &str,
+    meter: &str,
+    unit: &str,
+    at: Time,
+) -> Result<Option<f64>> {
     let sql = format!(
         "SELECT value FROM reading r WHERE twin = ?1 AND meter = ?2 AND at <= ?3 AND holds = 1 AND {IN_TIME}
-         AND protection IN ('encrypted', 'authenticated') ORDER BY at DESC, seq DESC LIMIT 1"
+         AND method = 'radio' AND unit = ?4 AND protection IS DISTINCT FROM 'unauthenticated'
+         AND seq > coalesce((SELECT radio_after FROM meter m WHERE m.twin = ?1 AND m.id = ?2), 0)
+         ORDER BY at DESC, seq DESC LIMIT 1"
     );
-    db.prepare_cached(&sql)?.query_row(params![twin, meter, at], |row| row.get(0)).optional()
+    db.prepare_cached(&sql)?.query_row(params![twin, meter, at, unit], |row| row.get(0)).optional()
+}
+
+/// Whether [`MOST_UNPROVEN`] readings of the meter that do not count came within the last day: no more are stored.
+pub(crate) fn has_many_unproven(db: &Db, twin: &str, meter: &str, now: Time) -> Result<bool> {
+    let sql =
+        "SELECT count(*) FROM (SELECT 1 FROM reading WHERE twin = ?1 AND meter = ?2 AND holds = 0
+                   AND received_at > ?3 LIMIT ?4) r";
+    let since = now.plus_ms(-crate::time::DAY_MS);
+    let count: u32 = db
+        .prepare_cached(sql)?
+        .query_row(params![twin, meter, since, MOST_UNPROVEN], |row| row.get(0))?;
+    Ok(count >= MOST_UNPROVEN)
+}
+
+/// Readings of a meter that do not count, stored per day.
+const MOST_UNPROVEN: u32 = 100;
+
+/// Sets what a reading by radio shows, and what shows that.
+pub(crate) fn set_value(
+    db: &Db,
+    twin: &str,
+    id: Uuid,
+    value: f64,
+    unit: &str,
+    proof: Proof,
+) -> Result<()> {
+    let sql = "UPDATE reading SET value = ?3, unit = ?4, protection = ?5, doubt = ?6 WHERE twin = ?1 AND id = ?2";
+    let values = params![twin, id.to_string(), value, unit, proof.protection, proof.doubt];
+    db.execute(sql, values).map(drop)
 }
 
 /// Sets the list whose entry the reading completes.

@@ -15,6 +15,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("removed.sql"),
     include_str!("indexes.sql"),
     include_str!("protection.sql"),
+    include_str!("radio.sql"),
 ];
 
 /// Everything that nodes of a cluster share.

@@ -54,11 +54,11 @@ fn sealed(records: &[u8], protection: u8) {
     let records = &records[..records.len().min(180)];
     let meter = Address::from_link([0x93, 0x15, 1, 2, 3, 4, 5, 7]);
     let key = Key::new([7; 16]);
-    let seal = match protection {
-        4 => Seal::None,
-        5 => Seal::Mode5(&key),
-        6 => Seal::Mode7(&key, 9),
-        _ => Seal::EllCtr(&key, 9),
+    let (seal, protection) = match protection {
+        4 => (Seal::None, Protection::Unauthenticated),
+        5 => (Seal::Mode5(&key), Protection::Encrypted),
+        6 => (Seal::Mode7(&key, 9), Protection::Authenticated),
+        _ => (Seal::EllCtr(&key, 9), Protection::Encrypted),
     };
     let bytes = encode(meter, 1, 0, seal, records);
     for format in [Format::A, Format::B, Format::Stripped] {
@@ -66,14 +66,12 @@ fn sealed(records: &[u8], protection: u8) {
         let received = Received { bytes, format: Some(format), ..Received::default() };
         let telegram = decoder().decode(&received).expect("our own frames are read");
         let plain = Records::parse(records);
-        let shown = |records: &Records| {
-            let protection = Protection::Unauthenticated;
-            let readings = records.readings.iter().take(plain.readings.len()).cloned();
-            let readings = readings.map(|reading| Reading { protection, ..reading });
-            serde_json::to_string(&readings.collect::<Vec<_>>())
-        };
+        let sent = plain.readings.iter().cloned();
+        let sent: Vec<Reading> = sent.map(|reading| Reading { protection, ..reading }).collect();
         // Fillers behind the records can complete a last one that was cut.
-        assert_eq!(shown(&telegram.records).ok(), shown(&plain).ok());
+        let read = &telegram.records.readings[..sent.len()];
+        assert_eq!(serde_json::to_string(read).ok(), serde_json::to_string(&sent).ok());
+        assert_eq!(telegram.protection, protection);
     }
 }
 

@@ -18,7 +18,6 @@ use header::RecordHeader;
 use units::Meaning;
 use value::{MONTH, Value};
 
-use crate::crc::crc;
 use crate::error::Error;
 use crate::layers::tpl::FILLER;
 use crate::protection::{Protected, Protection};
@@ -181,26 +180,9 @@ fn record(bytes: &[u8]) -> Result<(Reading, &[u8]), Error> {
     Ok((reading, rest))
 }
 
-/// Walks the records of a full frame and gives each one's header; data are skipped. Fails where
-/// [`Records::parse`] would find a problem or manufacturer-specific data.
-pub(crate) fn headers(bytes: &[u8]) -> Result<Vec<u8>, Error> {
-    let mut all = Vec::new();
-    let mut rest = bytes;
-    while let Some((&first, after)) = rest.split_first() {
-        if first == FILLER {
-            rest = after;
-            continue;
-        }
-        let header = RecordHeader::parse(rest)?;
-        all.extend_from_slice(header.bytes);
-        rest = value::split(header.coding, &rest[header.bytes.len()..])?.1;
-    }
-    Ok(all)
-}
-
-/// The checksum of the records' headers, up to what no header could be read of: what a meter's messages of one kind have in
-/// common. `None` for no records.
-pub(crate) fn format(bytes: &[u8]) -> Option<u16> {
+/// The records' headers, up to what no header could be read of: what a meter's messages of one kind have in common. Also
+/// whether everything could be read, up to a manufacturer's data.
+pub(crate) fn format(bytes: &[u8]) -> (Vec<u8>, bool) {
     let mut all = Vec::new();
     let mut rest = bytes;
     while let Some((&first, after)) = rest.split_first() {
@@ -210,15 +192,15 @@ pub(crate) fn format(bytes: &[u8]) -> Option<u16> {
         }
         let Ok(header) = RecordHeader::parse(rest) else {
             all.push(first);
-            break;
+            return (all, matches!(first, REST_IS_MANUFACTURERS | MORE_FOLLOWS));
         };
         all.extend_from_slice(header.bytes);
         match value::split(header.coding, &rest[header.bytes.len()..]) {
             Ok((_, after)) => rest = after,
-            Err(_) => break,
+            Err(_) => return (all, false),
         }
     }
-    (!all.is_empty()).then(|| crc(&all))
+    (all, true)
 }
 
 /// Joins headers with the data of a compact frame, and tells whether nothing but fillers was over.
