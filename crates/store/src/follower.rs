@@ -43,8 +43,8 @@ pub enum Applied {
     },
     /// The writer has stopped in order.
     Released,
-    /// Nothing that counts.
-    Void,
+    /// Nothing that counts; how many such records this follower has passed over.
+    Void(u64),
 }
 
 /// A database behind a log.
@@ -63,6 +63,7 @@ pub struct Follower {
     part: Vec<u8>,
     /// The incarnation of the claim, if that was the last record.
     claimed_by: Option<u64>,
+    passed_over: u64,
     behind: Group,
 }
 
@@ -122,6 +123,7 @@ impl Follower {
             whole: read,
             part: Vec::new(),
             claimed_by: None,
+            passed_over: 0,
             behind: Group::default(),
         })
     }
@@ -267,7 +269,8 @@ impl Follower {
         if self.part.is_empty() {
             self.whole = self.read;
         }
-        Applied::Void
+        self.passed_over += 1;
+        Applied::Void(self.passed_over)
     }
 
     /// The operations of a group that ends with `body`.

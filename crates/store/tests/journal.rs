@@ -283,7 +283,7 @@ fn missing_mixed_up_and_damaged_records_are_refused_and_void_ones_skipped() {
     // A claim directly behind it: what the first node appended later is of an earlier epoch, and void.
     let (_, claim) = reader.position().claim(claimant(8));
     reader.apply(LogEntry::by_node(&claim)).unwrap();
-    assert_eq!(reader.apply(LogEntry::by_node(&records[2])).unwrap(), Applied::Void);
+    assert_eq!(reader.apply(LogEntry::by_node(&records[2])).unwrap(), Applied::Void(1));
     assert_eq!(reader.position().epoch, 2);
 }
 
@@ -294,6 +294,23 @@ fn forged(record: &[u8], change: impl Fn(&mut [u8])) -> Vec<u8> {
     let checksum = crc32fast::hash(&forged).to_le_bytes();
     forged.extend_from_slice(&checksum);
     forged
+}
+
+#[test]
+fn a_version_before_is_read_and_a_later_one_is_not_taken_for_damage() {
+    let (folder, stream) = (new(), SharedStream::default());
+    let first = start(&folder, &stream);
+    first.wait(first.submit([enqueue(1, 1, message(1, b"x"))]));
+    let records = stream.0.lock().records.clone();
+    let versions: Vec<u8> = records.iter().map(|record| record[0]).collect();
+    assert_eq!(versions, [2, 2], "programs before testators have to refuse them as newer");
+    let mut reader = follower(&new(), &SharedStream::default());
+    reader.apply(LogEntry::by_node(&records[0])).unwrap();
+    let later = forged(&records[1], |record| record[0] = 3);
+    let error = reader.apply(LogEntry::by_node(&later)).unwrap_err();
+    assert!(error.to_string().contains("upgrade it"), "{error}");
+    let before = forged(&records[1], |record| record[0] = 1);
+    assert_eq!(reader.apply(LogEntry::by_node(&before)).unwrap(), Applied::Operations);
 }
 
 #[test]
@@ -314,7 +331,7 @@ fn what_strangers_publish_is_passed_over_by_the_writer_and_by_readers() {
         // Of an earlier epoch, a later one, a newer version.
         forged(&record, |record| record[1] = 0),
         forged(&record, |record| record[1] = 9),
-        forged(&record, |record| record[0] = 2),
+        forged(&record, |record| record[0] = 3),
     ]) {
         stream.0.lock().publish(&strange);
         first.wait(first.submit([enqueue(1, position, message(position, b"x"))]));

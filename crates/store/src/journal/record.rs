@@ -9,7 +9,9 @@
 
 use super::{LogEntry, LogPosition, MAX_RECORD_BYTES};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// The oldest version that is read: without testators.
+const OLDEST: u8 = 1;
 const HEADER: usize = 22;
 const CHECKSUM: usize = 4;
 /// Longest name of a node in bytes.
@@ -85,7 +87,9 @@ fn claimant(body: &[u8]) -> Result<Claimant<'_>, RecordError> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// A newer Fulmar wrote it.
-    #[error("the record has version {0}, and this Fulmar reads version {VERSION}: upgrade it")]
+    #[error(
+        "the record has version {0}, and this Fulmar reads versions up to {VERSION}: upgrade it"
+    )]
     TooNew(u8),
     /// Its bytes are damaged, or never were a record.
     #[error("not a valid record: {0}")]
@@ -148,7 +152,7 @@ impl LogPosition {
         }
         // Every version ends with the checksum, so that damage is no newer version.
         let &version = covered.first().ok_or(short.clone())?;
-        if version != VERSION {
+        if !(OLDEST..=VERSION).contains(&version) {
             return Err(RecordError::TooNew(version));
         }
         let (header, body) = covered.split_at_checked(HEADER).ok_or(short)?;

@@ -152,13 +152,15 @@ pub(super) fn follow(follower: &mut Follower, log: &LogStream) -> anyhow::Result
             Applied::Claimed { node, .. } => {
                 tracing::info!(node, record = record.number, "claimed the log");
             }
-            Applied::Void => {
+            // Or a stranger could fill the node's log.
+            Applied::Void(total) if total.is_power_of_two() => {
                 tracing::warn!(
                     record = record.number,
+                    total,
                     "passed over a record of the cluster's log that is no node's"
                 );
             }
-            Applied::Operations | Applied::Released => {}
+            Applied::Operations | Applied::Released | Applied::Void(_) => {}
         }
     }
     Ok(read)
