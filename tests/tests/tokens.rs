@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use fulmar_tests::{TestBroker, Wire, eventually, field, fulmar, packet, write_secret};
+use fulmar_tests::{TestBroker, Wire, eventually, field, fulmar, packet, run, write_secret};
 use ring::hmac;
 
 const SECRET: &str = "a secret of the issuer, 32 bytes";
@@ -174,4 +174,11 @@ fn a_user_whom_the_store_has_lost_gets_no_more_than_before() {
     user(&broker, &["add", "ann"]);
     eventually("she is back", || log_in(&broker).1 == 0);
     assert_eq!(publish(&mut log_in(&broker).0), Some((0x40, Some(0x87))), "with the store's rules");
+    user(&broker, &["remove", "ann"]);
+    eventually("she is refused again", || log_in(&broker).1 == 0x87);
+    let mut forget = fulmar();
+    forget.args(["ctl", "users", "remove", "ann", "--forget", "--data"]).arg(broker.data());
+    assert!(run(&mut forget).status.success());
+    assert_eq!(log_in(&broker).1, 0);
+    assert_ne!(publish(&mut log_in(&broker).0), Some((0x40, Some(0x87))), "with everybody's rules");
 }

@@ -14,12 +14,12 @@ use fulmar_identity::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
 use crate::audit::Change;
 use crate::caller::{Administrator, Role};
-use crate::extract::{Json, Name};
+use crate::extract::{Json, Name, Query};
 use crate::identities::{Target, apply, names, ranked};
 use crate::page::{self, Everything, PageQuery, Paged, SLICE, Slice};
 use crate::problem::Problem;
@@ -338,15 +338,29 @@ pub(crate) async fn change_user(
     Ok(StatusCode::NO_CONTENT)
 }
 
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Removal {
+    /// Whether the name is not refused from then on: it, or one that was removed before, is as any other one that the store
+    /// does not have.
+    #[serde(default)]
+    forget: bool,
+}
+
 /// Remove a user
-#[utoipa::path(delete, path = "/users/{name}", params(("name" = String, Path, description = "User")), responses((status = 204, description = "It is removed; the broker refuses the name, with any credentials, until it is created again")))]
+#[utoipa::path(delete, path = "/users/{name}", params(("name" = String, Path, description = "User"), Removal), responses((status = 204, description = "It is removed; the broker refuses the name, with any credentials, until it is created again or forgotten")))]
 pub(crate) async fn remove_user(
     State(app): State<App>,
     Administrator(caller): Administrator,
     Name(name): Name,
+    Query(Removal { forget }): Query<Removal>,
 ) -> Result<StatusCode, Problem> {
-    let command = Command::DeleteClient(name.as_str().into());
-    let detail = serde_json::Value::Null;
+    let user = name.as_str().into();
+    let (command, detail) = match forget {
+        true => (Command::ForgetClient(user), json!({ "forget": true })),
+        false => (Command::DeleteClient(user), serde_json::Value::Null),
+    };
     let change = Change { caller, action: "user.remove", object: name, detail };
     app.change(change, apply(&app.identities, command)).await?;
     Ok(StatusCode::NO_CONTENT)

@@ -234,7 +234,7 @@ fn refusal(broker: &Broker, client_id: &str, will: &Will, now: Timestamp) -> Opt
     } else if credential.as_ref().is_some_and(|credential| !access_control.is_good(credential)) {
         Some("its client's credential is no longer valid")
     } else if access_control.refuses(subject) {
-        Some("its user is disabled, or may not use its client identifier")
+        Some("its user is disabled, removed, or may not use its client identifier")
     } else if broker.bans().covers(&banned, now) {
         Some("its client is banned")
     } else if !access_control.may_leave(subject, &will.topic, *by_login) {

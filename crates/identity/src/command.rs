@@ -11,8 +11,10 @@ pub enum Command {
     SetDefaultAccess(Vec<(AccessKind, bool)>),
     /// Adds a client.
     CreateClient(Client),
-    /// Removes a client.
+    /// Removes a client, whose name is refused from then on.
     DeleteClient(Box<str>),
+    /// Removes a client, or one that was removed, so that its name is any other one.
+    ForgetClient(Box<str>),
     /// Changes a client.
     ModifyClient(Box<str>, ClientChanges),
     /// Replaces a client's hash by another one of the same password. Without effect if it has changed.

@@ -1,6 +1,6 @@
 //! The state, and what commands do with it. No I/O, no clock.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fulmar_mqtt::topic::matches;
@@ -26,6 +26,8 @@ pub struct State {
     roles: Table<Role>,
     tokens: Table<ApiToken>,
     removed: Table<Removal>,
+    /// Their numbers, each with its name.
+    removals: BTreeSet<(u64, Box<str>)>,
     settings: Arc<Settings>,
 }
 
@@ -184,7 +186,13 @@ impl State {
                 Row::Token(name, old)
             }
             Row::Removed(name, new) => {
+                let numbered = |removal: &Arc<Removal>| (removal.number, name.clone());
+                let number = new.as_ref().map(numbered);
                 let old = swap(&mut self.removed, &name, new);
+                if let Some(old) = &old {
+                    self.removals.remove(&numbered(old));
+                }
+                self.removals.extend(number);
                 Row::Removed(name, old)
             }
             Row::Settings(new) => Row::Settings(std::mem::replace(&mut self.settings, new)),
@@ -220,6 +228,7 @@ impl State {
                 self.client(&name)?;
                 Ok(self.remove_client(name))
             }
+            Command::ForgetClient(name) => self.forget_client(name),
             Command::ModifyClient(name, changes) => self.modify_client(&name, changes),
             Command::ReplaceHash { username, outdated, hash } => {
                 if self.client(&username)?.password.as_ref() != Some(&outdated) {
@@ -378,13 +387,19 @@ impl State {
 
     /// Its name stays, so that it has no more rights than before with a token or a certificate.
     fn remove_client(&self, name: Box<str>) -> Vec<Row> {
-        let last = self.removed.values().map(|removal| removal.number).max().unwrap_or(0);
-        let removal = Arc::new(Removal { number: last + 1 });
-        let oldest = self.removed.iter().min_by_key(|(_, removal)| removal.number);
-        let full = self.removed.len() >= MAX_REMOVED;
-        let forgotten = oldest.filter(|_| full).map(|(name, _)| Row::Removed(name.clone(), None));
+        let last = self.removals.last().map_or(0, |(number, _)| *number);
+        let removal = Arc::new(Removal { number: last.saturating_add(1) });
+        let oldest = self.removals.first().filter(|_| self.removals.len() >= MAX_REMOVED);
+        let forgotten = oldest.map(|(_, name)| Row::Removed(name.clone(), None));
         let rows = [Row::Client(name.clone(), None), Row::Removed(name, Some(removal))];
         rows.into_iter().chain(forgotten).collect()
+    }
+
+    fn forget_client(&self, name: Box<str>) -> Result<Vec<Row>, Refused> {
+        if !self.removed.contains_key(&name) {
+            self.client(&name)?;
+        }
+        Ok(vec![Row::Client(name.clone(), None), Row::Removed(name, None)])
     }
 
     fn modify_client(&self, name: &str, changes: ClientChanges) -> Result<Vec<Row>, Refused> {

@@ -234,3 +234,35 @@ fn a_replaced_hash_is_another_one_of_the_same_password() {
     assert!(state.clients()["ann"].replaced.is_none());
     assert_ne!(revision(), before, "a password that is set ends them");
 }
+
+#[test]
+fn a_removed_name_is_kept_until_it_is_forgotten() {
+    let mut state = applied(vec![
+        Command::CreateClient(client("ann")),
+        Command::CreateClient(client("bob")),
+        Command::DeleteClient("ann".into()),
+    ]);
+    let twice = state.apply(Command::DeleteClient("ann".into()));
+    assert_eq!(twice, Err(Refused::ClientNotFound), "a script that removes it again ends nothing");
+    assert!(state.removed().contains_key("ann"));
+    for name in ["ann", "bob"] {
+        let change = state.apply(Command::ForgetClient(name.into())).unwrap();
+        assert!(Affected::by(&change, &state).users.contains(name));
+    }
+    assert!(state.clients().is_empty() && state.removed().is_empty());
+    let unknown = state.apply(Command::ForgetClient("ann".into()));
+    assert_eq!(unknown, Err(Refused::ClientNotFound));
+}
+
+#[test]
+fn of_many_removed_names_the_oldest_are_forgotten() {
+    let mut state = State::default();
+    for number in 0..200_002 {
+        let name: Box<str> = number.to_string().into();
+        state.apply(Command::CreateClient(client(&name))).unwrap();
+        state.apply(Command::DeleteClient(name)).unwrap();
+    }
+    assert_eq!(state.removed().len(), 200_000);
+    let left = ["0", "1", "2", "200001"].map(|name| state.removed().contains_key(name));
+    assert_eq!(left, [false, false, true, true]);
+}

@@ -22,6 +22,9 @@ use crate::shard::Shard;
 use crate::time::Timestamp;
 use crate::user::User;
 
+/// How the identity store keeps a client out.
+pub(super) const BY_STORE: &str = "disabled, removed (`fulmar ctl users remove NAME --forget` ends that), or with another client identifier";
+
 /// A method that this broker has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
@@ -282,7 +285,7 @@ impl Connection {
             let filters = state.subscriptions.keys().map(|filter| &**filter);
             if access_control.refuses(subject) {
                 // The store may have got such a user only since: the client then has no credential of the store's.
-                "disabled, removed, or with another client identifier"
+                BY_STORE
             } else if access_control.has_outgrown(subject, filters) {
                 "no longer allowed to read its subscriptions"
             } else {

@@ -8,12 +8,12 @@ use fulmar_mqtt::packet::{Connack, Connect, LastWill};
 use fulmar_mqtt::topic::check_name;
 use fulmar_mqtt::{DecodeError, Packet, Properties, Property, PropertyBuf, ReasonCode, Version};
 
-use super::auth::{Exchange, Method};
+use super::auth::{BY_STORE, Exchange, Method};
 use super::{Connection, State};
 use crate::access::{Action, Subject};
-use crate::auth::CONTROL_PREFIX;
 use crate::auth::{
-    Admitted, Applicant, AuthReply, Credentials, Decision, ReplyTo, ScramLogin, WaitingLogin,
+    Admitted, Applicant, AuthReply, Because, CONTROL_PREFIX, Credentials, Decision, ReplyTo,
+    ScramLogin, WaitingLogin,
 };
 use crate::bans::BannedSubject;
 use crate::event::BrokerEvent;
@@ -295,7 +295,7 @@ impl Connection {
         if access_control.refuses(subject) {
             shard.metrics().authentication_failed.add(1);
             tracing::info!(peer = %self.peer.address, client = &*pending.client_id,
-                user = text_of(user.as_ref()), "login refused: disabled, removed, or with another client identifier");
+                user = text_of(user.as_ref()), "login refused: {BY_STORE}");
             return self.refuse(shard, ReasonCode::NotAuthorized);
         }
         let stored = || access_control.stored_credential(subject);
@@ -304,7 +304,8 @@ impl Connection {
         if let Some(will) = pending.will.as_mut().map(Arc::make_mut) {
             // Requests are not published when their client has gone.
             let is_request = will.topic.starts_with(CONTROL_PREFIX);
-            if is_request || !access_control.allows(subject, Action::Publish, &will.topic) {
+            let (allowed, because) = access_control.explain(subject, Action::Publish, &will.topic);
+            if is_request || !allowed {
                 shard.metrics().access_denied.add(1);
                 tracing::info!(peer = %self.peer.address, client = &*pending.client_id,
                     user = text_of(user.as_ref()), topic = &*will.topic, "will denied, connection refused");
@@ -316,7 +317,7 @@ impl Connection {
                 until,
                 credential: credential.clone(),
                 certificate: self.certificate().and_then(|certificate| certificate.number),
-                by_login: access_control.allows_by_login(subject, &will.topic),
+                by_login: because == Because::Login,
             };
         }
         let is_stored = pending.expiry_interval_s > 0;

@@ -116,6 +116,9 @@ pub(crate) enum Command {
     Remove {
         /// User
         name: String,
+        /// Do not refuse the name from then on, also if the user was removed before
+        #[arg(long)]
+        forget: bool,
     },
 }
 
@@ -194,8 +197,9 @@ pub(crate) async fn run(api: &Api, command: &Command) -> anyhow::Result<()> {
             change(api, name, json!({ "administration": role.name() })).await?;
         }
         Command::Passwd { name } => change(api, name, json!({ "password": ask_new()? })).await?,
-        Command::Remove { name } => {
-            api.send(Method::DELETE, &format!("/users/{}", encode(name)), None).await?;
+        Command::Remove { name, forget } => {
+            let path = format!("/users/{}?forget={forget}", encode(name));
+            api.send(Method::DELETE, &path, None).await?;
             api.done("removed");
         }
     }

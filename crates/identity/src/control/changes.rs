@@ -48,6 +48,7 @@ const SHOWN: &[&str] = &[
     "topic",
     "priority",
     "allow",
+    "forget",
 ];
 
 /// A change that is about to be made.

@@ -36,7 +36,10 @@ pub(super) fn create(desk: &mut Desk, fields: Fields<'_>) -> Outcome {
 }
 
 pub(super) fn delete(desk: &mut Desk, fields: Fields<'_>) -> Outcome {
-    apply(desk, Command::DeleteClient(username(fields)?.into()))
+    let name = username(fields)?.into();
+    // Not mosquitto's.
+    let forget = fields.bool("forget").unwrap_or(false);
+    apply(desk, if forget { Command::ForgetClient(name) } else { Command::DeleteClient(name) })
 }
 
 pub(super) fn set_disabled(desk: &mut Desk, fields: Fields<'_>, disabled: bool) -> Outcome {
