@@ -279,6 +279,22 @@ fn what_a_will_needs_is_known_after_a_crash() {
 }
 
 #[test]
+fn a_ban_takes_a_will_that_is_due_when_the_broker_starts() {
+    let mut scene = Scene::new("");
+    scene.add(&["ann"]);
+    drop(Mortal { expiry_s: 100, delay_s: 2, ..mortal("c1", "ann") }.live(&scene.broker));
+    eventually("the client to be gone", || scene.broker.log().contains("disconnected"));
+    let due = Instant::now() + Duration::from_secs(3);
+    scene.ctl(&["clients", "ban", "--user", "ann", "--for", "1h"]);
+    scene.broker.kill();
+    eventually("the will to be due", || Instant::now() > due);
+    scene.broker.restart();
+    let wills = |what: &str| scene.broker.metric(&format!("wills_{what}_total"));
+    eventually("the will", || wills("refused") + wills("published") > 0.0);
+    assert_eq!((wills("refused"), wills("published")), (1.0, 0.0), "{}", scene.broker.log());
+}
+
+#[test]
 fn whoever_takes_a_session_over_publishes_no_will_of_another() {
     let mut scene = Scene::new("session_owner = \"none\"\n");
     scene.add(&["ann", "bob"]);

@@ -1,8 +1,8 @@
 //! The API as a whole.
 
 use crate::app::{App, Settings};
-use crate::store::{Store, StoreError};
-use crate::{backup, bans};
+use crate::backup;
+use crate::store::Store;
 
 /// The administration API.
 #[derive(Clone, Debug)]
@@ -11,15 +11,11 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// The API of a running broker, for which the stored bans are set.
-    ///
-    /// # Errors
-    /// `admin.db` in the data folder cannot be read.
-    pub fn open(settings: Settings, store: Store) -> Result<Admin, StoreError> {
+    /// The API of a running broker.
+    #[must_use]
+    pub fn open(settings: Settings, store: Store) -> Admin {
         backup::remove_leftovers(&settings.data);
-        let app = App::new(settings, store);
-        bans::apply(&app.store, &app.broker, app.now_ms())?;
-        Ok(Admin { app })
+        Admin { app: App::new(settings, store) }
     }
 
     /// Keeps the history of the last hour, without end.

@@ -47,19 +47,18 @@ pub(crate) struct Bans {
     bans: Vec<BanRow>,
 }
 
-/// Sets the stored bans in the broker, and returns them.
-pub(crate) fn apply(
-    store: &Store,
-    broker: &Broker,
-    now_ms: i64,
-) -> Result<Vec<BanRow>, StoreError> {
+/// Sets the stored bans in the broker: when it starts, before any worker could publish a will.
+///
+/// # Errors
+/// `admin.db` in the data folder cannot be read.
+pub fn apply(store: &Store, broker: &Broker, now_ms: i64) -> Result<(), StoreError> {
     let rows = store.bans(now_ms)?;
     let ban = |row: &BanRow| {
         Some(Ban { whom: banned(row)?, until: Timestamp(row.until_ms.cast_unsigned()) })
     };
     let now = Timestamp(now_ms.cast_unsigned());
     broker.set_bans(rows.iter().filter_map(ban).collect(), now);
-    Ok(rows)
+    Ok(())
 }
 
 /// Whom a stored ban is about; `None` for a network that is none.

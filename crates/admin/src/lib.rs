@@ -51,6 +51,7 @@ pub use administrators::{
 };
 pub use app::Settings;
 pub use archive::{Manifest, RestoreError, restore};
+pub use bans::apply as apply_bans;
 pub use local::{LocalCaller, SOCKET_FILE, SocketPath};
 pub use openapi::PREFIX;
 pub use server::{

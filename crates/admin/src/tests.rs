@@ -161,7 +161,7 @@ impl Api {
             data,
             version: "1.2.3",
         };
-        let admin = Admin::open(settings, Store::in_memory()).unwrap();
+        let admin = Admin::open(settings, Store::in_memory());
         Api { admin, revoked, looks, copying, is_full, folder }
     }
 

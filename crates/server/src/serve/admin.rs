@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use fulmar_admin::{
     Admin, Later, LocalCaller, NewEntry, ServerState, Settings, SocketPath, Store, TapRoom, Tapped,
 };
-use fulmar_broker::Broker;
+use fulmar_broker::{Broker, Timestamp};
 use fulmar_http::AnswerSpace;
 use fulmar_identity::control::{self, ControlChange};
 use fulmar_identity::{Asker, Identities};
@@ -57,6 +57,14 @@ impl ChangeLog {
             Some(shared) => Store::open_shared(data, shared)?,
             None => Store::open(data)?,
         }))
+    }
+
+    /// Sets the stored bans.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub(super) fn apply_bans(&self, broker: &Broker, now: Timestamp) -> anyhow::Result<()> {
+        Ok(fulmar_admin::apply_bans(&self.0, broker, now.0.cast_signed())?)
     }
 
     /// Logs what callers of the platform's API change.
@@ -170,7 +178,7 @@ impl Running {
             answers: answers.clone(),
             version: super::status::VERSION,
         };
-        let admin = Admin::open(settings, log.0.clone())?;
+        let admin = Admin::open(settings, log.0.clone());
         let socket = match bind(data) {
             Ok(listener) => {
                 let history = admin.clone();

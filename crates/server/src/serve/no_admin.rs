@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use fulmar_broker::Broker;
+use fulmar_broker::{Broker, Timestamp};
 use fulmar_http::AnswerSpace;
 use fulmar_identity::control::{self, ControlChange};
 use fulmar_identity::{Asker, Identities};
@@ -22,6 +22,10 @@ pub(super) struct ChangeLog;
 impl ChangeLog {
     pub(super) fn open(_: &Path, _: Option<Shared>) -> anyhow::Result<ChangeLog> {
         Ok(ChangeLog)
+    }
+
+    pub(super) fn apply_bans(&self, _: &Broker, _: Timestamp) -> anyhow::Result<()> {
+        Ok(())
     }
 
     pub(super) fn watch_platform(&self, _: Option<&Platform>) {}
