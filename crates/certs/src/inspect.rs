@@ -104,33 +104,16 @@ pub fn validity(certificate: &CertificateDer<'_>) -> Option<RangeInclusive<Syste
     Some(begin_of(certificate)?..=end_of(certificate)?)
 }
 
-/// When the first certificate of a chain (leaf first) or one of its issuers in it expires, whichever is first. A root is not
-/// counted, because a verifier trusts its key whatever its certificate says; of several certificates of an issuer, the one
-/// that is valid longest is.
+/// When the first of the certificates that a client has shown (its own first) expires. A root is not counted, because a
+/// verifier trusts its key whatever its certificate says, nor is one that had expired when the client's was issued. All others
+/// are: which of them were verified is not known here, and a client that adds some must not last longer by that.
 #[must_use]
 pub fn end_of_chain(chain: &[CertificateDer<'_>]) -> Option<SystemTime> {
     let (leaf, others) = chain.split_first()?;
-    let mut end = end_of(leaf)?;
-    let (_, leaf) = X509Certificate::from_der(leaf).ok()?;
-    let mut issuer = leaf.issuer().as_raw().to_vec();
-    let mut left: Vec<&CertificateDer<'_>> = others.iter().collect();
-    loop {
-        let (mut of_issuer, mut next) = (None, None);
-        left.retain(|certificate| {
-            let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return false };
-            if parsed.subject().as_raw() != issuer {
-                return true;
-            }
-            if parsed.issuer().as_raw() != issuer && of_issuer < end_of(certificate) {
-                of_issuer = end_of(certificate);
-                next = Some(parsed.issuer().as_raw().to_vec());
-            }
-            false
-        });
-        let (Some(of_issuer), Some(next)) = (of_issuer, next) else { return Some(end) };
-        end = end.min(of_issuer);
-        issuer = next;
-    }
+    let issued = begin_of(leaf);
+    let others = others.iter().filter(|certificate| !is_root(certificate)).map(end_of);
+    let counted = others.filter(|end| *end >= issued).flatten();
+    Some(counted.fold(end_of(leaf)?, SystemTime::min))
 }
 
 /// Whether each certificate of a chain is signed in the name of the next, as servers must send them (RFC 8446 section
@@ -232,7 +215,9 @@ mod tests {
         let middle = |year| until("middle", year).signed_by(&middle_key, &root).unwrap();
         let leaf = |year| {
             let issuer = rcgen::Issuer::new(until("middle", 2050), &middle_key);
-            until("leaf", year).signed_by(&key(), &issuer).unwrap()
+            let mut params = until("leaf", year);
+            params.not_before = rcgen::date_time_ymd(2026, 1, 1);
+            params.signed_by(&key(), &issuer).unwrap()
         };
         let end = |chain: &[&rcgen::Certificate]| {
             let chain: Vec<_> = chain.iter().map(|one| one.der().clone()).collect();
@@ -245,9 +230,13 @@ mod tests {
         assert_eq!(end(&[&leaf(2034), &middle(2035)]), Some(2034));
         // Trusted as a key, and not a part of the chain.
         assert_eq!(end(&[&leaf(2040), &other, &middle(2035), &root_itself]), Some(2035));
-        // A renewed one beside the old one, in any order.
+        // A renewed one beside the one before, in any order.
         assert_eq!(end(&[&leaf(2040), &middle(2021), &middle(2035)]), Some(2035));
         assert_eq!(end(&[&leaf(2040), &middle(2035), &middle(2021)]), Some(2035));
+        // One with the name and the key of the issuer, and made up.
+        let made_up = rcgen::Issuer::new(until("root", 2050), key());
+        let forged = until("middle", 2050).signed_by(&middle_key, &made_up).unwrap();
+        assert_eq!(end(&[&leaf(2040), &forged, &middle(2035)]), Some(2035));
         assert_eq!(end(&[]), None);
         assert_eq!(end_of_chain(&[CertificateDer::from(vec![0x30, 0x82])]), None);
     }
