@@ -86,7 +86,7 @@ pub enum Aside {
 }
 
 /// How a world is set up.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Setup {
     /// Workers at first.
     pub workers: usize,
@@ -307,6 +307,17 @@ const CALM_FILTERS: [usize; 3] = [0, 2, 3];
 /// Kinds of steps without which little happens.
 const NEEDED: [usize; 8] = [0, 3, 4, 8, 9, 10, 11, 12];
 
+/// The index of a weight, drawn as often as it says.
+pub(crate) fn weighted(rng: &mut Rng, weights: &[u32]) -> usize {
+    let mut at = rng.u32(..weights.iter().sum::<u32>());
+    let is_reached = |weight: &u32| {
+        let rest = at.checked_sub(*weight);
+        at = rest.unwrap_or(0);
+        rest.is_none()
+    };
+    weights.iter().position(is_reached).unwrap_or(0)
+}
+
 impl Schedule {
     /// Draws the schedule of a seed.
     #[must_use]
@@ -412,24 +423,6 @@ impl Setup {
         }
     }
 
-    /// One without clients.
-    pub(crate) fn bare(workers: usize) -> Setup {
-        Setup {
-            workers,
-            natures: Vec::new(),
-            one_filter: false,
-            calm: false,
-            slow_worker: None,
-            amid: 0,
-            max_in_flight: 100,
-            queue: None,
-            large: None,
-            stalls: None,
-            internal: None,
-            liars: false,
-        }
-    }
-
     /// Most schedules begin with clients that are connected and subscribed.
     fn open(&self, rng: &mut Rng, quic: u8, steps: &mut Vec<Step>) {
         if rng.u8(..8) == 0 {
@@ -461,15 +454,7 @@ impl Setup {
     }
 
     fn step(&self, rng: &mut Rng, weights: &[u32; 19], quic: u8, qos: u8) -> Step {
-        let all: u32 = weights.iter().sum();
-        let mut at = rng.u32(..all);
-        let kind = weights.iter().position(|weight| match at.checked_sub(*weight) {
-            Some(rest) => {
-                at = rest;
-                false
-            }
-            None => true,
-        });
+        let kind = weighted(rng, weights);
         let client = rng.usize(..self.natures.len());
         let worker = rng.usize(..3);
         let stream = if rng.bool() { 0 } else { rng.usize(..4) };
@@ -481,7 +466,7 @@ impl Setup {
             _ => QoS::ExactlyOnce,
         };
         let filter = self.filter(client, rng);
-        match kind.unwrap_or(0) {
+        match kind {
             0 => Step::Connect {
                 client,
                 worker,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::liars::Lie;
 use crate::schedule::{Aside, FILTERS, Step, TOPICS, Wanted};
 
 impl fmt::Display for Aside {
@@ -90,7 +91,7 @@ impl fmt::Display for Step {
             }
             Step::Stall => write!(f, "storage commits nothing until everything is overdue"),
             Step::Rest => write!(f, "everything comes to rest"),
-            Step::Lie(lie) => lie.fmt(f),
+            Step::Lie(Lie(deed)) => write!(f, "{deed:?}"),
         }
     }
 }

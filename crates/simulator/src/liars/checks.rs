@@ -32,7 +32,7 @@ impl Stage<'_> {
     }
 
     /// Checks what the broker has accepted since this was called last, and notes whether it has published wills.
-    pub(super) fn look(&mut self) -> Result<(), String> {
+    pub(super) fn check_accepted(&mut self) -> Result<(), String> {
         let published = self.world.broker().metrics().sum(|worker| &worker.wills_published);
         if std::mem::replace(&mut self.published, published) != published {
             self.wills.push(self.now());
@@ -44,13 +44,13 @@ impl Stage<'_> {
             message.accepted = Some(now);
             let (who, topic, line) = (Rc::clone(&message.who), message.topic, message.line);
             if !self.might(self.lines[line].seen(), &who, Action::Publish, topic) {
-                return Err(format!("published without the right to: {who}, {topic}"));
+                return Err(format!("published without the right to: {who:?}, {topic}"));
             }
             if accepted.is_external && who.voucher != Voucher::Platform {
-                return Err(format!("published as an account: {who}"));
+                return Err(format!("published as an account: {who:?}"));
             }
             if accepted.is_request && topic != CONTROL {
-                return Err(format!("a request on another topic: {who}, {topic}"));
+                return Err(format!("a request on another topic: {who:?}, {topic}"));
             }
         }
         Ok(())
@@ -63,7 +63,7 @@ impl Stage<'_> {
         match (self.world.is_open(line), own.client) {
             (false, None) if own.greeted => Err("the program was disconnected".to_owned()),
             (true, _) if own.greeted && !self.was(own.seen(), may_stay) => {
-                Err(format!("stays connected: {}", own.who))
+                Err(format!("stays connected: {:?}", own.who))
             }
             _ => Ok(()),
         }
@@ -76,7 +76,7 @@ impl Stage<'_> {
         let packet = decode(&frame, Version::V5).map_err(|error| error.to_string())?;
         let own = &mut self.lines[line];
         if let (Some(story), Some(_)) = (&mut self.story, own.client) {
-            story.push(format!("    {} reads {packet:?}", own.who));
+            story.push(format!("    {:?} reads {packet:?}", own.who));
         }
         match packet {
             Packet::Connack(connack) if connack.reason == ReasonCode::Success => {
@@ -117,9 +117,9 @@ impl Stage<'_> {
             self.has_program = true;
             ALL.into_iter().for_each(|filter| self.subscribe(line, filter));
         } else if !self.was(own.began, |moment| moment.law.may_log_in(&who, moment.now)) {
-            return Err(format!("was let in: {who}"));
+            return Err(format!("was let in: {who:?}"));
         } else if who.id == PROGRAM && self.has_program {
-            return Err(format!("has the program's session: {who}"));
+            return Err(format!("has the program's session: {who:?}"));
         }
         Ok(())
     }
@@ -145,7 +145,7 @@ impl Stage<'_> {
         // Whether a publication was accepted, or is taken for a repeated one, is known from elsewhere.
         let is_granted = action == Action::Subscribe && !reason.is_error();
         if is_granted && !self.might(since, &who, action, topic) {
-            return Err(format!("allowed without a rule: {who}, {action:?} {topic}"));
+            return Err(format!("allowed without a rule: {who:?}, {action:?} {topic}"));
         }
         // What is reserved may have further conditions, and so may deleted users.
         let is_plain = !topic.starts_with('$') && !topic.starts_with("fulmar/");
@@ -155,7 +155,7 @@ impl Stage<'_> {
             !law.may_log_in(&who, *now) || !law.may(&who, action, topic) || law.is_deleted(&who)
         };
         if is_denied && !self.was(since, denies) {
-            return Err(format!("a fresh login gets more: {who}, {action:?} {topic}"));
+            return Err(format!("a fresh login gets more: {who:?}, {action:?} {topic}"));
         }
         Ok(())
     }
@@ -171,7 +171,7 @@ impl Stage<'_> {
         let Some(message) = message.filter(|message| message.topic == topic) else {
             return match (topic == RESPONSE || topic.starts_with("$SYS/")) && late() {
                 true => Ok(()),
-                false => Err(format!("received without the right to: {who}, {topic}")),
+                false => Err(format!("received without the right to: {who:?}, {topic}")),
             };
         };
         let from: &Who = &message.who;
@@ -184,12 +184,14 @@ impl Stage<'_> {
             let since = self.wills.iter().filter(|at| **at >= message.said);
             let mut left = since.filter(leaves).map(|at| &self.moments[*at]).peekable();
             if left.peek().is_none() {
-                return Err(format!("the will was published: {from}, {topic}"));
+                return Err(format!("the will was published: {from:?}, {topic}"));
             }
             left.any(receives)
         } else {
             let Some(accepted) = message.accepted else {
-                return Err(format!("received what was not accepted: {who} from {from}, {topic}"));
+                return Err(format!(
+                    "received what was not accepted: {who:?} from {from:?}, {topic}"
+                ));
             };
             receives(&self.moments[accepted])
         };
@@ -197,6 +199,6 @@ impl Stage<'_> {
         if received || ((publish.retain || who.voucher == Voucher::Platform) && late()) {
             return Ok(());
         }
-        Err(format!("received without the right to: {who} from {from}, {topic}"))
+        Err(format!("received without the right to: {who:?} from {from:?}, {topic}"))
     }
 }

@@ -10,7 +10,7 @@ use super::{
     ACCOUNTS, Connecting, Deed, FILTERS, IDS, LISTS, Lie, NAMES, Rule, Stored, TOPICS, Voucher,
     Whom,
 };
-use crate::schedule::{Schedule, Setup, Step};
+use crate::schedule::{Schedule, Setup, Step, weighted};
 
 /// Clients of a schedule.
 const CLIENTS: usize = 3;
@@ -46,7 +46,7 @@ struct Few {
 pub(crate) fn draw(seed: u64, steps: usize) -> Schedule {
     let mut rng = Rng::with_seed(seed.wrapping_mul(0xA24B_AED4_963E_E407) ^ 0x11A5);
     let few = Few::draw(&mut rng);
-    let setup = Setup { liars: true, ..Setup::bare(rng.usize(1..=3)) };
+    let setup = Setup { liars: true, workers: rng.usize(1..=3), ..Setup::default() };
     let mut all = Vec::with_capacity(steps * 2);
     few.open(&mut rng, &mut all);
     while all.len() < steps {
@@ -59,33 +59,33 @@ fn lie(deed: Deed) -> Step {
     Step::Lie(Lie(deed))
 }
 
-fn some<T: Copy, const N: usize>(rng: &mut Rng, of: &[T]) -> [T; N] {
+fn choices<T: Copy, const N: usize>(rng: &mut Rng, of: &[T]) -> [T; N] {
     std::array::from_fn(|_| of[rng.usize(..of.len())])
 }
 
-fn one<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
+fn choice<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
     of[rng.usize(..of.len())]
 }
 
 impl Few {
     fn draw(rng: &mut Rng) -> Few {
         Few {
-            names: some(rng, NAMES),
-            ids: some(rng, IDS),
-            topics: some(rng, TOPICS),
-            filters: some(rng, FILTERS),
-            lists: some(rng, LISTS),
+            names: choices(rng, NAMES),
+            ids: choices(rng, IDS),
+            topics: choices(rng, TOPICS),
+            filters: choices(rng, FILTERS),
+            lists: choices(rng, LISTS),
             ends: rng.bool(),
             bans: rng.bool(),
             crashes: rng.u8(..4) == 0,
-            promptly: one(rng, &[2, 6, 8]),
+            promptly: choice(rng, &[2, 6, 8]),
         }
     }
 
     /// First rights, and clients.
     fn open(&self, rng: &mut Rng, all: &mut Vec<Step>) {
         for role in 0..ROLES {
-            all.push(lie(Deed::SetRole(role, one(rng, &self.lists))));
+            all.push(lie(Deed::SetRole(role, choice(rng, &self.lists))));
         }
         if rng.u8(..3) > 0 {
             let names = if rng.bool() { 1 } else { 2 };
@@ -95,11 +95,11 @@ impl Few {
             all.push(lie(Deed::SetDefault(rng.bool())));
         }
         all.push(lie(self.rules(rng)));
-        all.push(lie(Deed::SetService(one(rng, &self.lists))));
+        all.push(lie(Deed::SetService(choice(rng, &self.lists))));
         for client in 0..CLIENTS {
             all.push(lie(self.connect(client, rng)));
             follow(all);
-            all.push(lie(Deed::Subscribe(client, one(rng, &self.filters))));
+            all.push(lie(Deed::Subscribe(client, choice(rng, &self.filters))));
         }
         follow(all);
     }
@@ -116,41 +116,33 @@ impl Few {
     }
 
     fn deed(&self, rng: &mut Rng) -> Deed {
-        let all: u32 = WEIGHTS.iter().sum();
-        let mut at = rng.u32(..all);
-        let kind = WEIGHTS.iter().position(|weight| match at.checked_sub(*weight) {
-            Some(rest) => {
-                at = rest;
-                false
-            }
-            None => true,
-        });
+        let kind = weighted(rng, &WEIGHTS);
         let (client, line) = (rng.usize(..CLIENTS), rng.usize(..8));
-        let name = one(rng, &self.names[..2]);
-        match kind.unwrap_or(0) {
+        let name = choice(rng, &self.names[..2]);
+        match kind {
             0 => self.connect(client, rng),
             1 => Deed::ConnectProgram,
             2 => {
-                let qos = one(rng, &[QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce]);
-                Deed::Publish(line, one(rng, &self.topics), qos, rng.u8(..6) == 0)
+                let qos = choice(rng, &[QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce]);
+                Deed::Publish(line, choice(rng, &self.topics), qos, rng.u8(..6) == 0)
             }
-            3 => Deed::Subscribe(line, one(rng, &self.filters)),
+            3 => Deed::Subscribe(line, choice(rng, &self.filters)),
             4 if rng.u8(..6) == 0 => Deed::Disconnect(line),
             4 => Deed::Cut(line),
             5 => Deed::SetUser(name, (rng.u8(..3) > 0).then(|| self.stored(rng))),
-            6 => Deed::SetNameless(rng.bool().then(|| some(rng, &ROLE_NUMBERS))),
-            7 => Deed::SetRole(rng.usize(..ROLES), one(rng, &self.lists)),
+            6 => Deed::SetNameless(rng.bool().then(|| choices(rng, &ROLE_NUMBERS))),
+            7 => Deed::SetRole(rng.usize(..ROLES), choice(rng, &self.lists)),
             8 => Deed::SetDefault(rng.bool()),
             9 => self.rules(rng),
-            10 => Deed::SetService(one(rng, &self.lists)),
+            10 => Deed::SetService(choice(rng, &self.lists)),
             11 if self.bans => {
                 let whom = match rng.u8(..6) {
                     0 => Whom::Anyone,
-                    1 | 2 => Whom::User(one(rng, &self.names)),
-                    3 => Whom::Id(one(rng, &self.ids)),
+                    1 | 2 => Whom::User(choice(rng, &self.names)),
+                    3 => Whom::Id(choice(rng, &self.ids)),
                     _ => Whom::Address(client),
                 };
-                Deed::Ban(whom, one(rng, &[2, 20, 1000]))
+                Deed::Ban(whom, choice(rng, &[2, 20, 1000]))
             }
             11 | 12 => Deed::Unban,
             13 => Deed::SetAccount(rng.usize(..ACCOUNTS.len()), rng.u8(..3) > 0),
@@ -165,9 +157,9 @@ impl Few {
             6 | 7 => Voucher::Certificate,
             _ => Voucher::Platform,
         };
-        let ends_s = (self.ends && rng.bool()).then(|| one(rng, &[1, 5, 60]));
-        let (name, id) = (one(rng, &self.names), one(rng, &self.ids));
-        let will = rng.bool().then(|| (one(rng, &self.topics), one(rng, &[0, 0, 3, 30])));
+        let ends_s = (self.ends && rng.bool()).then(|| choice(rng, &[1, 5, 60]));
+        let (name, id) = (choice(rng, &self.names), choice(rng, &self.ids));
+        let will = rng.bool().then(|| (choice(rng, &self.topics), choice(rng, &[0, 0, 3, 30])));
         Deed::Connect(Connecting {
             client,
             worker: rng.usize(..3),
@@ -187,28 +179,28 @@ impl Few {
             0..=27 => Step::Read { line: rng.usize(..8), stream: 0, amid: None },
             28..=41 => Step::Exchange { worker },
             42..=49 => Step::EndTurn { worker },
-            50..=55 => Step::Commit { most: one(rng, &[1, 100]) },
+            50..=55 => Step::Commit { most: choice(rng, &[1, 100]) },
             56..=59 => Step::Timers { worker },
             60 if self.crashes => Step::Crash { workers: rng.usize(1..=3) },
-            _ => Step::Wait { seconds: one(rng, &[1, 3, 10, 600]) },
+            _ => Step::Wait { seconds: choice(rng, &[1, 3, 10, 600]) },
         }
     }
 
     fn stored(&self, rng: &mut Rng) -> Stored {
         Stored {
-            roles: some(rng, &ROLE_NUMBERS),
+            roles: choices(rng, &ROLE_NUMBERS),
             disabled: rng.u8(..6) == 0,
-            bound: (rng.u8(..6) == 0).then(|| one(rng, &self.ids)),
+            bound: (rng.u8(..6) == 0).then(|| choice(rng, &self.ids)),
         }
     }
 
     fn rules(&self, rng: &mut Rng) -> Deed {
         let whom = match rng.u8(..4) {
-            0 => Whom::User(one(rng, &self.names)),
-            1 => Whom::Id(one(rng, &self.ids)),
+            0 => Whom::User(choice(rng, &self.names)),
+            1 => Whom::Id(choice(rng, &self.ids)),
             _ => Whom::Anyone,
         };
-        Deed::SetRules(one(rng, &self.lists), whom, rng.bool())
+        Deed::SetRules(choice(rng, &self.lists), whom, rng.bool())
     }
 }
 

@@ -40,7 +40,7 @@ pub(crate) struct Fakes {
 #[derive(Default)]
 struct State {
     law: Law,
-    service: Arc<AccessRules>,
+    service: Option<Arc<AccessRules>>,
     table: Arc<IdentityTable>,
     accepted: Vec<Accepted>,
 }
@@ -82,7 +82,8 @@ impl Fakes {
     /// Another law holds from now on; the caller reports it to the broker.
     pub(crate) fn set_law(&self, law: &Law) {
         let mut state = self.state.lock();
-        state.service = access_rules(law.service, &RuleWho::Anyone, false).into();
+        let rules = |list| access_rules(list, &RuleWho::Anyone, false).into();
+        state.service = law.service.map(rules);
         state.law = law.clone();
     }
 
@@ -144,7 +145,7 @@ impl LoginHook for Fakes {
     }
 
     fn rules(&self, _user: &User, _client_id: &str) -> Option<Arc<AccessRules>> {
-        Some(Arc::clone(&self.state.lock().service))
+        self.state.lock().service.clone()
     }
 }
 
@@ -152,7 +153,7 @@ impl ExternalUsers for Fakes {
     fn admit(&self, token: &str, _username: Option<&str>, _now: Timestamp) -> Option<Admitted> {
         let (name, until) = token.strip_prefix(TOKEN)?.split_once('/')?;
         let account = ACCOUNTS.iter().position(|account| *account == name)?;
-        self.state.lock().law.accounts[account].then_some(Admitted {
+        (!self.state.lock().law.suspended[account]).then_some(Admitted {
             user: User::external(name),
             until: Timestamp(until.parse().ok()?),
             credential: Some(name.into()),
@@ -165,7 +166,7 @@ impl ExternalUsers for Fakes {
 
     fn is_good(&self, credential: &str) -> bool {
         let account = ACCOUNTS.iter().position(|account| *account == credential);
-        account.is_some_and(|account| self.state.lock().law.accounts[account])
+        account.is_some_and(|account| !self.state.lock().law.suspended[account])
     }
 
     fn allows(&self, external_user: &str, _action: Action, topic: &str) -> bool {

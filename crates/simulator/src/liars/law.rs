@@ -35,7 +35,7 @@ pub(crate) struct User {
 }
 
 /// All rights at one moment.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Law {
     pub(crate) users: BTreeMap<&'static str, User>,
     pub(crate) nameless: Option<[usize; 2]>,
@@ -47,32 +47,13 @@ pub(crate) struct Law {
     pub(crate) rules: &'static [Rule],
     pub(crate) whom: Whom,
     pub(crate) rules_open: bool,
-    /// What comes from the login service.
-    pub(crate) service: &'static [Rule],
+    /// What came from the login service; nothing after a crash.
+    pub(crate) service: Option<&'static [Rule]>,
     pub(crate) bans: Vec<(Whom, Timestamp)>,
-    /// Which accounts are in order.
-    pub(crate) accounts: [bool; 2],
+    /// Which accounts are not in order.
+    pub(crate) suspended: [bool; 2],
     /// Whose certificates are revoked: bits of clients.
     pub(crate) revoked: u8,
-}
-
-impl Default for Law {
-    /// Before the first change: nobody is in the store, and what needs no rule is allowed.
-    fn default() -> Law {
-        Law {
-            users: BTreeMap::new(),
-            nameless: None,
-            roles: [&[]; ROLES],
-            store_open: false,
-            rules: &[],
-            whom: Whom::Anyone,
-            rules_open: true,
-            service: &[],
-            bans: Vec::new(),
-            accounts: [true; 2],
-            revoked: 0,
-        }
-    }
 }
 
 impl Law {
@@ -106,7 +87,7 @@ impl Law {
             return false;
         }
         if who.voucher == Voucher::Platform {
-            return who.account().is_some_and(|account| self.accounts[account]);
+            return who.account().is_some_and(|account| !self.suspended[account]);
         }
         self.user(who).is_none_or(|user| {
             let Stored { disabled, bound, .. } = user.stored;
@@ -115,19 +96,19 @@ impl Law {
     }
 
     /// Whether a will may be published. Rules that came with its client's login when it was accepted, if these allowed it,
-    /// last until others decide.
+    /// last until others come.
     pub(crate) fn may_leave(
         &self,
         who: &Who,
         topic: &str,
         (accepted, now): (&Law, Timestamp),
     ) -> bool {
-        let service = |law: &Law| decide(law.service, who, Action::Publish, topic);
+        let service = |law: &Law| decide(law.service?, who, Action::Publish, topic);
         let is_stored = self.user(who).is_some();
         let by_login = !is_stored
             && ![Voucher::Nobody, Voucher::Platform].contains(&who.voucher)
             && service(accepted) == Some(true)
-            && service(self).is_none();
+            && self.service.is_none();
         let may = by_login || self.may(who, Action::Publish, topic);
         !self.is_deleted(who) && self.may_log_in(who, now) && may
     }
@@ -156,7 +137,7 @@ impl Law {
             let said = roles.iter().find_map(|role| decide(self.roles[*role]));
             return said.unwrap_or(self.store_open && !needs_rule);
         }
-        let service = || decide(self.service).filter(|_| who.name.is_some());
+        let service = || decide(self.service?).filter(|_| who.name.is_some());
         let rules = || decide(self.rules).filter(|_| self.whom.is(who));
         service().or_else(rules).unwrap_or(self.rules_open && !needs_rule)
     }
@@ -164,7 +145,7 @@ impl Law {
     /// What the platform says of its own accounts.
     pub(crate) fn account_may(&self, account: usize, topic: &str) -> bool {
         let below = ["fulmar/", "fulmar/bob/"][account];
-        self.accounts[account] && topic.starts_with(below)
+        !self.suspended[account] && topic.starts_with(below)
     }
 
     fn user(&self, who: &Who) -> Option<&User> {

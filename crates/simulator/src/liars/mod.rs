@@ -16,7 +16,6 @@ mod draw;
 mod fakes;
 mod law;
 mod stage;
-mod words;
 
 use fulmar_mqtt::QoS;
 
@@ -144,8 +143,9 @@ pub(crate) struct Stored {
 }
 
 /// Whom a ban or the operator's rules are about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Whom {
+    #[default]
     Anyone,
     User(&'static str),
     Id(&'static str),

@@ -128,7 +128,7 @@ impl<'a> Stage<'a> {
 
     pub(crate) fn step(&mut self, step: Step) -> Result<(), String> {
         match step {
-            Step::Lie(Lie(deed)) => self.take(deed),
+            Step::Lie(Lie(deed)) => self.perform(deed),
             Step::Read { line, stream, .. } => {
                 let readable = self.world.readable();
                 if !readable.is_empty() {
@@ -144,13 +144,14 @@ impl<'a> Stage<'a> {
                 self.change(|_| ());
             }
             Step::Crash { workers } => {
+                self.change(|law| law.service = None);
                 self.world.crash(workers)?;
                 (self.lines, self.published) = (Vec::new(), 0);
                 self.fakes.introduce(self.world.broker(), self.world.now);
             }
             _ => {}
         }
-        self.look()
+        self.check_accepted()
     }
 
     pub(super) fn now(&self) -> usize {
@@ -171,7 +172,7 @@ impl<'a> Stage<'a> {
         self.fakes.set_users(self.world.broker(), name);
     }
 
-    fn take(&mut self, deed: Deed) {
+    fn perform(&mut self, deed: Deed) {
         let (now, number) = (self.world.now, self.moments.len() as u64);
         match deed {
             Deed::Connect(asked) => {
@@ -205,7 +206,7 @@ impl<'a> Stage<'a> {
                 self.fakes.set_rules(self.world.broker());
             }
             Deed::SetService(rules) => {
-                self.change(|law| law.service = rules);
+                self.change(|law| law.service = Some(rules));
                 let broker = self.world.broker();
                 self.lines.iter().for_each(|line| broker.rights_changed(line.who.id));
             }
@@ -218,7 +219,7 @@ impl<'a> Stage<'a> {
                 self.fakes.set_bans(self.world.broker(), now);
             }
             Deed::SetAccount(account, good) => {
-                self.change(|law| law.accounts[account] = good);
+                self.change(|law| law.suspended[account] = !good);
                 self.world.broker().recheck_external_users(|name| name == ACCOUNTS[account]);
             }
             Deed::Revoke(clients) => {
@@ -248,7 +249,7 @@ impl<'a> Stage<'a> {
     /// A worker takes its events and sends; clients read at once what it sends.
     fn exchange(&mut self, worker: usize) -> Result<usize, String> {
         let count = self.world.exchange(worker);
-        self.look()?;
+        self.check_accepted()?;
         for line in 0..self.lines.len() {
             if self.world.lines[line].worker != worker {
                 continue;
@@ -270,14 +271,14 @@ impl<'a> Stage<'a> {
             for line in self.world.readable() {
                 while self.world.read(line, 0) {
                     moved = true;
-                    self.look()?;
+                    self.check_accepted()?;
                 }
             }
             for worker in 0..self.world.workers() {
                 self.fire_timers(worker);
                 moved |= self.exchange(worker)? > 0;
                 self.world.end_turn(worker);
-                self.look()?;
+                self.check_accepted()?;
             }
             moved |= self.world.commit(usize::MAX) > 0;
             quiet = if moved { 0 } else { quiet + 1 };
