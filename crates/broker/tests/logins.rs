@@ -205,7 +205,9 @@ impl ExternalUsers for Undecided {
         };
         drop(queue);
         let queue = Arc::clone(&self.0);
-        Decision::Later(WaitingLogin::new(move || drop(queue.lock().unwrap().remove(id))))
+        Decision::Later(WaitingLogin::new(move || {
+            drop(queue.lock().unwrap().remove(id, Instant::now()))
+        }))
     }
 
     fn is_good(&self, _: &str) -> bool {

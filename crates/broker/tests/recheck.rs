@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::{Conn, Seen, Setup, World};
+use common::{Conn, Hello, Seen, Setup, World, hello};
 use fulmar_broker::access::{AccessRules, Action, Rule, Who};
 use fulmar_broker::auth::{
     AccessControl, Admitted, Decision, ExternalUsers, HookLogin, Identity, IdentityChanges,
@@ -152,7 +152,7 @@ fn a_client_whom_the_store_refuses_only_since_it_connected_is_disconnected() {
 
 /// A service whose rules are these.
 #[derive(Debug, Default)]
-struct Service(Mutex<Arc<AccessRules>>);
+struct Service(Mutex<Option<Arc<AccessRules>>>);
 
 impl LoginHook for Service {
     fn decides_about_certificates(&self) -> bool {
@@ -164,22 +164,29 @@ impl LoginHook for Service {
     }
 
     fn rules(&self, _: &User, _: &str) -> Option<Arc<AccessRules>> {
-        Some(Arc::clone(&self.0.lock().unwrap()))
+        self.0.lock().unwrap().clone()
     }
+}
+
+fn rules(allow: bool, filter: &str) -> Arc<AccessRules> {
+    let (who, filter) = (Who::Anyone, filter.into());
+    let one = Rule { allow, who, action: Some(Action::Publish), filter, exact: false };
+    Arc::new(AccessRules::new(vec![one], false).unwrap())
+}
+
+/// A world with that service, where nothing else is allowed.
+fn asking(service: &Arc<Service>) -> World {
+    let hook = Some(Arc::clone(service) as Arc<dyn LoginHook>);
+    let rules = AccessRules::new(Vec::new(), false).unwrap();
+    let access_control = AccessControl { hook, rules, ..AccessControl::default() };
+    World::with(Setup { access_control, ..Setup::default() })
 }
 
 #[test]
 fn what_the_rules_of_a_login_allowed_before_is_forgotten_when_they_change() {
     let service = Arc::new(Service::default());
-    let rules = |allow| {
-        let (who, filter) = (Who::Anyone, "#".into());
-        let all = Rule { allow, who, action: Some(Action::Publish), filter, exact: false };
-        Arc::new(AccessRules::new(vec![all], false).unwrap())
-    };
-    *service.0.lock().unwrap() = rules(true);
-    let hook = Some(Arc::clone(&service) as Arc<dyn LoginHook>);
-    let access_control = AccessControl { hook, ..AccessControl::default() };
-    let mut world = World::with(Setup { access_control, ..Setup::default() });
+    *service.0.lock().unwrap() = Some(rules(true, "#"));
+    let mut world = asking(&service);
     let ann = world.open_user(0, TransportKind::Tls, Some("ann"));
     say_connect(&mut world, ann, "phone", None);
     world.seen(ann);
@@ -190,8 +197,24 @@ fn what_the_rules_of_a_login_allowed_before_is_forgotten_when_they_change() {
     };
     let puback = |id, reason| [Seen::Ack(AckKind::Puback, id, reason)];
     assert_eq!(publish(&mut world, 1), puback(1, ReasonCode::NoMatchingSubscribers));
-    *service.0.lock().unwrap() = rules(false);
+    *service.0.lock().unwrap() = Some(rules(false, "#"));
     world.broker.rights_changed("phone");
     world.settle();
     assert_eq!(publish(&mut world, 2), puback(2, ReasonCode::NotAuthorized));
+}
+
+#[test]
+fn a_will_that_a_login_allowed_outlives_its_rules_until_a_login_brings_others() {
+    let service = Arc::new(Service::default());
+    // Forgotten at a restart; others, that say nothing about it.
+    for (now, published) in [(None, 1), (Some(rules(true, "other")), 0)] {
+        *service.0.lock().unwrap() = Some(rules(true, "gone/#"));
+        let mut world = asking(&service);
+        let ann = world.open_user(0, TransportKind::Tls, Some("ann"));
+        world.say_hello(ann, &Hello { will: Some(("gone/ann", 0)), ..hello("phone") });
+        *service.0.lock().unwrap() = now;
+        world.cut(ann);
+        assert_eq!(world.total("wills_published"), published);
+        assert_eq!(world.total("wills_refused"), 1 - published);
+    }
 }

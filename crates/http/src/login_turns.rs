@@ -82,7 +82,7 @@ struct QueuedLogin<'a>(&'a LoginTurns, QueueId);
 
 impl Drop for QueuedLogin<'_> {
     fn drop(&mut self) {
-        let left = self.0.0.state.lock().queue.remove(self.1);
+        let left = self.0.0.state.lock().queue.remove(self.1, Instant::now());
         drop(left);
     }
 }

@@ -2,7 +2,6 @@
 //! one of that part's tokens is an external user, and the part decides what its users may do.
 
 use std::fmt;
-use std::net::IpAddr;
 
 use fulmar_mqtt::ReasonCode;
 
@@ -18,9 +17,7 @@ pub struct Login<'a> {
     pub username: &'a str,
     /// The password.
     pub password: &'a str,
-    /// Address of the client.
-    pub address: IpAddr,
-    /// Its place among logins that wait, and where the answer is sent.
+    /// Its address, and where the answer is sent.
     pub applicant: Applicant,
 }
 

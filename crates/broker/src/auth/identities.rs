@@ -229,12 +229,12 @@ impl IdentityTable {
 
     /// Whether the store decides what this client may do.
     pub(crate) fn has_rules_for(&self, subject: Subject<'_>) -> bool {
-        self.of(subject, |stored| stored.is_some())
+        self.with_rights(subject, |stored| stored.is_some())
     }
 
     /// Whether the client may end a subscription; `None` if it is not the store's.
     pub(crate) fn may_unsubscribe(&self, subject: Subject<'_>, filter: &str) -> Option<bool> {
-        self.of(subject, |stored| {
+        self.with_rights(subject, |stored| {
             let StoredRights { roles, defaults } = stored?;
             let decision = roles.iter().find_map(|role| {
                 let exact = role.unsubscribe_literal.iter().find(|rule| *rule.filter == *filter);
@@ -247,7 +247,7 @@ impl IdentityTable {
     }
 
     /// What the store says about a client, if it is the store's.
-    pub(super) fn of<R>(
+    pub(super) fn with_rights<R>(
         &self,
         subject: Subject<'_>,
         decide: impl FnOnce(Option<StoredRights<'_>>) -> R,
@@ -378,7 +378,7 @@ mod tests {
         topic: &str,
     ) -> Option<Verdict> {
         let rules = AccessRules::default();
-        table.of(subject, |stored| {
+        table.with_rights(subject, |stored| {
             let (login, external_users) = (None, false);
             let rights = Rights { subject, external_users, stored, login, rules: &rules };
             stored.map(|_| rights.decide(action, topic))

@@ -4,7 +4,6 @@
 //! decided from memory afterwards.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::decision::Decision;
@@ -20,9 +19,7 @@ pub struct HookLogin<'a> {
     pub password: Option<&'a [u8]>,
     /// The client identifier.
     pub client_id: &'a str,
-    /// Address of the client.
-    pub address: IpAddr,
-    /// Its place among logins that wait, and where the answer is sent.
+    /// Its address, and where the answer is sent.
     pub applicant: Applicant,
 }
 

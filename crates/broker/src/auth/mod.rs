@@ -156,9 +156,8 @@ impl AccessControl {
             let Ok(user) = User::named(username) else {
                 return Decision::Now(Err(ReasonCode::BadUserNameOrPassword));
             };
-            let (client_id, address) = (credentials.client_id, credentials.address.ip());
-            let (password, applicant) = (Some(password), applicant());
-            return hook.log_in(HookLogin { user, password, client_id, address, applicant });
+            let (password, client_id) = (Some(password), credentials.client_id);
+            return hook.log_in(HookLogin { user, password, client_id, applicant: applicant() });
         }
         let passwords = self.passwords.as_ref().filter(|passwords| passwords.has_users());
         match (passwords, credentials.username, credentials.password) {
@@ -193,9 +192,8 @@ impl AccessControl {
         let Some(hook) = hook else {
             return Decision::Now(Ok(Admitted::for_good(Some(user))));
         };
-        let (client_id, address) = (credentials.client_id, credentials.address.ip());
-        let applicant = applicant();
-        hook.log_in(HookLogin { user, password: None, client_id, address, applicant })
+        let (password, client_id) = (None, credentials.client_id);
+        hook.log_in(HookLogin { user, password, client_id, applicant: applicant() })
     }
 
     /// Asks the part of the program that has external users, if the client may be one of them.
@@ -228,13 +226,8 @@ impl AccessControl {
         if in_file || !(external_users.knows(username) || unknown) {
             return Asked::Nobody(applicant);
         }
-        let address = credentials.address.ip();
-        Asked::External(external_users.log_in(Login {
-            username,
-            password,
-            address,
-            applicant: applicant(),
-        }))
+        let applicant = applicant();
+        Asked::External(external_users.log_in(Login { username, password, applicant }))
     }
 
     /// Decides on a token that came as the data of enhanced authentication; a user name given
@@ -349,17 +342,18 @@ impl AccessControl {
     }
 
     /// Whether the will that a client has left may be published to `topic`. `by_login`: rules allowed it that came with the
-    /// client's login and are forgotten at a restart.
+    /// client's login and are forgotten at a restart. They count until a login brings others.
     pub(crate) fn may_leave(&self, subject: Subject<'_>, topic: &str, by_login: bool) -> bool {
         let (allowed, because) = self.explain(subject, Action::Publish, topic);
         let is_operators =
             matches!(because, Because::Rule(_) | Because::Default | Because::NoRules);
-        allowed || by_login && self.hook.is_some() && is_operators
+        allowed
+            || by_login && is_operators && self.hook.is_some() && self.of_login(subject).is_none()
     }
 
-    /// Whether it is a rule that came with its login that lets the client publish to `topic`.
-    pub(crate) fn allows_by_login(&self, subject: Subject<'_>, topic: &str) -> bool {
-        matches!(self.explain(subject, Action::Publish, topic), (true, Because::Login))
+    /// The rules that came with the client's login, if any did.
+    fn of_login(&self, subject: Subject<'_>) -> Option<Arc<AccessRules>> {
+        self.hook.as_ref()?.rules(subject.user?, subject.client_id)
     }
 
     /// Whether the client may publish to `topic`, subscribe to it as a filter, or receive what is published there with a
@@ -391,8 +385,7 @@ impl AccessControl {
 
     fn decide(&self, subject: Subject<'_>, action: Action, topic: &str) -> Verdict {
         let decide = |stored: Option<StoredRights<'_>>| {
-            let of_login = || self.hook.as_ref()?.rules(subject.user?, subject.client_id);
-            let login = if stored.is_none() { of_login() } else { None };
+            let login = if stored.is_none() { self.of_login(subject) } else { None };
             let rights = Rights {
                 subject,
                 external_users: self.external_users.is_some(),
@@ -403,8 +396,8 @@ impl AccessControl {
             rights.decide(action, topic)
         };
         match &self.identities {
-            Some(table) => table.of(subject, decide),
-            None => decide(None),
+            Some(table) if !subject.is_exempt() => table.with_rights(subject, decide),
+            _ => decide(None),
         }
     }
 }

@@ -8,9 +8,9 @@
 //! The file may have hashes of mosquitto ([`super::stored_hash`]). At the first successful login, the thread replaces
 //! such a hash by argon2, not in the file, which is the operator's, but where [`HashReplacements`] keeps it.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::hash::{BuildHasher, DefaultHasher, Hash as _, Hasher as _, RandomState};
+use std::hash::{BuildHasher as _, RandomState};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -21,13 +21,14 @@ use argon2::Argon2;
 use argon2::password_hash::PasswordHasher as _;
 use fulmar_mqtt::ReasonCode;
 use parking_lot::{Condvar, Mutex};
-use rustc_hash::FxHashSet;
+use ring::digest::{SHA256, digest};
 
 use super::admitted::{Admitted, AuthReply};
 use super::argon2_memory::Argon2Memory;
 use super::decision::{Decision, WaitingLogin};
 use super::identities::{IdentityTable, credential};
 use super::queue::{LoginQueue, NextLogin};
+use super::recent_set::RecentSet;
 use super::reply_to::ReplyTo;
 use super::right_logins::RightLogins;
 use super::stored_hash::{HashError, StoredHash};
@@ -159,11 +160,9 @@ struct Checker {
 }
 
 /// The newest wrong logins, as digests with a key of the process, and hashes that replace those of the file.
-#[derive(Default)]
 struct Memory {
     key: RandomState,
-    wrong: FxHashSet<u64>,
-    wrong_order: VecDeque<u64>,
+    wrong: RecentSet<u64>,
     replaced: HashMap<Box<str>, StoredHash>,
 }
 
@@ -253,7 +252,11 @@ impl PasswordFile {
             identities: OnceLock::new(),
             decoy: OnceLock::new(),
             right: RightLogins::default(),
-            memory: Mutex::default(),
+            memory: Mutex::new(Memory {
+                key: RandomState::new(),
+                wrong: RecentSet::new(REMEMBERED_WRONG),
+                replaced: HashMap::new(),
+            }),
             replacements: OnceLock::new(),
         };
         let desk = Desk { checker, waiting: Mutex::default(), changed: Condvar::new() };
@@ -335,7 +338,7 @@ impl PasswordFile {
             return Decision::Now(Err(WRONG));
         }
         let (Applicant { address, reply_to }, now) = (applicant(), Instant::now());
-        let compared = desk.checker.compare(&user, password);
+        let compared = desk.checker.compare(&user, password, desk.checker.revision(name));
         let hash = compared.is_none() && desk.checker.has_password(name);
         let mut waiting = desk.waiting.lock();
         if let Some(Ok(admitted)) = compared
@@ -359,7 +362,7 @@ impl PasswordFile {
         }
         let desk = Arc::clone(desk);
         Decision::Later(WaitingLogin::new(move || {
-            let login = desk.waiting.lock().queue.remove(id);
+            let login = desk.waiting.lock().queue.remove(id, Instant::now());
             // Not under the lock: with the last login the broker may go, and with it the queue.
             drop(login);
         }))
@@ -470,11 +473,12 @@ impl Desk {
     }
 }
 
-/// What a user of the file has shown, for as long as its line stays.
+/// What a user of the file has shown, for as long as its line stays. It is stored with wills: later programs must make the
+/// same of the same line.
 fn file_credential(user: &str, line: &Line) -> Box<str> {
-    let mut hasher = DefaultHasher::new();
-    line.text.hash(&mut hasher);
-    format!("{FILE_CREDENTIAL}{:x}:{user}", hasher.finish()).into()
+    let digest = digest(&SHA256, line.text.as_bytes());
+    let first = digest.as_ref().first_chunk().map_or(0, |first| u64::from_be_bytes(*first));
+    format!("{FILE_CREDENTIAL}{first:x}:{user}").into()
 }
 
 /// Whether the user of a line of the file still has it; `None` if the credential is not one of a file.
@@ -485,10 +489,9 @@ pub(super) fn is_good(file: Option<&PasswordFile>, credential: &str) -> Option<b
 }
 
 impl Checker {
-    /// Whether a password is right, if that is known without hashing.
-    fn compare(&self, user: &User, password: &[u8]) -> Option<AuthReply> {
+    /// Whether a password is right, if that is known without hashing. `revision` is that of a client of the identity store.
+    fn compare(&self, user: &User, password: &[u8], revision: Option<u64>) -> Option<AuthReply> {
         let name = user.text();
-        let revision = self.revision(name);
         let right = match revision {
             Some(revision) => self.right.compare(name, password, revision),
             None => self.right.compare(name, password, &*self.users.get(name)?.text),
@@ -517,14 +520,15 @@ impl Checker {
         hash: bool,
         argon2: &mut Argon2Memory,
     ) -> (AuthReply, bool) {
+        let name = user.text();
+        // Once: what is wrong for a client as it was may be right for the one that it has become meanwhile.
+        let identity = self.identities.get().and_then(|table| table.find(name));
+        let revision = identity.as_ref().map(|(_, revision)| *revision);
         // Another client of the user may have shown it meanwhile.
-        let compared = self.compare(user, password);
+        let compared = self.compare(user, password, revision);
         if let Some(Ok(admitted)) = compared {
             return (Ok(admitted), false);
         }
-        let name = user.text();
-        let identity = self.identities.get().and_then(|table| table.find(name));
-        let revision = identity.as_ref().map(|(_, revision)| *revision);
         let of_file = || {
             let stored = self.users.get(name)?;
             let memory = self.memory.lock();
@@ -615,16 +619,7 @@ impl Memory {
     }
 
     fn remember_wrong(&mut self, user: &str, password: &[u8], revision: Option<u64>) {
-        let digest = self.digest(user, password, revision);
-        if !self.wrong.insert(digest) {
-            return;
-        }
-        self.wrong_order.push_back(digest);
-        if self.wrong_order.len() > REMEMBERED_WRONG
-            && let Some(oldest) = self.wrong_order.pop_front()
-        {
-            self.wrong.remove(&oldest);
-        }
+        self.wrong.insert(self.digest(user, password, revision));
     }
 }
 
@@ -658,12 +653,12 @@ mod tests {
         let checker = &file.desk.checker;
         let (right, refused) = (Ok(checker.admitted(&named("ann"), None)), Err(WRONG));
         assert_eq!(check(&file, "ann", b"wrong"), refused);
-        assert_eq!(checker.compare(&named("ann"), b"secret"), None);
+        assert_eq!(checker.compare(&named("ann"), b"secret", None), None);
         assert_eq!(check(&file, "ann", b"secret"), right);
         assert_eq!(check(&file, "bob", b"secret"), refused);
         assert_eq!(check(&file, "bob", DECOY), refused);
-        assert_eq!(checker.compare(&named("ann"), b"secret"), Some(right.clone()));
-        assert_eq!(checker.compare(&named("ann"), b"other"), Some(refused.clone()));
+        assert_eq!(checker.compare(&named("ann"), b"secret", None), Some(right.clone()));
+        assert_eq!(checker.compare(&named("ann"), b"other", None), Some(refused.clone()));
         assert!(checker.was_wrong("ann", b"wrong") && checker.was_wrong("bob", b"secret"));
         assert!(!checker.was_wrong("ann", b"secret") && !checker.was_wrong("ann", b"other"));
         // Now that it is known, nothing has to be hashed.
@@ -676,14 +671,10 @@ mod tests {
     }
 
     #[test]
-    fn wrong_logins_that_are_remembered_have_a_bound() {
-        let file = ann();
-        let mut memory = file.desk.checker.memory.lock();
-        for number in 0..3 * REMEMBERED_WRONG {
-            memory.remember_wrong("ann", &number.to_be_bytes(), None);
-        }
-        assert_eq!(memory.wrong.len(), REMEMBERED_WRONG);
-        assert_eq!(memory.wrong_order.len(), REMEMBERED_WRONG);
+    fn the_credential_of_a_line_is_the_same_in_every_program() {
+        let text = "$7$101$c2FsdA==$aGFzaA==".to_owned();
+        let line = Line { text, hash: StoredHash::Argon2(String::new()) };
+        assert_eq!(&*file_credential("ann", &line), "file:eef9e31f9ed13774:ann");
     }
 
     #[test]
@@ -700,7 +691,7 @@ mod tests {
         let changed = hash_password(b"changed").unwrap();
         let new = file(&[("ann", &line), ("bob", &changed)]);
         new.remember(&old);
-        let known = |user| new.desk.checker.compare(&named(user), b"secret").is_some();
+        let known = |user| new.desk.checker.compare(&named(user), b"secret", None).is_some();
         assert!(known("ann") && !known("bob") && !known("eve"));
     }
 

@@ -39,8 +39,11 @@ const MAX_CLEAN: f32 = 4.0;
 /// Users and networks of good logins that are remembered.
 const MAX_GOOD: usize = 16_384;
 
-/// The earliest that a refusal is sent after its login has come. It hides some seven hashes that wait for each other.
+/// The earliest that a refusal is sent after its login has come; later where [`HASHES_IN_A_ROW`] take longer.
 const LEAST_REFUSAL: Duration = Duration::from_millis(500);
+
+/// Hashes that wait for each other when all [`MAX_GUESSES`] at a name come at once, on two threads.
+const HASHES_IN_A_ROW: u32 = 8;
 
 /// How old the time that a hash takes may become before a login is hashed only to measure it.
 const MEASURE_EVERY: Duration = Duration::from_secs(1);
@@ -97,6 +100,8 @@ struct Standing {
     /// Of these, those that were checked, per name.
     guesses: Sketch,
     good: RecentSet<u64>,
+    /// Of the attempts, those of users from networks that were good: nobody else can make these more.
+    mistakes: Sketch,
     /// What the last hash took.
     hash: Duration,
     /// When it ended, or another one began.
@@ -139,6 +144,7 @@ impl<T> Default for LoginQueue<T> {
             attempts: Sketch::default(),
             guesses: Sketch::default(),
             good: RecentSet::new(MAX_GOOD),
+            mistakes: Sketch::default(),
             hash: Duration::ZERO,
             measured: None,
         };
@@ -161,9 +167,6 @@ impl<T> LoginQueue<T> {
     ) -> Result<(QueueId, Option<T>), T> {
         let claim = self.standing.claim(user, address);
         let may_try = self.may_try_now(&claim, now);
-        if may_try {
-            self.standing.guesses.add(claim.name, 1.0, now);
-        }
         self.standing.count(&claim, 1.0, now);
         self.unranked += 1;
         let rank = self.standing.rank(&claim, now);
@@ -172,9 +175,12 @@ impl<T> LoginQueue<T> {
             self.rank_again(now);
             let worst = self.waiting.iter().enumerate().max_by(|(_, a), (_, b)| a.cmp(b));
             match worst.filter(|(_, worst)| rank.cmp(&worst.rank).is_lt()) {
-                Some((at, _)) => evicted = Some(self.waiting.swap_remove(at).login),
+                Some((at, _)) => evicted = Some(self.leave(at, now)),
                 None => return Err(login),
             }
+        }
+        if may_try {
+            self.standing.guesses.add(claim.name, 1.0, now);
         }
         self.last_id += 1;
         let (id, arrived) = (QueueId(self.last_id), now);
@@ -214,9 +220,18 @@ impl<T> LoginQueue<T> {
     }
 
     /// Removes a login whose client has gone.
-    pub fn remove(&mut self, id: QueueId) -> Option<T> {
+    pub fn remove(&mut self, id: QueueId, now: Instant) -> Option<T> {
         let at = self.waiting.iter().position(|login| login.id == id)?;
-        Some(self.waiting.swap_remove(at).login)
+        Some(self.leave(at, now))
+    }
+
+    /// Takes out a login that is not checked: it gives its guess back.
+    fn leave(&mut self, at: usize, now: Instant) -> T {
+        let Waiting { claim, may_try, login, .. } = self.waiting.swap_remove(at);
+        if may_try {
+            self.standing.guesses.add(claim.name, -1.0, now);
+        }
+        login
     }
 
     /// Whether no login waits.
@@ -286,7 +301,7 @@ impl<T> LoginQueue<T> {
     #[must_use]
     pub fn refusal_due(&self, ticket: &Ticket, hashed: bool, now: Instant) -> Instant {
         let checked = if hashed { now } else { now + self.standing.hash };
-        checked.max(ticket.arrived + LEAST_REFUSAL)
+        checked.max(ticket.arrived + LEAST_REFUSAL.max(HASHES_IN_A_ROW * self.standing.hash))
     }
 
     /// Takes over from the queue that this one replaces what is known of names and networks.
@@ -337,14 +352,17 @@ impl Standing {
     }
 
     fn count(&mut self, claim: &Claim, amount: f32, now: Instant) {
-        for key in [claim.name, claim.site, claim.pair, claim.wide] {
+        for key in [claim.name, claim.site, claim.wide] {
             self.attempts.add(key, amount, now);
+        }
+        if self.good.contains(&claim.pair) {
+            self.mistakes.add(claim.pair, amount, now);
         }
     }
 
     /// Whether this user has logged in from there before, and has not made many mistakes since.
     fn trusts(&self, claim: &Claim, now: Instant) -> bool {
-        self.good.contains(&claim.pair) && self.attempts.get(claim.pair, now) <= MAX_MISTAKES
+        self.good.contains(&claim.pair) && self.mistakes.get(claim.pair, now) <= MAX_MISTAKES
     }
 
     fn may_try(&self, claim: &Claim, now: Instant) -> bool {

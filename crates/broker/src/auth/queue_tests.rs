@@ -23,7 +23,8 @@ struct Simulated {
     threads: [Option<(u64, NextLogin<Login>)>; THREADS],
     /// Users whose right password is known.
     known: HashMap<String, bool>,
-    refused: Vec<(String, Ticket, bool)>,
+    /// Users that were refused, and how long after their login.
+    refused: Vec<(String, Duration)>,
     /// How long honest logins took; `None` for those without a place.
     honest: Vec<Option<u64>>,
     random: u64,
@@ -109,7 +110,9 @@ impl Simulated {
             self.known.insert(login.user, true);
             return self.honest.push(Some(self.now_ms - login.begun_ms));
         }
-        self.refused.push((login.user, ticket, hashed));
+        let due = self.queue.refusal_due(&ticket, hashed, self.now());
+        let begun = self.start + Duration::from_millis(login.begun_ms);
+        self.refused.push((login.user, due - begun));
     }
 }
 
@@ -117,9 +120,10 @@ fn numbered(name: &str, count: u64, known: bool) -> HashMap<String, bool> {
     (0..count).map(|number| (format!("{name}{number}"), known)).collect()
 }
 
-/// A time of 2,000 wrong logins per second, with an honest new login every 1.7 s from networks never seen. Returns how long
+/// A time with wrong logins at this rate, and an honest new login every 1.7 s from networks never seen. Returns how long
 /// these took.
 fn attacked(
+    per_ms: u32,
     users: HashMap<String, bool>,
     mut attack: impl FnMut(&mut Simulated) -> String,
     mut honest: impl FnMut(u64) -> String,
@@ -127,7 +131,7 @@ fn attacked(
     let mut simulated = Simulated::new(users);
     let mut number = 0;
     while simulated.now_ms < ATTACK_MS {
-        for _ in 0..2 {
+        for _ in 0..per_ms {
             let user = attack(&mut simulated);
             simulated.wrong(user);
         }
@@ -150,16 +154,18 @@ fn attacked(
 
 #[test]
 fn unknown_names_cost_no_hash_and_nobody_waits_for_them() {
-    let users = numbered("honest", 40, false);
-    let mut count = 0;
-    let attack = |_: &mut Simulated| {
-        count += 1;
-        format!("stranger{count}")
-    };
-    let (took, simulated) = attacked(users, attack, |number| format!("honest{number}"));
-    // One a second is hashed to measure the time.
-    assert!(simulated.hashes < 21 + took.len() as u64, "{}", simulated.hashes);
-    assert!(*took.iter().max().unwrap() <= 4 * HASH_MS, "{took:?}");
+    for per_ms in [2, 5] {
+        let users = numbered("honest", 40, false);
+        let mut count = 0;
+        let attack = |_: &mut Simulated| {
+            count += 1;
+            format!("stranger{count}")
+        };
+        let (took, simulated) = attacked(per_ms, users, attack, |number| format!("honest{number}"));
+        // One a second is hashed to measure the time.
+        assert!(simulated.hashes < 21 + took.len() as u64, "{}", simulated.hashes);
+        assert!(*took.iter().max().unwrap() <= 4 * HASH_MS, "{took:?}");
+    }
 }
 
 #[test]
@@ -168,7 +174,7 @@ fn an_honest_new_login_comes_before_guesses_at_a_thousand_other_names() {
         let mut users = numbered("user", 1_000, known);
         users.extend(numbered("honest", 40, false));
         let attack = |simulated: &mut Simulated| format!("user{}", simulated.below(1_000));
-        attacked(users, attack, |number| format!("honest{number}"));
+        attacked(2, users, attack, |number| format!("honest{number}"));
     }
 }
 
@@ -177,7 +183,7 @@ fn an_honest_new_login_comes_before_guesses_at_a_thousand_names_and_its_own() {
     for known in [false, true] {
         let users = numbered("user", 1_000, known);
         let attack = |simulated: &mut Simulated| format!("user{}", simulated.below(1_000));
-        attacked(users, attack, |number| format!("user{}", number * 7));
+        attacked(2, users, attack, |number| format!("user{}", number * 7));
     }
 }
 
@@ -194,7 +200,7 @@ fn an_honest_new_login_comes_before_a_mix_of_names() {
             _ => format!("stranger{}", simulated.below(1 << 30)),
         }
     };
-    attacked(users, attack, |number| format!("honest{number}"));
+    attacked(2, users, attack, |number| format!("honest{number}"));
 }
 
 #[test]
@@ -202,7 +208,7 @@ fn guesses_at_one_name_have_a_limit_that_does_not_lock_its_user_out() {
     for known in [false, true] {
         let users = HashMap::from([("ann".to_owned(), known)]);
         // From another new network each time.
-        let (_, simulated) = attacked(users, |_| "ann".to_owned(), |_| "ann".to_owned());
+        let (_, simulated) = attacked(2, users, |_| "ann".to_owned(), |_| "ann".to_owned());
         let guesses = simulated.refused.len();
         assert!((20..40).contains(&guesses), "{guesses} guesses in 20 s");
     }
@@ -230,29 +236,61 @@ fn a_user_from_a_network_that_was_good_before_does_not_wait() {
 }
 
 #[test]
-fn the_time_of_a_refusal_does_not_show_which_names_exist() {
-    let users = HashMap::from([("ann".to_owned(), false), ("bob".to_owned(), true)]);
-    let mut simulated = Simulated::new(users);
-    let mut due: HashMap<String, Vec<Duration>> = HashMap::new();
-    for round in 0..12 {
-        for user in ["ann", "bob", "nobody"] {
-            // Some at once, so that they would wait for each other.
-            for _ in 0..=round % 3 {
-                simulated.wrong(user.to_owned());
+fn strangers_do_not_make_a_network_that_was_good_before_a_strange_one() {
+    for per_ms in [2, 5] {
+        let mut simulated = Simulated::new(HashMap::from([("ann".to_owned(), true)]));
+        let home: IpAddr = Ipv4Addr::new(192, 168, 1, 1).into();
+        simulated.log_in("ann".to_owned(), home, true);
+        for now_ms in 0..60_000 {
+            for number in 0..per_ms {
+                simulated.wrong(format!("stranger{now_ms}-{number}"));
             }
-            let arrived = simulated.now();
-            for _ in 0..4_000 {
-                simulated.step();
-                let now = simulated.now();
-                for (user, ticket, hashed) in std::mem::take(&mut simulated.refused) {
-                    let at = simulated.queue.refusal_due(&ticket, hashed, now);
-                    due.entry(user).or_default().push(at - arrived);
-                }
+            if now_ms % 500 == 0 {
+                simulated.log_in("ann".to_owned(), home, true);
             }
+            simulated.step();
         }
+        assert!(simulated.honest.iter().all(|took| *took == Some(0)), "{:?}", simulated.honest);
     }
-    let [ann, bob, nobody] = ["ann", "bob", "nobody"].map(|user| due.remove(user).unwrap());
-    assert!(ann.len() > 20 && ann == bob && ann == nobody, "{ann:?}\n{bob:?}\n{nobody:?}");
+}
+
+#[test]
+fn the_time_of_a_refusal_does_not_show_which_names_exist() {
+    let kinds = ["known", "seen", "nobody"];
+    let mut users = numbered("known", 16, false);
+    users.extend(numbered("seen", 16, true));
+    let mut simulated = Simulated::new(users);
+    // As many at once as have guesses, so that they wait for each other.
+    for at_once in 1..=MAX_GUESSES as u64 {
+        let took = kinds.map(|kind| {
+            for _ in 0..at_once {
+                simulated.wrong(format!("{kind}{at_once}"));
+            }
+            (0..4_000).for_each(|_| simulated.step());
+            let refused = std::mem::take(&mut simulated.refused);
+            refused.into_iter().map(|(_, took)| took).collect::<Vec<_>>()
+        });
+        let [known, seen, nobody] = took;
+        assert_eq!(known.len() as u64, at_once);
+        assert!(known == seen && known == nobody, "{known:?}\n{seen:?}\n{nobody:?}");
+    }
+}
+
+#[test]
+fn a_login_that_was_not_checked_is_no_guess() {
+    let (mut queue, now) = (LoginQueue::default(), Instant::now());
+    for _ in 0..100 {
+        let (id, _) = queue.push(("ann", address(1)), true, 0, now).unwrap();
+        queue.remove(id, now);
+    }
+    assert!(queue.may_try("ann", address(9), now), "its client has left");
+    for number in 0..MAX_WAITING {
+        queue.push((&format!("user{number}"), address(1)), true, number, now).unwrap();
+    }
+    for _ in 0..100 {
+        queue.push(("bob", address(1)), true, 0, now).unwrap_err();
+    }
+    assert!(queue.may_try("bob", address(1 << 16), now), "there was no room");
 }
 
 fn address(number: u32) -> IpAddr {
@@ -284,8 +322,8 @@ fn a_full_queue_gives_the_place_of_the_most_suspect() {
     let (id, evicted) = queue.push(("ann", address(1 << 16)), true, 1_000, now).unwrap();
     assert_eq!(evicted, Some(MAX_WAITING - 1), "the newest");
     assert_eq!(queue.waiting.len(), MAX_WAITING);
-    assert_eq!(queue.remove(id), Some(1_000));
-    assert_eq!(queue.remove(id), None);
+    assert_eq!(queue.remove(id, now), Some(1_000));
+    assert_eq!(queue.remove(id, now), None);
 }
 
 #[test]

@@ -83,7 +83,7 @@ impl ExternalUsers for Users {
     }
 
     fn log_in(&self, login: Login<'_>) -> Decision {
-        let Login { username, password, address, applicant } = login;
+        let Login { username, password, applicant: Applicant { address, reply_to } } = login;
         // No user has such a name or password, and what waits has a bound in bytes.
         if username.len() > MAX_NAME || password.len() > MAX_PASSWORD_BYTES {
             return Decision::Now(Err(ReasonCode::BadUserNameOrPassword));
@@ -91,7 +91,6 @@ impl ExternalUsers for Users {
         if let Some(admitted_user) = self.platform.log_in_again(username, password, address) {
             return Decision::Now(admitted(admitted_user).ok_or(ReasonCode::BadUserNameOrPassword));
         }
-        let Applicant { reply_to, .. } = applicant;
         let (stays, gone) = oneshot::channel();
         let (user, password) = (username.to_owned(), password.to_owned());
         let login = LoginToCheck { user, password, address, reply_to, gone };

@@ -203,7 +203,8 @@ impl LoginHook for AuthHook {
     }
 
     fn log_in(&self, login: HookLogin<'_>) -> Decision {
-        let HookLogin { user, password, client_id, address, applicant } = login;
+        let HookLogin { user, password, client_id, applicant } = login;
+        let Applicant { address, reply_to } = applicant;
         let username = user.text();
         let Ok(password) = password.map(std::str::from_utf8).transpose() else {
             return Decision::Now(Err(ReasonCode::BadUserNameOrPassword));
@@ -226,7 +227,6 @@ impl LoginHook for AuthHook {
             return Decision::Now(Err(ReasonCode::BadUserNameOrPassword));
         }
         let client_id = client_id.to_owned();
-        let Applicant { address, reply_to } = applicant;
         let (name, network) = (user.clone(), network_of(address));
         let login = Waiting { body, user, client_id, network, digest, reply_to };
         let who = (name.text(), address);
@@ -240,7 +240,7 @@ impl LoginHook for AuthHook {
         self.logins.changed.notify_one();
         let logins = Arc::clone(&self.logins);
         Decision::Later(WaitingLogin::new(move || {
-            let login = logins.waiting.lock().remove(id);
+            let login = logins.waiting.lock().remove(id, Instant::now());
             // Not under the lock: with the last login the broker may go.
             drop(login);
         }))
