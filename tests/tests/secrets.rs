@@ -6,12 +6,17 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::Command;
 
-use fulmar_tests::{default_listeners, eventually, fulmar, run, write_secret};
+use fulmar_tests::{TestBroker, default_listeners, eventually, fulmar, run, write_secret};
 
 /// `fulmar serve`, on free ports.
 fn serve() -> Command {
+    on_free_ports(&["serve"])
+}
+
+/// A command that reads the server's configuration.
+fn on_free_ports(words: &[&str]) -> Command {
     let mut command = fulmar();
-    command.arg("serve");
+    command.args(words);
     for (name, _) in default_listeners() {
         let key = format!("FULMAR_LISTENERS__{}", name.to_uppercase());
         command.env(key, r#"["127.0.0.1:0"]"#);
@@ -56,6 +61,7 @@ fn every_setting_with_a_secret_has_the_same_rule() {
     write_secret(path("headers"), "Authorization: Bearer x\n");
     let tls = format!("cert = {cert:?}\nkey = {key:?}\n");
     let url = "[[upstream.up]]\nfilter = \"a/#\"\n[upstream]\nurl = \"mqtts://broker.example:1\"\n";
+    let nats = "[cluster]\nservers = [\"tls://192.0.2.1:1\"]\nnode = \"a\"\n";
     let upstream = |key: &str, file: &str| format!("{url}user = \"a\"\n{key} = {:?}\n", path(file));
     let cases = [
         (path("passwords"), format!("[auth]\npassword_file = {:?}\n", path("passwords"))),
@@ -67,6 +73,15 @@ fn every_setting_with_a_secret_has_the_same_rule() {
             path("line"),
             format!(
                 "[auth.http]\nurl = \"https://users.example\"\ntoken_file = {:?}\n",
+                path("line")
+            ),
+        ),
+        (path("line"), format!("{nats}credentials_file = {:?}\n", path("line"))),
+        (key.clone(), format!("{nats}{tls}")),
+        (
+            path("line"),
+            format!(
+                "[platform]\ndatabase = \"postgres://u@192.0.2.1/f\"\ndatabase_password_file = {:?}\n",
                 path("line")
             ),
         ),
@@ -95,7 +110,7 @@ fn every_setting_with_a_secret_has_the_same_rule() {
 }
 
 #[test]
-fn so_have_commands_and_the_data_folder() {
+fn so_have_commands() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     write_secret(path("secret"), "no key, no token");
@@ -113,14 +128,47 @@ fn so_have_commands_and_the_data_folder() {
             assert_eq!(said.contains("run `chmod 600"), !allowed, "{mode:o} {command:?} {said}");
         }
     });
-    for name in ["quic.key", "platform.key", "scram.key"] {
+}
+
+#[test]
+fn so_have_files_in_the_data_folder() {
+    for name in ["quic.key", "platform.key", "scram.key", "replaced-hashes"] {
         let data = tempfile::tempdir().unwrap();
         std::fs::write(data.path().join(name), [7; 32]).unwrap();
         set_permissions(data.path().join(name), Permissions::from_mode(0o644)).unwrap();
-        let output = run(serve().env("FULMAR_DATA", data.path()));
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.contains(name) && said.contains("run `chmod 600"), "{said}");
+        let passwords = data.path().join("users");
+        write_secret(&passwords, "");
+        for words in [&["serve"][..], &["serve", "--check"], &["doctor"]] {
+            let mut command = on_free_ports(words);
+            command.env("FULMAR_DATA", data.path());
+            command.env("FULMAR_AUTH__PASSWORD_FILE", &passwords).env("FULMAR_AUTH__SCRAM", "true");
+            let output = run(&mut command);
+            let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+            assert!(said.contains(name) && said.contains("run `chmod 600"), "{words:?}: {said}");
+            assert_eq!(output.status.code(), Some(2), "{words:?}: {said}");
+        }
     }
+}
+
+/// As Kubernetes' `fsGroup` does at each mount of a volume.
+#[test]
+fn what_a_volume_gives_to_a_group_is_taken_back() {
+    let mut broker = TestBroker::start();
+    broker.terminate();
+    let secrets = ["quic.key", "platform.key", "ca/ca.key", "ca/server.key"];
+    let modes = |data: &Path| {
+        secrets.map(|name| data.join(name).metadata().unwrap().permissions().mode() & 0o777)
+    };
+    let data = broker.data();
+    // Not root's: those a group may read.
+    for name in secrets {
+        drop(std::os::unix::fs::chown(data.join(name), Some(990), Some(990)));
+        set_permissions(data.join(name), Permissions::from_mode(0o660)).unwrap();
+    }
+    let authority = std::fs::read(broker.ca_file()).unwrap();
+    broker.restart();
+    assert_eq!(modes(&broker.data()), [0o600; 4]);
+    assert_eq!(std::fs::read(broker.ca_file()).unwrap(), authority);
 }
 
 /// Starts a server, which logs this; or `--check` or `fulmar doctor`, which print it.

@@ -92,7 +92,7 @@ impl Authority {
             let key = KeyPair::generate()?;
             keep_first(files::write_new(&key_path, key.serialize_pem().as_bytes(), true))?;
         }
-        let key = load_key(&key_path)?;
+        let key = own_key(&key_path)?;
         if !certificate_path.exists() {
             let pem = self_signed(&key, AUTHORITY_DAYS)?;
             keep_first(files::write_new(&certificate_path, pem.as_bytes(), false))?;
@@ -196,7 +196,7 @@ impl Authority {
 
     fn is_good(&self, chain: &Path, key: &Path, names: &[String]) -> bool {
         let Ok(chain) = files::read_chain(chain) else { return false };
-        let Ok(key) = load_key(key) else { return false };
+        let Ok(key) = own_key(key) else { return false };
         let [leaf, authority] = &chain[..] else { return false };
         *authority == self.certificate && belongs(leaf, &key) && serves(leaf, names)
     }
@@ -221,6 +221,12 @@ fn keep_first(written: Result<(), CertError>) -> Result<(), CertError> {
         Err(CertError::Exists(_)) => Ok(()),
         other => other,
     }
+}
+
+/// Loads a key that was written here.
+fn own_key(path: &Path) -> Result<KeyPair, CertError> {
+    files::take_from_group(path);
+    load_key(path)
 }
 
 fn load_key(path: &Path) -> Result<KeyPair, CertError> {

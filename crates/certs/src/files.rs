@@ -4,9 +4,9 @@
 //! even for a moment while they are written, and are refused when they are.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -76,6 +76,24 @@ pub fn read_secret(path: &Path) -> Result<Vec<u8>, CertError> {
     Ok(bytes)
 }
 
+/// Reads a secret that Fulmar keeps in its data folder, as [`read_secret`] does, but first takes away what a group may do
+/// with it: Kubernetes gives every file of a volume to the group `fsGroup` whenever it mounts it.
+///
+/// # Errors
+/// As [`read_secret`]; the group counts only if the file is another user's.
+pub fn read_own_secret(path: &Path) -> Result<Vec<u8>, CertError> {
+    take_from_group(path);
+    read_secret(path)
+}
+
+/// Removes a group's access, if this process can: otherwise the file is refused when it is read.
+pub(crate) fn take_from_group(path: &Path) {
+    let mode = fs::metadata(path).map_or(0, |file| file.mode());
+    if mode & 0o070 != 0 && mode & 0o007 == 0 {
+        let _ = fs::set_permissions(path, Permissions::from_mode(mode & 0o600));
+    }
+}
+
 /// The first line of a file with a password or token, without its end.
 ///
 /// # Errors
@@ -107,7 +125,8 @@ fn is_exposed(mode: u32, owner: u32) -> bool {
     mode & 0o007 != 0 || mode & 0o070 != 0 && owner != 0
 }
 
-/// Writes a file whole or not at all, readable by its owner only if `secret`.
+/// Writes a file whole or not at all, readable by its owner only if `secret`. A secret that replaces another keeps that
+/// one's owner, group and mode, unless others could read it.
 ///
 /// # Errors
 /// The system refuses.
@@ -153,6 +172,9 @@ fn put(
         _ => {}
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
+    if secret {
+        keep_access(&file, path);
+    }
     let written =
         file.write_all(contents).and_then(|()| file.sync_all()).and_then(|()| publish(&new, path));
     if let Err(error) = written {
@@ -163,6 +185,16 @@ fn put(
     // The new name itself has to survive a power cut.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all())
+}
+
+/// Gives a new secret the access of the one it replaces, or, where the system refuses that, its writer's alone.
+fn keep_access(new: &File, replaced: &Path) {
+    if let Ok(before) = fs::metadata(replaced)
+        && !is_exposed(before.mode(), before.uid())
+        && fchown(new, Some(before.uid()), Some(before.gid())).is_ok()
+    {
+        let _ = new.set_permissions(Permissions::from_mode(before.mode() & 0o777));
+    }
 }
 
 fn temporary(path: &Path) -> PathBuf {
@@ -229,11 +261,31 @@ mod tests {
         }
         let (_dir, path) = holding("two words \r\nmore");
         assert_eq!(read_secret_line(&path).unwrap(), "two words ");
-        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o444)).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o444)).unwrap();
         for result in [check_secret(&path), read_secret(&path).map(drop), read_key(&path).map(drop)]
         {
             let error = result.unwrap_err().to_string();
             assert!(error.contains("run `chmod 600 "), "{error}");
+        }
+        // What Kubernetes has given to a group is taken back; what everybody may read stays refused.
+        assert!(read_own_secret(&path).is_err());
+        fs::set_permissions(&path, Permissions::from_mode(0o660)).unwrap();
+        read_own_secret(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_secret_that_is_replaced_stays_readable_for_those_who_could_read_it() {
+        let (_dir, path) = holding("one");
+        // Only root can give files away.
+        let is_roots = fchown(File::open(&path).unwrap(), Some(0), Some(990)).is_ok();
+        let access = || fs::metadata(&path).map(|file| (file.mode() & 0o777, file.gid())).unwrap();
+        for (mode, kept) in [(0o640, is_roots), (0o400, true), (0o644, false)] {
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            let group = access().1;
+            write(&path, b"two", true).unwrap();
+            assert_eq!(access().0, if kept { mode } else { 0o600 }, "{mode:o}");
+            assert_eq!(access().1 == group, kept || !is_roots, "{mode:o}");
         }
     }
 

@@ -38,7 +38,7 @@ impl Issued {
     /// # Errors
     /// The file cannot be read, is open to others, or is damaged.
     pub fn read(path: &Path) -> Result<Option<Issued>, CertError> {
-        match files::read_secret(path) {
+        match files::read_own_secret(path) {
             Ok(pem) => Issued::parse(&pem).map(Some),
             Err(CertError::File { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),

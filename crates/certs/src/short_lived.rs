@@ -153,7 +153,7 @@ impl Pair {
 
     /// What [`Pair::make`] made earlier; `None` for anything else, which is then made anew.
     fn read(path: &Path) -> Option<Pair> {
-        let pem = String::from_utf8(files::read_secret(path).ok()?).ok()?;
+        let pem = String::from_utf8(files::read_own_secret(path).ok()?).ok()?;
         let certificate = files::read_chain(path).ok()?.swap_remove(0);
         let key = KeyPair::try_from(&files::read_key(path).ok()?).ok()?;
         let (begin, end) = (begin_of(&certificate)?, end_of(&certificate)?);

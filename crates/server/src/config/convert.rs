@@ -10,7 +10,7 @@ use anyhow::Context;
 use fulmar_broker::access::AccessRules;
 use fulmar_broker::auth::{AccessControl, JwtVerifier, PasswordFile};
 use fulmar_broker::{Limits, ListenerPolicy};
-use fulmar_certs::files;
+use fulmar_certs::{CertError, files};
 use fulmar_transport::{QuicKeys, QuicSettings, RetryPolicy, ServerId, TransportLimits, tls};
 
 use super::acl_rule::AclRule;
@@ -350,7 +350,7 @@ impl Config {
         let auth = &self.auth;
         let passwords = self.password_file();
         if let Some(file) = &passwords {
-            files::check_secret(file).map_err(|error| Usage(format!("[auth] {error}")))?;
+            self.check_secret(file).map_err(|error| Usage(format!("[auth] {error}")))?;
         }
         let passwords = passwords.as_deref().map(PasswordFile::load).transpose();
         let passwords = passwords.map_err(|error| Usage(format!("[auth] {error}")))?;
@@ -410,12 +410,20 @@ impl Config {
     pub(crate) fn unreadable_files(&self) -> impl Iterator<Item = Usage> {
         self.files().filter_map(|(key, path)| {
             let Err(error) = std::fs::File::open(path) else {
-                let exposed = self.is_secret(&key).then(|| files::check_secret(path).err())??;
+                let exposed = self.is_secret(&key).then(|| self.check_secret(path).err())??;
                 return Some(Usage(format!("{key}: {exposed}")));
             };
             let what_to_do = for_unreadable_file(error.kind(), &key, path);
             Some(Usage(format!("{key} {}: {error}{what_to_do}", path.display())))
         })
+    }
+
+    /// Checks a file of secrets. One in the data folder was written here.
+    fn check_secret(&self, file: &Path) -> Result<(), CertError> {
+        match file.starts_with(self.data_dir()) {
+            true => files::read_own_secret(file).map(drop),
+            false => files::check_secret(file),
+        }
     }
 
     /// Whether the file under this key has a secret. That of `[tls] key` is checked with its certificate.

@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 use super::internal_sessions::InternalSessions;
 use super::lease_gate::closed_unless;
 use super::platform_client::{self, PlatformClient};
+use super::secrets;
 use super::shared_rows::{Database, SharedRows};
 use super::users::Users;
 use crate::config::Config;
@@ -48,6 +49,7 @@ impl Running {
             let (platform, announcements, client) = (None, None, None);
             return Ok(Running { platform, announcements, client, is_shared: false });
         }
+        secrets::read(&data.join(secrets::PLATFORM))?;
         let is_shared = shared.is_some();
         let settings = fulmar_platform::Settings {
             disk: config.platform_part(),

@@ -13,18 +13,19 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Context as _;
 use fulmar_broker::auth::{AccessControl, HashReplacements};
 use fulmar_text::hex;
 use parking_lot::Mutex;
 use ring::digest;
+
+use super::secrets;
 
 pub(super) const FILE: &str = "replaced-hashes";
 
 /// Lets the password file, if there is one, replace hashes of mosquitto.
 ///
 /// # Errors
-/// The file in the data folder cannot be opened.
+/// The file in the data folder cannot be read, or others can read it, too.
 pub(super) fn keep(access_control: &AccessControl, data: &Path) -> anyhow::Result<()> {
     if let Some(passwords) = &access_control.passwords {
         passwords.replace_outdated(Arc::new(ReplacedHashes::open(&data.join(FILE))?));
@@ -47,14 +48,8 @@ impl fmt::Debug for ReplacedHashes {
 
 impl ReplacedHashes {
     fn open(path: &Path) -> anyhow::Result<ReplacedHashes> {
-        let known = match std::fs::read(path) {
-            Ok(bytes) => {
-                let text = String::from_utf8_lossy(&bytes);
-                text.lines().filter_map(parsed).collect()
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => HashMap::new(),
-            Err(error) => return Err(error).with_context(|| path.display().to_string()),
-        };
+        let bytes = secrets::read(path)?.unwrap_or_default();
+        let known = String::from_utf8_lossy(&bytes).lines().filter_map(parsed).collect();
         Ok(ReplacedHashes { known: Mutex::new(known), file: Mutex::new(None), path: path.into() })
     }
 

@@ -1,41 +1,50 @@
 //! Secrets that outlive the process, in the data folder.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::Context;
-use fulmar_certs::files;
+use fulmar_certs::{CertError, files};
 use fulmar_scram::DecoyKey;
 use fulmar_transport::QuicKeys;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::config::Auth;
+use crate::exit::Usage;
+
+const QUIC: &str = "quic.key";
+const SCRAM: &str = "scram.key";
+/// The platform's.
+pub(super) const PLATFORM: &str = "platform.key";
+
+/// All of them, except the keys of certificates.
+pub(super) const FILES: [&str; 4] = [QUIC, SCRAM, PLATFORM, super::replaced_hashes::FILE];
 
 /// The keys of QUIC's address tokens and stateless resets, made at first use.
 pub(super) fn quic_keys(data: &Path) -> anyhow::Result<QuicKeys> {
-    keys(&data.join("quic.key")).map(QuicKeys)
+    keys(&data.join(QUIC)).map(QuicKeys)
 }
 
 /// What users that do not exist are shown by SCRAM, if it is offered; its key is made at first use.
 pub(super) fn scram_decoys(auth: &Auth, data: &Path) -> anyhow::Result<Option<DecoyKey>> {
     let Some(iterations) = auth.verifier_iterations() else { return Ok(None) };
-    Ok(Some(DecoyKey::new(keys(&data.join("scram.key"))?, iterations)))
+    Ok(Some(DecoyKey::new(keys(&data.join(SCRAM))?, iterations)))
 }
 
-/// Checks the secrets that the server keeps in its data folder.
+/// Reads a secret that the server keeps in its data folder; `None` if there is none yet.
 ///
 /// # Errors
-/// One of them is readable by others.
-pub(super) fn check(data: &Path) -> anyhow::Result<()> {
-    let names = ["quic.key", "scram.key", "platform.key", super::replaced_hashes::FILE];
-    let paths = names.map(|name| data.join(name));
-    for path in paths.iter().filter(|path| path.is_file()) {
-        files::check_secret(path)?;
+/// It cannot be read, or others can read it, too.
+pub(super) fn read(path: &Path) -> anyhow::Result<Option<Vec<u8>>> {
+    match files::read_own_secret(path) {
+        Err(CertError::File { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error @ CertError::SecretExposed(_)) => Err(Usage(error.to_string()).into()),
+        read => Ok(Some(read?)),
     }
-    Ok(())
 }
 
 fn keys<const N: usize>(path: &Path) -> anyhow::Result<[u8; N]> {
-    if let Ok(bytes) = std::fs::read(path)
+    if let Some(bytes) = read(path)?
         && let Ok(keys) = <[u8; N]>::try_from(bytes)
     {
         return Ok(keys);

@@ -223,7 +223,6 @@ impl Opened {
         replaced_hashes::keep(&access_control, &data)?;
         let certificates = Certificates::open(config, &data)?;
         let auth_hook = AuthHook::start(&config.auth.http)?.map(Arc::new);
-        secrets::check(&data)?;
         for warning in check::exposed::check(config, &data) {
             tracing::warn!(next = warning.next, "{}", warning.text);
         }

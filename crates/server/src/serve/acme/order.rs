@@ -51,7 +51,7 @@ pub(super) async fn place(
 
 async fn open(acme: &Acme, path: &Path) -> anyhow::Result<Account> {
     let builder = Account::builder_with_http(Box::new(Https::new(set(&acme.ca_file))?));
-    match files::read_secret(path) {
+    match files::read_own_secret(path) {
         Ok(text) => {
             let credentials = serde_json::from_slice(&text);
             let damaged =

@@ -283,7 +283,7 @@ impl Logins {
     }
 
     /// Notes whether a login was right; `None` if the service has not said.
-    fn ended(&self, ticket: &Ticket, right: Option<bool>) {
+    fn note_result(&self, ticket: &Ticket, right: Option<bool>) {
         let (mut waiting, now) = (self.waiting.lock(), Instant::now());
         match right {
             Some(true) => waiting.right(ticket, now),
@@ -323,8 +323,7 @@ fn pool(settings: &AuthHttp) -> anyhow::Result<Pool> {
 /// The header with the operator's token.
 fn authorization(settings: &AuthHttp) -> anyhow::Result<Option<HeaderValue>> {
     let Some(file) = set(&settings.token_file) else { return Ok(None) };
-    let text = files::read_secret(file).context("[auth.http] token_file")?;
-    let token = std::str::from_utf8(&text).unwrap_or_default().lines().next().unwrap_or_default();
+    let token = files::read_secret_line(file).context("[auth.http] token_file")?;
     let value = HeaderValue::from_str(&format!("Bearer {}", token.trim()));
     let mut value = value.context("[auth.http] token_file: write the token alone into one line")?;
     value.set_sensitive(true);
@@ -342,7 +341,7 @@ async fn serve(service: Service, limit: u32, logins: &Arc<Logins>) {
         tokio::spawn(async move {
             let _permit = permit;
             let right = service.answer(login).await;
-            logins.ended(&ticket, right);
+            logins.note_result(&ticket, right);
         });
     }
 }

@@ -10,6 +10,7 @@ use rustix::fs::{Access, access};
 use super::finding::Finding;
 use super::processes::Process;
 use crate::config::Config;
+use crate::serve::secrets;
 
 const CHECK: &str = "data folder";
 
@@ -40,6 +41,8 @@ pub(super) fn check(config: &Config, data: &Path, server: Option<&Process>) -> V
         None if data.is_dir() => Finding::ok(CHECK, format!("{} is writable", data.display())),
         None => Finding::ok(CHECK, format!("{} will be created", data.display())),
     }];
+    let secrets = secrets::FILES.iter().filter_map(|name| secrets::read(&data.join(name)).err());
+    findings.extend(secrets.map(|error| Finding::error(CHECK, &error)));
     let mut add = |wanted: bool, name: &str, inspect: &dyn Fn(&Path) -> anyhow::Result<()>| {
         let path = data.join(name);
         if wanted && path.exists() {

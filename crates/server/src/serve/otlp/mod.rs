@@ -32,7 +32,7 @@ use crate::exit::Usage;
 /// Spans that wait to be sent.
 const QUEUE: usize = 4096;
 /// Longest file of headers.
-const MAX_HEADERS_BYTES: u64 = 64 * 1024;
+const MAX_HEADERS_BYTES: usize = 64 * 1024;
 
 /// Returns the page of `/metrics`.
 type Render = Box<dyn Fn() -> String + Send>;
@@ -147,10 +147,10 @@ fn resource(service_name: &str) -> Value {
 }
 
 fn read(path: &std::path::Path) -> anyhow::Result<String> {
-    files::check_secret(path)?;
-    let bytes = std::fs::metadata(path)?.len();
+    let text = String::from_utf8(files::read_secret(path)?)?;
+    let bytes = text.len();
     anyhow::ensure!(bytes <= MAX_HEADERS_BYTES, "has {bytes} bytes; at most {MAX_HEADERS_BYTES}");
-    Ok(std::fs::read_to_string(path)?)
+    Ok(text)
 }
 
 /// Headers as in HTTP, one `NAME: VALUE` per line; lines that begin with # are comments. Errors do not show values,
