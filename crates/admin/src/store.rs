@@ -4,11 +4,10 @@
 //! between. A change that cannot be logged is not made. `fulmar audit` reads the same file, with the server running or
 //! not.
 
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fulmar_mirror::{CommitError, Mirror, NotShared, Rows, Shared};
+use fulmar_mirror::{CommitError, Mirror, NotShared, Rows, Shared, prepare_file};
 use parking_lot::Mutex;
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, Row, params};
 use serde::Serialize;
@@ -67,24 +66,20 @@ DELETE FROM audit WHERE id <= (SELECT max(id) FROM (
         + octet_length(detail) + ifnull(octet_length(result), 0)) OVER (ORDER BY id DESC) AS bytes FROM audit
 ) WHERE bytes > ?1)";
 
-/// Bytes of the smallest page that SQLite has. It takes a file of one byte for an empty database and would write over it.
-const SMALLEST_PAGE: u64 = 512;
-
 /// Why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// It cannot be created.
-    #[error("{DATABASE_FILE}: {0}")]
-    File(std::io::Error),
+    /// It cannot be created or opened.
+    #[error("{path}: {source}")]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// SQLite cannot read or write it.
     #[error("{DATABASE_FILE}: {0}")]
     Sqlite(#[from] rusqlite::Error),
-    /// Shorter than any database.
-    #[error(
-        "{DATABASE_FILE} is damaged (only {0} bytes of it are written): restore the file from a backup, or move it away \
-         to begin without bans and log of changes"
-    )]
-    HalfWritten(u64),
     /// Another program's.
     #[error(
         "{DATABASE_FILE} is another program's database: move it away, or choose another data folder"
@@ -161,6 +156,14 @@ pub struct NewEntry {
     pub action: &'static str,
     pub object: String,
     pub detail: String,
+}
+
+impl NewEntry {
+    /// An entry of a change that was not asked for over the network.
+    pub fn local(who: &str, action: &'static str, object: &str, detail: String) -> NewEntry {
+        let from = "local".to_owned();
+        NewEntry { who: who.to_owned(), from, action, object: object.to_owned(), detail }
+    }
 }
 
 impl From<CommitError> for StoreError {
@@ -311,7 +314,10 @@ impl Store {
         let ids = self.begin_all(&[entry])?;
         let made = make();
         let result = made.as_ref().map_or_else(ToString::to_string, |_| "ok".to_owned());
-        self.end_all(ids.into_iter().map(|id| (id, &*result)))?;
+        // What was made is reported as made.
+        if let Err(error) = self.end_all(ids.into_iter().map(|id| (id, &*result))) {
+            tracing::error!("the log of changes lacks a result: {error}");
+        }
         made
     }
 
@@ -359,13 +365,7 @@ pub fn logged_locally<T, E: std::fmt::Display + From<StoreError>>(
     }
     let uid = rustix::process::getuid().as_raw();
     let who = LocalCaller { uid: Some(uid) }.name();
-    let entry = NewEntry {
-        who,
-        from: "local".to_owned(),
-        action,
-        object: object.to_owned(),
-        detail: detail.to_string(),
-    };
+    let entry = NewEntry::local(&who, action, object, detail.to_string());
     Store::open(data)?.logged(entry, make)
 }
 
@@ -392,14 +392,7 @@ fn check_owner(connection: &Connection, version: i64) -> Result<(), StoreError> 
 
 fn open(data: &Path) -> Result<Connection, StoreError> {
     let path = data.join(DATABASE_FILE);
-    // Only for its owner; SQLite gives the files beside it the same rights.
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create(true).truncate(false).mode(0o600);
-    let file = options.open(&path).map_err(StoreError::File)?;
-    if let length @ 1..SMALLEST_PAGE = file.metadata().map_err(StoreError::File)?.len() {
-        return Err(StoreError::HalfWritten(length));
-    }
-    drop(file);
+    prepare_file(&path).map_err(|source| StoreError::File { path: path.clone(), source })?;
     Ok(Connection::open(path)?)
 }
 
@@ -487,118 +480,5 @@ fn ban(row: &Row<'_>) -> rusqlite::Result<BanRow> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-
-    const ALL: AuditQuery = AuditQuery { since_ms: 0, before: i64::MAX, most: 1_000_000 };
-
-    fn entry() -> NewEntry {
-        let (who, from) = ("ann".to_owned(), "local".to_owned());
-        NewEntry { who, from, action: "test", object: "x".to_owned(), detail: String::new() }
-    }
-
-    #[test]
-    fn the_log_is_bounded_by_bytes_and_names_are_cut() {
-        let store = Store::in_memory();
-        let long = NewEntry {
-            who: "é".repeat(10_000),
-            object: "x".repeat(10_000),
-            detail: "y".repeat(MAX_DETAIL_BYTES),
-            ..entry()
-        };
-        let number = MAX_BYTES / MAX_DETAIL_BYTES as u64 + 200;
-        let mut last = 0;
-        for _ in 0..number {
-            last = store.begin(&long, 5).unwrap();
-        }
-        while store.begin(&entry(), 5).unwrap() % PRUNE_EVERY != 0 {}
-        let left = store.entries(ALL).unwrap();
-        assert!(left.iter().any(|entry| entry.id == last), "the newest stay");
-        assert!(left.iter().all(|entry| entry.who.len() < 520 && entry.object.len() < 520));
-        let bytes: usize = left
-            .iter()
-            .map(|entry| entry.who.len() + entry.object.len() + entry.detail.len())
-            .sum();
-        assert!(bytes as u64 <= MAX_BYTES && bytes as u64 > MAX_BYTES / 2, "{bytes}");
-    }
-
-    #[test]
-    fn the_log_survives_and_is_bounded_by_number_and_age() {
-        let folder = tempfile::tempdir().unwrap();
-        let store = Store::open(folder.path()).unwrap();
-        let first = store.begin(&entry(), 5).unwrap();
-        store.end(first, "ok").unwrap();
-        let long = NewEntry { detail: "é".repeat(MAX_DETAIL_BYTES), ..entry() };
-        store.begin(&long, 6).unwrap();
-        // Of another process.
-        let read = read_audit(folder.path(), ALL).unwrap();
-        assert_eq!((read.len(), read[1].result.as_deref()), (2, Some("ok")));
-        assert_eq!((&read[0].result, read[0].detail.len() < MAX_DETAIL_BYTES + 4), (&None, true));
-        drop(store);
-        let store = Store::open(folder.path()).unwrap();
-        let later = MAX_AGE_MS.cast_signed() + 100;
-        while store.begin(&entry(), later).unwrap() % PRUNE_EVERY != 0 {}
-        let left = store.entries(ALL).unwrap();
-        assert!(left.iter().all(|entry| entry.at_ms == later), "{left:?}");
-        // As if many entries had been made.
-        let jump = "UPDATE sqlite_sequence SET seq = 250000 WHERE name = 'audit'";
-        store.0.lock().connection.execute(jump, []).unwrap();
-        while store.begin(&entry(), later).unwrap() % PRUNE_EVERY != 0 {}
-        let left = store.entries(ALL).unwrap();
-        assert!(left.iter().all(|entry| entry.id > 250_000), "{}", left.len());
-    }
-
-    #[test]
-    fn a_newer_file_is_left_alone() {
-        let folder = tempfile::tempdir().unwrap();
-        drop(Store::open(folder.path()).unwrap());
-        let connection = Connection::open(folder.path().join(DATABASE_FILE)).unwrap();
-        connection.pragma_update(None, "user_version", VERSION + 1).unwrap();
-        assert!(matches!(Store::open(folder.path()), Err(StoreError::Newer(2))));
-    }
-
-    #[test]
-    fn half_a_file_and_another_programs_are_refused_and_stay_as_they_are() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(DATABASE_FILE);
-        drop(Store::open(folder.path()).unwrap());
-        let whole = std::fs::read(&path).unwrap();
-        for length in [1, 16, 99, 100, 511, 512, 4096, whole.len() / 2] {
-            std::fs::write(&path, &whole[..length]).unwrap();
-            assert!(Store::open(folder.path()).is_err(), "{length} bytes");
-            assert_eq!(std::fs::read(&path).unwrap(), whole[..length], "{length} bytes");
-        }
-        std::fs::write(&path, []).unwrap();
-        drop(Store::open(folder.path()).unwrap());
-        for version in [0, VERSION] {
-            std::fs::remove_file(&path).unwrap();
-            let theirs = Connection::open(&path).unwrap();
-            theirs.execute_batch("CREATE TABLE x (y)").unwrap();
-            theirs.pragma_update(None, "user_version", version).unwrap();
-            drop(theirs);
-            let whole = std::fs::read(&path).unwrap();
-            assert!(matches!(Store::open(folder.path()), Err(StoreError::Foreign)));
-            assert_eq!(std::fs::read(&path).unwrap(), whole);
-        }
-    }
-
-    #[test]
-    fn bans_end_and_replace_each_other() {
-        let store = Store::in_memory();
-        let row = BanRow {
-            id: 0,
-            kind: "client".to_owned(),
-            value: "a".to_owned(),
-            until_ms: 10,
-            created_ms: 1,
-            created_by: "ann".to_owned(),
-            reason: String::new(),
-        };
-        store.add_ban(&row).unwrap();
-        let id = store.add_ban(&BanRow { until_ms: 20, ..row }).unwrap();
-        assert_eq!(store.bans(10).unwrap().len(), 1);
-        assert_eq!(store.remove_ban(id).unwrap().unwrap().until_ms, 20);
-        assert_eq!(store.remove_ban(id).unwrap(), None);
-    }
-}
+#[path = "store_tests.rs"]
+mod tests;

@@ -35,8 +35,8 @@ pub enum Error {
     /// This node has not shared the change with the others of its cluster.
     #[error("outbox: {0}")]
     NotShared(#[from] fulmar_mirror::NotShared),
-    /// The file could not be made private.
-    #[error("cannot prepare {}: {source}", path.display())]
+    /// This process cannot use the file.
+    #[error("cannot use {}: {source}", path.display())]
     File {
         /// The database file.
         path: PathBuf,

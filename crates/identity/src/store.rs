@@ -1,12 +1,10 @@
 //! The state in SQLite: a table with a row per entity.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fulmar_mirror::{CommitError, Mirror, NotShared, Rows, Shared};
+use fulmar_mirror::{CommitError, Mirror, NotShared, Rows, Shared, prepare_file};
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -42,9 +40,6 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The log's file is cut back to this size when it starts anew.
 const LOG_BYTES: i64 = 1 << 20;
 
-/// Bytes of SQLite's smallest page.
-const SMALLEST_PAGE: u64 = 512;
-
 /// What helps against a file that is only half there, or is another kind of file.
 fn advice(error: &rusqlite::Error) -> &'static str {
     match error.sqlite_error_code() {
@@ -77,11 +72,6 @@ pub enum StoreError {
         /// Why.
         source: std::io::Error,
     },
-    /// Shorter than any database, which SQLite takes for an empty one.
-    #[error(
-        "{0} is only half written; restore the file from a backup, or move it away to begin without users"
-    )]
-    HalfWritten(PathBuf),
     /// Another program's.
     #[error("{0} is not a database of identities; move it away, or choose another data folder")]
     Foreign(PathBuf),
@@ -201,18 +191,8 @@ impl Store {
     }
 
     fn open_as(path: &Path, exclusive: bool) -> Result<Store, StoreError> {
-        // Hashes are in it. SQLite gives its log and shared memory the database's mode.
-        let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-        match created {
-            Err(source) if source.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(StoreError::File { path: path.into(), source });
-            }
-            _ => drop(created),
-        }
-        let length = std::fs::metadata(path).map_or(0, |file| file.len());
-        if (1..SMALLEST_PAGE).contains(&length) {
-            return Err(StoreError::HalfWritten(path.into()));
-        }
+        // Hashes are in it.
+        prepare_file(path).map_err(|source| StoreError::File { path: path.into(), source })?;
         let failed = |source| StoreError::Sqlite { path: path.into(), source };
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let mut connection = Connection::open_with_flags(path, flags).map_err(failed)?;

@@ -14,10 +14,12 @@
 
 mod codec;
 mod copy;
+mod file;
 mod mirror;
 mod rows;
 
 pub use copy::{Changes, Copy};
+pub use file::prepare_file;
 pub use mirror::{CommitError, Mirror};
 pub use rows::{SeeRow, all, each, key_prefix, replace};
 

@@ -12,6 +12,8 @@ use crate::problem::Problem;
 pub struct RosterChange {
     /// The account.
     pub who: String,
+    /// The caller's address.
+    pub from: String,
     /// Such as `user.add`.
     pub action: &'static str,
     /// The account or twin that is changed.

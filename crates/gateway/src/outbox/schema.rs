@@ -1,11 +1,9 @@
 //! The outbox's file: opened for this process alone, checked, brought to the newest schema.
 
-use std::fs::{self, OpenOptions, Permissions};
-use std::io::ErrorKind;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::Duration;
 
+use fulmar_mirror::prepare_file;
 use rusqlite::{Connection, OpenFlags, Result};
 
 use crate::error::Error;
@@ -13,9 +11,6 @@ use crate::error::Error;
 /// Marks the file as an outbox in SQLite's header ("FULO").
 const APPLICATION_ID: i64 = 0x4655_4c4f;
 const VERSION: i64 = 1;
-
-/// Bytes of the smallest page that SQLite has. It takes a file of one byte for an empty database and would write over it.
-const SMALLEST_PAGE: u64 = 512;
 
 /// Memory for SQLite's page cache. A gateway is a small computer, and most messages are read once.
 const CACHE_KIB: i64 = 1024;
@@ -50,11 +45,7 @@ CREATE TABLE meta (
 ";
 
 pub(super) fn open(path: &Path, max_file_bytes: Option<u64>) -> Result<Connection, Error> {
-    prepare_file(path)?;
-    if let length @ 1..SMALLEST_PAGE = fs::metadata(path).map_or(0, |file| file.len()) {
-        let detail = format!("only {length} bytes of it are written");
-        return Err(Error::Damaged { path: path.to_owned(), detail });
-    }
+    prepare_file(path).map_err(|source| Error::File { path: path.to_owned(), source })?;
     let failed = |source| Error::of(path, source);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
@@ -109,20 +100,4 @@ fn configure(connection: &Connection, max_file_bytes: Option<u64>) -> Result<()>
         connection.pragma_update(None, "max_page_count", pages.clamp(16, 0xffff_fffe))?;
     }
     Ok(())
-}
-
-/// Creates the file with access for its owner only, or removes other users' access.
-fn prepare_file(path: &Path) -> Result<(), Error> {
-    let failed = |source| Error::File { path: path.to_owned(), source };
-    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
-        Ok(_) => Ok(()),
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            let mode = fs::metadata(path).map_err(failed)?.permissions().mode();
-            if mode & 0o077 == 0 {
-                return Ok(());
-            }
-            fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)
-        }
-        Err(error) => Err(failed(error)),
-    }
 }

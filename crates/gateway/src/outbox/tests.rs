@@ -174,7 +174,7 @@ fn a_half_written_file_is_refused_and_stays_as_it_is() {
     for length in [1, 16, 99, 100, 511, 512, 4096, whole.len() / 2] {
         std::fs::write(&path, &whole[..length]).unwrap();
         let error = Outbox::open(&path, BOUNDS).unwrap_err();
-        assert!(matches!(error, Error::Damaged { .. }), "{length}: {error}");
+        assert!(error.to_string().contains("damaged"), "{length}: {error}");
         assert_eq!(std::fs::read(&path).unwrap(), whole[..length], "{length} bytes");
     }
     std::fs::write(&path, []).unwrap();

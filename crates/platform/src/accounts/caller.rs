@@ -5,19 +5,22 @@
 //!
 //! To a user who is not a member of a twin, the twin does not exist, so that names of other twins do not leak.
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::extract::{FromRequestParts, RawPathParams};
+use axum::extract::{ConnectInfo, FromRequestParts, RawPathParams};
 use axum::http::header;
 use axum::http::request::Parts;
 use bytes::Bytes;
 use fulmar_http::while_allowed;
 use futures_util::Stream;
+use serde_json::Value;
 
 use super::account_cache::Account;
 use super::credentials;
 use crate::app::App;
+use crate::change_log::RosterChange;
 use crate::in_hand::InHand;
 use crate::problem::Problem;
 use crate::role::{Deed, Role};
@@ -31,9 +34,23 @@ pub(crate) struct Caller {
     /// Identifier of the token.
     pub(crate) session: String,
     pub(crate) expires_at: Time,
+    /// `None` inside the process.
+    from: Option<IpAddr>,
 }
 
 impl Caller {
+    /// An entry for the log of changes.
+    pub(crate) fn change(
+        &self,
+        action: &'static str,
+        object: &Name,
+        detail: Value,
+    ) -> RosterChange {
+        let from = self.from.map_or_else(|| "local".to_owned(), |from| from.to_string());
+        let (who, object) = (self.account.name.to_string(), object.to_string());
+        RosterChange { who, from, action, object, detail }
+    }
+
     /// The account as it is now; `None` once the token is not valid any more.
     fn account_now(&self, app: &App) -> Option<Arc<Account>> {
         let is_good = app.account_cache.is_good(&self.session, Time::now());
@@ -53,11 +70,11 @@ impl App {
         if let Some((id, digest)) = credentials::parse(token) {
             let (account, until) = self.account_cache.credential((id, &digest), now)?;
             let expires_at = until.unwrap_or(Time::NEVER);
-            return Some(Caller { account, session: id.to_owned(), expires_at });
+            return Some(Caller { account, session: id.to_owned(), expires_at, from: None });
         }
         let (session, expires_at) = self.signer.check(token, now)?;
         let account = self.account_cache.session(&session, now)?;
-        Some(Caller { account, session, expires_at })
+        Some(Caller { account, session, expires_at, from: None })
     }
 }
 
@@ -71,9 +88,11 @@ impl FromRequestParts<App> for Caller {
         let Some((_, token)) = token else {
             return Err(Problem::unauthorized("log in and send Authorization: Bearer TOKEN"));
         };
-        let caller = app
+        let mut caller = app
             .caller(token.trim(), Time::now())
             .ok_or_else(|| Problem::unauthorized("invalid or expired token: log in again"))?;
+        let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>();
+        caller.from = peer.map(|ConnectInfo(peer)| peer.ip().to_canonical());
         if let Some(in_hand) = parts.extensions.get::<InHand>() {
             let (app, asked_by) = (app.clone(), caller.clone());
             in_hand.asked_by(&caller.account.name, move || asked_by.still_is(&app));

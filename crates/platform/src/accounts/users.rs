@@ -138,7 +138,7 @@ pub(crate) async fn remove(State(app): State<App>, member: Member, Ids([name]): 
 }
 
 fn logged(member: &Member, action: &'static str, user: &Name, detail: Value) -> RosterChange {
-    RosterChange { who: member.name().to_string(), action, object: user.to_string(), detail }
+    member.caller.change(action, user, detail)
 }
 
 /// Refuses a change after which nobody could manage the twin's users; an admin of the server still can.

@@ -9,7 +9,6 @@ use super::types::{NewTwin, Twin, TwinKind, check_name};
 use crate::accounts::caller::{Caller, Member};
 use crate::accounts::membership::Membership;
 use crate::app::App;
-use crate::change_log::RosterChange;
 use crate::extract::Body;
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, Page, json};
@@ -38,12 +37,7 @@ pub(crate) async fn add(
         return Err(Problem::forbidden("requires an admin of the server"));
     }
     check_name(&new.id)?;
-    let logged = RosterChange {
-        who: caller.account.name.to_string(),
-        action: "twin.add",
-        object: new.id.to_string(),
-        detail: Value::Null,
-    };
+    let logged = caller.change("twin.add", &new.id, Value::Null);
     let made = app.change_roster_as(logged, move |db| {
         let kind = new.kind.unwrap_or(TwinKind::Meters);
         if !twins::add(db, &new.id, &new.name, kind, new.centre, Time::now())? {

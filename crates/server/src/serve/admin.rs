@@ -80,7 +80,8 @@ impl ChangeLog {
     fn begin_all(&self, entries: &[NewEntry]) -> Result<Vec<i64>, String> {
         self.0.begin_all(entries).map_err(|error| {
             tracing::error!("the log of changes: {error}");
-            "the log of changes cannot be written: nothing was changed".to_owned()
+            "the log of changes cannot be written: nothing was changed; see the server's log"
+                .to_owned()
         })
     }
 
@@ -96,9 +97,7 @@ impl ChangeLog {
         name: &str,
         add: impl FnOnce() -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
-        let (who, from) = ("server".to_owned(), "local".to_owned());
-        let (object, detail) = (name.to_owned(), String::new());
-        self.0.logged(NewEntry { who, from, action: "user.add", object, detail }, add)
+        self.0.logged(NewEntry::local("server", "user.add", name, String::new()), add)
     }
 }
 
@@ -107,7 +106,7 @@ impl fulmar_platform::ChangeLog for ChangeLog {
     fn begin(&self, change: fulmar_platform::RosterChange) -> Result<i64, String> {
         let entry = NewEntry {
             who: change.who,
-            from: "platform".to_owned(),
+            from: change.from,
             action: change.action,
             object: change.object,
             detail: change.detail.to_string(),
@@ -216,10 +215,7 @@ fn platform_commands(platform: Option<&Platform>, log: ChangeLog) -> axum::Route
             let command: fulmar_platform::AdminCommand = serde_json::from_slice(&command)?;
             let answer = match command.change() {
                 Some((action, object, detail)) => {
-                    let who = by.name();
-                    let (from, object) = ("local".to_owned(), object.to_owned());
-                    let detail = detail.to_string();
-                    let entry = NewEntry { who, from, action, object, detail };
+                    let entry = NewEntry::local(&by.name(), action, object, detail.to_string());
                     log.0.logged(entry, || anyhow::Ok(platform.administer(&command)?))?
                 }
                 None => platform.administer(&command)?,

@@ -1,10 +1,9 @@
 //! SQLite: the database file, its settings, values and rows.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
+use fulmar_mirror::prepare_file;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{CachedStatement, Connection, OpenFlags, ToSql, params_from_iter};
 
@@ -13,9 +12,6 @@ use crate::store::schema::MIGRATIONS;
 
 /// Marks the file in SQLite's header ("FULP").
 pub(crate) const APPLICATION_ID: i64 = 0x4655_4c50;
-
-/// Bytes of the smallest page that SQLite has. It takes a file of one byte for an empty database and would write over it.
-const SMALLEST_PAGE: u64 = 512;
 
 /// How long `fulmar user` and the server wait for one another.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -42,9 +38,9 @@ const STATISTICS: &str = "
     ANALYZE sqlite_schema;";
 
 pub(crate) fn open(path: &Path) -> Result<Connection> {
-    // Meters' keys are in it. SQLite gives its log and shared memory the database's mode.
-    OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
-    check_length(path)?;
+    // Meters' keys are in it.
+    let failed = |error| DatabaseError::Setting(format!("{}: {error}", path.display()));
+    prepare_file(path).map_err(failed)?;
     let mut connection = Connection::open(path)?;
     connection.busy_timeout(PATIENCE)?;
     check_owner(path, &connection)?;
@@ -66,18 +62,6 @@ pub(crate) fn open(path: &Path) -> Result<Connection> {
     }
     transaction.commit()?;
     Ok(connection)
-}
-
-/// Refuses a file that is shorter than any database; an empty one is new.
-fn check_length(path: &Path) -> Result<()> {
-    match std::fs::metadata(path)?.len() {
-        length @ 1..SMALLEST_PAGE => Err(DatabaseError::Setting(format!(
-            "{} is damaged (only {length} bytes of it are written): restore a backup, or move the file away to start \
-             empty",
-            path.display()
-        ))),
-        _ => Ok(()),
-    }
 }
 
 /// Refuses another program's database, before anything is changed.
