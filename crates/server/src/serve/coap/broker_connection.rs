@@ -1,12 +1,12 @@
 //! One user's connection to the broker: MQTT 5.0 inside the process, over transport's handoff, so that
-//! authentication, access rules, durability and limits are the broker's. All CoAP peers of a user share it.
+//! authentication, access rules, durability and limits are the broker's. All CoAP peers of a user in one network share it;
+//! what may wait for the broker is limited per user over all of them.
 //!
 //! It is independent of CoAP: the caller numbers its requests, and answers have these numbers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use bytes::Bytes;
 use fulmar_broker::Peer;
@@ -14,6 +14,7 @@ use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::packet::{Publish, RetainHandling, SubscribeOptions};
 use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode};
 use fulmar_transport::Handoff;
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use crate::serve::local_client::{self, LocalReceiver, LocalSender};
@@ -52,32 +53,54 @@ pub(super) struct Publication<'a> {
 /// Payload bytes of all users' unacknowledged publications: while the broker delays its clients, they wait here. Clones
 /// share them.
 #[derive(Clone, Debug)]
-pub(super) struct InFlight(Arc<(AtomicUsize, usize)>);
+pub(super) struct InFlight {
+    most: usize,
+    bytes: Arc<Mutex<Waiting>>,
+}
+
+#[derive(Debug, Default, PartialEq)]
+struct Waiting {
+    all: usize,
+    /// The name is empty for all without one.
+    by_user: HashMap<Box<str>, usize>,
+}
 
 impl InFlight {
     /// At most this many bytes, of which a user may have half; a single publication may always be larger.
     pub(super) fn new(most: usize) -> InFlight {
-        InFlight(Arc::new((AtomicUsize::new(0), most)))
+        InFlight { most, bytes: Arc::default() }
     }
 
-    fn has_room(&self, own: usize, bytes: usize) -> bool {
-        let (all, most) = &*self.0;
-        own == 0 && all.load(Relaxed) < *most
-            || own + bytes <= most / 2 && all.load(Relaxed) + bytes <= *most
+    fn has_room(&self, user: &str, more: usize) -> bool {
+        let Waiting { all, by_user } = &*self.bytes.lock();
+        let own = by_user.get(user).copied().unwrap_or(0);
+        own == 0 && *all < self.most || own + more <= self.most / 2 && all + more <= self.most
     }
 
-    fn add(&self, bytes: usize) {
-        self.0.0.fetch_add(bytes, Relaxed);
+    fn add(&self, user: &str, more: usize) {
+        if more > 0 {
+            let Waiting { all, by_user } = &mut *self.bytes.lock();
+            *all += more;
+            *by_user.entry(user.into()).or_default() += more;
+        }
     }
 
-    fn remove(&self, bytes: usize) {
-        self.0.0.fetch_sub(bytes, Relaxed);
+    fn remove(&self, user: &str, fewer: usize) {
+        let Waiting { all, by_user } = &mut *self.bytes.lock();
+        if let Some(own) = by_user.get_mut(user) {
+            *all -= fewer;
+            *own -= fewer;
+            if *own == 0 {
+                by_user.remove(user);
+            }
+        }
     }
 }
 
 /// An MQTT connection to the broker in this process. Dropping it ends the connection.
 pub(super) struct BrokerConnection {
     sender: LocalSender,
+    user: Box<str>,
     in_flight: InFlight,
     /// Requests that wait for an answer by packet identifier, with their bytes.
     waiting: BTreeMap<PacketId, (RequestId, usize)>,
@@ -104,14 +127,16 @@ impl BrokerConnection {
         let mut properties = PropertyBuf::new();
         properties.push(Property::ReceiveMaximum(RECEIVE_MAXIMUM));
         let connect = local_client::anonymous_session(properties.as_properties());
+        let user = peer.identity.as_ref().map_or_else(Box::default, |who| who.user().text().into());
         let (sender, receiver) = local_client::open(handoff, peer, &connect)?;
         tokio::spawn(read(receiver, owner, events));
-        Ok(BrokerConnection::new(sender, in_flight.clone()))
+        Ok(BrokerConnection::new(sender, user, in_flight.clone()))
     }
 
-    fn new(sender: LocalSender, in_flight: InFlight) -> BrokerConnection {
+    fn new(sender: LocalSender, user: Box<str>, in_flight: InFlight) -> BrokerConnection {
         BrokerConnection {
             sender,
+            user,
             in_flight,
             waiting: BTreeMap::new(),
             waiting_bytes: 0,
@@ -171,7 +196,7 @@ impl BrokerConnection {
     pub(super) fn take_answer(&mut self, packet_id: PacketId) -> Option<RequestId> {
         let (request_id, bytes) = self.waiting.remove(&packet_id)?;
         self.waiting_bytes -= bytes;
-        self.in_flight.remove(bytes);
+        self.in_flight.remove(&self.user, bytes);
         (request_id != 0).then_some(request_id)
     }
 
@@ -185,7 +210,7 @@ impl BrokerConnection {
     }
 
     fn take_id(&mut self, request_id: RequestId, bytes: usize) -> Result<PacketId, Busy> {
-        if !self.in_flight.has_room(self.waiting_bytes, bytes) {
+        if !self.in_flight.has_room(&self.user, bytes) {
             return Err(Busy);
         }
         self.take_id_below(self.max_in_flight, request_id, bytes)
@@ -207,7 +232,7 @@ impl BrokerConnection {
                 Some(id) if !self.waiting.contains_key(&id) => {
                     self.waiting.insert(id, (request_id, bytes));
                     self.waiting_bytes += bytes;
-                    self.in_flight.add(bytes);
+                    self.in_flight.add(&self.user, bytes);
                     return Ok(id);
                 }
                 _ => {}
@@ -218,7 +243,7 @@ impl BrokerConnection {
 
 impl Drop for BrokerConnection {
     fn drop(&mut self) {
-        self.in_flight.remove(self.waiting_bytes);
+        self.in_flight.remove(&self.user, self.waiting_bytes);
     }
 }
 
@@ -329,7 +354,7 @@ mod tests {
         let (near, mut far) = UnixStream::pair().unwrap();
         let connect = local_client::anonymous_session(Properties::NONE);
         let (sender, _receiver) = local_client::over(near, &connect);
-        let mut connection = BrokerConnection::new(sender, InFlight::new(1000));
+        let mut connection = BrokerConnection::new(sender, Box::default(), InFlight::new(1000));
         connection.set_max_in_flight(1);
         let publication =
             Publication { topic: "a", payload: b"1", content_type: None, retain: false };
@@ -350,26 +375,29 @@ mod tests {
     #[tokio::test]
     async fn users_share_what_may_wait_for_the_broker() {
         let in_flight = InFlight::new(1000);
-        let connection = || {
+        let connection = |user: &str| {
             let (near, far) = UnixStream::pair().unwrap();
             let connect = local_client::anonymous_session(Properties::NONE);
             let (sender, receiver) = local_client::over(near, &connect);
-            (BrokerConnection::new(sender, in_flight.clone()), receiver, far)
+            (BrokerConnection::new(sender, user.into(), in_flight.clone()), receiver, far)
         };
-        let (mut ann, mut bob, mut eve) = (connection(), connection(), connection());
+        let (mut ann, mut bob, mut eve) = (connection("ann"), connection("bob"), connection("eve"));
+        let mut elsewhere = connection("ann");
         let publish = |connection: &mut BrokerConnection, bytes: usize| {
             let (topic, content_type, retain) = ("a", None, false);
             let payload = &vec![0; bytes];
             connection.publish(1, &Publication { topic, payload, content_type, retain }).is_ok()
         };
         assert!(publish(&mut ann.0, 400) && !publish(&mut ann.0, 200), "more than half");
+        assert!(!publish(&mut elsewhere.0, 200), "wherever the user is");
         assert!(publish(&mut bob.0, 2000), "one may be larger");
         assert!(!publish(&mut eve.0, 1), "there is none left");
         drop(bob);
         assert!(publish(&mut eve.0, 500));
         assert!(ann.0.take_answer(PacketId::FIRST).is_some());
         drop(eve);
-        assert_eq!(in_flight.0.0.load(Relaxed), 0);
+        drop(ann);
+        assert_eq!(*in_flight.bytes.lock(), Waiting::default());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Decides what each CoAP request does at the broker, and turns the broker's answers into CoAP responses.
 //! `fulmar_coap::topics` has the mapping of topics; [`BrokerConnection`] sends the MQTT packets.
 //!
-//! Every user has one [`BrokerConnection`] for each of its addresses; its observers of a topic share one subscription. All
+//! Every user has one [`BrokerConnection`] for each of its networks; its observers of a topic share one subscription. All
 //! peers without a name at a listener share one: bans of networks, which the broker asks about at CONNECT, are therefore
 //! asked about at each request, and what it denies is logged here with the peer's address. Requests wait until
 //! the broker has accepted the connection, and are refused if the broker refuses the connection.
@@ -34,7 +34,7 @@ const MAX_WAITING_BYTES: usize = 256 << 10;
 /// Seconds after which a client should repeat what the broker could not accept (Max-Age).
 const RETRY_AFTER_S: u32 = 10;
 
-/// The user of a connection: a named user at a listener and address, or all peers without a name at the listener.
+/// The user of a connection: a named user at a listener and in a network, or all peers without a name at the listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct UserId(pub(super) u64);
 

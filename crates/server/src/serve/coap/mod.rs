@@ -20,7 +20,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use anyhow::Context as _;
-use fulmar_broker::{Broker, ListenerPolicy, Peer, PeerIdentity, TransportKind};
+use fulmar_broker::{Broker, ListenerPolicy, Peer, PeerIdentity, TransportKind, network_of};
 use fulmar_coap::{Server, Trust};
 use fulmar_transport::{Clock, Handoff};
 use ring::rand::{SecureRandom as _, SystemRandom};
@@ -182,7 +182,7 @@ fn bind(config: &Config, wiring: &Wiring<'_>) -> anyhow::Result<Vec<Socket>> {
     Ok(sockets)
 }
 
-/// Whose peers share a connection to the broker: those of a user at one address, because the broker decides by address
+/// Whose peers share a connection to the broker: those of a user in one network, because the broker decides by address
 /// and logs it, or all peers without credentials at a listener, of whom only what they send is known.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Sharing {
@@ -308,7 +308,7 @@ impl Service {
             match outcome {
                 Outcome::Opened(address, who) => {
                     tracing::debug!(peer = %address, user = who.as_ref().map(|who| who.user().text()), "coaps session");
-                    let named = who.map(|who| (who, address.peer.ip().to_canonical()));
+                    let named = who.map(|who| (who, network_of(address.peer.ip())));
                     let sharing = Sharing { listener: address.listener, named };
                     self.enter(sharing.clone(), address.peer);
                     self.sessions.insert(address, sharing);
