@@ -140,9 +140,7 @@ impl LoginTurns {
         let nowhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         self.0.state.lock().queue.trust(user, nowhere);
         let slot = self.slot((user, nowhere), true).await?;
-        let (slot, done) = slot.run(work).await?;
-        self.0.state.lock().queue.right(&slot.ticket, Instant::now());
-        Ok(done)
+        Ok(slot.run(work, |_| true).await?.1)
     }
 
     fn compare(&self, login: &PasswordLogin<'_>) -> Option<bool> {
@@ -184,17 +182,23 @@ impl LoginTurns {
 }
 
 impl Slot {
-    /// Works on a thread for what blocks, whether somebody waits for it or not.
-    async fn run<T, W>(self, work: W) -> Result<(Slot, T), Crowded>
+    /// Works on a thread for what blocks, and notes there whether the login was right: its client may be gone by then.
+    async fn run<T, W, R>(self, work: W, is_right: R) -> Result<(Slot, T), Crowded>
     where
         T: Send + 'static,
         W: FnOnce() -> T + Send + 'static,
+        R: FnOnce(&T) -> bool + Send + 'static,
     {
         let done = tokio::task::spawn_blocking(move || {
             let begun = Instant::now();
             let done = work();
             let now = Instant::now();
-            self.turns.0.state.lock().queue.hash_took(now - begun, now);
+            let mut state = self.turns.0.state.lock();
+            state.queue.hash_took(now - begun, now);
+            if is_right(&done) {
+                state.queue.right(&self.ticket, now);
+            }
+            drop(state);
             (self, done)
         });
         done.await.map_err(|_| Crowded)
@@ -218,7 +222,9 @@ impl LoginTurn<'_> {
         V: FnOnce() -> bool + Send + 'static,
     {
         if let Some(slot) = self.slot.take() {
-            let (slot, right) = slot.run(verify).await?;
+            // Otherwise, it is hashed only for the time it takes.
+            let decides = self.compared.is_none() && self.login.stored.is_some();
+            let (slot, right) = slot.run(verify, move |right| decides && *right).await?;
             (self.slot, self.hashed) = (Some(slot), Some(right));
         }
         Ok(self)
@@ -232,7 +238,7 @@ impl LoginTurn<'_> {
         let (turns, now) = (slot.turns.clone(), Instant::now());
         let due = {
             let mut state = turns.0.state.lock();
-            if right {
+            if right && self.hashed.is_none() {
                 state.queue.right(&slot.ticket, now);
             }
             state.queue.refusal_due(&slot.ticket, self.hashed.is_some(), now)
@@ -294,6 +300,26 @@ mod tests {
             assert!(check(&turns, right).await.0);
         });
         assert_eq!(turns.0.state.lock().hashing, 0);
+    }
+
+    #[test]
+    fn a_right_login_whose_client_leaves_while_it_is_hashed_is_no_guess() {
+        let turns = LoginTurns::default();
+        runtime().block_on(async {
+            // More than a name has guesses.
+            for _ in 0..20 {
+                let turn = turns.turn(login("ann", "a", Some("a"))).await.unwrap();
+                let mut hash = Box::pin(turn.hash(|| true));
+                // So that the work begins.
+                drop(tokio::time::timeout(Duration::ZERO, &mut hash).await);
+                drop(hash);
+                while turns.0.state.lock().hashing > 0 {
+                    tokio::task::yield_now().await;
+                }
+            }
+        });
+        let elsewhere = [198, 51, 100, 1].into();
+        assert!(turns.0.state.lock().queue.may_try("ann", elsewhere, Instant::now()));
     }
 
     #[test]
