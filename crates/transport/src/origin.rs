@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use fulmar_broker::LogLimiter;
 use parking_lot::Mutex;
 use tungstenite::http::uri::Authority;
-use tungstenite::http::{HeaderMap, Request, header};
+use tungstenite::http::{HeaderMap, Request, Uri, header};
 
 use crate::clock::Clock;
 
@@ -94,16 +94,17 @@ impl Origins {
         let Ok(origin) = origin.to_str() else { return Some("unreadable") };
         let listed = |allowed: &String| allowed == ANY || allowed.eq_ignore_ascii_case(origin);
         let ports = self.own_ports.get().map_or(&[][..], Vec::as_slice);
-        let own = || is_own(origin, authority(request)?, ports);
+        let own = || is_own(origin, authority(request.uri(), request.headers())?, ports);
         let admitted = self.allowed.iter().any(listed) || own().is_some();
         (!admitted).then_some(origin)
     }
 }
 
-/// Host and port the client asked for.
-fn authority<B>(request: &Request<B>) -> Option<Authority> {
-    let of = |headers: &HeaderMap| headers.get(header::HOST)?.to_str().ok()?.parse().ok();
-    request.uri().authority().cloned().or_else(|| of(request.headers()))
+/// Host and port that a request names, if any; browsers always name a host.
+#[must_use]
+pub fn authority(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
+    let of = || headers.get(header::HOST)?.to_str().ok()?.parse().ok();
+    uri.authority().cloned().or_else(of)
 }
 
 fn is_own(origin: &str, asked: Authority, ports: &[u16]) -> Option<()> {
@@ -119,17 +120,17 @@ fn is_own(origin: &str, asked: Authority, ports: &[u16]) -> Option<()> {
 fn is_same<B>(request: &Request<B>, peer: SocketAddr) -> Option<()> {
     let origin = request.headers().get(header::ORIGIN)?.to_str().ok()?;
     let of: Authority = origin.strip_prefix("http://")?.parse().ok()?;
-    let asked = authority(request)?;
+    let asked = authority(request.uri(), request.headers())?;
     let port = |authority: &Authority| authority.port_u16().unwrap_or(HTTP_PORT);
     let same = of.host().eq_ignore_ascii_case(asked.host()) && port(&of) == port(&asked);
     (same && (!peer.ip().to_canonical().is_loopback() || is_loopback(asked.host()))).then_some(())
 }
 
 /// Whether a host is one of this machine's names for itself, which are equivalent for a local user.
-fn is_loopback(host: &str) -> bool {
+#[must_use]
+pub fn is_loopback(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
-    host.eq_ignore_ascii_case("localhost")
-        || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    bare.eq_ignore_ascii_case("localhost") || bare.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
 
 #[cfg(test)]

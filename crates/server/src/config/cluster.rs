@@ -97,6 +97,12 @@ impl Cluster {
         urls
     }
 
+    /// The hosts by which clients know this node.
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = &str> {
+        let hosts = self.addresses.iter().chain([&self.address]).map(|address| host(address));
+        hosts.filter(|host| !host.is_empty())
+    }
+
     /// The node's server ID, in the cluster of this name.
     pub(crate) fn server_id_in(&self, cluster: &str) -> ServerId {
         // The check has refused what is none.
@@ -128,7 +134,7 @@ fn scheme(url: &str) -> Option<&str> {
     url.split_once("://").map(|(scheme, _)| scheme)
 }
 
-/// The host of `nats://HOST[:PORT]`, without a user, who may come with a password.
+/// The host of `[SCHEME://]HOST[:PORT]`, without a user, who may come with a password.
 fn host(server: &str) -> &str {
     let authority = server.split_once("://").map_or(server, |(_, rest)| rest);
     let authority = authority.rsplit_once('@').map_or(authority, |(_, rest)| rest);

@@ -19,6 +19,7 @@ use axum::routing::get;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use fulmar_http::Bound;
+use fulmar_transport::{authority, is_loopback};
 use serde_json::{Value, json};
 
 use super::webtransport_certificate::Hashes;
@@ -64,7 +65,7 @@ impl PageConfig {
         };
         // The same host otherwise, so that the page's origin is recognised as this server's own.
         let host = match listener.ip() {
-            _ if !is_this_machine(authority.host()) => authority.host().to_owned(),
+            _ if !is_loopback(authority.host()) => authority.host().to_owned(),
             ip if ip.is_unspecified() && ip.is_ipv4() => Ipv4Addr::LOCALHOST.to_string(),
             ip if ip.is_unspecified() => format!("[{}]", Ipv6Addr::LOCALHOST),
             IpAddr::V4(ip) => ip.to_string(),
@@ -75,19 +76,13 @@ impl PageConfig {
     }
 }
 
-pub(super) fn is_this_machine(host: &str) -> bool {
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    bare.eq_ignore_ascii_case("localhost") || bare.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
-}
-
 async fn config(
     State(page): State<PageConfig>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     uri: Uri,
     headers: HeaderMap,
 ) -> Response {
-    let of_header = || headers.get(header::HOST)?.to_str().ok()?.parse().ok();
-    let Some(authority) = uri.authority().cloned().or_else(of_header) else {
+    let Some(authority) = authority(&uri, &headers) else {
         return (StatusCode::BAD_REQUEST, "the request names no host\n").into_response();
     };
     let (url, certificate_hashes) = page.webtransport(&authority, peer.ip().to_canonical());

@@ -8,12 +8,12 @@ use std::io::Read as _;
 use std::sync::OnceLock;
 
 use axum::body::{Body, Bytes};
-use axum::http::uri::Authority;
 use axum::http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header,
 };
 use axum::response::IntoResponse as _;
 use flate2::read::GzDecoder;
+use fulmar_transport::authority;
 
 use super::landing_page::{self, LandingPage};
 
@@ -206,11 +206,7 @@ fn own_addresses(request: &Request<Body>) -> String {
 
 /// The name that the browser uses for this server, if a policy can contain it.
 fn host(request: &Request<Body>) -> Option<String> {
-    let header = request.headers().get(header::HOST).and_then(|value| value.to_str().ok());
-    let authority = match request.uri().authority() {
-        Some(authority) => authority.clone(),
-        None => header?.parse::<Authority>().ok()?,
-    };
+    let authority = authority(request.uri(), request.headers())?;
     let host = authority.host();
     let fine = |byte: u8| byte.is_ascii_alphanumeric() || b".-[]:".contains(&byte);
     (!host.is_empty() && host.bytes().all(fine)).then(|| host.to_owned())

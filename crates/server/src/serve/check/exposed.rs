@@ -3,9 +3,10 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use fulmar_transport::is_loopback;
+
 use super::finding::Finding;
 use crate::config::{Config, set};
-use crate::serve::page_config::is_this_machine;
 
 /// A warning for each.
 pub(crate) fn check(config: &Config, data: &Path) -> Vec<Finding> {
@@ -36,7 +37,7 @@ pub(crate) fn check(config: &Config, data: &Path) -> Vec<Finding> {
 /// Whether requests go to another machine without TLS.
 fn leaves_unencrypted(url: &str) -> bool {
     let Ok(url) = url.parse::<http::Uri>() else { return false };
-    url.scheme_str() == Some("http") && !url.host().is_some_and(is_this_machine)
+    url.scheme_str() == Some("http") && !url.host().is_some_and(is_loopback)
 }
 
 #[cfg(test)]

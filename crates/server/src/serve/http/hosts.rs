@@ -6,13 +6,12 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::uri::Authority;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::StatusCode;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use fulmar_broker::LogLimiter;
 use fulmar_certs::authority::local_names;
-use fulmar_transport::Clock;
+use fulmar_transport::{Clock, authority};
 use parking_lot::Mutex;
 
 use crate::config::Config;
@@ -32,12 +31,13 @@ pub(in crate::serve) fn only_known(router: Router, config: &Config) -> Router {
     let configured = [&config.tls.names, &config.acme.domains, &config.http.allowed_hosts];
     let mut names = local_names();
     names.extend(configured.into_iter().flatten().cloned());
+    names.extend(config.cluster.hosts().map(str::to_owned));
     let hosts = Hosts { names, clock: Clock::start(), log_limiter: Mutex::default() };
     router.layer(middleware::from_fn_with_state(Arc::new(hosts), admit))
 }
 
 async fn admit(State(hosts): State<Arc<Hosts>>, request: Request, next: Next) -> Response {
-    let unknown = match host(&request) {
+    let unknown = match authority(request.uri(), request.headers()) {
         Some(host) if !is_known(&hosts.names, host.host()) => host,
         _ => return next.run(request).await,
     };
@@ -56,12 +56,6 @@ async fn admit(State(hosts): State<Arc<Hosts>>, request: Request, next: Next) ->
     (StatusCode::MISDIRECTED_REQUEST, text).into_response()
 }
 
-/// The host that a request names, if any; browsers always name one.
-fn host(request: &Request) -> Option<Authority> {
-    let of = |headers: &HeaderMap| headers.get(header::HOST)?.to_str().ok()?.parse().ok();
-    request.uri().authority().cloned().or_else(|| of(request.headers()))
-}
-
 fn is_known(names: &[String], host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let bare = bare.strip_suffix('.').unwrap_or(bare);
@@ -70,8 +64,27 @@ fn is_known(names: &[String], host: &str) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
+    use axum::body::Body;
+    use axum::http::Request;
+    use tower_service::Service as _;
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_node_is_known_by_the_addresses_that_the_cluster_shows() {
+        let mut config = Config::default();
+        config.cluster.address = "node-1.example:1884".to_owned();
+        config.cluster.addresses = vec!["quic://public.example:443".to_owned()];
+        for (host, status) in
+            [("node-1.example:14568", 404), ("public.example", 404), ("other.example", 421)]
+        {
+            let request = Request::get("/none").header("host", host).body(Body::empty()).unwrap();
+            let answer = only_known(Router::new(), &config).call(request).await.unwrap();
+            assert_eq!(answer.status().as_u16(), status, "{host}");
+        }
+    }
 
     #[test]
     fn addresses_and_own_names_are_known_and_others_are_not() {
