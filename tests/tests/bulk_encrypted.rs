@@ -12,13 +12,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use fulmar_tests::{fulmar, run};
+use fulmar_tests::{fulmar, run, write_secret};
 use serde_json::Value;
 
 fn key(folder: &Path, digits: &str) -> PathBuf {
     let path = folder.join(format!("{digits}.key"));
-    fs::write(&path, digits.repeat(32)).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    write_secret(&path, digits.repeat(32));
     path
 }
 

@@ -242,8 +242,7 @@ const METER_7: [&str; 4] = ["-u", "meter-7", "-P", "a-key-of-more-than-16-bytes"
 fn psk_file() -> (std::path::PathBuf, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let keys = folder.path().join("psk");
-    std::fs::write(&keys, "meter-7:a-key-of-more-than-16-bytes\n").unwrap();
-    std::fs::set_permissions(&keys, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    write_secret(&keys, "meter-7:a-key-of-more-than-16-bytes\n");
     (keys, folder)
 }
 
@@ -343,9 +342,7 @@ fn a_dtls_session_ends_with_the_certificate_of_its_client() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, text: String| {
         let path = folder.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600))
-            .unwrap();
+        write_secret(&path, text);
         path.to_str().unwrap().to_owned()
     };
     let authority = rcgen::KeyPair::generate().unwrap();

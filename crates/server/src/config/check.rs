@@ -234,12 +234,13 @@ fn is_domain(name: &str) -> bool {
         && !top.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// An origin as browsers write it: no path, no slash at the end.
+/// A host's name without a port, or `*` for any.
 fn is_host_name(text: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     text == "*" || !text.is_empty() && text.bytes().all(fits)
 }
 
+/// An origin as browsers write it: no path, no slash at the end.
 fn is_origin(text: &str) -> bool {
     let host = |(_, host): (&str, &str)| !host.is_empty() && !host.contains(['/', ' ', '*']);
     ["*", "null"].contains(&text) || text.split_once("://").is_some_and(host)
