@@ -1,5 +1,5 @@
-//! Endpoints for programs that speak a protocol of their own over QUIC, whose small datagrams are sent again where
-//! packets are lost, as those of a [`Client`](crate::Client) are; see `fulmar_congestion::copies`.
+//! Endpoints for programs that speak a protocol of their own over QUIC, whose first flights and small datagrams are sent
+//! again where packets are lost, as those of a [`Client`](crate::Client) are; see `fulmar_congestion::copies`.
 
 use std::fmt;
 use std::io::{self, IoSliceMut};
@@ -35,7 +35,7 @@ impl CopyingEndpoint {
         let inner = runtime.wrap_udp_socket(UdpSocket::bind(local)?)?;
         let socket = Arc::new_cyclic(|own: &std::sync::Weak<Socket>| Socket {
             inner,
-            repeats: Repeats::new(Arc::clone(&copies), own.clone()),
+            repeats: Repeats::new(Arc::clone(&copies), own.clone(), true),
         });
         let config = EndpointConfig::default();
         let endpoint = Endpoint::new_with_abstract_socket(config, None, socket, runtime)?;
@@ -97,7 +97,11 @@ impl AsyncUdpSocket for Socket {
         buffers: &mut [IoSliceMut<'_>],
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
-        self.inner.poll_recv(context, buffers, meta)
+        let received = self.inner.poll_recv(context, buffers, meta);
+        if let Poll::Ready(Ok(_)) = received {
+            self.repeats.heard();
+        }
+        received
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {

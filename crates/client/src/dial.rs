@@ -32,6 +32,9 @@ const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 /// doing so.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
+/// How many times the limit a connection may take while packets arrive.
+const MOST_LIMITS: u32 = 3;
+
 /// How long closing a connection may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -155,8 +158,30 @@ impl Dialer {
         Ok(Dialer { options, tls, quic, answered, tcp_first_until })
     }
 
+    /// Connects within `limit`, or within a few times as long while packets arrive: a handshake over a slow path that loses
+    /// them is not helped by another. `None` if there is no answer.
+    pub(crate) async fn dial_within(
+        self: &Arc<Self>,
+        limit: Duration,
+        url: &BrokerUrl,
+    ) -> Option<Result<Dialled, Error>> {
+        let heard = || self.quic.as_ref().is_some_and(QuicDialer::take_heard);
+        heard();
+        let dial = self.dial(url);
+        tokio::pin!(dial);
+        for _ in 0..MOST_LIMITS {
+            if let Ok(done) = tokio::time::timeout(limit, &mut dial).await {
+                return Some(done);
+            }
+            if !heard() {
+                break;
+            }
+        }
+        None
+    }
+
     /// Connects, by QUIC and TCP in parallel if configured.
-    pub(crate) async fn dial(self: &Arc<Self>, url: &BrokerUrl) -> Result<Dialled, Error> {
+    async fn dial(self: &Arc<Self>, url: &BrokerUrl) -> Result<Dialled, Error> {
         let conn = self.dial_all(url, true).await?;
         let unanswered = conn.quic.as_ref().is_some_and(|quic| quic.early.is_some());
         let rival = unanswered.then(|| {

@@ -230,11 +230,11 @@ impl Driver {
         let (dialer, url) = (Arc::clone(&self.dialer), self.addresses.current().clone());
         self.up_at = None;
         let limit = self.patience();
-        let dial = async move { timeout(limit, dialer.dial(&url)).await };
+        let dial = async move { dialer.dial_within(limit, &url).await };
         let Dialled { mut conn, mut rival } = match self.meanwhile(dial).await? {
-            Ok(Ok(dialled)) => dialled,
-            Ok(Err(error)) => return Some(error),
-            Err(_) => return Some(self.no_answer()),
+            Some(Ok(dialled)) => dialled,
+            Some(Err(error)) => return Some(error),
+            None => return Some(self.no_answer()),
         };
         loop {
             let outcome = self.serve(conn, &mut rival).await;

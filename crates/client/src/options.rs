@@ -172,8 +172,8 @@ pub struct Options {
     pub fallback: Fallback,
     /// How to reconnect; `None` gives up at the first failure.
     pub reconnect: Option<Backoff>,
-    /// The longest time for the handshakes of TCP, TLS, WebSocket or QUIC, and then for CONNACK. With several addresses,
-    /// each gets a quarter of it in the first round, half in the second, and then all of it.
+    /// The longest time for the handshakes of TCP, TLS, WebSocket or QUIC, and then for CONNACK; QUIC's may take three
+    /// times as long while packets arrive. With several addresses, each gets a quarter of it in the first round, half in the second, and then all of it.
     pub connect_timeout: Duration,
     /// The longest time for which `disconnect` waits for acknowledgements.
     pub drain_timeout: Duration,

@@ -5,6 +5,7 @@
 //! they end with the process (see `tls`).
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -35,6 +36,10 @@ const RECEIVE_WINDOW_BYTES: u32 = 1 << 20;
 const IDLE_INTERVALS: u32 = 6;
 const IDLE_TIMEOUT: [Duration; 2] = [Duration::from_secs(8), Duration::from_secs(75)];
 
+/// How often it is looked whether the close of a connection has been sent, and the time between two looks.
+const MOST_TURNS: u32 = 50;
+const TURN: Duration = Duration::from_millis(1);
+
 /// Refusals (ICMP port unreachable) in a row that end a connection. A single one may come from a server that is being
 /// replaced by its successor on the same port.
 const REFUSALS: u32 = 2;
@@ -48,6 +53,8 @@ pub(crate) struct QuicDialer {
     copies: bool,
     round_trip: RoundTrip,
     losses: Losses,
+    /// A connection that is being made has received something.
+    heard: Arc<AtomicBool>,
 }
 
 /// The part of a connection that only QUIC has.
@@ -122,7 +129,13 @@ impl QuicDialer {
             copies: options.copies,
             round_trip: options.tickets.round_trip.clone(),
             losses: options.tickets.losses.clone(),
+            heard: Arc::default(),
         })
+    }
+
+    /// Whether a connection that is being made has received something since this was last asked.
+    pub(crate) fn take_heard(&self) -> bool {
+        self.heard.swap(false, Ordering::Relaxed)
     }
 
     fn transport(&self, copies: Option<&SharedCopies>) -> Result<TransportConfig, String> {
@@ -161,7 +174,8 @@ impl QuicDialer {
         let (tell, mut events) = mpsc::channel(MAX_WAITING_EVENTS);
         let now = Instant::now();
         let copies = self.copies.then(|| Arc::new(Mutex::new(Copies::new(now, 0.0))));
-        let socket = Socket::new(remote, false, tell.clone(), copies.clone());
+        let socket =
+            Socket::new(remote, false, (tell.clone(), Arc::clone(&self.heard)), copies.clone());
         let socket = socket.map_err(|error| text(&error))?;
         let mut config = EndpointConfig::default();
         // Its socket belongs to this connection alone, so packets to it need no connection ID: eight bytes less each,
@@ -243,10 +257,22 @@ impl QuicConnection {
         Ok(ServerConnection::quic(receive, send, self))
     }
 
-    /// Ends the connection, and waits until the close has been sent.
+    /// Ends the connection, and waits until the close has been sent. That it is repeated to a server that goes on sending
+    /// (RFC 9000 section 10.2.1) is not worth three timeouts: all data has arrived.
     pub(crate) async fn close(&self) {
+        if self.connection.close_reason().is_some() {
+            return;
+        }
+        let sent = || self.connection.stats().udp_tx.datagrams;
+        let before = sent();
         self.connection.close(VarInt::from_u32(0), b"");
-        self.endpoint.wait_idle().await;
+        // The task of the connection sends it in its next turn.
+        for _ in 0..MOST_TURNS {
+            if sent() > before {
+                return;
+            }
+            tokio::time::sleep(TURN).await;
+        }
     }
 
     /// The next change that its socket detects. Cancelling it loses nothing.
@@ -302,10 +328,11 @@ impl QuicConnection {
     /// Moves to a new socket; the connection follows by migration.
     pub(crate) fn rebind(&mut self) {
         let copies = self.copies.clone();
-        let moved = Socket::new(self.remote, true, self.tell.clone(), copies).and_then(|socket| {
-            self.endpoint.rebind_abstract(socket)?;
-            self.endpoint.local_addr()
-        });
+        let moved = Socket::new(self.remote, true, (self.tell.clone(), Arc::default()), copies)
+            .and_then(|socket| {
+                self.endpoint.rebind_abstract(socket)?;
+                self.endpoint.local_addr()
+            });
         match moved {
             Ok(address) => {
                 self.local = address.ip();

@@ -5,7 +5,7 @@
 //! of after the idle timeout. A connected socket keeps its source address when the network changes, so its owner has
 //! to move to a new socket then; `network` detects that.
 //!
-//! `repeats` sends small datagrams again where packets are lost.
+//! `repeats` sends first flights again that are not answered, and small datagrams where packets are lost.
 
 pub(crate) mod repeats;
 
@@ -47,6 +47,8 @@ pub(crate) struct Socket {
     refused: AtomicU32,
     /// The connection has moved to this socket, and nothing was received on it yet.
     unconfirmed: AtomicBool,
+    /// Set whenever something is received.
+    heard: Arc<AtomicBool>,
     repeats: Option<Repeats>,
 }
 
@@ -62,11 +64,12 @@ pub(crate) fn connected(remote: SocketAddr) -> io::Result<UdpSocket> {
 }
 
 impl Socket {
-    /// A new socket to `remote`; `moved` if a connection moves to it. `copies` says what is sent again.
+    /// A new socket to `remote`; `moved` if a connection moves to it. `heard` is set whenever something is received, and
+    /// `copies` says what is sent again.
     pub(crate) fn new(
         remote: SocketAddr,
         moved: bool,
-        events: mpsc::Sender<SocketEvent>,
+        (events, heard): (mpsc::Sender<SocketEvent>, Arc<AtomicBool>),
         copies: Option<SharedCopies>,
     ) -> io::Result<Arc<Socket>> {
         let socket = connected(remote)?;
@@ -77,9 +80,9 @@ impl Socket {
         Ok(Arc::new_cyclic(|own| {
             let repeats = copies.map(|copies| {
                 let own: Weak<Socket> = Weak::clone(own);
-                Repeats::new(copies, own)
+                Repeats::new(copies, own, !moved)
             });
-            Socket { io, state, events, refused, unconfirmed, repeats }
+            Socket { io, state, events, refused, unconfirmed, heard, repeats }
         }))
     }
 
@@ -111,6 +114,7 @@ impl Socket {
 
     fn heard(&self) {
         self.refused.store(0, Ordering::Relaxed);
+        self.heard.store(true, Ordering::Relaxed);
         self.repeats.iter().for_each(Repeats::heard);
         if self.unconfirmed.swap(false, Ordering::Relaxed)
             && let Ok(address) = self.io.local_addr()
@@ -241,7 +245,7 @@ mod tests {
         let remote = peer.local_addr().unwrap();
         drop(peer);
         let (events, mut told) = mpsc::channel(MAX_WAITING_EVENTS);
-        let socket = Socket::new(remote, true, events, None).unwrap();
+        let socket = Socket::new(remote, true, (events, Arc::default()), None).unwrap();
         socket.io.writable().await.unwrap();
         // The refusal of one datagram is reported when the next is sent; loopback may take some time.
         let deadline = Instant::now() + Duration::from_secs(20);

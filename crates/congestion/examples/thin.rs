@@ -17,7 +17,7 @@ const EXCHANGES: usize = 100;
 const LINES: usize = 500;
 
 fn path(one_way_ms: u64, loss: [f64; 2]) -> Path {
-    Path { delay: Duration::from_millis(one_way_ms), loss }
+    Path { delay: Duration::from_millis(one_way_ms), loss, ..Path::default() }
 }
 
 fn mean(times: &[f64]) -> f64 {

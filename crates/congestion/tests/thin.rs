@@ -11,7 +11,7 @@ use lossy::{FRESH, Keys, Mode, OFF, Path, cases};
 const LOSS: f64 = 0.1;
 
 fn path(one_way_ms: u64, loss: [f64; 2]) -> Path {
-    Path { delay: Duration::from_millis(one_way_ms), loss }
+    Path { delay: Duration::from_millis(one_way_ms), loss, ..Path::default() }
 }
 
 fn mean(times: &[f64]) -> f64 {

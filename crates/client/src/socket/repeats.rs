@@ -1,16 +1,21 @@
-//! Datagrams of one connection that are sent again, see `fulmar_congestion::copies`.
+//! Datagrams of one connection that are sent again, see `fulmar_congestion::copies`: those of thin streams where packets
+//! are lost, and the first flights, until all of them are acknowledged.
 //!
-//! There is a task for them only while there are any, which is for milliseconds at a time.
+//! There is a task for them only while there are any.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use fulmar_congestion::copies::{CopyQueue, Sent, SharedCopies, share};
+use fulmar_congestion::copies::{
+    Acknowledged, Copied, CopyQueue, FirstFlights, Sent, SharedCopies, share,
+};
 use quinn::udp::{EcnCodepoint, Transmit};
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::time::sleep_until;
 
 /// A socket whose datagrams are sent again.
 pub(crate) trait Resend: Send + Sync {
@@ -26,10 +31,14 @@ const MAX_WAITING: usize = 64;
 
 /// Set in the first byte of packets of a handshake and of 0-RTT (RFC 9000 section 17.2).
 const LONG_HEADER: u8 = 0x80;
+/// The bits of the first byte that say so, and the type of packet; with `LONG_HEADER` alone it is an Initial.
+const LONG_TYPE: u8 = 0xB0;
 
 pub(crate) struct Repeats {
     copies: SharedCopies,
     waiting: Mutex<Waiting>,
+    /// Something is due sooner than what the task waits for.
+    sooner: Arc<Notify>,
     socket: Weak<dyn Resend>,
     runtime: Handle,
     /// Copies sent since the last packet from the server, which may be refused like the originals.
@@ -39,8 +48,20 @@ pub(crate) struct Repeats {
 #[derive(Debug)]
 struct Waiting {
     queue: CopyQueue<Datagram>,
+    setup: Option<Setup>,
     /// There is a task that sends them.
     is_served: bool,
+}
+
+/// What a connection that is being set up knows.
+#[derive(Debug)]
+struct Setup {
+    flights: FirstFlights<Datagram>,
+    begun: Instant,
+    /// From its first datagram to the first answer.
+    round_trip: Option<Duration>,
+    /// A packet was sent with keys that only a finished handshake has.
+    is_connected: bool,
 }
 
 #[derive(Debug)]
@@ -48,15 +69,50 @@ struct Datagram {
     destination: SocketAddr,
     ecn: Option<EcnCodepoint>,
     src_ip: Option<IpAddr>,
+    segment_size: Option<usize>,
     bytes: Vec<u8>,
 }
 
+impl Setup {
+    fn new(now: Instant) -> Setup {
+        let flights = FirstFlights::new(now);
+        Setup { flights, begun: now, round_trip: None, is_connected: false }
+    }
+
+    /// Takes note of acknowledgements; whether all is said that sets the connection up.
+    fn is_over(&mut self, news: Option<Acknowledged>) -> bool {
+        let Some(news) = news else { return false };
+        if news.is_all {
+            self.flights.answered();
+            return self.is_connected;
+        }
+        let is_initial = |datagram: &Datagram| {
+            datagram.bytes.first().is_some_and(|first| first & LONG_TYPE == LONG_HEADER)
+        };
+        self.flights.acknowledged(news.sent, is_initial);
+        false
+    }
+}
+
+impl Waiting {
+    fn next(&self) -> Option<Instant> {
+        let setup = self.setup.as_ref().and_then(|setup| setup.flights.next());
+        self.queue.next().into_iter().chain(setup).min()
+    }
+
+    fn settle(&mut self, news: Option<Acknowledged>) {
+        self.setup.take_if(|setup| setup.is_over(news));
+    }
+}
+
 impl Repeats {
-    /// For a socket that is being made, on the runtime that serves it.
-    pub(crate) fn new(copies: SharedCopies, socket: Weak<dyn Resend>) -> Repeats {
-        let waiting = Waiting { queue: CopyQueue::new(MAX_WAITING), is_served: false };
+    /// For a socket that is being made, on the runtime that serves it; `is_first` if a connection begins with it.
+    pub(crate) fn new(copies: SharedCopies, socket: Weak<dyn Resend>, is_first: bool) -> Repeats {
+        let setup = is_first.then(|| Setup::new(Instant::now()));
+        let waiting = Waiting { queue: CopyQueue::new(MAX_WAITING), setup, is_served: false };
         let (runtime, refusable) = (Handle::current(), AtomicU32::new(0));
-        Repeats { copies, waiting: Mutex::new(waiting), socket, runtime, refusable }
+        let (waiting, sooner) = (Mutex::new(waiting), Arc::default());
+        Repeats { copies, waiting, sooner, socket, runtime, refusable }
     }
 
     /// A datagram was sent.
@@ -68,15 +124,29 @@ impl Repeats {
         let now = Instant::now();
         // A client has chosen the address itself.
         let sent = Sent { bytes: bytes.len(), is_handshake, is_validated: is_single };
-        let plan = share(&self.copies).sent(now, sent);
-        if plan.copies == 0 {
+        let (plan, news) = {
+            let mut copies = share(&self.copies);
+            (copies.sent(now, sent), copies.take_acknowledged())
+        };
+        let mut waiting = self.waiting();
+        waiting.settle(news);
+        if plan.copies == 0 && waiting.setup.is_none() {
             return;
         }
-        let Some(socket) = self.socket.upgrade() else { return };
-        let mut waiting = self.waiting();
+        let before = waiting.next();
         waiting.queue.push(now, plan, || Datagram::of(transmit));
+        if let Some(setup) = &mut waiting.setup {
+            setup.is_connected |= !is_handshake;
+            setup.flights.sent(now, setup.round_trip, bytes.len(), || Datagram::of(transmit));
+        }
+        let next = waiting.next();
+        if next.is_none() {
+            return;
+        }
         if !std::mem::replace(&mut waiting.is_served, true) {
-            self.runtime.spawn(serve(socket));
+            self.runtime.spawn(serve(Weak::clone(&self.socket), Arc::clone(&self.sooner)));
+        } else if next < before {
+            self.sooner.notify_one();
         }
     }
 
@@ -87,8 +157,11 @@ impl Repeats {
     }
 
     /// The server has answered: copies that it has not refused by now will not be refused.
-    pub(super) fn heard(&self) {
+    pub(crate) fn heard(&self) {
         self.refusable.store(0, Ordering::Relaxed);
+        if let Some(setup) = &mut self.waiting().setup {
+            setup.round_trip.get_or_insert_with(|| setup.begun.elapsed());
+        }
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
@@ -98,17 +171,31 @@ impl Repeats {
     /// When the next copy is due; `None` ends the task.
     fn next(&self) -> Option<Instant> {
         let mut waiting = self.waiting();
-        let next = waiting.queue.next();
+        let next = waiting.next();
         waiting.is_served = next.is_some();
         next
     }
 
     fn send_due(&self, socket: &dyn Resend) {
-        self.waiting().queue.send_due(Instant::now(), |datagram| {
+        let (now, mut repeated) = (Instant::now(), Copied::default());
+        let news = share(&self.copies).take_acknowledged();
+        let mut waiting = self.waiting();
+        waiting.settle(news);
+        let send = |datagram: &Datagram| {
             if socket.resend(&datagram.as_transmit()) {
                 self.refusable.fetch_add(1, Ordering::Relaxed);
             }
-        });
+        };
+        waiting.queue.send_due(now, send);
+        if let Some(Setup { flights, round_trip, .. }) = &mut waiting.setup {
+            flights.send_due(now, *round_trip, |datagram| {
+                send(datagram);
+                repeated.datagrams += 1;
+                repeated.bytes += datagram.bytes.len() as u64;
+            });
+        }
+        drop(waiting);
+        share(&self.copies).repeated(repeated);
     }
 }
 
@@ -118,23 +205,32 @@ impl fmt::Debug for Repeats {
     }
 }
 
-async fn serve(socket: Arc<dyn Resend>) {
-    let Some(repeats) = socket.repeats() else { return };
-    while let Some(at) = repeats.next() {
-        tokio::time::sleep_until(at.into()).await;
-        repeats.send_due(&*socket);
+/// Sends what is due until nothing is, or the socket is gone, which it does not keep.
+async fn serve(own: Weak<dyn Resend>, sooner: Arc<Notify>) {
+    let next = || own.upgrade().and_then(|socket| socket.repeats().and_then(Repeats::next));
+    while let Some(at) = next() {
+        tokio::select! {
+            () = sleep_until(at.into()) => {
+                if let Some(socket) = own.upgrade()
+                    && let Some(repeats) = socket.repeats()
+                {
+                    repeats.send_due(&*socket);
+                }
+            }
+            () = sooner.notified() => {}
+        }
     }
 }
 
 impl Datagram {
     fn of(transmit: &Transmit<'_>) -> Datagram {
-        let Transmit { destination, ecn, src_ip, contents, .. } = *transmit;
-        Datagram { destination, ecn, src_ip, bytes: contents.to_vec() }
+        let Transmit { destination, ecn, src_ip, segment_size, contents } = *transmit;
+        Datagram { destination, ecn, src_ip, segment_size, bytes: contents.to_vec() }
     }
 
     fn as_transmit(&self) -> Transmit<'_> {
-        let Datagram { destination, ecn, src_ip, .. } = *self;
-        Transmit { destination, ecn, contents: &self.bytes, segment_size: None, src_ip }
+        let Datagram { destination, ecn, src_ip, segment_size, .. } = *self;
+        Transmit { destination, ecn, contents: &self.bytes, segment_size, src_ip }
     }
 }
 
@@ -161,7 +257,9 @@ mod tests {
     fn lossy(remote: SocketAddr) -> (Arc<Socket>, SharedCopies, mpsc::Receiver<SocketEvent>) {
         let copies = Arc::new(Mutex::new(Copies::new(Instant::now(), 0.2)));
         let (events, told) = mpsc::channel(MAX_WAITING_EVENTS);
-        let socket = Socket::new(remote, false, events, Some(Arc::clone(&copies))).unwrap();
+        let socket =
+            Socket::new(remote, false, (events, Arc::default()), Some(Arc::clone(&copies)))
+                .unwrap();
         (socket, copies, told)
     }
 

@@ -5,9 +5,11 @@
 //! packet number that they have seen (RFC 9000 section 12.3), so one more copy is not executed once more.
 //!
 //! `loss` estimates what the path loses of each copy, `budget` bounds what is spent, `queue` holds datagrams until they
-//! are due, `watch` sees what becomes of a connection's packets. None has a clock or a socket.
+//! are due, `watch` sees what becomes of a connection's packets, `first_flights` repeats what sets a connection up. None
+//! has a clock or a socket.
 
 mod budget;
+mod first_flights;
 mod loss;
 mod queue;
 mod watch;
@@ -16,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use crate::path::BaseRtt;
 use budget::{Budget, Burst};
+pub use first_flights::FirstFlights;
 use loss::Loss;
 pub use queue::CopyQueue;
 pub use watch::{SharedCopies, share, watched};
@@ -83,8 +86,19 @@ pub struct Copies {
     repairs: u8,
     /// When the first datagram since the last acknowledgement was sent.
     unanswered_since: Option<Instant>,
+    /// When the newest packet was sent of those acknowledged since this was last asked, and whether all are.
+    news: Option<Acknowledged>,
     heard: Instant,
     copied: Copied,
+}
+
+/// What acknowledgements say of the packets sent so far.
+#[derive(Clone, Copy, Debug)]
+pub struct Acknowledged {
+    /// When the newest acknowledged one was sent.
+    pub sent: Instant,
+    /// All are, or count as lost.
+    pub is_all: bool,
 }
 
 /// Copies so far.
@@ -111,6 +125,7 @@ impl Copies {
             overall_loss: 0.0,
             repairs: 0,
             unanswered_since: None,
+            news: None,
             heard: now,
             copied: Copied::default(),
         }
@@ -130,6 +145,11 @@ impl Copies {
     /// An acknowledgement was received.
     pub fn acknowledged(&mut self) {
         self.unanswered_since = None;
+    }
+
+    /// What has been acknowledged since this was last asked.
+    pub fn take_acknowledged(&mut self) -> Option<Acknowledged> {
+        self.news.take()
     }
 
     /// Packets were lost whose content is sent anew.
@@ -195,6 +215,12 @@ impl Copies {
     /// What the path loses of thin streams or of all packets. One early loss is enough here: a timer sends seldom.
     fn loss_of_probes(&self) -> f64 {
         self.loss.share().max(self.overall_loss.into())
+    }
+
+    /// First flights were sent again, see [`FirstFlights`].
+    pub fn repeated(&mut self, repeated: Copied) {
+        self.copied.datagrams += repeated.datagrams;
+        self.copied.bytes += repeated.bytes;
     }
 
     /// The path is another one.

@@ -8,7 +8,7 @@ use std::time::Instant;
 use quinn_proto::RttEstimator;
 use quinn_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 
-use super::Copies;
+use super::{Acknowledged, Copies};
 
 /// What the socket and the controller of one connection share.
 pub type SharedCopies = Arc<Mutex<Copies>>;
@@ -72,6 +72,8 @@ impl Controller for Watched {
             if self.packet_bytes > 0.0 { (newest - self.packet_bytes) / AVERAGED } else { newest };
         let mut copies = share(&self.copies);
         copies.acknowledged();
+        let newest = copies.news.map_or(sent, |news| news.sent.max(sent));
+        copies.news = Some(Acknowledged { sent: newest, is_all: false });
         if self.is_measured {
             copies.observe(now, rtt.get(), 1, 0);
         } else {
@@ -89,6 +91,9 @@ impl Controller for Watched {
         largest_packet_num_acked: Option<u64>,
     ) {
         self.is_measured = true;
+        if let Some(news) = &mut share(&self.copies).news {
+            news.is_all = in_flight == 0;
+        }
         self.inner.on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);
     }
 

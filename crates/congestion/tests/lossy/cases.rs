@@ -317,3 +317,29 @@ pub(crate) fn exchanges(
     }
     (took, cost)
 }
+
+/// How long a client without a ticket takes from its first datagram to CONNACK, in seconds.
+pub(crate) fn connect(keys: &Keys, path: Path, mode: Mode, seed: u64) -> (f64, Cost) {
+    let start = Instant::now();
+    let mut now = Duration::ZERO;
+    let mut pair = [Pair::new(keys, path, mode, None, (start, now), seed)];
+    let (mut requests, mut answers) = (HashMap::new(), HashMap::new());
+    let mut asks = None;
+    run(&mut pair, &mut now, |pair, _| {
+        let pair = &mut pair[0];
+        answer(pair, &mut requests);
+        let own = inner(pair, 0).unwrap();
+        if asks.is_none() && !own.is_handshaking() {
+            let id = open(own);
+            answers.insert(id, Vec::new());
+            write(own, id, &[b'x'; MESSAGE_BYTES]);
+            asks = Some(id);
+        }
+        read(own, &mut answers);
+        let is_done = asks.is_some_and(|id| answers[&id].len() >= ANSWER_BYTES);
+        (!is_done).then_some(Duration::MAX)
+    });
+    let mut cost = Cost::default();
+    cost.add(&pair[0]);
+    (now.as_secs_f64(), cost)
+}

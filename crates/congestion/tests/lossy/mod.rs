@@ -13,11 +13,13 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use fulmar_congestion::Congestion;
-use fulmar_congestion::copies::{Copied, Copies, CopyQueue, Sent, SharedCopies, share};
+use fulmar_congestion::copies::{
+    Copied, Copies, CopyQueue, FirstFlights, Sent, SharedCopies, share,
+};
 use quinn_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn_proto::{
-    ClientConfig, Connection, ConnectionHandle, DatagramEvent, Endpoint, EndpointConfig,
-    ServerConfig, TransportConfig,
+    ClientConfig, Connection, ConnectionEvent, ConnectionHandle, DatagramEvent, Endpoint,
+    EndpointConfig, ServerConfig, TransportConfig,
 };
 use rustls::pki_types::PrivateKeyDer;
 
@@ -25,20 +27,43 @@ use rustls::pki_types::PrivateKeyDer;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Mode {
     pub(crate) copies: bool,
+    /// First flights are sent again as a whole.
+    pub(crate) first_flights: bool,
     /// The loss that an earlier connection found: at the client, at the server.
     pub(crate) known: [f64; 2],
     /// The congestion control of both ends.
     pub(crate) control: Congestion,
 }
 
-pub(crate) const OFF: Mode = Mode { copies: false, known: [0.0; 2], control: Congestion::Cubic };
+pub(crate) const OFF: Mode =
+    Mode { copies: false, first_flights: false, known: [0.0; 2], control: Congestion::Cubic };
 pub(crate) const FRESH: Mode = Mode { copies: true, ..OFF };
 
 /// A path: time one way, and the shares lost on the way to the server and back.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Path {
     pub(crate) delay: Duration,
     pub(crate) loss: [f64; 2],
+    /// Bits per second on the way to the server and back; 0 for any number.
+    pub(crate) rate: [u64; 2],
+    /// A datagram may take up to this more or less, and overtakes none.
+    pub(crate) jitter: Duration,
+}
+
+impl Path {
+    /// How long a datagram with its headers is being sent from an end.
+    pub(crate) fn takes(&self, end: usize, bytes: usize) -> Duration {
+        let bits = 8 * (bytes as u64 + 28);
+        match self.rate[end] {
+            0 => Duration::ZERO,
+            rate => Duration::from_nanos(bits * 1_000_000_000 / rate),
+        }
+    }
+
+    /// How long the way takes this time.
+    pub(crate) fn lasts(&self, random: &mut fastrand::Rng) -> Duration {
+        self.delay + self.jitter.mul_f64(2.0 * random.f64()) - self.jitter
+    }
 }
 
 /// Certificates, and the tickets of clients: one for all runs that are to share tickets.
@@ -105,7 +130,16 @@ pub(crate) struct End {
     address: SocketAddr,
     pub(crate) copier: Option<Copier>,
     waiting: CopyQueue<Vec<u8>>,
+    /// As the client does it, and the broker: until the handshake has ended and was answered.
+    first: Option<FirstFlights<Vec<u8>>>,
+    /// The client's measurement: from the first datagram to the first answer.
+    round_trip: Option<Duration>,
+    withheld: Vec<ConnectionEvent>,
+    begun: Option<Instant>,
+    has_sent_short: bool,
     is_validated: bool,
+    /// Of an end whose peer's address is not validated: bytes received and sent, copies included.
+    exchanged: [usize; 2],
     /// Datagrams and bytes sent, without copies.
     pub(crate) sent: Copied,
     pub(crate) copied: Copied,
@@ -121,6 +155,9 @@ pub(crate) struct Pair {
     pub(crate) loses: bool,
     arrivals: BinaryHeap<Arrival>,
     count: u64,
+    /// When the link is free again, and when the last datagram arrives, in each direction.
+    free_at: [Duration; 2],
+    latest: [Duration; 2],
     random: fastrand::Rng,
     start: Instant,
 }
@@ -148,7 +185,13 @@ impl Pair {
             address: SocketAddr::from(([192, 0, 2, 1], port)),
             copier: None,
             waiting: CopyQueue::new(64),
+            first: mode.first_flights.then(|| FirstFlights::new(at)),
+            round_trip: None,
+            withheld: Vec::new(),
+            begun: None,
+            has_sent_short: false,
             is_validated: true,
+            exchanged: [0; 2],
             sent: Copied::default(),
             copied: Copied::default(),
         });
@@ -173,7 +216,8 @@ impl Pair {
         let connected = client.endpoint.connect(at, config, server.address, "localhost").unwrap();
         client.connection = Some(connected);
         let (ends, arrivals) = ([client, server], BinaryHeap::new());
-        Pair { ends, path, loses: true, arrivals, count: 0, random, start }
+        let (free_at, latest) = ([now; 2], [now; 2]);
+        Pair { ends, path, loses: true, arrivals, count: 0, free_at, latest, random, start }
     }
 
     /// When something happens next.
@@ -181,7 +225,7 @@ impl Pair {
         let start = self.start;
         let own = self.ends.iter_mut().flat_map(|end| {
             let timeout = end.connection.as_mut().and_then(|(_, inner)| inner.poll_timeout());
-            [timeout, end.waiting.next()]
+            [timeout, end.waiting.next(), end.first.as_ref().and_then(FirstFlights::next)]
         });
         let own = own.flatten().map(|at| at.saturating_duration_since(start));
         own.chain(self.arrivals.peek().map(|next| next.0.0)).min()
@@ -205,6 +249,7 @@ impl Pair {
             }
             let mut again = Vec::new();
             own.waiting.send_due(at, |datagram| again.push(datagram.clone()));
+            own.repeat_first_flights(at, &mut again);
             for datagram in again {
                 let copied = &mut self.ends[end].copied;
                 copied.datagrams += 1;
@@ -222,11 +267,15 @@ impl Pair {
     }
 
     fn carry(&mut self, end: usize, now: Duration, datagram: Vec<u8>) {
+        let sent = self.free_at[end].max(now) + self.path.takes(end, datagram.len());
+        self.free_at[end] = sent;
         if self.loses && self.random.f64() < self.path.loss[end] {
             return;
         }
+        let arrives = (sent + self.path.lasts(&mut self.random)).max(self.latest[end]);
+        self.latest[end] = arrives;
         self.count += 1;
-        self.arrivals.push(Reverse((now + self.path.delay, self.count, 1 - end, datagram)));
+        self.arrivals.push(Reverse((arrives, self.count, 1 - end, datagram)));
     }
 
     /// What the client has found that the path loses.
@@ -249,10 +298,23 @@ impl Pair {
 impl End {
     fn receive(&mut self, now: Instant, from: SocketAddr, datagram: &[u8]) {
         let mut answer = Vec::new();
+        self.exchanged[0] += datagram.len();
+        let was_up = self.connection.as_ref().is_some_and(|(_, inner)| !inner.is_handshaking());
         match self.endpoint.handle(now, from, None, None, BytesMut::from(datagram), &mut answer) {
             Some(DatagramEvent::ConnectionEvent(_, event)) => {
                 if let Some((_, connection)) = &mut self.connection {
+                    // quinn drops packets that overtake the end of the handshake, and copies of them later.
+                    if datagram[0] & 0x80 == 0
+                        && self.first.is_some()
+                        && connection.is_handshaking()
+                    {
+                        self.withheld.push(event);
+                        return;
+                    }
                     connection.handle_event(event);
+                    if !connection.is_handshaking() {
+                        self.withheld.drain(..).for_each(|event| connection.handle_event(event));
+                    }
                 }
             }
             Some(DatagramEvent::NewConnection(incoming)) => {
@@ -262,6 +324,58 @@ impl End {
             }
             Some(DatagramEvent::Response(_)) | None => {}
         }
+        self.heard(now, was_up);
+    }
+
+    /// What the arrival of a datagram says about the first flights: at the client by acknowledgements, at the server by
+    /// the progress of the handshake.
+    fn heard(&mut self, now: Instant, was_up: bool) {
+        let Some((_, connection)) = &self.connection else { return };
+        let Some(first) = &mut self.first else { return };
+        let is_up = !connection.is_handshaking();
+        if connection.side().is_client() {
+            let since = self.begun.get_or_insert(now);
+            self.round_trip.get_or_insert(now - *since);
+            return;
+        }
+        let acks = connection.stats().frame_rx.acks;
+        self.round_trip = (acks > 0).then(|| connection.rtt());
+        if !is_up {
+            first.poked(now, self.round_trip);
+        } else if !was_up {
+            first.answered();
+        } else if let Some(since) = first.waiting_since()
+            && now - since >= connection.rtt() * 3 / 4
+        {
+            self.first = None;
+        }
+    }
+
+    /// Lets the client's first flights know what is acknowledged; they end when all is that was sent with keys of the
+    /// handshake's end.
+    fn settle(&mut self) {
+        let Some(Copier::Watched(copies)) = &self.copier else { return };
+        let Some(news) = share(copies).take_acknowledged() else { return };
+        match &mut self.first {
+            Some(_) if news.is_all && self.has_sent_short => self.first = None,
+            Some(first) if news.is_all => first.answered(),
+            Some(first) => first.acknowledged(news.sent, |datagram| datagram[0] & 0xB0 == 0x80),
+            None => {}
+        }
+    }
+
+    fn repeat_first_flights(&mut self, now: Instant, again: &mut Vec<Vec<u8>>) {
+        self.settle();
+        let Some(first) = &mut self.first else { return };
+        let is_bounded = !self.is_validated
+            && self.connection.as_ref().is_some_and(|(_, inner)| inner.is_handshaking());
+        let [received, sent] = &mut self.exchanged;
+        first.send_due(now, self.round_trip, |datagram| {
+            if !is_bounded || *sent + datagram.len() <= 3 * *received {
+                *sent += datagram.len();
+                again.push(datagram.clone());
+            }
+        });
     }
 
     /// Datagrams to be sent now; copies of them are kept.
@@ -273,6 +387,8 @@ impl End {
                 copier.look(connection, now);
             }
             let mut buffer = Vec::new();
+            self.settle();
+            let Some((handle, connection)) = &mut self.connection else { return datagrams };
             while let Some(transmit) = connection.poll_transmit(now, 1, &mut buffer) {
                 self.sent.datagrams += 1;
                 self.sent.bytes += transmit.size as u64;
@@ -281,6 +397,12 @@ impl End {
                 if let Some(copier) = &mut self.copier {
                     let sent = Sent { bytes: transmit.size, is_handshake, is_validated };
                     copier.sent(now, sent, &mut self.waiting, &buffer);
+                }
+                self.exchanged[1] += buffer.len();
+                self.begun.get_or_insert(now);
+                if let Some(first) = &mut self.first {
+                    first.sent(now, self.round_trip, buffer.len(), || buffer.clone());
+                    self.has_sent_short |= !is_handshake;
                 }
                 datagrams.push(std::mem::take(&mut buffer));
             }

@@ -45,7 +45,7 @@ use crate::connection::Io;
 use crate::error::StartError;
 use crate::tls::ClientAuth;
 use admission::Admission;
-use conn::{Arrival, Proof, QuicConn, Sending, UnvalidatedPath};
+use conn::{Arrival, Proof, QuicConn, Sending, Setup, UnvalidatedPath};
 use copies::{ConnCopies, Waiting};
 use initial_rtt::ByRoundTrip;
 use peek::First;
@@ -270,7 +270,7 @@ impl QuicShard {
                     (event, hidden) = (same, true);
                 }
                 conn.heard(now);
-                conn.receive(event, Arrival { remote, length, first, hidden });
+                conn.receive(event, Arrival { remote, length, first, hidden }, now);
                 self.drive(io, handle.0, now);
             }
             Some(DatagramEvent::NewConnection(incoming)) => {
@@ -476,11 +476,12 @@ impl QuicShard {
                 let now_ms = io.shard.now().0 as u32;
                 copies::look(&mut conn.copies, &mut conn.looked_ms, &conn.inner, now_ms, now);
             }
-            let mut copies = conn.copies.take();
+            let (mut copies, mut setup) = (conn.copies.take(), conn.setup.take());
             let mut out = Out {
                 socket: &mut self.socket,
                 scratch: &mut self.scratch,
                 copies: copies.as_deref_mut().map(|copies| (copies, &mut self.copies)),
+                setup: setup.as_deref_mut(),
                 now,
             };
             let mut send = |inner: &mut Connection| {
@@ -489,7 +490,7 @@ impl QuicShard {
             conn.write(io, now, &mut send);
             send(&mut conn.inner);
             conn.unvalidated = unvalidated;
-            conn.copies = copies;
+            (conn.copies, conn.setup) = (copies, setup);
             if !emptied {
                 // The kernel is full; goes on when the socket is writable.
                 conn.dirty = true;
@@ -541,6 +542,7 @@ impl QuicShard {
                 continue;
             }
             conn.on_timeout(io, now);
+            conn.repeat_first_flights(&mut self.socket, now);
             self.drive(io, index, now);
         }
     }
@@ -562,6 +564,7 @@ struct Out<'a> {
     socket: &'a mut Socket,
     scratch: &'a mut Vec<u8>,
     copies: Option<(&'a mut ConnCopies, &'a mut Waiting)>,
+    setup: Option<&'a mut Setup>,
     now: Instant,
 }
 
@@ -569,6 +572,9 @@ impl Out<'_> {
     fn send(&mut self, inner: &Connection, transmit: &Transmit, is_validated: bool) {
         let datagram = &self.scratch[..transmit.size];
         self.socket.send(transmit, datagram);
+        if let Some(setup) = &mut self.setup {
+            setup.sent(inner, transmit, datagram, self.now);
+        }
         if let Some((copies, waiting)) = &mut self.copies {
             // What ends a connection is said again when the client asks.
             let is_validated = is_validated && !inner.is_closed();

@@ -203,6 +203,11 @@ impl Unsent {
         }
     }
 
+    /// Its bytes, without the headers of UDP and IP.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
     fn as_transmit(&self) -> quinn_udp::Transmit<'_> {
         quinn_udp::Transmit {
             destination: self.destination,

@@ -1,13 +1,15 @@
 //! One QUIC connection: its streams on one side, the broker core on the other.
 //!
 //! Here are its deadlines and quinn's events; `input` is what its streams bring, `output` what they
-//! take, `stream` one of them, `end` how it closes, `path` what it knows of the way there. `super::silence`
+//! take, `stream` one of them, `setup` what it keeps until it is connected, `end` how it closes, `path` what it knows of the
+//! way there. `super::silence`
 //! has how long nothing need come.
 
 mod end;
 mod input;
 mod output;
 mod path;
+mod setup;
 mod stream;
 mod unvalidated;
 
@@ -32,6 +34,7 @@ use crate::clock::Clock;
 use crate::connection::Io;
 use crate::tls;
 use crate::unread::Unread;
+pub(in crate::quic) use setup::Setup;
 use stream::Stream;
 pub(in crate::quic) use unvalidated::{Arrival, MIN_DIRECT_BYTES, Proof, Sending, UnvalidatedPath};
 
@@ -83,6 +86,8 @@ pub(crate) struct QuicConn {
     /// Copies of what it sends, once something was lost, and when that was last looked at.
     pub(in crate::quic) copies: Option<Box<ConnCopies>>,
     pub(in crate::quic) looked_ms: u32,
+    /// Until the client has answered what sets it up.
+    pub(in crate::quic) setup: Option<Box<Setup>>,
     lost: Option<LostCause>,
     /// What it counts for.
     _memory: Box<MemoryShare>,
@@ -138,6 +143,7 @@ impl QuicConn {
                 .then(|| ConnCopies::expected(&settings.losses, last_remote.ip(), now))
                 .flatten(),
             looked_ms: 0,
+            setup: Some(Box::new(Setup::new(settings, now))),
             lost: None,
             _memory: memory,
         }
@@ -172,7 +178,9 @@ impl QuicConn {
         let core = self.core.as_ref().and_then(|core| clock.instant(core.deadline(shard)));
         let silence = self.next_of_silence().map(|(at, _)| at);
         let quinns = self.inner.poll_timeout();
-        let own = [quinns, core, self.begin_by, self.held_until, self.close_at, silence];
+        let repetition = self.next_repetition();
+        let own =
+            [quinns, core, self.begin_by, self.held_until, self.close_at, silence, repetition];
         own.into_iter().flatten().min()
     }
 

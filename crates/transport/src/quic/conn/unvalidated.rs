@@ -10,6 +10,7 @@
 //! address can be challenged.
 
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use quinn_proto::{Connection, ConnectionEvent, FrameStats, Transmit};
 
@@ -93,6 +94,13 @@ impl UnvalidatedPath {
 
     fn left(&self) -> u64 {
         (self.received * FACTOR).saturating_sub(self.sent)
+    }
+
+    /// Whether this many more bytes may be sent there, which then count as sent.
+    pub(super) fn spend(&mut self, bytes: u64) -> bool {
+        let fits = bytes <= self.left();
+        self.sent += if fits { bytes } else { 0 };
+        fits
     }
 
     /// The client has sent something from there, but too little for a challenge: makes it send more.
@@ -186,15 +194,20 @@ impl QuicConn {
     }
 
     /// Receives a datagram.
-    pub(in crate::quic) fn receive(&mut self, event: ConnectionEvent, arrival: Arrival) {
+    pub(in crate::quic) fn receive(
+        &mut self,
+        event: ConnectionEvent,
+        arrival: Arrival,
+        now: Instant,
+    ) {
         let Arrival { remote, length, first, hidden } = arrival;
         let before = self.inner.remote_address();
         if self.unvalidated.is_none() && remote == before {
-            self.inner.handle_event(event);
+            self.handle(event, (remote, first), now);
             return;
         }
         let frames = count(&self.inner.stats().frame_rx);
-        self.inner.handle_event(event);
+        self.handle(event, (remote, first), now);
         let stats = self.inner.stats();
         let is_clients = frames != count(&stats.frame_rx);
         let known = self.inner.remote_address();
@@ -235,7 +248,7 @@ impl QuicConn {
 }
 
 /// Number of authentic frames received from the client.
-fn count(stats: &FrameStats) -> u64 {
+pub(super) fn count(stats: &FrameStats) -> u64 {
     [
         stats.acks,
         stats.connection_close,
