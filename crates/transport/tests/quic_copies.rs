@@ -189,3 +189,75 @@ async fn a_copied_first_flight_is_executed_once() {
     assert_eq!(sub.payload().await, b"last");
     assert_eq!(early(), before + 1);
 }
+
+/// quinn numbers what it repeats anew.
+#[tokio::test]
+async fn a_first_flight_that_is_not_answered_is_sent_again_as_it_was() {
+    let site = Site::start(1, |_| {});
+    let relay = Relay::start(site.address()).await;
+    // All of the server's datagrams are lost, so the client repeats itself as well.
+    relay.loses.store(1, Ordering::SeqCst);
+    let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    let _connecting =
+        endpoint.connect_with(site.client_config(), relay.address, "localhost").unwrap();
+    site.eventually("the first flight again", |_| repeats_a_flight(&relay.answers.lock().unwrap()))
+        .await;
+    let [received, sent] = [&relay.recorded, &relay.answers]
+        .map(|datagrams| datagrams.lock().unwrap().iter().map(Vec::len).sum::<usize>());
+    assert!(sent <= 3 * received, "{sent} bytes for {received}");
+}
+
+/// Passes on a client's first datagram and, until it pauses, what it sends with the keys that follow the handshake; then
+/// the rest of the handshake, and nothing more.
+async fn hold_back_the_handshake(near: UdpSocket, far: UdpSocket) {
+    let (mut held, mut client, mut is_over) = (Vec::new(), None, false);
+    let (mut out, mut back) = ([0; 2048], [0; 2048]);
+    loop {
+        let pause = tokio::time::sleep(Duration::from_millis(100));
+        tokio::select! {
+            Ok((length, from)) = near.recv_from(&mut out), if !is_over => {
+                let datagram = &out[..length];
+                let is_first = client.replace(from).is_none();
+                if is_first || datagram[0] & 0x80 == 0 {
+                    far.send(datagram).await.unwrap();
+                } else {
+                    held.push(datagram.to_vec());
+                }
+            }
+            Ok(length) = far.recv(&mut back) => {
+                near.send_to(&back[..length], client.unwrap()).await.unwrap();
+            }
+            () = pause, if !is_over && !held.is_empty() => {
+                for datagram in &held {
+                    far.send(datagram).await.unwrap();
+                }
+                is_over = true;
+            }
+        }
+    }
+}
+
+/// quinn drops it, and later copies of it, too.
+#[tokio::test]
+async fn what_overtakes_the_end_of_the_handshake_waits_for_it() {
+    let site = Site::start(1, |_| {});
+    // On a busy machine, the client may pause before it says CONNECT.
+    for _ in 0..5 {
+        let near = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let far = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        far.connect(site.address()).await.unwrap();
+        let address = near.local_addr().unwrap();
+        let relay = tokio::spawn(hold_back_the_handshake(near, far));
+        let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+        let connecting = endpoint.connect_with(site.client_config(), address, "localhost");
+        let connection = timeout(TIMEOUT, connecting.unwrap()).await.unwrap().unwrap();
+        let mut control = Pipe::open(&connection).await;
+        control.send(&hello("o").bytes()).await;
+        let answer = timeout(Duration::from_secs(5), control.next()).await;
+        relay.abort();
+        if answer.is_ok_and(|answer| answer == Seen::Connack(false)) {
+            return;
+        }
+    }
+    panic!("CONNECT was never answered");
+}

@@ -284,12 +284,15 @@ fn a_login_that_was_not_checked_is_no_guess() {
         queue.remove(id, now);
     }
     assert!(queue.may_try("ann", address(9), now), "its client has left");
+    let mut refused = 0;
     for number in 0..MAX_WAITING {
         queue.push((&format!("user{number}"), address(1)), true, number, now).unwrap();
     }
     for _ in 0..100 {
-        queue.push(("bob", address(1)), true, 0, now).unwrap_err();
+        refused += usize::from(queue.push(("bob", address(1)), true, 0, now).is_err());
     }
+    // Two names are one in the sketch now and then, and give their place.
+    assert!(refused > 90, "{refused}");
     assert!(queue.may_try("bob", address(1 << 16), now), "there was no room");
 }
 
@@ -315,7 +318,8 @@ fn networks_with_much_to_check_come_last() {
 fn a_full_queue_gives_the_place_of_the_most_suspect() {
     let (mut queue, now) = (LoginQueue::default(), Instant::now());
     for number in 0..MAX_WAITING {
-        queue.push((&format!("user{number}"), address(1)), true, number, now).unwrap();
+        // All one name: of hundreds, two are one in the sketch now and then.
+        queue.push(("user", address(1)), true, number, now).unwrap();
     }
     let more = queue.push(("user", address(1)), true, MAX_WAITING, now);
     assert_eq!(more.unwrap_err(), MAX_WAITING);

@@ -137,6 +137,9 @@ pub(crate) struct End {
     withheld: Vec<ConnectionEvent>,
     begun: Option<Instant>,
     has_sent_short: bool,
+    /// The server's: ACK frames received when the last datagram was sent; one came since, but too soon.
+    acks: u64,
+    is_answered_early: bool,
     is_validated: bool,
     /// Of an end whose peer's address is not validated: bytes received and sent, copies included.
     exchanged: [usize; 2],
@@ -190,6 +193,8 @@ impl Pair {
             withheld: Vec::new(),
             begun: None,
             has_sent_short: false,
+            acks: 0,
+            is_answered_early: false,
             is_validated: true,
             exchanged: [0; 2],
             sent: Copied::default(),
@@ -344,10 +349,10 @@ impl End {
             first.poked(now, self.round_trip);
         } else if !was_up {
             first.answered();
-        } else if let Some(since) = first.waiting_since()
-            && now - since >= connection.rtt() * 3 / 4
-        {
-            self.first = None;
+        } else if acks > self.acks {
+            let since = first.waiting_since().unwrap_or(now);
+            self.is_answered_early = now - since < connection.rtt() / 2;
+            self.first.take_if(|_| !self.is_answered_early);
         }
     }
 
@@ -376,6 +381,9 @@ impl End {
                 again.push(datagram.clone());
             }
         });
+        if !again.is_empty() && self.is_answered_early {
+            self.first = None;
+        }
     }
 
     /// Datagrams to be sent now; copies of them are kept.
@@ -402,6 +410,8 @@ impl End {
                 self.begun.get_or_insert(now);
                 if let Some(first) = &mut self.first {
                     first.sent(now, self.round_trip, buffer.len(), || buffer.clone());
+                    self.acks = connection.stats().frame_rx.acks;
+                    self.is_answered_early = false;
                     self.has_sent_short |= !is_handshake;
                 }
                 datagrams.push(std::mem::take(&mut buffer));

@@ -70,6 +70,12 @@ impl ConnCopies {
         losses.of(from, now).map(|known| Box::new(ConnCopies::new(now, known.share)))
     }
 
+    /// First flights of a connection were sent again.
+    pub(super) fn repeated(copies: &mut Option<Box<ConnCopies>>, repeated: Copied, now: Instant) {
+        let copies = copies.get_or_insert_with(|| Box::new(ConnCopies::new(now, 0.0)));
+        copies.policy.repeated(repeated);
+    }
+
     /// quinn's counters now: those of the path, and of ACK frames received.
     fn observe(&mut self, now: Instant, path: &PathStats, acks: u64) {
         // Before the first, the round trip is that of another connection, or quinn's guess.

@@ -8,18 +8,22 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use fulmar_congestion::copies::FirstFlights;
+use fulmar_congestion::copies::{Copied, FirstFlights};
 use quinn_proto::{Connection, ConnectionEvent, Transmit};
 
 use super::QuicConn;
 use super::unvalidated::count;
 use crate::quic::config::QuicSettings;
+use crate::quic::copies::ConnCopies;
 use crate::quic::peek::First;
 use crate::quic::socket::{Socket, Unsent};
 
 /// Datagrams that wait for the end of the handshake; what comes beyond them is lost, as it was before.
 const MOST_EARLY: usize = 4;
 
+/// A round trip that is so short that quinn's timers are, too. What is measured in a handshake contains the time that the
+/// client's and the server's cryptography takes.
+const SHORT: Duration = Duration::from_millis(50);
 /// While packets arrive, a connection may take this many times as long as otherwise to be set up.
 const MOST_TIMEOUTS: u32 = 3;
 
@@ -31,13 +35,18 @@ pub(in crate::quic) struct Setup {
     /// `None` where nothing is sent again.
     flights: Option<FirstFlights<Unsent>>,
     early: Vec<ConnectionEvent>,
+    /// ACK frames received when the last datagram was sent.
+    acks: u64,
+    /// One came since, but so soon that it may be about less than all.
+    is_answered_early: bool,
 }
 
 impl Setup {
     pub(super) fn new(settings: &QuicSettings, now: Instant) -> Setup {
         let (flights, timeout) = (FirstFlights::new(now), settings.handshake_timeout);
         let flights = settings.copies.then_some(flights);
-        Setup { begun: now, timeout, flights, early: Vec::new() }
+        let (acks, is_answered_early) = (0, false);
+        Setup { begun: now, timeout, flights, early: Vec::new(), acks, is_answered_early }
     }
 
     /// By when it must be done, after a packet of the client.
@@ -53,6 +62,7 @@ impl Setup {
         bytes: &[u8],
         now: Instant,
     ) {
+        (self.acks, self.is_answered_early) = (inner.stats().frame_rx.acks, false);
         if let Some(flights) = &mut self.flights {
             flights.sent(now, round_trip(inner), bytes.len(), || Unsent::new(transmit, bytes));
         }
@@ -128,19 +138,26 @@ impl QuicConn {
 
     /// Sends first flights again that are due; to an address that is not validated within its limit.
     pub(in crate::quic) fn repeat_first_flights(&mut self, socket: &mut Socket, now: Instant) {
-        let Some(flights) = self.setup.as_mut().and_then(|setup| setup.flights.as_mut()) else {
-            return;
-        };
         if self.inner.is_closed() || self.inner.remote_address() != self.last_remote {
             self.setup = None;
-            return;
         }
-        let unvalidated = &mut self.unvalidated;
+        let Some(setup) = &mut self.setup else { return };
+        let Some(flights) = &mut setup.flights else { return };
+        let is_due = flights.next().is_some_and(|due| due <= now);
+        let (unvalidated, mut repeated) = (&mut self.unvalidated, Copied::default());
         flights.send_due(now, round_trip(&self.inner), |datagram| {
             let bytes = datagram.len() as u64;
             if unvalidated.as_mut().is_none_or(|unvalidated| unvalidated.spend(bytes)) {
                 socket.send_again(datagram);
+                repeated.datagrams += 1;
+                repeated.bytes += bytes;
             }
         });
+        if repeated.datagrams > 0 {
+            ConnCopies::repeated(&mut self.copies, repeated, now);
+        }
+        if is_due && setup.is_answered_early {
+            self.setup = None;
+        }
     }
 }
