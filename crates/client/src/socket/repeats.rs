@@ -257,8 +257,9 @@ mod tests {
     fn lossy(remote: SocketAddr) -> (Arc<Socket>, SharedCopies, mpsc::Receiver<SocketEvent>) {
         let copies = Arc::new(Mutex::new(Copies::new(Instant::now(), 0.2)));
         let (events, told) = mpsc::channel(MAX_WAITING_EVENTS);
+        // Of a connection that has moved: it has no first flights.
         let socket =
-            Socket::new(remote, false, (events, Arc::default()), Some(Arc::clone(&copies)))
+            Socket::new(remote, true, (events, Arc::default()), Some(Arc::clone(&copies)))
                 .unwrap();
         (socket, copies, told)
     }
