@@ -463,10 +463,10 @@ fn a_comparison_of_ones_own_takes_three_commands() {
         eprintln!("not tested: {said}");
         return;
     }
-    assert!(output.status.success() && said.contains("2 good, 0 failed"), "{said}");
+    assert!(output.status.success() && said.contains("4 good, 0 failed"), "{said}");
     let report = String::from_utf8(output.stdout).unwrap();
     let page = fs::read_to_string(folder.path().join(report.trim())).unwrap();
-    for part in ["mosquitto over TCP", "Fulmar over QUIC", "met", "<svg", "Until connected"] {
+    for part in ["mosquitto over TLS", "Fulmar over QUIC", "met", "<svg", "Until connected"] {
         assert!(page.contains(part), "{part} is not in the report");
     }
 }

@@ -13,7 +13,7 @@ const EXAMPLE: &str = include_str!("../../../../experiments/mosquitto-or-fulmar.
 
 const EXAMPLES: &str = "\
 Examples:
-  fulmar lab new mine.toml                 mosquitto over TCP or Fulmar over QUIC, on 2G with loss
+  fulmar lab new mine.toml                 mosquitto over TCP and TLS, Fulmar over TLS and QUIC, on 2G
   fulmar lab run mine.toml                 run it; its report is results/mine/report.html";
 
 /// Write an example experiment to change and run
