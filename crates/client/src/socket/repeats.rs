@@ -259,8 +259,7 @@ mod tests {
         let (events, told) = mpsc::channel(MAX_WAITING_EVENTS);
         // Of a connection that has moved: it has no first flights.
         let socket =
-            Socket::new(remote, true, (events, Arc::default()), Some(Arc::clone(&copies)))
-                .unwrap();
+            Socket::new(remote, true, (events, Arc::default()), Some(Arc::clone(&copies))).unwrap();
         (socket, copies, told)
     }
 

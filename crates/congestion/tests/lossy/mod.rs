@@ -390,7 +390,7 @@ impl End {
     fn output(&mut self, now: Instant) -> Vec<Vec<u8>> {
         let mut datagrams = Vec::new();
         loop {
-            let Some((handle, connection)) = &mut self.connection else { return datagrams };
+            let Some((_, connection)) = &mut self.connection else { return datagrams };
             if let Some(copier) = &mut self.copier {
                 copier.look(connection, now);
             }

@@ -94,12 +94,13 @@ impl Setup {
         match (is_up, was_up) {
             (false, _) => flights.poked(now, round_trip),
             (true, false) => flights.answered(),
-            // What comes sooner may have been under way.
-            (true, true) => {
-                return flights.waiting_since().is_some_and(|since| {
-                    now.saturating_duration_since(since) >= inner.rtt() * 3 / 4
-                });
+            (true, true) if inner.stats().frame_rx.acks > self.acks => {
+                let since = flights.waiting_since().unwrap_or(self.begun);
+                let is_early = now.saturating_duration_since(since) < inner.rtt() / 2;
+                self.is_answered_early = is_early && inner.rtt() > SHORT;
+                return !self.is_answered_early;
             }
+            (true, true) => {}
         }
         false
     }
