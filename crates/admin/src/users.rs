@@ -342,8 +342,7 @@ pub(crate) async fn change_user(
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Removal {
-    /// Whether the name is not refused from then on: it, or one that was removed before, is as any other one that the store
-    /// does not have.
+    /// Whether the name, removed now or before, becomes one that the store does not know, instead of one that is refused.
     #[serde(default)]
     forget: bool,
 }

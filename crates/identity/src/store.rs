@@ -59,7 +59,7 @@ pub enum StoreError {
     /// SQLite or the disk.
     #[error("{path}: {source}{}", advice(source))]
     Sqlite {
-        /// Which file.
+        /// The database's file.
         path: PathBuf,
         /// Why.
         source: rusqlite::Error,
@@ -67,7 +67,7 @@ pub enum StoreError {
     /// The file cannot be created.
     #[error("{path}: {source}")]
     File {
-        /// Which file.
+        /// The database's file.
         path: PathBuf,
         /// Why.
         source: std::io::Error,
@@ -86,7 +86,7 @@ pub enum StoreError {
     /// A row that is not what it should be.
     #[error("{path}: the row of {name} is damaged ({detail}); restore the file from a backup")]
     Damaged {
-        /// Which file.
+        /// The database's file.
         path: PathBuf,
         /// Which row.
         name: String,

@@ -17,7 +17,7 @@ pub struct Login<'a> {
     pub username: &'a str,
     /// The password.
     pub password: &'a str,
-    /// Its address, and where the answer is sent.
+    /// Address of the client, and the way of the answer to it.
     pub applicant: Applicant,
 }
 

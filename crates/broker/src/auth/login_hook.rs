@@ -19,7 +19,7 @@ pub struct HookLogin<'a> {
     pub password: Option<&'a [u8]>,
     /// The client identifier.
     pub client_id: &'a str,
-    /// Its address, and where the answer is sent.
+    /// Address of the client, and the way of the answer to it.
     pub applicant: Applicant,
 }
 

@@ -473,8 +473,8 @@ impl Desk {
     }
 }
 
-/// What a user of the file has shown, for as long as its line stays. It is stored with wills: later programs must make the
-/// same of the same line.
+/// Fingerprint of a user's line in the password file, by which a login is known for as long as the line stays. It is stored
+/// with wills, so later programs must make the same of the same line.
 fn file_credential(user: &str, line: &Line) -> Box<str> {
     let digest = digest(&SHA256, line.text.as_bytes());
     let first = digest.as_ref().first_chunk().map_or(0, |first| u64::from_be_bytes(*first));
@@ -489,7 +489,8 @@ pub(super) fn is_good(file: Option<&PasswordFile>, credential: &str) -> Option<b
 }
 
 impl Checker {
-    /// Whether a password is right, if that is known without hashing. `revision` is that of a client of the identity store.
+    /// Compares a password without hashing it; `None` if nothing is known of it. `revision` is that of a client of the
+    /// identity store.
     fn compare(&self, user: &User, password: &[u8], revision: Option<u64>) -> Option<AuthReply> {
         let name = user.text();
         let right = match revision {

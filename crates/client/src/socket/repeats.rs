@@ -145,7 +145,7 @@ impl Repeats {
         }
         if !std::mem::replace(&mut waiting.is_served, true) {
             self.runtime.spawn(serve(Weak::clone(&self.socket), Arc::clone(&self.sooner)));
-        } else if next < before {
+        } else if before.is_none() || next < before {
             self.sooner.notify_one();
         }
     }

@@ -19,7 +19,7 @@ use crate::extract::Each;
 use crate::meters::{Medium, Meter, Method, RadioAddress};
 use crate::number::Amount;
 use crate::problem::Problem;
-use crate::readings::intake::{Sender, flags, keep, prove};
+use crate::readings::intake::{Sender, flags, prove, store_new};
 use crate::readings::types::{Flag, Proof};
 use crate::readings::{NewReading, Reading};
 use crate::store::frames::{self, RadioMeter, Sequence};
@@ -312,7 +312,7 @@ impl Intake<'_> {
                 (result.status, result.reading) = (FrameStatus::Unproven, None);
                 Vec::new()
             }
-            (None, _) => keep(db, &sender, &new, &meter, proof)?.lists,
+            (None, _) => store_new(db, &sender, &new, &meter, proof)?.lists,
         };
         if doubt.is_none() {
             frames::remember(db, twin, short_address, digest, message.sequence, at)?;

@@ -64,7 +64,7 @@ pub(crate) fn take_all(
 ) -> Result<Taken, Problem> {
     let mut all = Taken::default();
     for Each { id, item } in items {
-        let taken = item.and_then(|new| Ok((take(db, sender, &new)?, new.id)));
+        let taken = item.and_then(|new| Ok((accept_sent(db, sender, &new)?, new.id)));
         let (status, detail) = match taken {
             Ok((Outcome { status, detail, lists }, reading)) => {
                 if matches!(status, Status::Stored | Status::Conflict) {
@@ -82,8 +82,8 @@ pub(crate) fn take_all(
     Ok(all)
 }
 
-/// Takes a reading that somebody has sent; of one by radio, only that somebody says so.
-fn take(db: &Db, sender: &Sender, new: &NewReading) -> Result<Outcome, Problem> {
+/// Accepts a reading that somebody has sent; of one by radio, only that somebody says so.
+fn accept_sent(db: &Db, sender: &Sender, new: &NewReading) -> Result<Outcome, Problem> {
     let twin = &sender.twin;
     let meter = meters::get(db, twin, &new.meter, sender.now)?;
     let meter = meter.ok_or_else(|| Problem::invalid("meter", "there is no such meter"))?;
@@ -105,11 +105,11 @@ fn take(db: &Db, sender: &Sender, new: &NewReading) -> Result<Outcome, Problem> 
         protection: is_radio.then_some(Protection::Unauthenticated),
         doubt: is_claimed.then_some("no message of the meter shows it"),
     };
-    keep(db, sender, new, &meter, proof)
+    store_new(db, sender, new, &meter, proof)
 }
 
 /// Stores a new reading of this meter.
-pub(crate) fn keep(
+pub(crate) fn store_new(
     db: &Db,
     sender: &Sender,
     new: &NewReading,

@@ -21,8 +21,8 @@ use crate::quic::socket::{Socket, Unsent};
 /// Datagrams that wait for the end of the handshake; what comes beyond them is lost, as it was before.
 const MOST_EARLY: usize = 4;
 
-/// A round trip that is so short that quinn's timers are, too. What is measured in a handshake contains the time that the
-/// client's and the server's cryptography takes.
+/// Round trip below which any acknowledgement counts: quinn's timers are short there, too, and what is measured in a
+/// handshake contains the time that the cryptography of both ends takes.
 const SHORT: Duration = Duration::from_millis(50);
 /// While packets arrive, a connection may take this many times as long as otherwise to be set up.
 const MOST_TIMEOUTS: u32 = 3;
