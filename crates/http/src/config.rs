@@ -58,6 +58,8 @@ pub struct EndpointConfig {
     pub early_data: bool,
     /// Congestion control for HTTP/3.
     pub congestion: Congestion,
+    /// Whether the POST to a path changes nothing when it is repeated (RFC 8470 section 4), so that it may be early data.
+    pub is_repeatable: fn(&str) -> bool,
     /// Whether HTTP/3 tries datagrams of more than 1200 bytes.
     pub mtu_discovery: bool,
     /// Bounds.

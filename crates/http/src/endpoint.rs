@@ -132,6 +132,7 @@ impl Endpoint {
                 router: limited,
                 handoff: handoff.clone(),
                 policy: Arc::clone(&listener.policy),
+                is_repeatable: config.is_repeatable,
                 strict_transport: alt_svc.is_some() && config.challenges.is_some(),
                 alt_svc,
                 origins: Arc::clone(&config.origins),

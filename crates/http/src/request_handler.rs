@@ -24,6 +24,8 @@ pub(crate) struct RequestHandler {
     pub(crate) router: LimitedRouter,
     pub(crate) handoff: Handoff,
     pub(crate) policy: Arc<ListenerPolicy>,
+    /// As [`crate::EndpointConfig::is_repeatable`].
+    pub(crate) is_repeatable: fn(&str) -> bool,
     /// Alt-Svc announces HTTP/3; `None` where there are no pages.
     pub(crate) alt_svc: Option<HeaderValue>,
     /// Adds Strict-Transport-Security (RFC 6797): where a public CA certifies the pages.
@@ -81,7 +83,13 @@ impl RequestHandler {
         B: http_body::Body<Data = bytes::Bytes> + Unpin + Send + 'static,
         B::Error: Into<axum::BoxError>,
     {
-        if early && !is_safe(request.method()) {
+        let is_repeatable = match *request.method() {
+            // They change nothing (RFC 9110 section 9.2.1).
+            Method::GET | Method::HEAD => true,
+            Method::POST => (self.is_repeatable)(request.uri().path()),
+            _ => false,
+        };
+        if early && !is_repeatable {
             self.router.metrics.early_refused.fetch_add(1, Relaxed);
             let text = "send this again after the handshake";
             return Errors::of(request.uri().path()).response(StatusCode::TOO_EARLY, text);
@@ -112,9 +120,4 @@ impl RequestHandler {
     pub(crate) fn allows_origin<B>(&self, request: &Request<B>, client: &Client) -> bool {
         self.origins.admits(request, client.address)
     }
-}
-
-/// Methods whose replay changes nothing (RFC 9110 section 9.2.1, RFC 8470 section 4).
-fn is_safe(method: &Method) -> bool {
-    matches!(*method, Method::GET | Method::HEAD)
 }

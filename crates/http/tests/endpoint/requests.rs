@@ -30,6 +30,40 @@ async fn requests_are_answered_and_bounded() {
     assert_eq!((counts.connections_quic, counts.early_refused), (1, 0));
 }
 
+/// The status of a POST that is sent as soon as the client, which has been here before, may send anything.
+async fn post_early(site: &Site, client: &quinn::Endpoint, path: &str) -> StatusCode {
+    let address = site.endpoint.bound().https[0];
+    loop {
+        match client.connect(address, "localhost").unwrap().into_0rtt() {
+            Ok((connection, _)) => {
+                let mut sender = over(&connection).await;
+                return ask(&mut sender, Method::POST, path, b"a reading").await.0;
+            }
+            // A ticket comes with the answer, if not before it.
+            Err(connecting) => {
+                let connection = connecting.await.unwrap();
+                let mut sender = over(&connection).await;
+                let (status, _) = ask(&mut sender, Method::GET, "/", b"").await;
+                assert_eq!(status, StatusCode::OK);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_changes_nothing_when_it_is_repeated_is_answered_as_early_data() {
+    let site = start();
+    let client = site.client();
+    // Some may be sent when the handshake is over.
+    let mut early = 0;
+    for _ in 0..20 {
+        assert_eq!(post_early(&site, &client, "/once").await, StatusCode::OK);
+        early += usize::from(post_early(&site, &client, "/echo").await == StatusCode::TOO_EARLY);
+    }
+    assert!(early > 0, "none was early");
+    assert_eq!(site.endpoint.metrics().counts().early_refused, early as u64);
+}
+
 /// More than sockets' buffers hold, so that the client notices if the server stops reading.
 const OVERSIZED_BYTES: usize = 12 * 1024 * 1024;
 

@@ -105,6 +105,7 @@ pub(crate) fn start_with(address: SocketAddr, limits: Limits, bodies: BodyBudget
         server_id: None,
         origins: Arc::new(Origins::new(&["https://dashboard.example".to_owned()])),
         early_data: true,
+        is_repeatable: |path| path == "/once",
         congestion: Congestion::default(),
         mtu_discovery: false,
         limits,
@@ -120,6 +121,7 @@ pub(crate) fn start_with(address: SocketAddr, limits: Limits, bodies: BodyBudget
 pub(crate) fn router() -> Router {
     Router::new()
         .route("/", get(|| async { "hello" }))
+        .route("/once", post(|body: Bytes| async { body }))
         .route("/echo", post(|body: Bytes| async { body }))
         .route("/never", get(std::future::pending::<()>))
         .route("/api/never", get(std::future::pending::<()>))

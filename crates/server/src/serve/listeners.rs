@@ -142,6 +142,7 @@ pub(super) fn start_web(
         server_id: config.cluster.server_id,
         origins: Arc::clone(&running.origins),
         early_data: config.quic.early_data,
+        is_repeatable,
         congestion: config.quic.congestion(),
         mtu_discovery: config.quic.mtu_discovery,
         limits: config.http.limits(&config.limits, config.memory()),
@@ -170,6 +171,12 @@ pub(super) fn start_web(
         };
         anyhow::Error::from(error).context(where_to_change(key))
     })
+}
+
+/// Readings are stored once by their `id`, and the lab's objects not at all.
+fn is_repeatable(path: &str) -> bool {
+    let parts: Vec<_> = path.split('/').skip(1).collect();
+    matches!(parts[..], ["api", "v1", _, "reading"] | ["lab", "objects"])
 }
 
 /// The setting of an address that cannot be bound, as file key and environment variable.

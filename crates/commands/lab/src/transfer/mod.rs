@@ -181,11 +181,10 @@ impl Client {
         })
     }
 
-    /// Connects. `early`: the first request may be replayed, so 0-RTT is allowed.
-    async fn connect(&self, early: bool) -> anyhow::Result<OpenConnection> {
+    async fn connect(&self) -> anyhow::Result<OpenConnection> {
         Ok(match self {
             Client::Tcp(client) => OpenConnection::Tcp(client.connect().await?),
-            Client::Quic(client) => OpenConnection::Quic(Box::new(client.connect(early).await?)),
+            Client::Quic(client) => OpenConnection::Quic(Box::new(client.connect().await?)),
         })
     }
 
@@ -263,7 +262,7 @@ async fn transfers(args: &Args) -> anyhow::Result<()> {
     let mut kept = None;
     if args.connection != Connection::New {
         let first = Ask { url: target.with_path(&args.first)?, post: None, ..ask.clone() };
-        let mut conn = connect(&client, &first, false).await.context("the first connection")?;
+        let mut conn = connect(&client, &first).await.context("the first connection")?;
         succeed(conn.ask(&first).await.context("the first request")?)?;
         tell("first", conn.figures())?;
         if args.connection == Connection::Kept {
@@ -300,8 +299,8 @@ async fn leave(client: &Client, ask: &Ask, conn: OpenConnection) -> anyhow::Resu
     Ok(())
 }
 
-async fn connect(client: &Client, ask: &Ask, early: bool) -> anyhow::Result<OpenConnection> {
-    timeout(ask.patience, client.connect(early)).await.context("no connection in time")?
+async fn connect(client: &Client, ask: &Ask) -> anyhow::Result<OpenConnection> {
+    timeout(ask.patience, client.connect()).await.context("no connection in time")?
 }
 
 /// Measures one transfer and prints the results. Returns the connection on which it ended.
@@ -345,7 +344,7 @@ async fn attempt(
 ) -> anyhow::Result<(OpenConnection, Option<Instant>, Answer)> {
     let (mut conn, connected) = match conn {
         Some(conn) => (conn, None),
-        None => (connect(client, ask, ask.post.is_none()).await?, Some(Instant::now())),
+        None => (connect(client, ask).await?, Some(Instant::now())),
     };
     let mobility = args.notice.then(|| conn.mobility());
     let moved = async {
@@ -355,10 +354,18 @@ async fn attempt(
         }
     };
     let answer = tokio::select! {
-        answer = conn.ask(ask) => succeed(answer?)?,
+        answer = answer(&mut conn, ask) => succeed(answer?)?,
         error = moved => return Err(error),
     };
     Ok((conn, connected, answer))
+}
+
+/// The answer to a request, which is sent again where the server wants it after the handshake (RFC 8470 section 5.2).
+async fn answer(conn: &mut OpenConnection, ask: &Ask) -> anyhow::Result<Answer> {
+    match conn.ask(ask).await? {
+        early if early.status == http::StatusCode::TOO_EARLY => conn.ask(ask).await,
+        answer => Ok(answer),
+    }
 }
 
 fn merge(into: &mut Value, more: Value) {

@@ -85,8 +85,8 @@ impl Client {
         Ok(Client { config, address: target.address, name, tickets })
     }
 
-    /// Connects; with a ticket and if `early` allows it, before the server has answered.
-    pub(super) async fn connect(&self, early: bool) -> anyhow::Result<OpenConnection> {
+    /// Connects; with a ticket, before the server has answered.
+    pub(super) async fn connect(&self) -> anyhow::Result<OpenConnection> {
         let any: IpAddr = if self.address.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
         let (socket, route) = (UdpSocket::bind((any, 0))?, Route::to(self.address)?);
         let mut config = EndpointConfig::default();
@@ -94,11 +94,10 @@ impl Client {
         config.cid_generator(|| Box::new(NoName));
         let endpoint = Endpoint::new(config, None, socket, Arc::new(TokioRuntime))?;
         let connecting = endpoint.connect_with(self.config.clone(), self.address, &self.name)?;
-        let (connection, accepting) =
-            match if early { connecting.into_0rtt() } else { Err(connecting) } {
-                Ok((connection, accepted)) => (connection, Some(accepted)),
-                Err(connecting) => (connecting.await?, None),
-            };
+        let (connection, accepting) = match connecting.into_0rtt() {
+            Ok((connection, accepted)) => (connection, Some(accepted)),
+            Err(connecting) => (connecting.await?, None),
+        };
         let mut builder = h3::client::builder();
         // Grease is for detecting broken servers; here it would only be bytes.
         builder.send_grease(false);
