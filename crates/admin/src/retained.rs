@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderName, StatusCode, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use fulmar_broker::message::Message;
@@ -135,10 +135,12 @@ pub(crate) async fn show(
     State(app): State<App>,
     _: Operator,
     Name(topic): Name,
-) -> Result<Json<Retained>, Problem> {
+) -> Result<([(HeaderName, &'static str); 1], Json<Retained>), Problem> {
     let found = app.broker.retained_message(&topic, app.now()).ok_or_else(|| unknown(&topic))?;
     let (payload, payload_base64) = text_or_base64(found.payload());
-    Ok(Json(Retained { summary: Summary::from(&*found), payload, payload_base64 }))
+    let retained = Retained { summary: Summary::from(&*found), payload, payload_base64 };
+    // Not compressed: its length would tell a payload's secret.
+    Ok(([(header::CACHE_CONTROL, "no-store, no-transform")], Json(retained)))
 }
 
 /// Delete a retained message

@@ -3,9 +3,10 @@
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, header};
-use axum::middleware::{Next, from_fn_with_state, map_response};
+use axum::middleware::{Next, from_fn, from_fn_with_state, map_response};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::any;
+use fulmar_http::compress;
 use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -58,6 +59,7 @@ pub(crate) fn router(app: App) -> Router {
     let nothing = || async { Problem::not_found("there is nothing at this address") };
     Router::new()
         .merge(api)
+        .layer(from_fn(compress))
         .layer(from_fn_with_state(app.clone(), count))
         .merge(openapi::route(&document))
         .route("/api/admin/{*rest}", any(nothing))

@@ -11,7 +11,7 @@
 //! passes; `rest` (unread request bodies); `unread_response`, and `answer_space` (memory for those); `while_allowed` (whose
 //! caller's rights end);
 //! `transport::Origins` (whose pages may connect); `websocket` and `h3::session` (MQTT), `pump` (its bytes). `plain` is a
-//! port without TLS. `login_turns` decides which password is hashed next, for handlers that have users.
+//! port without TLS. `compression` is a middleware for routers whose answers may be compressed. `login_turns` decides which password is hashed next, for handlers that have users.
 //!
 //! Specifications: RFC 9110, 9112, 9113, 9114, 7838 (Alt-Svc), 8470 (early data), 8441 and 9220 (extended
 //! CONNECT), draft-ietf-webtrans-http3-02, which is what browsers speak.
@@ -21,6 +21,7 @@
 mod answer_space;
 mod bind;
 mod bodies;
+mod compression;
 mod config;
 mod connection_slots;
 mod endpoint;
@@ -50,6 +51,7 @@ use network::network;
 
 pub use answer_space::{AnswerRoom, AnswerSpace, AnswerTotals, NoRoom, PART_BYTES};
 pub use bodies::BodyBudget;
+pub use compression::{CodingError, accepts, compress, decompress};
 pub use config::{ACME_ALPN, Address, EndpointConfig, Knows, Limits, MIN_HEADER_BYTES};
 pub use endpoint::{Bound, Endpoint, StartError};
 pub use login_turns::{Crowded, LoginTurn, LoginTurns, PasswordLogin};

@@ -14,6 +14,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequest, FromRequestParts, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
+use fulmar_http::decompress;
 use http_body_util::LengthLimitError;
 use serde::de::{self, DeserializeOwned, IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -27,6 +28,8 @@ use crate::problem::Problem;
 const SMALL_BYTES: usize = 256 * 1024;
 /// Items of an import; each kind may have its own limit below this.
 const MAX_IMPORTED: usize = 5000;
+/// The most bytes that a compressed import may have, decompressed.
+const DECOMPRESSED_BYTES: usize = 16 << 20;
 /// The most bytes of a request's body without login.
 pub(crate) const STRANGERS_BYTES: usize = 16 * 1024;
 
@@ -71,23 +74,26 @@ impl<T: DeserializeOwned> Unread<Import<T>> {
 impl<T> Unread<T> {
     async fn bytes(self) -> Result<Bytes, Problem> {
         let in_hand = self.0.extensions().get::<InHand>().cloned();
-        let bytes = json_bytes(self.0, usize::MAX).await?;
+        let (headers, bytes) = json_bytes(self.0, usize::MAX).await?;
         if let Some(in_hand) = in_hand {
             in_hand.turn().await?;
         }
-        Ok(bytes)
+        Ok(decompress(&headers, bytes, DECOMPRESSED_BYTES)?)
     }
 }
 
 async fn json<T: DeserializeOwned>(request: Request, max_bytes: usize) -> Result<T, Problem> {
-    object(&json_bytes(request, max_bytes).await?)
+    let (headers, bytes) = json_bytes(request, max_bytes).await?;
+    object(&decompress(&headers, bytes, max_bytes)?)
 }
 
-async fn json_bytes(request: Request, max_bytes: usize) -> Result<Bytes, Problem> {
+/// A body as it was sent, and the headers that say whether it is compressed.
+async fn json_bytes(request: Request, max_bytes: usize) -> Result<(HeaderMap, Bytes), Problem> {
     if !is_json(request.headers()) {
         return Err(Problem::media_type("expected a body of content-type application/json"));
     }
-    bytes(request, max_bytes).await
+    let headers = request.headers().clone();
+    Ok((headers, bytes(request, max_bytes).await?))
 }
 
 /// The whole body, of at most `max_bytes`, and no more than the endpoint accepts. Its sender is then still who it was.

@@ -6,6 +6,7 @@
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use fulmar_http::CodingError;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -152,6 +153,16 @@ impl Problem {
     /// The status.
     pub(crate) fn status(&self) -> u16 {
         self.status
+    }
+}
+
+impl From<CodingError> for Problem {
+    fn from(error: CodingError) -> Problem {
+        match error {
+            CodingError::Unsupported => Problem::media_type(&error.to_string()),
+            CodingError::TooLarge => Problem::too_large(&error.to_string()),
+            CodingError::Malformed => Problem::malformed(error.to_string()),
+        }
     }
 }
 

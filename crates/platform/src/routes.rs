@@ -4,9 +4,10 @@
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::any;
+use fulmar_http::compress;
 use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -93,6 +94,7 @@ pub(crate) fn router(app: App) -> Router {
     Router::new()
         .merge(api)
         .merge(study)
+        .layer(from_fn(compress))
         .layer(from_fn_with_state(app.clone(), hold))
         .merge(openapi::route(&document))
         // Pages are behind every other address; here is nothing but the API.

@@ -152,8 +152,10 @@ async function fetchTwin(token: string, twin: string, everything: boolean): Prom
   const meters = await pages<Meter>(`${path}/meter${query}`, token, 5000);
   const heads = await pages<WorkList>(`${path}/work_list`, token, 1000);
   const before = new Map((await db.getAllFromIndex('lists', 'twin', twin)).map((list) => [list.id, list]));
+  const known = new Map((await db.getAllFromIndex('meters', 'twin', twin)).map((meter) => [meter.id, meter]));
+  for (const meter of meters) known.set(meter.id, { ...meter, twin });
   const lists = [];
-  for (const head of heads) lists.push(await fetchList(path, token, head, before.get(head.id)));
+  for (const head of heads) lists.push(await fetchList(path, token, head, before.get(head.id), known));
 
   const transaction = db.transaction(['meters', 'lists', 'kv'], 'readwrite');
   const [meterStore, listStore] = [transaction.objectStore('meters'), transaction.objectStore('lists')];
@@ -184,9 +186,18 @@ async function fetchList(
   token: string,
   head: WorkList,
   before: WorkList | undefined,
+  known: Map<string, Meter>,
 ): Promise<WorkList> {
   if (before?.tasks && head.etag && before.etag === head.etag) return before;
-  const { data } = await call<WorkList>(`${path}/work_list/${encodeURIComponent(head.id)}`, { token });
+  const url = `${path}/work_list/${encodeURIComponent(head.id)}`;
+  // The meters have just been loaded, all but those that are new since.
+  let { data } = await call<WorkList>(`${url}?meters=false`, { token });
+  const tasks = (data.tasks ?? []).flatMap((task) => {
+    const meter = known.get(task.meter.id);
+    return meter ? [{ ...task, meter }] : [];
+  });
+  if (tasks.length === data.tasks?.length) data = { ...data, tasks };
+  else data = (await call<WorkList>(url, { token })).data;
   const etag = head.etag ?? data.etag;
   return etag ? { ...data, etag } : data;
 }

@@ -6,6 +6,7 @@ import { readFile } from 'node:fs/promises';
 import { createServer } from 'node:http';
 import { extname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { gunzipSync } from 'node:zlib';
 import { MockHomes } from './mock-homes.mjs';
 
 const DIST = fileURLToPath(new URL('../../dist', import.meta.url));
@@ -448,7 +449,8 @@ async function bodyOf(request) {
   const parts = [];
   for await (const part of request) parts.push(part);
   const bytes = Buffer.concat(parts);
-  return /json/.test(request.headers['content-type'] ?? '') ? JSON.parse(bytes.toString()) : bytes;
+  const plain = request.headers['content-encoding'] === 'gzip' ? gunzipSync(bytes) : bytes;
+  return /json/.test(request.headers['content-type'] ?? '') ? JSON.parse(plain.toString()) : bytes;
 }
 
 async function sendFile(response, path) {

@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use axum::extract::State;
-use axum::http::{StatusCode, Uri};
+use axum::http::{HeaderValue, StatusCode, Uri, header};
 use serde::Deserialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -69,7 +69,11 @@ fn check_url(url: &str, allowlist: &WebhookAllowlist) -> Result<(), Problem> {
 pub(crate) async fn list(State(app): State<App>, member: Member, conditions: Conditions) -> Answer {
     member.may(Deed::Manage)?;
     let items = app.store.read(move |db| Ok(webhooks::list(db, &member.twin)?)).await?;
-    conditions.json(&Page { items, next: None })
+    let mut answer = conditions.json(&Page { items, next: None })?;
+    // Not compressed: its length would tell what is secret in an address.
+    let uncompressed = HeaderValue::from_static("private, no-cache, no-transform");
+    answer.headers_mut().insert(header::CACHE_CONTROL, uncompressed);
+    Ok(answer)
 }
 
 /// Add a webhook

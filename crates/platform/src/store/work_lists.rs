@@ -8,7 +8,7 @@ use super::sql::{OptionalExtension as _, Result, params, params_from_iter};
 use super::{Db, meters, readings};
 use crate::text::Name;
 use crate::time::Time;
-use crate::work_lists::types::{ListState, Task, TaskState, WorkList};
+use crate::work_lists::types::{ListState, Task, TaskMeter, TaskState, WorkList};
 
 /// Which lists are asked for.
 #[derive(Clone, Debug, Default)]
@@ -94,7 +94,7 @@ pub(crate) fn tasks(db: &Db, twin: &str, list: Uuid, now: Time) -> Result<Vec<Ta
     let mut rows = db.prepare_cached(&sql)?;
     let rows = rows.query_map(params![now, twin, list.to_string()], |row| {
         let task = Task {
-            meter: meters::meter(row, now)?,
+            meter: TaskMeter::Whole(Box::new(meters::meter(row, now)?)),
             state: row.get(at)?,
             reading: None,
             note: row.get(at + 1)?,

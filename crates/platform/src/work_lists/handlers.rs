@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use super::types::{FullWorkList, ListState, TaskState, WorkList};
+use super::types::{FullWorkList, ListState, TaskMeter, TaskState, WorkList};
 use crate::accounts::caller::{Ids, Member};
 use crate::app::App;
 use crate::extract::{Each, Params, Unread, at_most, given};
@@ -78,20 +78,36 @@ fn existing(db: &Db, member: &Member, id: &Name) -> Result<WorkList, Problem> {
     }
 }
 
+/// How much of a work list.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ShowQuery {
+    /// False for the ids of its meters alone, for clients that have the meters.
+    #[param(default = true)]
+    meters: Option<bool>,
+}
+
 /// One work list with its meters
 #[utoipa::path(get, path = "/{twin}/work_list/{id}", tag = "work lists",
-    params(("twin" = Name, Path), ("id" = Uuid, Path)),
+    params(("twin" = Name, Path), ("id" = Uuid, Path), ShowQuery),
     responses((status = 200, body = FullWorkList)))]
 pub(crate) async fn show(
     State(app): State<App>,
     member: Member,
     Ids([id]): Ids<1>,
+    Params(query): Params<ShowQuery>,
     conditions: Conditions,
 ) -> Answer {
     member.may(Deed::LookAtWork)?;
     let full = app.store.read(move |db| {
         let list = existing(db, &member, &id)?;
-        let tasks = work_lists::tasks(db, &member.twin, list.id, Time::now())?;
+        let mut tasks = work_lists::tasks(db, &member.twin, list.id, Time::now())?;
+        for task in tasks.iter_mut().filter(|_| query.meters == Some(false)) {
+            if let TaskMeter::Whole(meter) = &task.meter {
+                task.meter = TaskMeter::Id { id: meter.id.clone() };
+            }
+        }
         Ok(FullWorkList { list, tasks })
     });
     conditions.json(&full.await?)

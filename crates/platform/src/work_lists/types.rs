@@ -53,10 +53,20 @@ pub(crate) struct WorkList {
     pub(crate) etag: String,
 }
 
+/// A task's meter.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub(crate) enum TaskMeter {
+    /// All of it.
+    Whole(Box<Meter>),
+    /// With `meters=false`.
+    Id { id: Name },
+}
+
 /// A meter on a work list.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct Task {
-    pub(crate) meter: Meter,
+    pub(crate) meter: TaskMeter,
     pub(crate) state: TaskState,
     /// The newest reading for this list.
     pub(crate) reading: Option<Reading>,

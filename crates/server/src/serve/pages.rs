@@ -135,14 +135,7 @@ fn choose(
     file: &'static File,
     headers: &HeaderMap,
 ) -> (Option<&'static str>, Option<&'static [u8]>) {
-    let accepted = headers.get(header::ACCEPT_ENCODING).and_then(|value| value.to_str().ok());
-    let takes = |name: &str| {
-        accepted.unwrap_or_default().split(',').any(|one| {
-            let (coding, weight) = one.split_once(';').unwrap_or((one, ""));
-            let refused = matches!(weight.trim(), "q=0" | "q=0.0" | "q=0.00" | "q=0.000");
-            coding.trim() == name && !refused
-        })
-    };
+    let takes = |name| fulmar_http::accepts(name, headers);
     match (file.brotli, file.gzip) {
         (Some(bytes), _) if takes("br") => (Some("br"), Some(bytes)),
         (_, Some(bytes)) if takes("gzip") => (Some("gzip"), Some(bytes)),

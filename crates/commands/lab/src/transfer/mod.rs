@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
-use http::HeaderValue;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
@@ -49,6 +49,9 @@ pub(super) struct Args {
     /// Send this number of bytes with POST, instead of a GET
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(..=64 << 20))]
     post: Option<u64>,
+    /// Header of the requests, such as 'accept-encoding: gzip'; may be given more than once
+    #[arg(long, short = 'H', value_name = "NAME: VALUE", value_parser = parse_header)]
+    header: Vec<(HeaderName, HeaderValue)>,
     /// Connection for each transfer
     #[arg(long, value_enum, default_value = "new")]
     connection: Connection,
@@ -115,6 +118,16 @@ enum Congestion {
     Reno,
 }
 
+fn parse_header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let (name, value) = text.split_once(':').ok_or("use NAME: VALUE")?;
+    let wrong = |error: &dyn std::fmt::Display| error.to_string();
+    let name = name.trim().parse().map_err(|error| wrong(&error))?;
+    let mut value: HeaderValue = value.trim().parse().map_err(|error| wrong(&error))?;
+    // It may be a token.
+    value.set_sensitive(true);
+    Ok((name, value))
+}
+
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| "use a number of seconds".to_owned())?;
     if (0.01..=3600.0).contains(&seconds) {
@@ -133,10 +146,22 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 struct Ask {
     url: http::Uri,
     post: Option<u64>,
+    headers: HeaderMap,
     patience: Duration,
 }
 
 impl Ask {
+    /// The request, but for where it goes.
+    fn request<B>(&self, body: B) -> Request<B> {
+        let mut request = Request::new(body);
+        if self.post.is_some() {
+            *request.method_mut() = Method::POST;
+            request.headers_mut().insert(header::CONTENT_TYPE, OPAQUE);
+        }
+        request.headers_mut().extend(self.headers.clone());
+        request
+    }
+
     /// The URL without scheme and host, as in a request of HTTP/1.1.
     fn path(&self) -> http::Uri {
         let path = self.url.path_and_query().cloned();
@@ -255,6 +280,7 @@ async fn transfers(args: &Args) -> anyhow::Result<()> {
     let ask = Ask {
         url: target.url.clone(),
         post: args.post,
+        headers: args.header.iter().cloned().collect(),
         patience: Duration::from_secs_f64(args.patience),
     };
     let rest = Duration::from_millis(args.rest_ms);

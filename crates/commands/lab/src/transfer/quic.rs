@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use bytes::{Buf as _, Bytes};
 use h3::client::SendRequest;
-use http::{Method, Request, header};
+use http::header;
 use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{
@@ -188,11 +188,9 @@ impl OpenConnection {
     }
 
     pub(super) async fn ask(&mut self, ask: &Ask) -> anyhow::Result<Answer> {
-        let mut request = Request::new(());
+        let mut request = ask.request(());
         *request.uri_mut() = ask.url.clone();
         if let Some(bytes) = ask.post {
-            *request.method_mut() = Method::POST;
-            request.headers_mut().insert(header::CONTENT_TYPE, super::OPAQUE);
             request.headers_mut().insert(header::CONTENT_LENGTH, bytes.into());
         }
         let sending = timeout(ask.patience, self.sender.send_request(request));

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, header};
+use http::{HeaderValue, header};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
@@ -141,11 +141,7 @@ where
 impl OpenConnection {
     pub(super) async fn ask(&mut self, ask: &Ask) -> anyhow::Result<Answer> {
         let body = Bytes::from(vec![b'x'; usize::try_from(ask.post.unwrap_or(0))?]);
-        let mut request = Request::new(Full::new(body));
-        if ask.post.is_some() {
-            *request.method_mut() = Method::POST;
-            request.headers_mut().insert(header::CONTENT_TYPE, super::OPAQUE);
-        }
+        let mut request = ask.request(Full::new(body));
         let answering = async {
             Ok::<_, hyper::Error>(match &mut self.sender {
                 Sender::One(sender) => {
