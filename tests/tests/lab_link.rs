@@ -49,7 +49,7 @@ fn a_client_behind_a_link_publishes_to_a_broker_on_this_machine() {
         let url = format!("{scheme}://198.18.1.2:{}", broker.address(scheme).port());
         let own = own();
         let mut program = vec![own.as_str(), "pub", &url, "-t", "a", "-m", "b", "-q", "1"];
-        if scheme == "quic" {
+        if scheme != "mqtt" {
             program.push("--insecure");
         }
         let settings = ["--delay", "30ms", "--up.loss", "5%", "--seed", "3"];
@@ -158,7 +158,7 @@ fn tshark(capture: &Path, decode: &str, filter: &str) -> Option<usize> {
 }
 
 #[test]
-fn captures_open_in_tshark_and_show_the_handshakes() {
+fn captures_open_in_tshark_and_show_what_was_encrypted() {
     if !possible() {
         return;
     }
@@ -167,7 +167,9 @@ fn captures_open_in_tshark_and_show_the_handshakes() {
     let own = own();
     for (scheme, decode, filters) in [
         ("mqtt", "tcp.port==PORT,mqtt", ["mqtt.msgtype == 1", "mqtt.msgtype == 2"]),
-        ("quic", "udp.port==PORT,quic", ["tls.handshake.type == 1", "tls.handshake.type == 2"]),
+        // The rest is encrypted, and the secrets are in the capture.
+        ("mqtts", "tls.port==PORT,mqtt", ["mqtt.msgtype == 1", "mqtt.msgtype == 3"]),
+        ("quic", "udp.port==PORT,quic", ["tls.handshake.type == 2", "quic.stream.stream_id == 0"]),
     ] {
         let port = broker.address(scheme).port().to_string();
         let url = format!("{scheme}://198.18.1.2:{port}");

@@ -3,13 +3,14 @@
 //! [`authority`] makes and keeps a development CA and issues from it; [`files`] reads PEM with
 //! errors that say what to do and writes so that a crash leaves the old file or the new one; [`short_lived`]
 //! has the certificates that browsers trust by their hash; [`issued`] has those of a public authority;
-//! [`describe`], [`validity`], [`end_of_chain`], [`user_name`], [`is_root`] and [`is_in_order`] read certificates. Verifying them is left to TLS.
+//! [`KeyLogFile`] has the secrets of connections for Wireshark; [`describe`], [`validity`], [`end_of_chain`], [`user_name`], [`is_root`] and [`is_in_order`] read certificates. Verifying them is left to TLS.
 #![forbid(unsafe_code)]
 
 pub mod authority;
 pub mod files;
 mod inspect;
 pub mod issued;
+mod key_log;
 mod pkcs8;
 pub mod revocation;
 pub mod short_lived;
@@ -21,6 +22,7 @@ use std::path::PathBuf;
 use rustls_pki_types::pem;
 
 pub use inspect::{Description, describe, end_of_chain, is_in_order, is_root, user_name, validity};
+pub use key_log::KeyLogFile;
 pub use revocation::{CertificateId, RevocationList, read_revocation_lists};
 pub use throwaway::throwaway;
 

@@ -168,6 +168,8 @@ pub struct Options {
     pub tls_version: Option<TlsVersion>,
     /// Client certificate chain and private key, PEM files.
     pub certificate: Option<(PathBuf, PathBuf)>,
+    /// File to which the secrets of connections over TLS and QUIC are appended, so that Wireshark decrypts them.
+    pub key_log: Option<PathBuf>,
     /// What to do if UDP is blocked.
     pub fallback: Fallback,
     /// How to reconnect; `None` gives up at the first failure.
@@ -230,6 +232,7 @@ impl Options {
             trust: Trust::Auto,
             tls_version: None,
             certificate: None,
+            key_log: None,
             fallback: Fallback::None,
             reconnect: Some(Backoff {
                 first: Duration::from_millis(250),

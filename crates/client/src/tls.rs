@@ -60,17 +60,21 @@ pub(crate) fn client_config(options: &Options) -> Result<ClientConfig, Error> {
             builder.with_root_certificates(roots(trust, loopback)?)
         }
     };
-    match &options.certificate {
-        None => Ok(builder.with_no_client_auth()),
+    let mut config = match &options.certificate {
+        None => builder.with_no_client_auth(),
         Some((chain, key)) => {
             let certificates = fulmar_certs::files::read_chain(chain).map_err(options_error)?;
             let secret = fulmar_certs::files::read_key(key).map_err(options_error)?;
             builder.with_client_auth_cert(certificates, secret).map_err(|error| {
                 let (chain, key) = (chain.display(), key.display());
                 Error::Options(format!("certificate {chain} and key {key}: {error}"))
-            })
+            })?
         }
+    };
+    if let Some(path) = &options.key_log {
+        config.key_log = fulmar_certs::KeyLogFile::open(path).map_err(options_error)?;
     }
+    Ok(config)
 }
 
 static ONLY_1_2: &[&SupportedProtocolVersion] = &[&TLS12];

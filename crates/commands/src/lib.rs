@@ -6,6 +6,7 @@
 pub mod exit;
 mod field_limit;
 mod flood;
+pub mod key_log;
 pub mod logging;
 pub mod password;
 pub mod psk;

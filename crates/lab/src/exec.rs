@@ -9,7 +9,7 @@
 //! Programs learn addresses from environment variables: `LAB_SELF` is their own address, `LAB_PEER` that of the
 //! other host.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::emulator::Emulator;
 use crate::link::{Ends, HostId, LinkConfig, Topology};
 use crate::net::{self, Host, Privilege};
-use crate::observe::{Capture, Flows, Observer};
+use crate::observe::{Capture, Flows, Observer, add_secrets};
 use crate::relay::Relay;
 use crate::router::Outcome;
 use crate::summary::Summary;
@@ -82,7 +82,7 @@ pub fn run_pair(
 fn run(
     options: &Options,
     mut near: Command,
-    far: Option<Command>,
+    mut far: Option<Command>,
 ) -> Result<(ExitStatus, Summary), Error> {
     let privilege = net::acquire()?;
     net::kill_orphans().map_err(Error::when("looking for what an earlier run left behind"))?;
@@ -104,6 +104,15 @@ fn run(
     let capture = options.capture.as_deref().map(|path| capture(path, clock)).transpose()?;
     if let Some(capture) = &capture {
         observers.push(Box::new(Arc::clone(capture)));
+    }
+    let secrets = options.capture.as_deref().map(|path| path.with_extension("keys"));
+    let secrets =
+        secrets.map(std::path::absolute).transpose().map_err(Error::when("this folder"))?;
+    if let Some(secrets) = &secrets {
+        for command in std::iter::once(&mut near).chain(&mut far) {
+            // The link is this machine's own, and nothing else's traffic is in the capture.
+            command.env("SSLKEYLOGFILE", secrets).env("FULMAR_KEYLOG_REMOTE", "1");
+        }
     }
     let emulator = Emulator::start_with(clock, topology, hosts, observers)?;
     let status = match far {
@@ -130,7 +139,14 @@ fn run(
     let outcome = emulator.finish()?;
     if let (Some(capture), Some(path)) = (capture, &options.capture) {
         let written = capture.lock().unwrap_or_else(PoisonError::into_inner).finish();
-        written.map_err(Error::when(format!("writing {}", path.display())))?;
+        let writing = || Error::when(format!("writing {}", path.display()));
+        written.map_err(writing())?;
+        if let Some((secrets, key_log)) =
+            secrets.and_then(|path| fs::read(&path).ok().map(|log| (path, log)))
+        {
+            add_secrets(path, &key_log).map_err(writing())?;
+            fs::remove_file(secrets).map_err(writing())?;
+        }
     }
     if let Some(path) = &options.decisions {
         let doing = format!("writing {}", path.display());

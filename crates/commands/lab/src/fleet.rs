@@ -20,6 +20,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, timeout_at
 use super::probe::{HEADER, RETRY, header, now_ns, payload, tell, trust};
 use crate::exit::Usage;
 use crate::runtime::block_on;
+use fulmar_command::key_log::KeyLogArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -83,6 +84,8 @@ pub(super) struct Args {
     /// Do not verify the broker's certificate
     #[arg(long, conflicts_with = "cafile")]
     insecure: bool,
+    #[command(flatten)]
+    key_log: KeyLogArgs,
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
@@ -192,6 +195,7 @@ fn options(args: &Args, number: u64) -> anyhow::Result<Options> {
     options.session_expiry_s = args.session;
     options.reconnect = args.reconnect.then_some(RETRY);
     options.trust = trust(args.cafile.as_ref(), args.insecure);
+    options.key_log = args.key_log.file(options.url.is_loopback())?;
     Ok(options)
 }
 

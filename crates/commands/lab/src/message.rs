@@ -15,6 +15,7 @@ use tokio::time::{sleep, timeout};
 use super::probe::{RETRY, tell, trust};
 use crate::exit::Usage;
 use crate::runtime::block_on;
+use fulmar_command::key_log::KeyLogArgs;
 use fulmar_command_pubsub::coap::{Speaker, is_coap};
 
 const EXAMPLES: &str = "\
@@ -61,6 +62,8 @@ pub(super) struct Args {
     /// Do not verify the broker's certificate
     #[arg(long, conflicts_with = "cafile")]
     insecure: bool,
+    #[command(flatten)]
+    key_log: KeyLogArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -167,6 +170,7 @@ fn options(args: &Args) -> anyhow::Result<Options> {
     options.connect_timeout = Duration::from_secs(args.patience);
     options.drain_timeout = Duration::from_secs(1);
     options.trust = trust(args.cafile.as_ref(), args.insecure);
+    options.key_log = args.key_log.file(options.url.is_loopback())?;
     match args.connection {
         Connection::Returning => Ok(options.with_shared_tickets()?),
         _ => Ok(options),

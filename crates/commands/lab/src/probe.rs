@@ -20,6 +20,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::exit::Usage;
 use crate::runtime::block_on;
+use fulmar_command::key_log::KeyLogArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -93,6 +94,8 @@ pub(super) struct Args {
     /// Do not verify the broker's certificate
     #[arg(long, conflicts_with = "cafile")]
     insecure: bool,
+    #[command(flatten)]
+    key_log: KeyLogArgs,
 }
 
 fn tls_version(text: &str) -> Result<TlsVersion, String> {
@@ -134,6 +137,7 @@ fn options(args: &Args) -> anyhow::Result<Options> {
         options.streams = Streams::PerTopicAndSubscription;
     }
     options.trust = trust(args.cafile.as_ref(), args.insecure);
+    options.key_log = args.key_log.file(options.url.is_loopback())?;
     Ok(options)
 }
 

@@ -8,6 +8,7 @@ use fulmar_client::{Fallback, Message, Options, PropertyBuf, QoS, Streams, Trust
 use super::properties::Given;
 use super::{explain, password};
 use crate::exit::Usage;
+use fulmar_command::key_log::KeyLogArgs;
 
 /// Where to connect and as whom.
 #[derive(clap::Args, Debug)]
@@ -58,6 +59,8 @@ pub struct Connection {
     /// Do not verify the broker's certificate: for experiments only
     #[arg(long, conflicts_with = "cafile", help_heading = "TLS")]
     insecure: bool,
+    #[command(flatten)]
+    key_log: KeyLogArgs,
     /// Also connect by TLS over TCP at this port, in case UDP is blocked; the first to succeed wins
     #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "8883")]
     #[arg(require_equals = true)]
@@ -165,6 +168,7 @@ impl Connection {
         let kept = if self.disable_clean_session { 24 * 3600 } else { 0 };
         options.session_expiry_s = self.session_expiry.unwrap_or(kept);
         options.trust = self.trust();
+        options.key_log = self.key_log.file(options.url.is_loopback())?;
         options.certificate = self.cert.clone().zip(self.key.clone());
         options.fallback = self.fallback.map_or(Fallback::None, |port| Fallback::Race { port });
         options.will = self.will_topic.as_ref().map(|topic| {

@@ -16,7 +16,7 @@ use crate::units::Nanos;
 
 pub use flows::{ByKind, FlowReport, FlowView, Flows, Volume};
 pub use kind::{Kind, QuicHeader, begins_quic, kind, quic_header};
-pub use pcapng::Capture;
+pub use pcapng::{Capture, add_secrets};
 pub use spin::{Quantiles, Sample, SpinBit, SpinReport, Way};
 
 /// Called for every packet. Times are ns of the run's clock.

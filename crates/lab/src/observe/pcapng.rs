@@ -5,7 +5,9 @@
 //! on an interface `lost`, with the reason as the packet's comment. Own code, because a writer needs three kinds of
 //! block; the crate for the format has had no release for years.
 
-use std::io::{self, Write};
+use std::fs::{self, File};
+use std::io::{self, BufReader, BufWriter, Read as _, Write};
+use std::path::Path;
 
 use super::Observer;
 use crate::clock::Clock;
@@ -15,6 +17,9 @@ use crate::units::Nanos;
 const SECTION: u32 = 0x0A0D_0D0A;
 const INTERFACE: u32 = 1;
 const PACKET: u32 = 6;
+const SECRETS: u32 = 10;
+/// A key log of TLS (draft-ietf-tls-keylogfile).
+const TLS_KEY_LOG: u32 = 0x544C_534B;
 /// Packets begin with their IP header.
 const LINKTYPE_RAW: u16 = 101;
 
@@ -93,24 +98,70 @@ impl<W: Write + Send> Capture<W> {
         });
     }
 
-    /// Writes a block: type, length, body, length.
     fn block(&mut self, kind: u32, fill: impl FnOnce(&mut Vec<u8>)) {
-        if self.failed.is_some() {
-            return;
+        if self.failed.is_none() {
+            self.failed = write_block(&mut self.to, &mut self.block, kind, fill).err();
         }
-        self.block.clear();
-        self.block.extend_from_slice(&kind.to_le_bytes());
-        self.block.extend_from_slice(&[0; 4]);
-        fill(&mut self.block);
-        let length = (self.block.len() as u32 + 4).to_le_bytes();
-        self.block[4..8].copy_from_slice(&length);
-        self.block.extend_from_slice(&length);
-        self.failed = self.to.write_all(&self.block).err();
     }
 
     fn interface(&self, host: HostId) -> Option<usize> {
         self.hosts.iter().position(|known| *known == host)
     }
+}
+
+/// Adds the secrets of connections to a finished capture, before the packets: Wireshark decrypts what comes after them.
+///
+/// # Errors
+/// The file cannot be read or written.
+pub fn add_secrets(path: &Path, key_log: &[u8]) -> io::Result<()> {
+    let mut capture = BufReader::new(File::open(path)?);
+    let mut head = Vec::new();
+    let next = loop {
+        let mut start = [0; 8];
+        // A capture without packets has no more.
+        if capture.read(&mut start[..1])? == 0 {
+            break Vec::new();
+        }
+        capture.read_exact(&mut start[1..])?;
+        let (kind, length) = start.split_at(4);
+        let [kind, length] =
+            [kind, length].map(|word| word.try_into().map_or(0, u32::from_le_bytes));
+        if ![SECTION, INTERFACE].contains(&kind) {
+            break start.to_vec();
+        }
+        head.extend_from_slice(&start);
+        capture.by_ref().take(u64::from(length).saturating_sub(8)).read_to_end(&mut head)?;
+    };
+    let new = path.with_extension("new");
+    let mut file = BufWriter::new(File::create(&new)?);
+    file.write_all(&head)?;
+    write_block(&mut file, &mut Vec::new(), SECRETS, |body| {
+        body.extend_from_slice(&TLS_KEY_LOG.to_le_bytes());
+        body.extend_from_slice(&(key_log.len() as u32).to_le_bytes());
+        body.extend_from_slice(key_log);
+        body.resize(body.len().next_multiple_of(4), 0);
+    })?;
+    file.write_all(&next)?;
+    io::copy(&mut capture, &mut file)?;
+    file.into_inner()?.sync_all()?;
+    fs::rename(&new, path)
+}
+
+/// Writes a block: type, length, body, length. `block` is where it is put together.
+fn write_block(
+    to: &mut impl Write,
+    block: &mut Vec<u8>,
+    kind: u32,
+    fill: impl FnOnce(&mut Vec<u8>),
+) -> io::Result<()> {
+    block.clear();
+    block.extend_from_slice(&kind.to_le_bytes());
+    block.extend_from_slice(&[0; 4]);
+    fill(block);
+    let length = (block.len() as u32 + 4).to_le_bytes();
+    block[4..8].copy_from_slice(&length);
+    block.extend_from_slice(&length);
+    to.write_all(block)
 }
 
 /// Appends an option, padded to four bytes; the code 0 ends the options.
@@ -175,6 +226,33 @@ mod tests {
         assert_eq!(interfaces, [0, 1, 2]);
         assert_eq!(blocks[4].1[20..25], *b"\x45odd\x02");
         assert!(blocks[6].1.windows(12).any(|text| text == b"lost: random"));
+    }
+
+    #[test]
+    fn secrets_are_before_the_packets() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.pcapng");
+        let hosts = [(HostId(0), "client".to_owned())];
+        let mut capture = Capture::new(File::create(&path).unwrap(), Clock::start(), &hosts);
+        add_secrets(&path, b"none").unwrap();
+        assert_eq!(blocks(&fs::read(&path).unwrap()).last().unwrap().0, SECRETS);
+        let mut capture = {
+            capture.finish().unwrap();
+            Capture::new(File::create(&path).unwrap(), Clock::start(), &hosts)
+        };
+        capture.sent(5, HostId(0), b"\x45odd");
+        capture.sent(6, HostId(0), b"\x45even");
+        capture.finish().unwrap();
+        let without = fs::read(&path).unwrap();
+        add_secrets(&path, b"CLIENT_RANDOM 00 11\n").unwrap();
+        let with = fs::read(&path).unwrap();
+        let (mut blocks, before) = (blocks(&with), blocks(&without));
+        let (kind, body) = blocks.remove(3);
+        assert_eq!(
+            (kind, &body[..8], &body[8..28]),
+            (SECRETS, b"KSLT\x14\0\0\0".as_slice(), b"CLIENT_RANDOM 00 11\n".as_slice())
+        );
+        assert_eq!(blocks, before);
     }
 
     #[test]

@@ -67,6 +67,25 @@ impl Config {
         self
     }
 
+    /// The same configuration, and the secrets of all connections over TLS and QUIC are appended to this file.
+    ///
+    /// # Errors
+    /// A listener is reachable from other machines, and `remote` does not allow that.
+    pub fn with_key_log(mut self, file: &Path, remote: bool) -> anyhow::Result<Config> {
+        let listeners = self.listeners.mqtt_listeners();
+        let encrypted = listeners.iter().filter(|(name, _)| !["mqtt", "ws"].contains(name));
+        let mut addresses = encrypted.flat_map(|(_, addresses)| addresses.iter());
+        if let Some(address) = addresses.find(|address| !address.ip().is_loopback() && !remote) {
+            return Err(crate::Usage(format!(
+                "--keylog: clients of other machines can connect to {address}, and whoever has the file can read what \
+                 they send. Next: listen on loopback only, or add --keylog-remote"
+            ))
+            .into());
+        }
+        self.tls.key_log = Some(file.to_owned());
+        Ok(self)
+    }
+
     /// The data folder.
     pub(crate) fn data_dir(&self) -> PathBuf {
         set(&self.server.data_dir).map_or_else(fulmar_certs::default_data_dir, Path::to_owned)
@@ -146,6 +165,23 @@ mod tests {
             !features::missing().any(|missing| section.starts_with(&format!("{missing}]")))
         });
         sections.collect::<Vec<_>>().join("\n[")
+    }
+
+    #[test]
+    fn secrets_of_other_machines_connections_are_logged_with_a_second_word_only() {
+        let with = |listeners: &str, remote| {
+            Config::from_toml(listeners).unwrap().with_key_log(Path::new("keys"), remote)
+        };
+        let open = "[listeners]\nquic = [\"0.0.0.0:14567\"]";
+        assert!(with("", false).is_ok());
+        // Nothing is encrypted there.
+        assert!(with("[listeners]\nmqtt = [\"0.0.0.0:1883\"]", false).is_ok());
+        let refused = with(open, false).unwrap_err().to_string();
+        assert!(
+            refused.contains("0.0.0.0:14567") && refused.contains("--keylog-remote"),
+            "{refused}"
+        );
+        assert!(with(open, true).is_ok());
     }
 
     #[test]

@@ -135,6 +135,9 @@ pub(crate) struct Tls {
     pub(crate) crl_files: Vec<PathBuf>,
     /// Whether a list past its next update counts.
     pub(crate) crl_expired: CrlExpired,
+    /// File for the secrets of connections (`--keylog`).
+    #[serde(skip)]
+    pub(crate) key_log: Option<PathBuf>,
 }
 
 /// What an expired revocation list means for clients with certificates of its CA.

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, bail};
 use fulmar_certs::authority::{Authority, local_names};
-use fulmar_certs::{AUTHORITY_FOLDER, files, read_revocation_lists};
+use fulmar_certs::{AUTHORITY_FOLDER, KeyLogFile, files, read_revocation_lists};
 use fulmar_transport::tickets::Tickets;
 use fulmar_transport::tls::{ClientTrust, Identity, RootCertStore, ServerTls};
 use fulmar_transport::{SharedTls, TlsSettings, tls};
@@ -46,7 +46,11 @@ impl Certificates {
             false => Tickets::in_memory()?,
         };
         let (auth, trust) = (config.tls.client_auth.policy(), client_trust(&config.tls)?);
-        let tls = ServerTls::with_tickets(&identity, auth, trust, &tickets)?;
+        let mut tls = ServerTls::with_tickets(&identity, auth, trust, &tickets)?;
+        if let Some(path) = &config.tls.key_log {
+            tracing::warn!(file = %path.display(), "whoever has this file can read what connections carry (--keylog)");
+            tls = tls.with_key_log(&KeyLogFile::open(path)?);
+        }
         let webtransport_certificate = WebTransportCertificate::start(data)?;
         let (acme, data) = (config.acme.clone(), data.to_owned());
         Ok(Certificates { identity, tls, webtransport_certificate, tickets, acme, data })

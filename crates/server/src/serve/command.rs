@@ -50,16 +50,26 @@ pub struct Args {
     /// wrong, and exit with the code with which the broker would end. Changes nothing
     #[arg(long)]
     check: bool,
+    /// Append the secrets of connections over TLS and QUIC to this file, so that Wireshark decrypts a capture
+    #[arg(long, value_name = "FILE")]
+    keylog: Option<PathBuf>,
+    /// Also where clients of other machines can connect
+    #[arg(long, requires = "keylog")]
+    keylog_remote: bool,
 }
 
 impl Args {
     /// The configuration from file, environment and arguments, as it is now.
     fn config(&self) -> anyhow::Result<Config> {
         let config = Config::load(self.config.as_deref())?;
-        Ok(match &self.data {
+        let config = match &self.data {
             Some(data) => config.with_data_dir(data),
             None => config,
-        })
+        };
+        match &self.keylog {
+            Some(file) => config.with_key_log(file, self.keylog_remote),
+            None => Ok(config),
+        }
     }
 }
 

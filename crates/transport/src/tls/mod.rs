@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fulmar_broker::{PeerCertificate, PeerIdentity, Timestamp};
-use fulmar_certs::{CertificateId, RevocationList};
+use fulmar_certs::{CertificateId, KeyLogFile, RevocationList};
 use parking_lot::RwLock;
 pub use rustls::RootCertStore;
 use rustls::ServerConfig;
@@ -181,6 +181,15 @@ impl ServerTls {
         quic.alpn_protocols = QUIC_ALPN.map(<[u8]>::to_vec).to_vec();
         quic.max_early_data_size = u32::MAX;
         Ok(ServerTls { tcp: Arc::new(tcp), quic: Arc::new(quic), client_auth, clients })
+    }
+
+    /// The same, and the secrets of all connections are appended to a file.
+    #[must_use]
+    pub fn with_key_log(mut self, file: &Arc<KeyLogFile>) -> ServerTls {
+        for config in [&mut self.tcp, &mut self.quic] {
+            Arc::make_mut(config).key_log = Arc::clone(file) as _;
+        }
+        self
     }
 
     /// The same demands and tickets, with another certificate to show.

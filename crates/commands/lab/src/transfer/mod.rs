@@ -22,6 +22,7 @@ use tokio::time::{sleep, timeout};
 
 use super::probe::tell;
 use crate::runtime::block_on;
+use fulmar_command::key_log::KeyLogArgs;
 use target::{Route, Target};
 
 const EXAMPLES: &str = "\
@@ -89,6 +90,8 @@ pub(super) struct Args {
     /// Do not verify the server's certificate
     #[arg(long, conflicts_with = "cafile")]
     insecure: bool,
+    #[command(flatten)]
+    key_log: KeyLogArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -105,7 +108,7 @@ enum Version {
 enum Connection {
     /// A new connection each, without a ticket
     New,
-    /// A new connection each, with a ticket: TLS resumption, and 0-RTT for GET over HTTP/3
+    /// A new connection each, with a ticket: TLS resumption, and 0-RTT over HTTP/3
     Returning,
     /// One connection for all, made beforehand
     Kept,

@@ -54,6 +54,7 @@ impl Target {
             // The client library decides which certificates to trust; MQTT is not used.
             let mut options = Options::new(&format!("mqtts://{written}"))?;
             options.trust = trust(args.cafile.as_ref(), args.insecure);
+            options.key_log = args.key_log.file(address.ip().is_loopback())?;
             let name = ServerName::try_from(host)?;
             Some((options.tls_config()?, name))
         } else {
