@@ -141,3 +141,65 @@ fn standard_input_is_read_as_it_comes() {
     drop(input);
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
+
+/// Whether a reading has this number or time in this unit.
+fn shows(reading: &Value, unit: &str, wanted: &Value) -> bool {
+    let value = &reading["value"];
+    let is_number = |wanted: f64| {
+        let close = |value: f64| (value - wanted).abs() <= 1e-6 * wanted.abs().max(1.0);
+        reading["unit"] == unit && value.as_f64().is_some_and(close)
+    };
+    match wanted {
+        Value::String(time) => value.as_str().is_some_and(|value| value.starts_with(&**time)),
+        number => number.as_f64().is_some_and(is_number),
+    }
+}
+
+/// Whether a reading shows what must not be shown of its quantity: certain values, or any.
+fn is_forbidden(reading: &Value, never: &Value) -> bool {
+    let value = &reading["value"];
+    match &never[reading["quantity"].as_str().unwrap()] {
+        Value::Array(values) => values.iter().any(|never| value.as_f64() == never.as_f64()),
+        Value::String(_) => !value.is_null(),
+        _ => false,
+    }
+}
+
+/// Telegrams that people have reported, with what they say (`values`, by unit), and what must not be shown (`never`).
+#[test]
+fn reported_telegrams_say_what_they_do_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut wrong = Vec::new();
+    let lines = include_str!("reported_telegrams.jsonl").lines();
+    for line in lines.map(|line| serde_json::from_str::<Value>(line).unwrap()) {
+        let mut args = vec!["--json"];
+        if let (Some(meter), Some(key)) = (line["meter"].as_str(), line["key"].as_str()) {
+            keys(folder.path(), &format!("[keys]\n{meter} = \"{key}\"\n"), 0o600);
+            args.extend(["--keys", "keys.toml"]);
+        }
+        let output = decode(folder.path(), &args, line["line"].as_str().unwrap());
+        let shown: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let readings = shown["readings"].as_array().cloned().unwrap_or_default();
+        let none = serde_json::Map::new();
+        let values = line["values"].as_object().unwrap_or(&none).iter();
+        let values = values
+            .flat_map(|(unit, all)| all.as_array().unwrap().iter().map(move |one| (unit, one)));
+        let missing: Vec<_> = values
+            .filter(|(unit, wanted)| !readings.iter().any(|one| shows(one, unit, wanted)))
+            .collect();
+        let forbidden: Vec<_> =
+            readings.iter().filter(|one| is_forbidden(one, &line["never"])).collect();
+        let is_meter = line["meter"].is_null() || shown["meter"] == line["meter"];
+        if !is_meter
+            || shown["error"] != line["error"]
+            || !missing.is_empty()
+            || !forbidden.is_empty()
+        {
+            wrong.push(format!(
+                "{} ({})\n  without {missing:?}, with {forbidden:?}\n  {shown}",
+                line["note"], line["source"]
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

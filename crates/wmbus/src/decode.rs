@@ -164,9 +164,9 @@ impl<K: KeyStore> Decoder<K> {
     /// # Errors
     /// As [`Decoder::decode`].
     pub fn frame(&mut self, frame: &Frame<'_>) -> Result<Telegram, Error> {
-        let sender = frame.address;
+        let (sender, payload) = vendor::unwrap(frame.address, frame.payload);
         let mut plain = std::mem::take(&mut self.plain);
-        let outcome = self.link_layer(sender, frame.payload, &mut plain);
+        let outcome = self.link_layer(sender, payload, &mut plain);
         self.plain = plain;
         outcome
     }
@@ -208,18 +208,24 @@ impl<K: KeyStore> Decoder<K> {
         let counter = afl.and_then(|afl| afl.counter());
         let counter = counter.or_else(|| tpl.header.and_then(|header| header.counter()));
         let mut records = std::mem::take(&mut self.records);
-        let key = self.key_for(meter, sender);
-        let secrets = Secrets { sender, counter, key };
-        let opened = tpl.open(&secrets, &mut records);
+        let own_key = self.key_for(meter, sender).cloned();
+        let key = own_key.as_ref();
+        let general = if key.is_none() { vendor::general_key(meter) } else { None };
+        let secrets = Secrets { sender, counter, key: key.or(general.as_ref()) };
+        let opened = tpl.open(&secrets, &mut records).map_err(|error| match error {
+            Error::WrongKey(meter) if general.is_some() => Error::NoKey(meter),
+            other => other,
+        });
         let authenticated = authenticate(afl.as_ref(), counter, meter, key, &opened);
         let encrypted_bytes = tpl.header.map_or(0, |header| header.encrypted_bytes());
         let session = ell.and_then(|ell| ell.session).filter(|session| session.encryption() != 0);
-        let security = match tpl.header.filter(|_| encrypted_bytes > 0).map(|header| header.mode) {
-            Some(7) => Security::Mode7,
-            Some(_) => Security::Mode5,
-            None if session.is_some() => Security::EllCtr,
-            None => Security::None,
-        };
+        let mut security =
+            match tpl.header.filter(|_| encrypted_bytes > 0).map(|header| header.mode) {
+                Some(7) => Security::Mode7,
+                Some(_) => Security::Mode5,
+                None if session.is_some() => Security::EllCtr,
+                None => Security::None,
+            };
         let access = tpl.header.map(|header| header.access);
         // What protects a session does not protect the layer's own access number.
         let own_access = ell.filter(|_| session.is_none()).map(|ell| ell.access);
@@ -240,7 +246,8 @@ impl<K: KeyStore> Decoder<K> {
                 (true, _) => Protected { by: Protection::Authenticated, bytes: records.len() },
                 (_, Some(_)) => Protected { by: Protection::Encrypted, bytes: records.len() },
                 _ if encrypted_bytes > 0 => {
-                    Protected { by: Protection::Encrypted, bytes: encrypted_bytes }
+                    let by = key.map_or(Protection::Unauthenticated, |_| Protection::Encrypted);
+                    Protected { by, bytes: encrypted_bytes }
                 }
                 _ => Protected::default(),
             };
@@ -256,16 +263,22 @@ impl<K: KeyStore> Decoder<K> {
                 counter: replay_counter,
                 access: access.or(own_access).unwrap_or(0),
             };
-            let content = self.content(&message)?;
+            let content = self.content(&message, key)?;
+            let (by, sealed) = if content.sealed.is_empty() {
+                (protected.by, sealed.to_vec())
+            } else {
+                security = security.max(Security::Manufacturer);
+                (protected.by.max(Protection::Encrypted), content.sealed)
+            };
             Ok(Telegram {
                 meter,
                 security,
-                protection: protected.by,
+                protection: by,
                 access: access.or_else(|| ell.map(|ell| ell.access)),
                 counter: replay_counter.number(),
                 status: tpl.header.map(|header| Status::new(header.status)),
                 records: content.records,
-                sealed: sealed.to_vec(),
+                sealed,
                 format: content.format,
                 is_whole: content.is_whole,
             })
@@ -278,7 +291,7 @@ impl<K: KeyStore> Decoder<K> {
     }
 
     /// The application layer, from its plain bytes.
-    fn content(&mut self, message: &Message<'_>) -> Result<Application, Error> {
+    fn content(&mut self, message: &Message<'_>, key: Option<&Key>) -> Result<Application, Error> {
         let Message { meter, content, plain, protected, counter, access } = *message;
         // Of a protected message, only what is protected.
         let own = if protected.bytes > 0 { &plain[..protected.bytes] } else { plain };
@@ -304,7 +317,7 @@ impl<K: KeyStore> Decoder<K> {
             _ => protected,
         };
         let plain = full.as_deref().unwrap_or(plain);
-        let mut application = application(meter, plain, protected);
+        let mut application = application(meter, plain, protected, key);
         if !checked {
             application.records.problem.get_or_insert(Error::CompactMismatch);
         }
@@ -384,25 +397,37 @@ struct Application {
     records: Records,
     format: Option<Vec<u8>>,
     is_whole: bool,
+    /// What the manufacturer has encrypted in one of the records.
+    sealed: Vec<u8>,
 }
 
 /// Records in a manufacturer's own form or the standard's. Behind the protected part there is only the standard's.
-fn application(meter: Address, plain: &[u8], protected: Protected) -> Application {
+fn application(
+    meter: Address,
+    plain: &[u8],
+    protected: Protected,
+    key: Option<&Key>,
+) -> Application {
     let (own, behind) = match protected.bytes {
         0 => (plain, &[][..]),
         bytes => plain.split_at(bytes),
     };
     let (format, mut is_whole) = records::format(own);
-    let records = match vendor::records(meter, own) {
-        Some(mut records) => {
+    let (mut records, sealed) = match vendor::records(meter, own, key) {
+        Some((mut records, sealed)) => {
             is_whole = records.problem.is_none();
-            records.readings.iter_mut().for_each(|reading| reading.protection = protected.by);
+            let raise = |reading: &mut Reading| {
+                reading.protection = reading.protection.max(protected.by);
+            };
+            records.readings.iter_mut().for_each(raise);
             records.readings.extend(Records::parse(behind).readings);
-            records
+            (records, sealed)
         }
-        None => Records::parse_protected(plain, protected),
+        None => (Records::parse_protected(plain, protected), Vec::new()),
     };
-    Application { records, format: Some(format).filter(|format| !format.is_empty()), is_whole }
+    vendor::leave_out(meter, &mut records.readings);
+    let format = Some(format).filter(|format| !format.is_empty());
+    Application { records, format, is_whole, sealed }
 }
 
 /// Whether the message has a valid authentication code. Without a key this cannot be checked; cleartext is accepted

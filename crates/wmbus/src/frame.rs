@@ -12,6 +12,8 @@ pub const HEADER_BYTES: usize = 10;
 pub const MAX_WIRE_BYTES: usize = 256 + 2 * 17;
 const BLOCK_BYTES: usize = 16;
 const CRC_BYTES: usize = 2;
+/// Bytes that receivers leave behind a frame: its last checksum, link quality, level.
+const MAX_TRAILING_BYTES: usize = 3;
 /// Format B's first checksum covers what comes before this place.
 const FORMAT_B_FIRST: usize = 128;
 
@@ -140,8 +142,8 @@ pub fn strip(bytes: &[u8], format: Format, out: &mut Vec<u8>) -> Result<(), Fram
     stripped
 }
 
-/// As [`strip`], for receivers that do not say which format they give: the length tells format A,
-/// and the last checksum format B from none at all.
+/// As [`strip`], for receivers that do not say which format they give: length or checksums show format A, and the last
+/// checksum format B. A few bytes behind the frame, as some receivers leave them, are left out.
 ///
 /// # Errors
 /// No format fits; the error is that of the likeliest.
@@ -149,26 +151,29 @@ pub fn strip_any(bytes: &[u8], out: &mut Vec<u8>) -> Result<Format, FrameError> 
     let Some(&length) = bytes.first() else {
         return strip(bytes, Format::Stripped, out).map(|()| Format::Stripped);
     };
-    let format = if bytes.len() == wire_bytes(length, Format::A) || cut_a(bytes, length) {
-        Format::A
-    } else if bytes.len() == wire_bytes(length, Format::B) && strip(bytes, Format::B, out).is_ok() {
-        Format::B
-    } else {
-        Format::Stripped
+    let ends = |format| {
+        let end = wire_bytes(length, format);
+        let is_near = (end..=end + MAX_TRAILING_BYTES).contains(&bytes.len());
+        is_near.then(|| &bytes[..end])
     };
-    strip(bytes, format, out).map(|()| format)
+    let b = ends(Format::B).filter(|frame| strip(frame, Format::B, out).is_ok());
+    let (format, frame) = if begins_as_a(bytes) || bytes.len() == wire_bytes(length, Format::A) {
+        (Format::A, ends(Format::A).unwrap_or(bytes))
+    } else if let Some(frame) = b {
+        (Format::B, frame)
+    } else {
+        (Format::Stripped, ends(Format::Stripped).unwrap_or(bytes))
+    };
+    strip(frame, format, out).map(|()| format)
 }
 
-/// Whether this is format A cut off by chance where a frame without checksums would end: all blocks
-/// that are whole fit their checksums. One checksum alone could fit by chance, so two are asked for
-/// where there is room for them.
-fn cut_a(bytes: &[u8], length: u8) -> bool {
+/// Whether the first blocks fit checksums of format A, wherever the frame is cut. One checksum alone could fit by chance,
+/// so two are required where there is room for them.
+fn begins_as_a(bytes: &[u8]) -> bool {
     const HEAD: usize = HEADER_BYTES + CRC_BYTES;
     const NEXT: usize = HEAD + BLOCK_BYTES + CRC_BYTES;
     let fits = |block: &[u8]| open(block, 1, &mut Vec::new()).is_ok();
-    bytes.len() == wire_bytes(length, Format::Stripped)
-        && bytes.get(..HEAD).is_some_and(fits)
-        && bytes.get(HEAD..NEXT).is_none_or(fits)
+    bytes.get(..HEAD).is_some_and(fits) && bytes.get(HEAD..NEXT).is_none_or(fits)
 }
 
 /// Puts the checksums of a format into a frame without any.

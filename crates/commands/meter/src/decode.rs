@@ -24,8 +24,9 @@ The keys file is TOML and readable by you alone (chmod 600):
   78152801 = \"000102030405060708090A0B0C0D0E0F\"
   KAM-79806477 = \"...\"      if two manufacturers share a number
 
-Without --input the kind of stream is detected: frames of a stick, or lines of rtl_wmbus, CUL
-or hexadecimal digits (with or without checksums; # begins a comment). A serial port needs --input.
+Without --input the kind of stream is detected: frames of a stick, or lines of rtl_wmbus, rtl_433
+(JSON), CUL, wmbusmeters' log or hexadecimal digits (with or without checksums; # begins a comment).
+A serial port needs --input.
 
 Exit codes: 0 success, even if some telegrams could not be decoded; 1 no telegram could be decoded
 or the input failed; 2 wrong usage. Telegrams that could not be decoded are printed with what to do.";

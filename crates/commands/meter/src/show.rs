@@ -118,7 +118,7 @@ impl<'a> Line<'a> {
             problem: records
                 .problem
                 .as_ref()
-                .map(|problem| format!("the rest could not be read: {problem}")),
+                .map(|problem| format!("a part could not be read: {problem}")),
         }
     }
 }

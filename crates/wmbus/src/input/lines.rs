@@ -1,4 +1,4 @@
-//! Receivers that give a line a frame: rtl_wmbus, CUL, hexadecimal digits, raw chips.
+//! Receivers that give a line a frame: rtl_wmbus, rtl_433, CUL, hexadecimal digits, raw chips.
 
 use super::amb8465::dbm;
 use super::{InputError, Kind};
@@ -20,6 +20,7 @@ pub(super) fn parse(kind: Kind, line: &[u8]) -> Option<Outcome> {
         Kind::Cul => cul(line),
         Kind::Chips => raw_chips(line),
         Kind::Hex => hexadecimal(line),
+        _ if line.starts_with('{') => return rtl_433(line),
         _ if line.contains(';') => rtl_wmbus(line),
         _ if line.starts_with('b') && !is_frame(line) => cul(line),
         _ if line.starts_with(|letter| "STCNstcn".contains(letter))
@@ -41,7 +42,8 @@ fn rtl_wmbus(line: &str) -> Outcome {
     let [mode, crc_ok, _coding_ok, time, level, _level_now, _id, frame] = fields[skip..] else {
         return Err(WRONG);
     };
-    let digits = frame.strip_prefix("0x").ok_or(WRONG)?;
+    // wmbusmeters logs the line's end as well.
+    let digits = frame.trim_end_matches("<0A>").strip_prefix("0x").ok_or(WRONG)?;
     if crc_ok != "1" {
         return Err(InputError::ReceiverChecksum);
     }
@@ -99,7 +101,32 @@ fn raw_chips(line: &str) -> Outcome {
     Ok(Received { bytes, format: Some(format), mode, ..Received::default() })
 }
 
+/// A line of JSON of rtl_433, which says nothing here if it is another sensor's. Of format A it gives the length field
+/// less two, and the last checksum behind the frame.
+fn rtl_433(line: &str) -> Option<Outcome> {
+    let field = |name: &str| {
+        let (_, value) = line.split_once(&format!("\"{name}\""))?;
+        let value = value.trim_start().strip_prefix(':')?.trim_start().strip_prefix('"')?;
+        value.split_once('"').map(|(value, _)| value)
+    };
+    if field("model") != Some("Wireless-MBus") {
+        return None;
+    }
+    Some(bytes(field("data").unwrap_or_default()).map(|mut bytes| {
+        let length = bytes.first().copied().unwrap_or(0);
+        if bytes.len() == usize::from(length) + 5 {
+            bytes[0] = length.saturating_add(2);
+            bytes.truncate(bytes.len() - 2);
+        }
+        let (mode, time) = (field("mode").and_then(short), field("time").and_then(short));
+        Received { bytes, format: Some(Format::Stripped), mode, time, ..Received::default() }
+    }))
+}
+
+/// Digits alone, or between `telegram=|` and `|+SECONDS` as wmbusmeters logs them.
 fn hexadecimal(line: &str) -> Outcome {
+    let logged = line.split_once("telegram=|").map(|(_, rest)| rest);
+    let line = logged.map_or(line, |rest| rest.rsplit_once('|').map_or(rest, |(frame, _)| frame));
     let digits = line.strip_prefix("0x").unwrap_or(line);
     Ok(Received { bytes: bytes(digits)?, ..Received::default() })
 }
@@ -118,11 +145,11 @@ fn is_frame(line: &str) -> bool {
     })
 }
 
-/// Digits as bytes; spaces, `|` and `_` between them are how people and other programs part layers.
+/// Digits as bytes; spaces, `|`, `_` and `#` between them are how people and other programs part layers.
 fn bytes(digits: &str) -> Result<Vec<u8>, InputError> {
     let mut out = Vec::with_capacity(digits.len() / 2);
     let mut high = None;
-    for letter in digits.chars().filter(|letter| !matches!(letter, ' ' | '|' | '_')) {
+    for letter in digits.chars().filter(|letter| !matches!(letter, ' ' | '|' | '_' | '#')) {
         let digit = letter.to_digit(16).ok_or(InputError::NotHex)? as u8;
         match high.take() {
             Some(high) => out.push(high << 4 | digit),

@@ -107,14 +107,8 @@ impl Moment {
         let Some((year, month, day)) = self.date else { return self };
         let count = i32::from(year) * 12 + i32::from(month) - 1 + months;
         let (year, month) = (count.div_euclid(12), count.rem_euclid(12) + 1);
-        let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-        let last = match month {
-            2 if leap => 29,
-            2 => 28,
-            4 | 6 | 9 | 11 => 30,
-            _ => 31,
-        };
-        Self { date: Some((year as u16, month as u8, day.min(last))), ..self }
+        let (year, month) = (year as u16, month as u8);
+        Self { date: Some((year, month, day.min(last_day(year, month)))), ..self }
     }
 
     /// The four bytes of type F, to the minute; of the years 2000 to 2099.
@@ -143,7 +137,24 @@ fn date(a: u8, b: u8, century: u8) -> Option<(u16, u8, u8)> {
         (0, _) => 2000,
         (century, _) => 1900 + 100 * u16::from(century),
     };
-    ((1..=12).contains(&month) && day != 0).then_some((base + year, month, day))
+    calendar(base + year, month, day)
+}
+
+/// The date, if the calendar has it.
+pub(crate) fn calendar(year: u16, month: u8, day: u8) -> Option<(u16, u8, u8)> {
+    let has = (1..=12).contains(&month) && (1..=last_day(year, month)).contains(&day);
+    has.then_some((year, month, day))
+}
+
+const fn last_day(year: u16, month: u8) -> u8 {
+    match month {
+        2 if year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400)) => {
+            29
+        }
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
 }
 
 fn clock(hour: u8, minute: u8) -> Option<(u8, u8)> {
@@ -185,6 +196,10 @@ mod tests {
             &[0xFF, 0xFF][..],
             &[0, 0],
             &[0x9F, 0x2D],
+            // 31 February, and 29 February of a year that has none.
+            &[0x5F, 0x32],
+            &[0x0F, 0x0A, 0x5F, 0x32],
+            &[0x3D, 0x32],
             &[63, 31, 0, 0],
             &[60, 0, 0],
             &[],

@@ -15,6 +15,7 @@ use serde::{Serialize, Serializer};
 use date::Moment;
 pub use header::Function;
 use header::RecordHeader;
+pub(crate) use units::Kind;
 use units::Meaning;
 use value::{MONTH, Value};
 

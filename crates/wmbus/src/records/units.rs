@@ -16,6 +16,8 @@ pub(crate) enum Kind {
     Number,
     /// A number without a sign.
     Unsigned,
+    /// Flags, or what only the manufacturer can interpret: as a number without a sign, every code of which counts.
+    Bits,
     /// Digits that stand for nothing but themselves, such as a serial number.
     Label,
     /// A date, a time or both.
@@ -95,7 +97,7 @@ impl Meaning {
                 }
             }
             // Everything after it is manufacturer-specific.
-            0x7F | 0xFF => return Self::of("manufacturer specific", Kind::Unsigned),
+            0x7F | 0xFF => return Self::of("manufacturer specific", Kind::Bits),
             0x7C | 0xFC => {
                 let text: String = header.text.iter().rev().map(|byte| char::from(*byte)).collect();
                 Self { unit: Cow::Owned(text), ..Self::new("plain text unit", "", 0) }
@@ -222,6 +224,7 @@ fn main_extension(code: u8) -> Meaning {
     let low = |bits: u8| (code & bits) as i8;
     let label = |quantity| Meaning::of(quantity, Kind::Label);
     let count = |quantity| Meaning::of(quantity, Kind::Unsigned);
+    let bits = |quantity| Meaning::of(quantity, Kind::Bits);
     match code {
         0x00..=0x03 => Meaning::new("credit", "currency units", low(3) - 3),
         0x04..=0x07 => Meaning::new("debit", "currency units", low(3) - 3),
@@ -237,15 +240,15 @@ fn main_extension(code: u8) -> Meaning {
         0x11 => label("customer"),
         0x12..=0x15 => label("access code"),
         0x16 => label("password"),
-        0x17 => count("error flags"),
-        0x18 => count("error mask"),
+        0x17 => bits("error flags"),
+        0x18 => bits("error mask"),
         0x19 => label("security key"),
-        0x1A => count("digital output"),
-        0x1B => count("digital input"),
+        0x1A => bits("digital output"),
+        0x1B => bits("digital input"),
         0x1C => Meaning::new("baud rate", "baud", 0).unsigned(),
         0x1D => Meaning::new("response delay", "bit times", 0).unsigned(),
         0x1E => count("retry"),
-        0x1F => count("remote control"),
+        0x1F => bits("remote control"),
         0x20 => count("first storage number"),
         0x21 => count("last storage number"),
         0x22 => count("size of storage block"),
@@ -268,7 +271,7 @@ fn main_extension(code: u8) -> Meaning {
         0x50..=0x5F => Meaning::new("current", "A", low(0x0F) - 12),
         0x60 => count("reset counter"),
         0x61 => count("cumulation counter"),
-        0x62 => count("control signal"),
+        0x62 => bits("control signal"),
         0x63 => count("day of week"),
         0x64 => count("week number"),
         0x65 => Meaning::of("time of day change", Kind::Moment),

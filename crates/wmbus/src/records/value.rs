@@ -138,7 +138,7 @@ impl Data<'_> {
             Kind::Profile => profile(self.bytes, meaning)
                 .map_or_else(|| Value::Bytes(self.bytes.to_vec()), Value::Profile),
             Kind::Label => self.label(),
-            Kind::Number | Kind::Unsigned => self.number(meaning),
+            Kind::Number | Kind::Unsigned | Kind::Bits => self.number(meaning),
         }
     }
 
@@ -146,12 +146,14 @@ impl Data<'_> {
         let found = match (self.coding, self.variable) {
             (Coding::Real, _) => real(self.bytes),
             (Coding::Bcd(_), _) => bcd(self.bytes),
-            (Coding::Variable, Some(0..TEXT_END)) => return Value::Text(text(self.bytes)),
+            (Coding::Variable, Some(0..TEXT_END)) if meaning.kind != Kind::Bits => {
+                return Value::Text(text(self.bytes));
+            }
             (Coding::Variable, Some(0xC0..=0xC9)) => bcd(self.bytes),
             (Coding::Variable, Some(0xD0..=0xD9)) => bcd(self.bytes).map(|number| -number),
             // No meter's register has more than 64 bits.
             _ if self.bytes.len() > 8 => return Value::Bytes(self.bytes.to_vec()),
-            _ => Some(binary(self.bytes, meaning.kind == Kind::Number)),
+            _ => binary(self.bytes, meaning.kind),
         };
         found.map_or(Value::Missing, |number| Value::Number(scaled(number, meaning)))
     }
@@ -175,18 +177,26 @@ fn text(bytes: &[u8]) -> String {
     letters.filter(|letter| !letter.is_control()).collect()
 }
 
-/// A little-endian integer of at most eight bytes. Beyond 2^53 it loses its last digits.
-fn binary(bytes: &[u8], signed: bool) -> f64 {
+/// A little-endian integer of at most eight bytes; beyond 2^53 it loses its last digits. `None` for the codes without a
+/// value (EN 13757-3, annex A): the smallest number with a sign, the greatest one without.
+pub(crate) fn binary(bytes: &[u8], kind: Kind) -> Option<f64> {
+    let all = |bytes: &[u8], code: u8| bytes.iter().all(|byte| *byte == code);
+    let is_signed = kind == Kind::Number;
+    let is_none = match bytes.split_last()? {
+        (0x80, low) => is_signed && all(low, 0),
+        (0xFF, low) => kind == Kind::Unsigned && all(low, 0xFF),
+        _ => false,
+    };
     let mut wide = [0; 8];
     let width = bytes.len().min(8);
     wide[..width].copy_from_slice(&bytes[..width]);
-    let negative = signed && bytes[..width].last().is_some_and(|top| top & 0x80 != 0);
-    if negative {
+    let number = if is_signed && wide[width - 1] & 0x80 != 0 {
         wide[width..].fill(0xFF);
         i64::from_le_bytes(wide) as f64
     } else {
         u64::from_le_bytes(wide) as f64
-    }
+    };
+    (!is_none).then_some(number)
 }
 
 /// Packed decimal digits; an F in front is a minus sign. `None` for digits that are none, which is how
@@ -230,18 +240,12 @@ fn profile(bytes: &[u8], meaning: &Meaning) -> Option<Profile> {
         (unit, count) => format!("{count} {}", ["s", "min", "h", "d"][usize::from(unit)]),
     };
     let mode = ["absolute", "increments", "decrements", "differences"][usize::from(control >> 6)];
-    let signed = matches!(control >> 6, 0 | 3);
+    let kind = if matches!(control >> 6, 0 | 3) { Kind::Number } else { Kind::Unsigned };
     let value = |bytes: &[u8]| {
-        let illegal = match bytes.split_last() {
-            Some((0x80, low)) if signed => low.iter().all(|byte| *byte == 0),
-            Some((0xFF, low)) if !signed => low.iter().all(|byte| *byte == 0xFF),
-            _ => false,
-        };
         let number = match coding {
             Coding::Real => real(bytes),
             Coding::Bcd(_) => bcd(bytes),
-            _ if illegal => None,
-            _ => Some(binary(bytes, signed)),
+            _ => binary(bytes, kind),
         };
         number.map(|number| scaled(number, meaning))
     };
@@ -256,15 +260,19 @@ mod tests {
 
     #[test]
     fn numbers_of_every_coding() {
-        assert_eq!(binary(&[0xFF, 0xFF, 0xFF, 0xFF], true), -1.0);
-        assert_eq!(binary(&[0xFF, 0xFF, 0xFF], false), 16_777_215.0);
+        assert_eq!(binary(&[0xFF, 0xFF, 0xFF, 0xFF], Kind::Number), Some(-1.0));
+        assert_eq!(binary(&[0xFE, 0xFF, 0xFF], Kind::Unsigned), Some(16_777_214.0));
+        assert_eq!(binary(&[0xFF, 0xFF, 0xFF], Kind::Unsigned), None);
+        assert_eq!(binary(&[0xFF, 0xFF, 0xFF], Kind::Bits), Some(16_777_215.0));
+        assert_eq!(binary(&[0, 0, 0x80], Kind::Number), None);
+        assert_eq!(binary(&[1, 0, 0x80], Kind::Number), Some(-8_388_607.0));
         assert_eq!(bcd(&[0x34, 0x12]), Some(1234.0));
         assert_eq!(bcd(&[0x23, 0xF1]), Some(-123.0));
         assert_eq!(bcd(&[0xEE, 0xEE]), None);
         assert_eq!(bcd(&[0x12, 0x3F]), None, "a sign stands only in front");
         assert_eq!(real(&21.1_f32.to_le_bytes()), Some(21.1));
         assert_eq!(real(&f32::NAN.to_le_bytes()), None);
-        assert_eq!(binary(&i64::MIN.to_le_bytes(), true), i64::MIN as f64);
+        assert_eq!(binary(&(i64::MIN + 1).to_le_bytes(), Kind::Number), Some(i64::MIN as f64));
     }
 
     #[test]

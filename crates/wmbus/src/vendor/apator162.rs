@@ -4,8 +4,7 @@
 //! The registers' lengths are what the wmbusmeters project found out; only the volume's meaning is sure,
 //! so that is what is read.
 
-use crate::address::Address;
-use crate::records::value::Value;
+use crate::address::{Address, Manufacturer};
 use crate::records::{Reading, Records};
 
 /// Fillers, the mark, and seven bytes of state before the first register.
@@ -33,6 +32,19 @@ const fn register(number: u8) -> Option<usize> {
     })
 }
 
+/// Some send a layer around the standard's (CI B6): a length, and as many bytes with the manufacturer of the address that
+/// the layers inside are for.
+pub(super) fn unwrap(sender: Address, payload: &[u8]) -> Option<(Address, &[u8])> {
+    let (['A', 'P', 'T'], [0xB6, length, rest @ ..]) = (sender.manufacturer.letters(), payload)
+    else {
+        return None;
+    };
+    let (head, inner) = rest.split_at_checked(usize::from(*length))?;
+    let [_, _, _, _, low, high, ..] = *head else { return None };
+    let manufacturer = Manufacturer::from_code(u16::from_le_bytes([low, high]));
+    Some((Address { manufacturer, ..sender }, inner))
+}
+
 pub(super) fn decode(meter: Address, records: &[u8]) -> Option<Records> {
     if meter.manufacturer.letters() != ['A', 'P', 'A'] || meter.version != 0x05 {
         return None;
@@ -47,9 +59,8 @@ pub(super) fn decode(meter: Address, records: &[u8]) -> Option<Records> {
         else {
             break;
         };
-        if let (VOLUME, Ok(litres)) = (*number, data.try_into()) {
-            let volume = f64::from(u32::from_le_bytes(litres)) / 1000.0;
-            readings.push(Reading::now("volume", "m³", Value::Number(volume)));
+        if *number == VOLUME {
+            readings.push(Reading::now("volume", "m³", super::thousandths(data)));
         }
         rest = after;
     }
@@ -60,6 +71,7 @@ pub(super) fn decode(meter: Address, records: &[u8]) -> Option<Records> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::records::value::Value;
 
     #[test]
     fn the_volume_is_found_among_registers() {

@@ -5,7 +5,7 @@
 //! twelve bits each, newest last, and the date as packed decimal digits.
 
 use crate::address::{Address, Medium};
-use crate::records::date::Moment;
+use crate::records::date::{Moment, calendar};
 use crate::records::value::Value;
 use crate::records::{Reading, Records};
 
@@ -45,7 +45,6 @@ fn date(bytes: &[u8]) -> Option<Moment> {
     let digits =
         |byte: u8| (byte >> 4 < 10 && byte & 15 < 10).then_some((byte >> 4) * 10 + (byte & 15));
     let (day, month, year) = (digits(day)?, digits(month)?, digits(year)?);
-    let is_date = (1..=31).contains(&day) && (1..=12).contains(&month);
-    let date = Some((2000 + u16::from(year), month, day));
-    is_date.then_some(Moment { date, ..Moment::default() })
+    let date = calendar(2000 + u16::from(year), month, day)?;
+    Some(Moment { date: Some(date), ..Moment::default() })
 }

@@ -5,8 +5,8 @@
 //! data.
 
 use crate::address::Address;
-use crate::records::value::Value;
-use crate::records::{Reading, Records};
+use crate::records::value::{Value, binary};
+use crate::records::{Kind, Reading, Records};
 
 /// How a message's values lie.
 struct Form {
@@ -51,7 +51,14 @@ const OF_TRANSPORT: [Form; 6] = [
         ..TECHEM_WATER
     },
     Form {
-        models: &[(0x45, 0x04), (0x45, 0xC3), (0x22, 0x43), (0x45, 0x43), (0x39, 0x43)],
+        models: &[
+            (0x45, 0x04),
+            (0x45, 0xC3),
+            (0x22, 0x43),
+            (0x27, 0x43),
+            (0x45, 0x43),
+            (0x39, 0x43),
+        ],
         then: Some((3, 3)),
         now: (7, 3),
         ..TECHEM_HEAT
@@ -94,12 +101,11 @@ fn read(forms: &[Form], meter: Address, body: &[u8]) -> Option<Records> {
         form.manufacturer == meter.manufacturer.letters() && form.models.contains(&model)
     })?;
     let count = |(at, bytes): (usize, usize)| {
-        let bytes = body.get(at..at + bytes)?;
-        Some(bytes.iter().rev().fold(0_u32, |count, byte| count << 8 | u32::from(*byte)))
+        body.get(at..at + bytes).map(|bytes| binary(bytes, Kind::Unsigned))
     };
-    let reading = |count: u32, storage| Reading {
-        storage,
-        ..Reading::now(form.quantity, form.unit, Value::Number(f64::from(count) * form.scale))
+    let reading = |count: Option<f64>, storage| {
+        let value = count.map_or(Value::Missing, |count| Value::Number(count * form.scale));
+        Reading { storage, ..Reading::now(form.quantity, form.unit, value) }
     };
     let now = count(form.now)?;
     let mut readings = Vec::with_capacity(2);
@@ -107,8 +113,8 @@ fn read(forms: &[Form], meter: Address, body: &[u8]) -> Option<Records> {
         None => readings.push(reading(now, 0)),
         Some(then) => {
             let then = then?;
-            let base = if form.since_then { then } else { 0 };
-            readings.push(reading(base.saturating_add(now), 0));
+            let base = if form.since_then { then } else { Some(0.0) };
+            readings.push(reading(base.zip(now).map(|(base, now)| base + now), 0));
             readings.push(reading(then, 1));
         }
     }
