@@ -42,9 +42,20 @@ impl Uploads {
         }
         let known = self.0.iter().position(|(other, _)| other == key);
         let known = known.and_then(|at| self.0.remove(at));
+        let from = block.offset();
         let mut body = match known {
             _ if block.number == 0 => Vec::new(),
-            Some((_, body)) if body.len() == block.offset() => body,
+            Some((_, body)) if body.len() == from => body,
+            // The answer to it was lost, so that the peer sends it again, perhaps as another message.
+            Some(kept) if kept.1.get(from..from + payload.len()) == Some(payload) => {
+                self.0.push_back(kept);
+                return Progress::Continue;
+            }
+            // Another block is on its way, or lost and sent again.
+            Some(kept) if kept.1.len() < from => {
+                self.0.push_back(kept);
+                return Progress::Refused(code::INCOMPLETE);
+            }
             _ => return Progress::Refused(code::INCOMPLETE),
         };
         if body.len() + payload.len() > max {
@@ -120,11 +131,24 @@ mod tests {
             |number, more, len| uploads.take(b"k", block(number, more), &vec![7; len], 100, 100);
         assert_eq!(take(0, true, 16), Progress::Continue);
         assert_eq!(take(2, true, 16), Progress::Refused(code::INCOMPLETE), "one is missing");
-        assert_eq!(take(1, true, 16), Progress::Refused(code::INCOMPLETE), "and all is forgotten");
+        assert_eq!(take(1, true, 16), Progress::Continue, "and comes late");
+        assert_eq!(take(1, true, 16), Progress::Continue, "and again");
+        assert_eq!(take(2, true, 16), Progress::Continue);
+        assert_eq!(take(1, true, 16), Progress::Continue, "overtaken");
+        assert_eq!(take(3, false, 5), Progress::Whole(vec![7; 53].into()));
         assert_eq!(take(0, true, 16), Progress::Continue);
         assert_eq!(take(1, true, 15), Progress::Refused(code::BAD_REQUEST), "not a whole block");
         assert_eq!(take(1, false, 3), Progress::Whole(vec![7; 19].into()));
         assert_eq!(take(0, false, 5), Progress::Whole(vec![7; 5].into()));
+    }
+
+    #[test]
+    fn a_block_with_other_content_begins_nothing() {
+        let mut uploads = Uploads::default();
+        let mut take = |number, byte| uploads.take(b"k", block(number, true), &[byte; 16], 99, 99);
+        assert_eq!((take(0, 1), take(1, 2)), (Progress::Continue, Progress::Continue));
+        assert_eq!(take(1, 3), Progress::Refused(code::INCOMPLETE));
+        assert_eq!(take(2, 4), Progress::Refused(code::INCOMPLETE), "all is forgotten");
     }
 
     #[test]
