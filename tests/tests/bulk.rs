@@ -5,6 +5,9 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -116,6 +119,43 @@ fn wrong_usage_is_told_apart() {
     let mut receive = fulmar();
     receive.args(["receive", "--from", "nowhere:x", "--dir"]).arg(folder.path());
     assert_eq!(run(&mut receive).status.code(), Some(2), "no address");
+}
+
+#[test]
+fn what_is_no_file_or_has_another_name_is_refused_with_the_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let nameless = folder.path().join(std::ffi::OsStr::from_bytes(b"\xFF"));
+    fs::write(&nameless, "x").unwrap();
+    let cases = [
+        ("/dev/null".as_ref(), "neither a file nor a block device"),
+        ("/dev/zero".as_ref(), "neither a file nor a block device"),
+        ("/proc/version".as_ref(), "its length is unknown; copy it into a file first"),
+        (nameless.as_path(), "its name is not UTF-8"),
+    ];
+    for (path, reason) in cases {
+        let output = run(fulmar().args(["send", "--to", "127.0.0.1:9"]).arg(path));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(reason), "{path:?}: {said}");
+    }
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_an_error_at_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let into = folder.path().join("into");
+    fs::create_dir(&into).unwrap();
+    for path in [folder.path(), &into] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o555)).unwrap();
+    }
+    let mut receive = fulmar();
+    receive.args(["receive", "--from", "127.0.0.1:0", "--dir"]).arg(&into);
+    // Root may write everywhere.
+    if fs::metadata(&into).unwrap().uid() == 0 {
+        receive.uid(65_534);
+    }
+    let output = run(&mut receive);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("Permission denied"), "{said}");
 }
 
 /// `fulmar lab link` between two shell lines, with half of all packets lost; none if it cannot be here.

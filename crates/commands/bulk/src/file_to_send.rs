@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -37,10 +37,17 @@ pub(super) struct FileToSend {
 impl FileToSend {
     /// Opens and hashes a file.
     pub(super) fn open(path: &Path) -> anyhow::Result<FileToSend> {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        check_name(name).map_err(|reason| Usage(format!("{}: {reason}", path.display())))?;
+        let shown = || path.display().to_string();
+        let name = path.file_name().unwrap_or_default().to_str().ok_or("its name is not UTF-8");
+        let name = name.and_then(|name| check_name(name).map(|()| name));
+        let name = name.map_err(|reason| Usage(format!("{}: {reason}", shown())))?;
+        // Opening a pipe would wait for its other end.
+        let kind = std::fs::metadata(path).with_context(shown)?.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            return Err(Usage(format!("{}: neither a file nor a block device", shown())).into());
+        }
         let opened = File::open(path).and_then(|file| Ok((hash(&file)?, file)));
-        let ((bytes, hash), file) = opened.with_context(|| path.display().to_string())?;
+        let ((bytes, hash), file) = opened.with_context(shown)?;
         let manifest = Manifest { name: name.to_owned(), hash: Some(hash) };
         Ok(FileToSend { source: FileSource(file), bytes, manifest, hash })
     }
@@ -104,7 +111,14 @@ fn expand(paths: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
 
 /// A file's length and SHA-256.
 pub(super) fn hash(file: &File) -> io::Result<(u64, Hash)> {
-    let bytes = file.metadata()?.len();
+    let mut bytes = file.metadata()?.len();
+    if bytes == 0 {
+        // So it is of a block device, which has an end, and of what the kernel writes when it is read, such as /proc/version.
+        bytes = (&mut &*file).seek(SeekFrom::End(0)).unwrap_or(0);
+        if bytes == 0 && file.read_at(&mut [0], 0)? > 0 {
+            return Err(io::Error::other("its length is unknown; copy it into a file first"));
+        }
+    }
     let mut context = digest::Context::new(&digest::SHA256);
     let (mut at, mut piece) = (0, vec![0; PIECE]);
     while at < bytes {

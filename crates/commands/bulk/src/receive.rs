@@ -7,6 +7,7 @@ use anyhow::{Context, bail};
 use fulmar_bulk::encryption::ReceiverKeys;
 use fulmar_bulk::stream::StreamReceiverConfig;
 use fulmar_bulk::{ReceiverConfig, ReceiverEvent};
+use rustix::fs::{Access, access};
 use serde_json::json;
 use tokio::sync::watch;
 
@@ -123,7 +124,10 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     if args.stdout {
         return receive_stream(args).await;
     }
-    std::fs::create_dir_all(args.dir()).with_context(|| args.dir().display().to_string())?;
+    let shown = || args.dir().display().to_string();
+    std::fs::create_dir_all(args.dir()).with_context(shown)?;
+    // An hour's transfer must not end with that.
+    access(args.dir(), Access::WRITE_OK | Access::EXEC_OK).with_context(shown)?;
     if args.announced.url.is_some() {
         return rollout::receive(args, &args.announced, &args.tls, args.count).await;
     }

@@ -1,7 +1,7 @@
 //! Turns an address on the command line into a UDP socket.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs};
 use std::num::NonZeroU32;
 use std::str::FromStr;
 
@@ -59,15 +59,36 @@ fn by_index(interface: Option<Interface>) -> io::Result<u32> {
     }
 }
 
+/// Whether a group is of an interface or a link, of which a machine may have several.
+const fn is_of_a_link(group: Ipv6Addr) -> bool {
+    matches!(group.segments()[0] & 0xFF0F, 0xFF01 | 0xFF02)
+}
+
 /// Reads `host:port`, or a host alone for the usual port.
 pub(super) fn address(text: &str) -> anyhow::Result<SocketAddr> {
     let unusable = || Usage(format!("{text}: use an address such as 192.0.2.7:{PORT}"));
     let found = match text.parse::<IpAddr>() {
         Ok(ip) => Some(SocketAddr::new(ip, PORT)),
+        Err(_) if text.contains('%') => Some(with_zone(text).ok_or_else(unusable)?),
         Err(_) if text.contains(':') => text.to_socket_addrs().map_err(|_| unusable())?.next(),
         Err(_) => (text, PORT).to_socket_addrs().map_err(|_| unusable())?.next(),
     };
     found.ok_or_else(|| unusable().into())
+}
+
+/// A link-local address of IPv6, with the interface through which it is reached: `[fe80::1%eth0]:9`, or without a port.
+fn with_zone(text: &str) -> Option<SocketAddr> {
+    let (address, rest) = text.split_once('%')?;
+    let (zone, port) = match rest.split_once("]:") {
+        Some((zone, port)) => (zone, port.parse().ok()?),
+        None => (rest.trim_end_matches(']'), PORT),
+    };
+    let zone = match zone.parse() {
+        Ok(index) => index,
+        Err(_) => by_index(zone.parse().ok()).ok().filter(|index| *index > 0)?,
+    };
+    let ip = address.trim_start_matches('[').parse().ok()?;
+    Some(SocketAddrV6::new(ip, port, 0, zone).into())
 }
 
 /// The host of an address, as a certificate names it.
@@ -109,7 +130,9 @@ pub(super) fn to(
                 socket.set_multicast_if_v4(&by_address(interface)?)?;
             } else {
                 socket.set_multicast_hops_v6(hops)?;
-                socket.set_multicast_if_v6(by_index(interface)?)?;
+                let index = by_index(interface)?;
+                let zone = if let SocketAddr::V6(to) = to { to.scope_id() } else { 0 };
+                socket.set_multicast_if_v6(if index == 0 { zone } else { index })?;
             }
         }
         socket.bind(&SockAddr::from(any(to, 0)))?;
@@ -139,12 +162,21 @@ pub(super) fn from(
         }
         // Several receivers of a group may run on one machine.
         socket.set_reuse_address(true)?;
-        socket.bind(&SockAddr::from(from))?;
-        match from.ip() {
-            IpAddr::V4(group) => {
-                socket.join_multicast_v4(&group, &by_address(interface)?)?;
+        match from {
+            SocketAddr::V4(group) => {
+                socket.bind(&SockAddr::from(group))?;
+                socket.join_multicast_v4(group.ip(), &by_address(interface)?)?;
             }
-            IpAddr::V6(group) => socket.join_multicast_v6(&group, by_index(interface)?)?,
+            SocketAddr::V6(mut group) => {
+                if interface.is_some() {
+                    group.set_scope_id(by_index(interface)?);
+                }
+                if is_of_a_link(*group.ip()) && group.scope_id() == 0 {
+                    return Err(io::Error::other("a group of a link needs --interface NAME"));
+                }
+                socket.bind(&SockAddr::from(group))?;
+                socket.join_multicast_v6(group.ip(), group.scope_id())?;
+            }
         }
         Ok((UdpSocket::from_std(socket.into())?, None))
     };
@@ -170,7 +202,24 @@ mod tests {
         {
             assert_eq!(host(text), name);
         }
-        assert!(address("192.0.2.7:x").unwrap_err().is::<Usage>());
+        for text in ["192.0.2.7:x", "[fe80::1%no-such-interface]:9", "fe80::1%", "x%lo"] {
+            assert!(address(text).unwrap_err().is::<Usage>(), "{text}");
+        }
+        let SocketAddr::V6(local) = address("[fe80::1%lo]:9").unwrap() else { panic!("IPv6") };
+        assert_eq!((local.port(), local.scope_id()), (9, 1));
+        assert_eq!(address("fe80::1%1").unwrap(), address("[fe80::1%lo]:6003").unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_group_of_a_link_has_an_interface() {
+        let lo = "lo".parse().ok();
+        for group in ["[ff02::4242]:0", "[ff12::4242]:0"] {
+            let group = group.parse().unwrap();
+            from(group, lo).unwrap();
+            let error = format!("{:#}", from(group, None).unwrap_err());
+            assert!(error.contains("--interface"), "{error}");
+        }
+        from(address("[ff02::4242%lo]:0").unwrap(), None).unwrap();
     }
 
     #[test]
