@@ -50,7 +50,7 @@ export interface Config {
   demo?: { user?: string; password?: string; [key: string]: unknown } | null;
 }
 
-export type Medium = 'water' | 'warm_water' | 'heat' | 'gas' | 'electricity' | 'other';
+export type Medium = 'water' | 'warm_water' | 'heat' | 'gas' | 'electricity' | 'heat_cost' | 'other';
 export type Method = 'manual' | 'photo' | 'radio';
 /** What shows that the meter sent what came by radio. */
 export type Protection = 'unauthenticated' | 'encrypted' | 'authenticated';

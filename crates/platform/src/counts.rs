@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::frames::types::FrameResult;
 use crate::measurements::types::{MeasurementResult, MeasurementStatus};
 
 /// What is counted.
@@ -11,6 +12,7 @@ pub(crate) struct Counts {
     duplicate: AtomicU64,
     rejected: AtomicU64,
     malformed: AtomicU64,
+    frames_refused: AtomicU64,
 }
 
 /// What the platform counted since it was opened.
@@ -24,6 +26,8 @@ pub struct PlatformCounts {
     pub measurements_rejected: u64,
     /// MQTT messages on sensors' topics that were none.
     pub messages_malformed: u64,
+    /// Frames of known meters, or of none, that became no reading and were not received before.
+    pub frames_refused: u64,
     /// Bytes of photos.
     pub photo_bytes: u64,
     /// How many they may be.
@@ -41,6 +45,17 @@ impl Counts {
         self.rejected.fetch_add(count(MeasurementStatus::Rejected), Ordering::Relaxed);
     }
 
+    /// Counts fields of messages that could not be used.
+    pub(crate) fn unusable(&self, fields: usize) {
+        self.rejected.fetch_add(fields as u64, Ordering::Relaxed);
+    }
+
+    /// Counts frames that became no reading.
+    pub(crate) fn frames(&self, results: &[FrameResult]) {
+        let refused = results.iter().filter(|result| result.status.is_refusal()).count();
+        self.frames_refused.fetch_add(refused as u64, Ordering::Relaxed);
+    }
+
     /// Counts a message that was no measurement.
     pub(crate) fn malformed(&self) {
         self.malformed.fetch_add(1, Ordering::Relaxed);
@@ -52,6 +67,7 @@ impl Counts {
             measurements_duplicate: self.duplicate.load(Ordering::Relaxed),
             measurements_rejected: self.rejected.load(Ordering::Relaxed),
             messages_malformed: self.malformed.load(Ordering::Relaxed),
+            frames_refused: self.frames_refused.load(Ordering::Relaxed),
             ..PlatformCounts::default()
         }
     }

@@ -1,6 +1,8 @@
 //! Answers: JSON with an ETag, answered with 304 to those who have it (RFC 9110 section 13), pages of
 //! lists, and what became of imports.
 
+use std::collections::HashSet;
+
 use axum::body::Body;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -12,6 +14,7 @@ use ring::digest::{SHA256, digest};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::extract::Each;
 use crate::problem::Problem;
 use crate::text::Name;
 
@@ -181,7 +184,31 @@ impl Imported {
 /// The results of an import.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ImportResults {
-    pub(crate) results: Vec<Imported>,
+    results: Vec<Imported>,
+}
+
+impl ImportResults {
+    /// Stores each item under its name, which no earlier one of the import may have.
+    pub(crate) fn of<T>(
+        items: Vec<Each<T>>,
+        name_of: impl Fn(&T) -> Result<Name, Problem>,
+        mut store: impl FnMut(&Name, &T) -> Result<Imported, Problem>,
+    ) -> Result<ImportResults, Problem> {
+        let mut names = HashSet::new();
+        let one = |Each { id, item }| match item.and_then(|new| Ok((name_of(&new)?, new))) {
+            Err(problem) => Ok(Imported::rejected(id, &problem)),
+            Ok((name, _)) if names.contains(&name) => {
+                let problem = Problem::conflict("an earlier item of this import has this id");
+                Ok(Imported::rejected(Some(name.to_string()), &problem))
+            }
+            Ok((name, new)) => {
+                let imported = store(&name, &new);
+                names.insert(name);
+                imported
+            }
+        };
+        Ok(ImportResults { results: items.into_iter().map(one).collect::<Result<_, _>>()? })
+    }
 }
 
 /// What a cursor stands for.

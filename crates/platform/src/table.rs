@@ -144,7 +144,9 @@ fn length(row: &[Cell]) -> usize {
 /// Rows as CSV, behind a heading if they are the first.
 fn csv<R: AsRef<[Cell]>>(rows: &[R], heading: Option<&[&str]>) -> Result<Bytes, Problem> {
     let lengths = rows.iter().map(|row| length(row.as_ref()));
-    let to = Vec::with_capacity(lengths.sum::<usize>() + 1024);
+    let mut to = Vec::with_capacity(lengths.sum::<usize>() + 1024);
+    // Without it, Excel reads the system's code page.
+    to.extend_from_slice(heading.map_or("", |_| "\u{feff}").as_bytes());
     let mut table = csv::WriterBuilder::new()
         .terminator(csv::Terminator::CRLF)
         .quote_style(csv::QuoteStyle::NonNumeric)
@@ -206,7 +208,7 @@ mod tests {
         ];
         assert_eq!(
             csv(&[row], Some(&["x", "y", "z", "n"])).unwrap(),
-            "\"x\",\"y\",\"z\",\"n\"\r\n\"a;'=1+1\",\"'@SUM(A1)\",-71.5,\"\"\r\n"
+            "\u{feff}\"x\",\"y\",\"z\",\"n\"\r\n\"a;'=1+1\",\"'@SUM(A1)\",-71.5,\"\"\r\n"
         );
     }
 

@@ -210,7 +210,7 @@ async fn errors_name_what_is_wrong_in_the_words_of_the_api() {
         (
             "meter",
             json!({"medium": "beer"}),
-            "medium: unknown variant `beer`, expected one of `water`, `warm_water`, `heat`, `gas`, `electricity`, `other`",
+            "medium: unknown variant `beer`, expected one of `water`, `warm_water`, `heat`, `gas`, `electricity`, `heat_cost`, `other`",
             Some("medium"),
         ),
         (

@@ -273,3 +273,32 @@ async fn a_user_registers_a_bounded_number_of_devices_and_others_go_on() {
     let path = "/api/v1/north/instance/one-more";
     assert_eq!(world.call(&device, "PUT", path, &json!({"kind": "van"})).await.status, 409);
 }
+
+#[tokio::test]
+async fn an_import_names_each_meter_and_home_once() {
+    let world = World::new();
+    let office = world.log_in("north-office").await;
+    for (path, items, statuses) in [
+        (
+            "meter",
+            json!([{"id": "m1", "street": "A 1"}, {"id": "m1", "street": "B 2"}, {"id": "m2"},
+                {"address": "KAM-12345678"}, {"address": "KAM-12345678"}]),
+            ["created", "rejected", "created", "created", "rejected"],
+        ),
+        (
+            "home",
+            json!([{"id": "m1", "name": "A"}, {"id": "m1", "name": "B"}, {"id": "m2", "name": "C"},
+                {"name": "D"}, {"id": "m1", "name": "E"}]),
+            ["created", "rejected", "created", "created", "rejected"],
+        ),
+    ] {
+        let path = format!("/api/v1/north/{path}");
+        let answer = world.good(&office, "POST", &path, json!({"items": items})).await;
+        let results = answer["results"].as_array().unwrap();
+        let got: Vec<&str> = results.iter().map(|one| one["status"].as_str().unwrap()).collect();
+        assert_eq!(got, statuses, "{results:?}");
+        assert!(results[1]["detail"].as_str().unwrap().contains("earlier item"), "{results:?}");
+        let first = world.get(&office, &format!("{path}/m1")).await.json;
+        assert!(first["street"] == "A 1" || first["name"] == "A", "the first counts: {first}");
+    }
+}

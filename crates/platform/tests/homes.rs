@@ -225,6 +225,38 @@ async fn messages_of_unknown_devices_are_kept_and_nonsense_is_counted() {
 }
 
 #[tokio::test]
+async fn a_field_that_is_no_number_does_not_keep_others_from_being_stored() {
+    let world = World::new();
+    let office = world.log_in("north-office").await;
+    let payloads = [
+        (r#"{"temperature":null,"humidity":51}"#, json!([51.0])),
+        (r#"{"temperature":nan,"humidity":50}"#, json!([50.0])),
+        (r#"{"temperature":"21.5","humidity":53}"#, json!([53.0])),
+        (r#"{"temperature":1e400,"humidity":56}"#, json!([56.0])),
+        (r#"{"temperature":{"a":1},"humidity":57}"#, json!([57.0])),
+        (r#"{"ts":1796000000000,"values":{"humidity":58}}"#, json!([58.0])),
+    ];
+    let device = |number: usize| format!("s{number}");
+    let messages = payloads.iter().enumerate().map(|(number, (payload, _))| SensorMessage {
+        topic: format!("fulmar/north/sensor/{}", device(number)),
+        payload: (*payload).into(),
+        ..SensorMessage::default()
+    });
+    let messages: Vec<_> = messages.collect();
+    world.platform.take_measurements(&messages, SystemTime::now()).await.unwrap();
+    for (number, (payload, values)) in payloads.iter().enumerate() {
+        let path = format!("{BASE}/series?device={}&quantity=humidity&step=raw", device(number));
+        let path = format!("{path}&from=2026-01-01T00:00:00Z&to=2027-01-01T00:00:00Z");
+        let points = world.get(&office, &path).await.json["points"].clone();
+        let stored: Vec<_> = points.as_array().unwrap().iter().map(|one| &one["value"]).collect();
+        assert_eq!(json!(stored), *values, "{payload}");
+    }
+    let counts = world.platform.counts();
+    assert_eq!((counts.measurements_stored, counts.measurements_rejected), (6, 5));
+    assert_eq!(counts.messages_malformed, 0);
+}
+
+#[tokio::test]
 async fn a_message_that_cannot_be_stored_does_not_keep_others_from_being() {
     let world = World::new();
     let office = world.log_in("north-office").await;

@@ -564,3 +564,62 @@ async fn of_a_meter_with_a_key_only_what_it_protects_counts() {
         (&json!([]), &json!("unauthenticated"))
     );
 }
+
+#[tokio::test]
+async fn heat_cost_allocators_count_units_and_lines_of_receivers_are_frames() {
+    let world = World::new();
+    let (admin, van) = (world.log_in("north-admin").await, world.log_in("north-device").await);
+    for meter in [
+        json!({"id": "radiator", "address": "QDS-32229002", "medium": "heat_cost"}),
+        json!({"id": "m1", "address": "SEN-33225544"}),
+    ] {
+        world.good(&admin, "POST", "/api/v1/north/meter", meter).await;
+    }
+    let allocator = "49449344029022323608780DFF5F350082ED00000F0007B06EFFFF300500003F3C770700005F3830050000\
+        030041006E007C0089FD8B008200610012000000000000002F046D20085439";
+    let rtl_433 = json!({"model": "Wireless-MBus", "mode": "C", "data": CLEAR}).to_string();
+    let now = "2026-11-21T10:00:00Z";
+    let log = format!("telegram=|{CLEAR}|+5");
+    let frames = json!([frame(allocator, now), frame(&rtl_433, now), frame(&log, now)]);
+    let results = send(&world, &van, frames).await;
+    assert_eq!(statuses(&results), ["stored", "stored", "duplicate"], "{results:?}");
+    let readings = world.get(&admin, "/api/v1/north/reading").await.json;
+    let of = |meter: &str| {
+        let items = readings["items"].as_array().unwrap();
+        let one = items.iter().find(|item| item["meter"] == meter).unwrap();
+        (one["value"].clone(), one["unit"].clone())
+    };
+    assert_eq!(of("radiator"), (json!(530.0), json!("units")));
+    assert_eq!(of("m1"), (json!(123.529), json!("m3")));
+}
+
+#[tokio::test]
+async fn a_record_that_is_encrypted_on_its_own_is_read_with_the_key_or_not_at_all() {
+    let world = World::new();
+    let (admin, van) = (world.log_in("north-admin").await, world.log_in("north-device").await);
+    let now = "2026-11-21T10:00:00Z";
+    // Its ciphertext looks like 15,430.611 m³.
+    let chance = "49449344016135141907780DFF5F350082C100352CAA738213487E11064315FD4DA668870285651771A8D3CFB7\
+        DE5ECC22081CDD1A3FFBA6506F901027DB29B4672708D9046D160A4F38";
+    let with_key = "5344934483561523330678077983561523934433060DFF5F350082970035AEFF35D165BFBD3C5A0704264BAE\
+        AA296F804BBED74EBAC4BEB1FF2D0DBFFD52421241FD425C241CD4C54E95EFE91974046D1C10DC22";
+    for (id, address) in [("a", "QDS-14356101"), ("b", "QDS-23155683")] {
+        let meter = json!({"id": id, "address": address});
+        world.good(&admin, "POST", "/api/v1/north/meter", meter).await;
+    }
+    let frames = json!([frame(chance, now), frame(with_key, now)]);
+    let results = send(&world, &van, frames).await;
+    assert_eq!(statuses(&results), ["no_key", "no_key"], "{results:?}");
+    assert_eq!(world.platform.counts().frames_refused, 2);
+    let key = json!({"key": "000102030405060708090A0B0C0D0E0F"});
+    for meter in ["a", "b"] {
+        world.good(&admin, "PUT", &format!("/api/v1/north/meter/{meter}/key"), key.clone()).await;
+    }
+    let frames = json!([frame(chance, now), frame(with_key, now)]);
+    let results = send(&world, &van, frames).await;
+    assert_eq!(statuses(&results), ["wrong_key", "stored"], "{results:?}");
+    let readings = world.get(&admin, "/api/v1/north/reading").await.json;
+    let items = readings["items"].as_array().unwrap();
+    assert_eq!((items.len(), &items[0]["value"]), (1, &json!(9.908)));
+    assert_eq!(items[0]["protection"], "encrypted", "{items:?}");
+}

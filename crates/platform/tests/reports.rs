@@ -171,6 +171,7 @@ async fn exported_tables_are_whole_and_run_nothing() {
 
     let csv = world.get(&office, &format!("{BASE}/export/readings.csv")).await;
     assert_eq!((csv.status, &csv.kind[..8]), (200, "text/csv"));
+    assert!(csv.bytes.starts_with(b"\xEF\xBB\xBF"), "without it, Excel reads another code page");
     let mut table = csv::Reader::from_reader(&*csv.bytes);
     let heading = table.headers().unwrap().clone();
     let rows: Vec<csv::StringRecord> = table.records().map(Result::unwrap).collect();

@@ -9,6 +9,7 @@ const MEDIA: Record<Medium, string> = {
   heat: 'Heat',
   gas: 'Gas',
   electricity: 'Electricity',
+  heat_cost: 'Heat cost allocator',
   other: 'Other',
 };
 

@@ -69,7 +69,7 @@ export function Icon({ name, size = 22 }: { name: IconName; size?: number }) {
 export function mediumIcon(medium: string | null): IconName {
   if (medium === 'water') return 'water';
   if (medium === 'warm_water') return 'warm';
-  if (medium === 'heat' || medium === 'gas') return 'heat';
+  if (medium === 'heat' || medium === 'heat_cost' || medium === 'gas') return 'heat';
   return medium === 'electricity' ? 'electricity' : 'other';
 }
 

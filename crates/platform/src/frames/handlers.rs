@@ -79,6 +79,7 @@ pub(crate) async fn take(
         Ok((taken, stored))
     });
     let (Taken { results, heard, lists, .. }, stored) = taken.await?;
+    app.counts.frames(&results);
     for heard in &heard {
         app.announcements.publish(format!("fulmar/{twin}/heard/{}", heard.meter), heard, false);
     }

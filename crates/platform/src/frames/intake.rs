@@ -2,11 +2,10 @@
 
 use std::collections::HashMap;
 
-use fulmar_text::hex;
 use fulmar_wmbus::frame::Frame;
 use fulmar_wmbus::{
-    Address, Decoder, Error, Key, KeyStore, Protection, Reading as Record, Received, Sighting,
-    Telegram,
+    Address, Decoder, Error, Key, KeyStore, Protection, Reading as Record, Sighting, Telegram,
+    input,
 };
 use parking_lot::Mutex;
 use ring::digest::{Context, SHA256, digest};
@@ -76,6 +75,14 @@ fn failed(status: FrameStatus, detail: impl ToString) -> FrameResult {
     FrameResult { status, meter: None, reading: None, detail: Some(detail.to_string()) }
 }
 
+fn status_of(error: &Error) -> FrameStatus {
+    match error {
+        Error::NoKey(_) => FrameStatus::NoKey,
+        Error::WrongKey(_) | Error::Forged(_) => FrameStatus::WrongKey,
+        _ => FrameStatus::Malformed,
+    }
+}
+
 /// Takes frames of one receiver, each with an outcome of its own.
 pub(crate) fn take_all(
     db: &Db,
@@ -101,10 +108,6 @@ pub(crate) fn take_all(
         taken.results.push(result);
     }
     Ok(taken)
-}
-
-fn bytes_of(digits: &str) -> Option<Vec<u8>> {
-    hex::decode(digits.strip_prefix("0x").unwrap_or(digits))
 }
 
 /// What all frames of an upload have in common.
@@ -140,11 +143,10 @@ struct Message {
 
 impl Intake<'_> {
     fn store_frame(&mut self, frame: &NewFrame, taken: &mut Taken) -> Result<FrameResult, Problem> {
-        let Some(bytes) = bytes_of(&frame.hex) else {
-            let detail = "not hexadecimal, or an odd number of digits";
-            return Ok(failed(FrameStatus::Malformed, detail));
+        let received = match input::line(&frame.hex) {
+            Ok(received) => received,
+            Err(error) => return Ok(failed(FrameStatus::Malformed, error)),
         };
-        let received = Received { bytes, ..Received::default() };
         let sighting = match Sighting::of(&received, None) {
             Ok(sighting) => sighting,
             Err(error) => return Ok(failed(FrameStatus::Malformed, error)),
@@ -193,14 +195,7 @@ impl Intake<'_> {
         let parsed = Frame::parse(&heard.sighting.frame).map_err(Error::from);
         let telegram = match parsed.and_then(|bare| self.decoder.frame(&bare)) {
             Ok(telegram) => telegram,
-            Err(error) => {
-                let status = match &error {
-                    Error::NoKey(_) => FrameStatus::NoKey,
-                    Error::WrongKey(_) | Error::Forged(_) => FrameStatus::WrongKey,
-                    _ => FrameStatus::Malformed,
-                };
-                return Ok(Err(failed(status, error)));
-            }
+            Err(error) => return Ok(Err(failed(status_of(&error), error))),
         };
         let digest = identity(&telegram).unwrap_or_else(|| heard.digest.to_vec());
         let copy = match self.known(heard, &digest)? {
@@ -288,8 +283,11 @@ impl Intake<'_> {
             if telegram.protection == Protection::Authenticated {
                 self.decoder.learn(telegram);
             }
-            let detail = "it contains no meter value";
-            return Ok((failed(FrameStatus::Malformed, detail), Vec::new()));
+            let refused = match &telegram.records.problem {
+                Some(problem) => failed(status_of(problem), problem),
+                None => failed(FrameStatus::Malformed, "it contains no meter value"),
+            };
+            return Ok((refused, Vec::new()));
         };
         let meter = meters::get(db, twin, &heard.meter.id, now)?;
         let meter = meter.ok_or_else(|| Problem::not_found("meter"))?;
@@ -430,6 +428,7 @@ struct Main {
 fn main_value(telegram: &Telegram, medium: Medium) -> Option<Main> {
     let quantities = match medium {
         Medium::Heat | Medium::Electricity => ["energy", "volume"],
+        Medium::HeatCost => ["heat cost allocation", "energy"],
         _ => ["volume", "energy"],
     };
     let main = |record: &Record| {

@@ -11,8 +11,9 @@ use crate::time::Time;
 /// A frame that a receiver received.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 pub(crate) struct NewFrame {
-    /// The link frame in hexadecimal, from its length field on; checksums may be in it.
-    pub(crate) hex: Text<2, 1200>,
+    /// The link frame in hexadecimal, from its length field on, in which checksums may be; or a receiver's line, such as
+    /// one of rtl_wmbus or rtl_433 (JSON).
+    pub(crate) hex: Text<2, 2048>,
     /// The radio mode, such as `T1`.
     pub(crate) mode: Option<Text<0, 16>>,
     /// When it was received.
@@ -42,6 +43,13 @@ pub(crate) enum FrameStatus {
     UnknownMeter,
     /// It is cut, damaged, or nothing a reading can be taken from.
     Malformed,
+}
+
+impl FrameStatus {
+    /// Whether something is wrong; what was received before, or is a stranger's meter, is usual.
+    pub(crate) fn is_refusal(self) -> bool {
+        !matches!(self, Self::Stored | Self::Duplicate | Self::UnknownMeter)
+    }
 }
 
 /// The result for a frame.

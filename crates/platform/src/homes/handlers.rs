@@ -9,7 +9,7 @@ use super::{Home, NewHome};
 use crate::accounts::caller::{Ids, Member};
 use crate::alerts::{self, evaluate};
 use crate::app::App;
-use crate::extract::{Body, Each, Import, Params, Unread, given};
+use crate::extract::{Body, Import, Params, Unread, given};
 use crate::meters::handlers::bounds;
 use crate::number::Place;
 use crate::paging;
@@ -125,22 +125,16 @@ pub(crate) async fn add(
         }
         Import::Many(items) => {
             let results = app.store.write(move |db| {
-                items.into_iter().map(|each| import_one(db, &member.twin, each)).collect()
+                let name_of = |new: &NewHome| Ok(new.id.clone().unwrap_or_else(Name::random));
+                ImportResults::of(items, name_of, |id, new| {
+                    let was_known = homes::exists(db, &member.twin, id)?;
+                    homes::put(db, &member.twin, id, new)?;
+                    Ok(Imported::stored(id, was_known))
+                })
             });
-            json(StatusCode::OK, &ImportResults { results: results.await? })
+            json(StatusCode::OK, &results.await?)
         }
     }
-}
-
-fn import_one(db: &Db, twin: &Name, each: Each<NewHome>) -> Result<Imported, Problem> {
-    let new = match each.item {
-        Ok(new) => new,
-        Err(problem) => return Ok(Imported::rejected(each.id, &problem)),
-    };
-    let id = new.id.clone().unwrap_or_else(Name::random);
-    let was_known = homes::exists(db, twin, &id)?;
-    homes::put(db, twin, &id, &new)?;
-    Ok(Imported::stored(&id, was_known))
 }
 
 /// Changes: omitted fields stay as they are, null clears.

@@ -1,6 +1,7 @@
 //! Measurements over HTTP, and as MQTT messages that the program hands over.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -8,12 +9,13 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::intake::{Taken, take as take_in};
-use super::message::{SensorMessage, parse};
+use super::message::{Contents, SensorMessage, parse};
 use super::types::{MeasurementResult, MeasurementStatus, NewMeasurement};
 use crate::accounts::caller::Member;
 use crate::alerts::{self, evaluate};
 use crate::app::App;
 use crate::extract::{Each, Unread, at_most};
+use crate::log_limit::LogLimit;
 use crate::problem::Problem;
 use crate::respond::{Answer, json};
 use crate::role::Deed;
@@ -95,15 +97,26 @@ pub(crate) async fn take_messages(
     let mut part = ByTwin::new();
     let mut count = 0;
     for message in messages {
+        let topic = &message.topic;
         match read(app, message, arrived) {
-            Ok((twin, items)) => {
-                count += items.len();
-                let items = items.into_iter().map(|item| Each { id: None, item: Ok(item) });
+            Ok((twin, Contents { measurements, unusable })) => {
+                count += measurements.len();
+                let items = measurements.into_iter().map(|item| Each { id: None, item: Ok(item) });
                 part.entry(twin).or_default().extend(items);
+                app.counts.unusable(unusable.len());
+                static LOG: LogLimit = LogLimit::new();
+                if let Some(first) = unusable.first()
+                    && let Some(times) = LOG.occurred(Instant::now())
+                {
+                    tracing::info!(topic, times, "field of a message cannot be used: {first}");
+                }
             }
             Err(reason) => {
                 app.counts.malformed();
-                tracing::info!(topic = message.topic, reason, "message without a measurement");
+                static LOG: LogLimit = LogLimit::new();
+                if let Some(times) = LOG.occurred(Instant::now()) {
+                    tracing::info!(topic, reason, times, "message without a measurement");
+                }
             }
         }
         if count >= MAX_MEASUREMENTS {
@@ -123,8 +136,11 @@ async fn take_part(app: &App, part: ByTwin) -> Result<(), Problem> {
         let results = take(app, twin.clone(), items).await?;
         for (result, device) in results.iter().zip(devices) {
             if let (MeasurementStatus::Rejected, Some(device)) = (result.status, device) {
-                let reason = result.detail.as_deref().unwrap_or_default();
-                tracing::info!(%twin, %device, reason, "measurement refused");
+                static LOG: LogLimit = LogLimit::new();
+                if let Some(times) = LOG.occurred(Instant::now()) {
+                    let reason = result.detail.as_deref().unwrap_or_default();
+                    tracing::info!(%twin, %device, reason, times, "measurement refused");
+                }
             }
         }
     }
@@ -136,11 +152,7 @@ fn device(each: &Each<NewMeasurement>) -> Option<Name> {
 }
 
 /// Whose measurements a message has, and which.
-fn read(
-    app: &App,
-    message: &SensorMessage,
-    arrived: Time,
-) -> Result<(Name, Vec<NewMeasurement>), String> {
+fn read(app: &App, message: &SensorMessage, arrived: Time) -> Result<(Name, Contents), String> {
     let levels: Vec<&str> = message.topic.split('/').collect();
     let (twin, device, quantity) = match levels[..] {
         ["fulmar", twin, "sensor", device] => (twin, device, None),

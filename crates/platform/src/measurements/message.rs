@@ -1,17 +1,20 @@
-//! Measurements as MQTT messages: a number, an object, a list of objects, or an object of quantities.
+//! Measurements as MQTT messages: a number, an object, or an object of quantities, as that of ThingsBoard or Tasmota; or
+//! a list of objects.
+//!
+//! A field that is no number costs only itself: it is left out and named. Switches are 0 and 1.
 //!
 //! What a payload does not say is taken from the message's user properties `at` and `id`, which a
 //! gateway adds when it accepts a message; if there is no time at all, it is that of its arrival.
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de};
 use serde_json::value::RawValue;
 
 use super::{NewMeasurement, Quantity};
 use crate::number::Amount;
 use crate::text::{Name, Text};
-use crate::time::Time;
+use crate::time::{SECOND_MS, Time};
 
 /// Measurements of one message.
 const MAX_ITEMS: usize = 1000;
@@ -33,13 +36,59 @@ pub struct SensorMessage {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Item {
+    #[serde(deserialize_with = "amount")]
     value: Amount,
-    at: Option<Time>,
+    at: Option<At>,
     unit: Option<Text<0, 16>>,
     id: Option<Text<1, 160>>,
 }
 
+/// A number, or a switch.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a number")]
+enum Measured {
+    Switch(bool),
+    Number(f64),
+}
+
+fn amount<'de, D: Deserializer<'de>>(from: D) -> Result<Amount, D::Error> {
+    let number = match Measured::deserialize(from)? {
+        Measured::Switch(is_on) => f64::from(u8::from(is_on)),
+        Measured::Number(number) => number,
+    };
+    Amount::new(number).ok_or_else(|| de::Error::custom("the number is too large"))
+}
+
+/// A time as text, or as seconds or milliseconds since 1970.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(try_from = "TimeOrNumber")]
+struct At(Time);
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a time such as 2026-11-21T12:00:00Z, or one since 1970")]
+enum TimeOrNumber {
+    Text(Time),
+    Number(f64),
+}
+
+impl TryFrom<TimeOrNumber> for At {
+    type Error = &'static str;
+
+    fn try_from(from: TimeOrNumber) -> Result<Self, Self::Error> {
+        // In seconds, that would be the year 5138, in milliseconds it is 1973.
+        const FIRST_IN_MS: f64 = 1e11;
+        let ms = match from {
+            TimeOrNumber::Text(time) => return Ok(At(time)),
+            TimeOrNumber::Number(seconds) if seconds < FIRST_IN_MS => seconds * SECOND_MS as f64,
+            TimeOrNumber::Number(ms) => ms,
+        };
+        let is_time = (0.0..=Time::NEVER.0 as f64).contains(&ms);
+        is_time.then_some(At(Time(ms as i64))).ok_or("the time is not one since 1970")
+    }
+}
+
 /// What a message says beside its payload.
+#[derive(Clone)]
 struct Envelope {
     device: Name,
     at: Time,
@@ -57,7 +106,7 @@ impl Envelope {
         Ok(NewMeasurement {
             device: self.device.clone(),
             quantity: quantity.clone(),
-            at: item.at.unwrap_or(self.at),
+            at: item.at.map_or(self.at, |at| at.0),
             value: item.value,
             unit: item.unit,
             id,
@@ -77,13 +126,34 @@ fn too_many() -> String {
     format!("more than {MAX_ITEMS} measurements at once")
 }
 
-/// The measurements of a message about `device`, of one quantity or of several.
+/// What a message contains.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Contents {
+    /// Its measurements.
+    pub(crate) measurements: Vec<NewMeasurement>,
+    /// Why others cannot be used, with their names.
+    pub(crate) unusable: Vec<String>,
+}
+
+impl Contents {
+    fn add(&mut self, name: &str, measurement: Result<NewMeasurement, String>) {
+        match measurement {
+            Ok(measurement) => self.measurements.push(measurement),
+            Err(reason) => {
+                let name = name.chars().take(64).collect::<String>();
+                self.unusable.push(format!("{name:?}: {reason}"));
+            }
+        }
+    }
+}
+
+/// The contents of a message about `device`: measurements of one quantity or of several.
 pub(crate) fn parse(
     device: &str,
     quantity: Option<&str>,
     message: &SensorMessage,
     arrived: Time,
-) -> Result<Vec<NewMeasurement>, String> {
+) -> Result<Contents, String> {
     let device: Name = device.parse()?;
     let quantity = quantity.map(Quantity::new).transpose()?;
     let at = message.at.as_deref().map(str::parse).transpose();
@@ -91,61 +161,125 @@ pub(crate) fn parse(
     let envelope = Envelope { device, at, id: message.id.clone() };
     let text = std::str::from_utf8(&message.payload).map_err(|_| "the payload is not text")?.trim();
     let json = |error: serde_json::Error| format!("the payload is not a measurement: {error}");
-    let Some(quantity) = quantity else {
-        return wide(&envelope, serde_json::from_str(text).map_err(json)?);
+    let mut contents = Contents::default();
+    let repaired;
+    let text = if serde_json::from_str::<&RawValue>(text).is_ok() {
+        text
+    } else {
+        repaired = without_nan(text);
+        &repaired
     };
-    if text.starts_with('[') {
-        let items: Vec<Item> = serde_json::from_str(text).map_err(json)?;
-        if items.len() > MAX_ITEMS {
+    let items: Vec<(String, &RawValue)> = if text.starts_with('[') {
+        let list: Vec<&RawValue> = serde_json::from_str(text).map_err(json)?;
+        if list.len() > MAX_ITEMS {
             return Err(too_many());
         }
-        let items = items.into_iter().enumerate();
-        return items
-            .map(|(number, item)| envelope.item(&quantity, item, &format!("#{number}")))
-            .collect();
-    }
-    let item = if text.starts_with('{') {
-        serde_json::from_str(text).map_err(json)?
+        list.into_iter().enumerate().map(|(number, item)| (format!("#{number}"), item)).collect()
     } else {
-        let number = text.parse().ok().and_then(Amount::new);
-        let value = number.ok_or("the payload is neither a number nor JSON")?;
-        Item { value, at: None, unit: None, id: None }
+        vec![(String::new(), serde_json::from_str(text).map_err(json)?)]
     };
-    Ok(vec![envelope.item(&quantity, item, "")?])
+    for (part, item) in items {
+        match &quantity {
+            None => wide(&envelope, item, &part, &mut contents)?,
+            Some(quantity) => {
+                let json = item.get();
+                let is_object = json.starts_with('{');
+                let item = if is_object { serde_json::from_str(json) } else { alone(json) };
+                let item = item.map_err(|error| error.to_string());
+                let item = item.and_then(|item| envelope.item(quantity, item, &part));
+                contents.add(&format!("{quantity}{part}"), item);
+            }
+        }
+        if contents.measurements.len() + contents.unusable.len() > MAX_ITEMS {
+            return Err(too_many());
+        }
+    }
+    if contents.measurements.is_empty() {
+        let reasons = contents.unusable.iter().take(3).map(String::as_str).collect::<Vec<_>>();
+        return Err(format!("the payload contains no measurement {}", reasons.join(", ")));
+    }
+    Ok(contents)
 }
 
-/// An object of quantities, with `at` and `id` between them.
+/// A value without time, unit and identifier.
+fn alone(json: &str) -> Result<Item, serde_json::Error> {
+    let value = amount(&mut serde_json::Deserializer::from_str(json))?;
+    Ok(Item { value, at: None, unit: None, id: None })
+}
+
+/// The text with null in place of numbers that are none, as C and Python print them.
+fn without_nan(text: &str) -> String {
+    let (mut out, mut word) = (String::with_capacity(text.len()), String::new());
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    for letter in text.chars().chain(['\n']) {
+        if !is_quoted && (letter.is_ascii_alphabetic() || letter == '-') {
+            word.push(letter);
+            continue;
+        }
+        let is_none = ["nan", "inf", "infinity"].contains(&&*word.to_lowercase().replace('-', ""));
+        out.push_str(if is_none { "null" } else { &word });
+        word.clear();
+        is_quoted ^= letter == '"' && !is_escaped;
+        is_escaped = is_quoted && letter == '\\' && !is_escaped;
+        out.push(letter);
+    }
+    out
+}
+
+/// Fields of an object.
+type Fields<'a> = BTreeMap<String, &'a RawValue>;
+
+/// An object of quantities, with `at` and `id` between them; ThingsBoard's `ts` with `values`; or Tasmota's, with sensors
+/// in objects of their own between texts.
 fn wide(
     envelope: &Envelope,
-    mut object: BTreeMap<String, &RawValue>,
-) -> Result<Vec<NewMeasurement>, String> {
-    let mut envelope =
-        Envelope { device: envelope.device.clone(), at: envelope.at, id: envelope.id.clone() };
-    if let Some(at) = object.remove("at") {
-        envelope.at = serde_json::from_str(at.get()).map_err(|error| format!("at: {error}"))?;
+    item: &RawValue,
+    part: &str,
+    contents: &mut Contents,
+) -> Result<(), String> {
+    let mut object: Fields<'_> = serde_json::from_str(item.get())
+        .map_err(|error| format!("the payload is not a measurement: {error}"))?;
+    let mut envelope = envelope.clone();
+    let values = object.get("values").and_then(|values| serde_json::from_str(values.get()).ok());
+    let at = object.remove(if values.is_some() { "ts" } else { "at" });
+    let mut object = values.unwrap_or(object);
+    if let Some(at) = at {
+        let At(at) = serde_json::from_str(at.get()).map_err(|error| format!("at: {error}"))?;
+        envelope.at = at;
     }
     if let Some(id) = object.remove("id") {
-        let id: String = serde_json::from_str(id.get()).map_err(|error| format!("id: {error}"))?;
-        envelope.id = Some(id);
+        envelope.id = serde_json::from_str(id.get()).map_err(|error| format!("id: {error}"))?;
     }
-    if object.len() > MAX_ITEMS {
-        return Err(too_many());
+    if let Some(time) = object.remove("Time") {
+        // Mostly the device's own time without a zone, which is none.
+        envelope.at = serde_json::from_str(time.get()).unwrap_or(envelope.at);
+        object = of_tasmota(object);
     }
-    let measured = object.into_iter().map(|(name, value)| {
-        let quantity = Quantity::new(&name).map_err(|wrong| format!("{name:?}: {wrong}"))?;
-        let number = serde_json::from_str(value.get()).ok().and_then(Amount::new);
-        let value = number.ok_or_else(|| format!("{name}: expected a number"))?;
-        envelope.item(
-            &quantity,
-            Item { value, at: None, unit: None, id: None },
-            &format!("/{name}"),
-        )
-    });
-    let measured: Vec<NewMeasurement> = measured.collect::<Result<_, _>>()?;
-    if measured.is_empty() {
-        return Err("the payload contains no measurement".to_owned());
+    for (name, value) in object {
+        let quantity = Quantity::new(&name).map_err(str::to_owned);
+        let measured = quantity.and_then(|quantity| {
+            let item = alone(value.get()).map_err(|error| error.to_string())?;
+            envelope.item(&quantity, item, &format!("{part}/{name}"))
+        });
+        contents.add(&name, measured);
     }
-    Ok(measured)
+    Ok(())
+}
+
+/// Fields without texts, and those of each sensor under the sensor's name, such as `bme280_temperature`.
+fn of_tasmota(object: Fields<'_>) -> Fields<'_> {
+    let mut flat = Fields::new();
+    let name = |text: &str| text.to_ascii_lowercase().replace('-', "_");
+    for (sensor, value) in object {
+        match serde_json::from_str::<Fields<'_>>(value.get()) {
+            Ok(own) => flat.extend(
+                own.into_iter().map(|(key, value)| (name(&format!("{sensor}_{key}")), value)),
+            ),
+            Err(_) => drop(flat.insert(name(&sensor), value)),
+        }
+    }
+    flat.retain(|_, value| !value.get().starts_with('"'));
+    flat
 }
 
 #[cfg(test)]
@@ -155,6 +289,10 @@ mod tests {
 
     use super::*;
 
+    fn measured(quantity: Option<&str>, payload: &str) -> Vec<NewMeasurement> {
+        parse("attic", quantity, &message(payload), Time(1_000_000)).unwrap().measurements
+    }
+
     fn message(payload: &str) -> SensorMessage {
         SensorMessage { payload: payload.into(), ..SensorMessage::default() }
     }
@@ -163,7 +301,7 @@ mod tests {
     fn every_form_of_a_payload_is_understood() {
         let now = Time(1_000_000);
         let one = |payload: &str| {
-            let items = parse("attic", Some("radon"), &message(payload), now).unwrap();
+            let items = measured(Some("radon"), payload);
             (items[0].at, *items[0].value, items.len())
         };
         assert_eq!(one("21.5"), (now, 21.5, 1));
@@ -173,7 +311,7 @@ mod tests {
         assert_eq!(one(with_time), (Time(2000), 7.0, 1));
         assert_eq!(one(r#"[{"value":1},{"value":2}]"#), (now, 1.0, 2));
         let wide = r#"{"at":"1970-01-01T00:00:02Z","id":"g-7","temperature":21.5,"co2":640}"#;
-        let items = parse("attic", None, &message(wide), now).unwrap();
+        let items = measured(None, wide);
         let ids: Vec<&str> = items.iter().map(|item| &**item.id.as_ref().unwrap()).collect();
         assert_eq!(ids, ["g-7/co2", "g-7/temperature"]);
         assert!(items.iter().all(|item| item.at == Time(2000)));
@@ -185,11 +323,11 @@ mod tests {
         fn a_value_is_kept_as_it_was_sent(value in -1e12..1e12f64) {
             let forms = [format!("{value:?}"), format!("{{\"value\":{value:?}}}")];
             for payload in forms {
-                let items = parse("attic", Some("radon"), &message(&payload), Time(1)).unwrap();
+                let items = measured(Some("radon"), &payload);
                 proptest::prop_assert_eq!(*items[0].value, value);
             }
             let wide = format!("{{\"co2\":{value:?}}}");
-            let items = parse("attic", None, &message(&wide), Time(1)).unwrap();
+            let items = measured(None, &wide);
             proptest::prop_assert_eq!(*items[0].value, value);
         }
     }
@@ -200,23 +338,76 @@ mod tests {
         let mut message = message("5");
         message.at = Some("1970-01-01T00:00:03Z".into());
         message.id = Some("g-1".into());
-        let items = parse("attic", Some("co"), &message, now).unwrap();
+        let items = parse("attic", Some("co"), &message, now).unwrap().measurements;
         assert_eq!((items[0].at, &**items[0].id.as_ref().unwrap()), (Time(3000), "g-1"));
         message.payload = br#"[{"value":1},{"value":1,"id":"own"}]"#.to_vec();
-        let items = parse("attic", Some("co"), &message, now).unwrap();
+        let items = parse("attic", Some("co"), &message, now).unwrap().measurements;
         let ids: Vec<&str> = items.iter().map(|item| &**item.id.as_ref().unwrap()).collect();
         assert_eq!(ids, ["g-1#0", "own"]);
     }
 
     #[test]
+    fn a_field_that_is_no_number_costs_only_itself() {
+        for (payload, stored, unusable) in [
+            (r#"{"temperature":null,"humidity":51}"#, [51.0].as_slice(), "temperature"),
+            (r#"{"temperature":nan,"humidity":50}"#, &[50.0], "temperature"),
+            (r#"{"t":-Infinity,"humidity":50,"u":"nan \" nan"}"#, &[50.0], "t"),
+            (r#"{"temperature":"21.5","humidity":53}"#, &[53.0], "temperature"),
+            (r#"{"temperature":1e400,"humidity":56}"#, &[56.0], "temperature"),
+            (r#"{"temperature":{"x":[1]},"humidity":57}"#, &[57.0], "temperature"),
+            (r#"{"Temperature":1,"humidity":58}"#, &[58.0], "Temperature"),
+            (r#"{"humidity":54,"motion":true,"x":false}"#, &[54.0, 1.0, 0.0], ""),
+        ] {
+            let read = parse("attic", None, &message(payload), Time(1)).unwrap();
+            let values: Vec<f64> = read.measurements.iter().map(|item| *item.value).collect();
+            assert_eq!(values, stored, "{payload}");
+            let names = read.unusable.first().map(String::as_str).unwrap_or_default();
+            assert!(names.contains(unusable) && read.unusable.is_empty() == unusable.is_empty());
+        }
+        let list = r#"[{"value":1},{"value":null},{"value":true},7]"#;
+        let read = parse("attic", Some("radon"), &message(list), Time(1)).unwrap();
+        let values: Vec<f64> = read.measurements.iter().map(|item| *item.value).collect();
+        assert_eq!((values, read.unusable.len()), (vec![1.0, 1.0, 7.0], 1));
+    }
+
+    #[test]
+    fn times_since_1970_and_forms_of_others_are_read() {
+        let at = Time(1_796_000_000_000);
+        let seconds = r#"{"at":1796000000,"temperature":21.5}"#;
+        let ms = r#"{"at":1796000000000,"temperature":21.5}"#;
+        let things_board = r#"{"ts":1796000000000,"values":{"temperature":21.5}}"#;
+        let list = r#"[{"ts":1796000000000,"values":{"temperature":21.5}}]"#;
+        for payload in [seconds, ms, things_board, list] {
+            let items = measured(None, payload);
+            assert_eq!((items[0].at, *items[0].value), (at, 21.5), "{payload}");
+        }
+        let one = measured(Some("radon"), r#"{"value":7,"at":1796000000.5}"#);
+        assert_eq!(one[0].at, Time(1_796_000_000_500));
+        let tasmota = r#"{"Time":"2026-11-30T05:00:00","DHT11":{"Temperature":21.5,"Humidity":40},"TempUnit":"C"}"#;
+        let read = parse("attic", None, &message(tasmota), Time(1)).unwrap();
+        let names: Vec<&str> = read.measurements.iter().map(|item| &*item.quantity).collect();
+        assert_eq!((names, read.unusable), (vec!["dht11_humidity", "dht11_temperature"], vec![]));
+        assert_eq!(read.measurements[0].at, Time(1));
+    }
+
+    #[test]
     fn what_is_no_measurement_is_refused() {
         let now = Time(0);
-        for payload in
-            ["", "warm", "NaN", "inf", "1e300", "{}", r#"{"value":"7"}"#, "[1]", "null", "\u{0}"]
-        {
+        for payload in [
+            "",
+            "warm",
+            "NaN",
+            "inf",
+            "1e300",
+            "{}",
+            r#"{"value":"7"}"#,
+            r#"["1"]"#,
+            "null",
+            "\u{0}",
+        ] {
             assert!(parse("attic", Some("radon"), &message(payload), now).is_err(), "{payload:?}");
         }
-        for payload in ["5", "{}", r#"{"Radon":1}"#, r#"{"radon":"1"}"#, r#"{"at":5,"radon":1}"#] {
+        for payload in ["5", "{}", r#"{"Radon":1}"#, r#"{"radon":"1"}"#, r#"{"at":-5,"radon":1}"#] {
             assert!(parse("attic", None, &message(payload), now).is_err(), "{payload:?}");
         }
         assert!(parse("-attic", Some("radon"), &message("5"), now).is_err());
@@ -238,7 +429,7 @@ mod tests {
             let wide = format!("{{{}}}", of(items, |number| format!(r#""q{number}":1"#)));
             for (quantity, payload) in [(Some("radon"), list), (None, wide)] {
                 let read = parse("attic", quantity, &message(&payload), Time(0));
-                assert_eq!(read.map(|items| items.len()), expected, "{quantity:?}");
+                assert_eq!(read.map(|read| read.measurements.len()), expected, "{quantity:?}");
             }
         }
     }
@@ -257,7 +448,8 @@ mod tests {
             quantity in proptest::option::of("[a-zA-Z0-9_]{0,40}"),
         ) {
             let message = SensorMessage { topic: String::new(), payload, at, id };
-            for item in parse("attic", quantity.as_deref(), &message, Time(0)).unwrap_or_default() {
+            let read = parse("attic", quantity.as_deref(), &message, Time(0)).unwrap_or_default();
+            for item in read.measurements {
                 proptest::prop_assert!(item.value.is_finite());
                 proptest::prop_assert!(item.id.is_none_or(|id| id.chars().count() <= 160));
             }

@@ -10,7 +10,7 @@ use super::types::REGISTER_DIGITS;
 use super::{Expected, Medium, Meter, NewMeter};
 use crate::accounts::caller::{Ids, Member};
 use crate::app::App;
-use crate::extract::{Body, Each, Import, Params, Unread, given};
+use crate::extract::{Body, Import, Params, Unread, given};
 use crate::number::Place;
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, ImportResults, Imported, Page, done, json, open_cursor};
@@ -148,9 +148,9 @@ pub(crate) async fn add(
         }
         Import::Many(items) => {
             let results = app.store.write(move |db| {
-                items.into_iter().map(|each| import_one(db, &member.twin, each)).collect()
+                ImportResults::of(items, name_of, |id, new| import_one(db, &member.twin, id, new))
             });
-            json(StatusCode::OK, &ImportResults { results: results.await? })
+            json(StatusCode::OK, &results.await?)
         }
     }
 }
@@ -186,18 +186,14 @@ fn add_one(db: &crate::store::Db, twin: &Name, new: &NewMeter) -> Result<Meter, 
 fn import_one(
     db: &crate::store::Db,
     twin: &Name,
-    each: Each<NewMeter>,
+    id: &Name,
+    new: &NewMeter,
 ) -> Result<Imported, Problem> {
-    let checked = each.item.and_then(|new| Ok((name_of(&new)?, new)));
-    let (id, new) = match checked {
-        Ok(checked) => checked,
-        Err(problem) => return Ok(Imported::rejected(each.id, &problem)),
-    };
-    Ok(match meters::put(db, twin, &id, &new, Time::now())? {
+    Ok(match meters::put(db, twin, id, new, Time::now())? {
         Added::AddressTaken => {
             Imported::rejected(Some(id.to_string()), &Problem::conflict(ADDRESS_TAKEN))
         }
-        added => Imported::stored(&id, added == Added::Updated),
+        added => Imported::stored(id, added == Added::Updated),
     })
 }
 

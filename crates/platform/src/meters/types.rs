@@ -67,6 +67,8 @@ words! {
         Gas = "gas",
         /// Electricity.
         Electricity = "electricity",
+        /// Heat at a radiator, in units that only a statement of costs makes something of.
+        HeatCost = "heat_cost",
         /// Something else.
         Other = "other",
     }
@@ -123,6 +125,7 @@ impl Medium {
     pub(crate) fn unit(self) -> &'static str {
         match self {
             Medium::Heat | Medium::Electricity => "kWh",
+            Medium::HeatCost => "units",
             Medium::Water | Medium::WarmWater | Medium::Gas | Medium::Other => "m3",
         }
     }

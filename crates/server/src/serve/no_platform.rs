@@ -24,6 +24,7 @@ pub(super) struct PlatformCounts {
     pub(super) measurements_duplicate: u64,
     pub(super) measurements_rejected: u64,
     pub(super) messages_malformed: u64,
+    pub(super) frames_refused: u64,
     pub(super) photo_bytes: u64,
     pub(super) photo_limit_bytes: u64,
     pub(super) photos_refused: u64,

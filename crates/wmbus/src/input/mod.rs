@@ -71,6 +71,14 @@ impl InputError {
     }
 }
 
+/// The frame in one line of text of any kind.
+///
+/// # Errors
+/// The line contains none.
+pub fn line(text: &str) -> Result<Received, InputError> {
+    lines::parse(Kind::Lines, text.as_bytes()).unwrap_or(Err(InputError::NotHex))
+}
+
 /// What one look at a buffer gave.
 pub(crate) enum Step {
     /// Nothing yet: more bytes are needed.

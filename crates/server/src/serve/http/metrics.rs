@@ -206,6 +206,8 @@ impl Page {
         }
         let help = "Messages on sensors' topics that contained no measurement";
         self.one("sensor_messages_malformed_total", "counter", help, counts.messages_malformed);
+        let help = "Meters' frames that were none, or could not be decoded or counted";
+        self.one("frames_refused_total", "counter", help, counts.frames_refused);
     }
 
     fn store(&mut self, stats: &Stats) {
