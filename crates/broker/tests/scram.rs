@@ -142,10 +142,8 @@ fn exchange(data: Option<&str>) -> PropertyBuf {
 fn data(properties: Properties<'_>, reason: ReasonCode) -> Option<String> {
     let named = properties.iter().any(|it| it == Property::AuthenticationMethod(MECHANISM));
     assert!(named || reason.is_error(), "[MQTT-4.12.0-5]");
-    properties.iter().find_map(|property| match property {
-        Property::AuthenticationData(data) => Some(String::from_utf8(data.to_vec()).unwrap()),
-        _ => None,
-    })
+    fulmar_mqtt::find_property!(properties, AuthenticationData)
+        .map(|data| String::from_utf8(data.to_vec()).unwrap())
 }
 
 fn refused(reason: ReasonCode) -> Said {

@@ -62,6 +62,17 @@ pub(crate) enum Place {
     Auth,
 }
 
+/// Finds the first property of a kind: `find_property!(properties, TopicAlias)` is an `Option<u16>`.
+#[macro_export]
+macro_rules! find_property {
+    ($properties:expr, $kind:ident) => {
+        $properties.iter().find_map(|property| match property {
+            $crate::Property::$kind(value) => Some(value),
+            _ => None,
+        })
+    };
+}
+
 /// A set of property identifiers as bits.
 const fn set(ids: &[u8]) -> u64 {
     let mut bits = 0;

@@ -116,10 +116,7 @@ impl Terms {
 
     /// Section 3.3.2.3.4: an alias is set on its stream before it stands alone, and not above the maximum.
     fn check_alias(&self, wire: &mut Wire, publish: &Publish<'_>) {
-        let alias = publish.properties.iter().find_map(|property| match property {
-            Property::TopicAlias(alias) => Some(alias),
-            _ => None,
-        });
+        let alias = fulmar_mqtt::find_property!(publish.properties, TopicAlias);
         let Some(alias) = alias else {
             assert!(!publish.topic.is_empty(), "neither topic nor alias");
             return;

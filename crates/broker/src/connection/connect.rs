@@ -632,10 +632,7 @@ fn assigned_id(token: u64) -> Box<str> {
 
 /// The client's Maximum Packet Size.
 fn largest(connect: &Connect<'_>) -> u32 {
-    let said = connect.properties.iter().find_map(|property| match property {
-        Property::MaximumPacketSize(most) => Some(most),
-        _ => None,
-    });
+    let said = fulmar_mqtt::find_property!(connect.properties, MaximumPacketSize);
     said.unwrap_or(u32::MAX)
 }
 

@@ -3,8 +3,8 @@
 //! ([`crate::send_line`]). The packet is left unread, so that order, acknowledgements and storage are as if it had
 //! arrived later.
 
+use fulmar_mqtt::Packet;
 use fulmar_mqtt::codec::{Frame, decode};
-use fulmar_mqtt::{Packet, Property};
 
 use super::{Connection, State};
 use crate::fan_out::is_much;
@@ -85,10 +85,7 @@ impl Connection {
         if !publish.topic.is_empty() {
             return shard.receivers(publish.topic);
         }
-        let alias = publish.properties.iter().find_map(|property| match property {
-            Property::TopicAlias(alias) => Some(alias),
-            _ => None,
-        });
+        let alias = fulmar_mqtt::find_property!(publish.properties, TopicAlias);
         let table = self.streams[stream_index].aliases.as_ref();
         let topic = table.zip(alias).and_then(|(table, alias)| table.get(alias));
         topic.map_or((0, 0), |topic| shard.receivers(topic))

@@ -405,10 +405,7 @@ impl Connection {
     }
 
     fn handle_disconnect(&mut self, shard: &mut Shard, packet: &Disconnect<'_>) {
-        let expiry = packet.properties.iter().find_map(|property| match property {
-            Property::SessionExpiryInterval(seconds) => Some(seconds),
-            _ => None,
-        });
+        let expiry = fulmar_mqtt::find_property!(packet.properties, SessionExpiryInterval);
         if let (State::Connected(session), Some(1..)) = (&self.state, expiry)
             && session.lock().expiry_interval_s == 0
         {

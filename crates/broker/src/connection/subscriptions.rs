@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fulmar_mqtt::packet::{FilterList, Suback, Subscribe, SubscribeOptions, Unsuback, Unsubscribe};
 use fulmar_mqtt::topic::{Subscription, TopicError};
-use fulmar_mqtt::{Properties, Property, ReasonCode, Version};
+use fulmar_mqtt::{Properties, ReasonCode, Version};
 
 use super::stall::STALLED;
 use super::{Connection, Waiting};
@@ -27,10 +27,7 @@ impl Connection {
         session: &Arc<Session>,
         packet: &Subscribe<'_>,
     ) {
-        let identifier = packet.properties.iter().find_map(|property| match property {
-            Property::SubscriptionIdentifier(id) => Some(id),
-            _ => None,
-        });
+        let identifier = fulmar_mqtt::find_property!(packet.properties, SubscriptionIdentifier);
         let shared_no_local = packet
             .filters
             .iter()

@@ -695,10 +695,8 @@ fn see(packet: Packet<'_>, topic: String) -> Seen {
         Packet::Connack(connack) => Seen::Connack {
             present: connack.session_present,
             reason: connack.reason,
-            assigned: connack.properties.iter().find_map(|property| match property {
-                Property::AssignedClientIdentifier(id) => Some(id.to_owned()),
-                _ => None,
-            }),
+            assigned: fulmar_mqtt::find_property!(connack.properties, AssignedClientIdentifier)
+                .map(|id| id.to_owned()),
         },
         Packet::Publish(publish) => {
             let properties = publish.properties;
@@ -718,10 +716,7 @@ fn see(packet: Packet<'_>, topic: String) -> Seen {
                         _ => None,
                     })
                     .collect(),
-                expiry: properties.iter().find_map(|property| match property {
-                    Property::MessageExpiryInterval(seconds) => Some(seconds),
-                    _ => None,
-                }),
+                expiry: fulmar_mqtt::find_property!(properties, MessageExpiryInterval),
             })
         }
         Packet::Ack(kind, ack) => Seen::Ack(kind, ack.packet_id.get(), ack.reason),
@@ -760,10 +755,7 @@ impl Aliases {
 }
 
 fn alias_of(publish: &Publish<'_>) -> Option<u16> {
-    publish.properties.iter().find_map(|property| match property {
-        Property::TopicAlias(alias) => Some(alias),
-        _ => None,
-    })
+    fulmar_mqtt::find_property!(publish.properties, TopicAlias)
 }
 
 impl World {

@@ -20,10 +20,7 @@ fn connect(session: &mut Session) -> u16 {
     let Packet::Connect(connect) = decode(&frame, Version::V5).unwrap() else {
         panic!("not CONNECT: {out:x?}")
     };
-    let allowed = connect.properties.iter().find_map(|property| match property {
-        Property::TopicAliasMaximum(most) => Some(most),
-        _ => None,
-    });
+    let allowed = fulmar_mqtt::find_property!(connect.properties, TopicAliasMaximum);
     session.receive(now, CONTROL, &[0x20, 3, 0, 0, 0]).unwrap();
     allowed.unwrap()
 }

@@ -144,18 +144,13 @@ impl<P, R> Machine<P, R> {
 
     fn note_reference(&mut self, reason: ReasonCode, properties: Properties<'_>) {
         if matches!(reason, ReasonCode::UseAnotherServer | ReasonCode::ServerMoved) {
-            self.reference = properties.iter().find_map(|property| match property {
-                Property::ServerReference(text) => Some(text.into()),
-                _ => None,
-            });
+            self.reference =
+                fulmar_mqtt::find_property!(properties, ServerReference).map(Into::into);
         }
     }
 
     fn refused(&self, connack: &Connack<'_>) -> Error {
-        let words = connack.properties.iter().find_map(|property| match property {
-            Property::ReasonString(text) => Some(text),
-            _ => None,
-        });
+        let words = fulmar_mqtt::find_property!(connack.properties, ReasonString);
         let hint = match connack.reason {
             ReasonCode::BadUserNameOrPassword | ReasonCode::NotAuthorized
                 if self.options.username.is_none() && self.options.password.is_none() =>
@@ -354,10 +349,7 @@ impl<P, R> Machine<P, R> {
 
 /// The topic of a message, by name or alias (section 3.3.2.3.4).
 fn resolve<'a>(aliases: &'a mut TopicAliases, publish: &Publish<'a>) -> Result<&'a str, Failure> {
-    let alias = publish.properties.iter().find_map(|property| match property {
-        Property::TopicAlias(alias) => Some(alias),
-        _ => None,
-    });
+    let alias = fulmar_mqtt::find_property!(publish.properties, TopicAlias);
     let Some(alias) = alias else { return Ok(publish.topic) };
     if publish.topic.is_empty() {
         return aliases

@@ -86,10 +86,7 @@ impl<P, R> Machine<P, R> {
 }
 
 fn data(properties: Properties<'_>) -> Option<&[u8]> {
-    properties.iter().find_map(|property| match property {
-        Property::AuthenticationData(data) => Some(data),
-        _ => None,
-    })
+    fulmar_mqtt::find_property!(properties, AuthenticationData)
 }
 
 #[cfg(test)]

@@ -29,15 +29,11 @@ pub(super) mod kind {
 pub(super) fn connect(client_id: &str, clean: bool, login: Option<(&str, &str)>) -> Vec<u8> {
     let mut out = Vec::new();
     let packet = Connect {
-        version: VERSION,
-        bridge: false,
         clean_start: clean,
         keep_alive_s: KEEP_ALIVE_S,
-        client_id,
-        properties: Properties::NONE,
-        will: None,
         username: login.map(|(name, _)| name),
         password: login.map(|(_, secret)| secret.as_bytes()),
+        ..Connect::new(VERSION, client_id)
     };
     Packet::Connect(packet).encode(VERSION, &mut out);
     out

@@ -50,6 +50,22 @@ pub struct LastWill<'a> {
 }
 
 impl<'a> Connect<'a> {
+    /// A CONNECT with a clean start and nothing that is optional.
+    #[must_use]
+    pub fn new(version: Version, client_id: &'a str) -> Connect<'a> {
+        Connect {
+            version,
+            bridge: false,
+            clean_start: true,
+            keep_alive_s: 0,
+            client_id,
+            properties: Properties::NONE,
+            will: None,
+            username: None,
+            password: None,
+        }
+    }
+
     /// The version that the body of a CONNECT claims, whatever else is wrong with it: it decides the form of the
     /// answer, and whether there is one ([MQTT-3.1.4-1] of 3.1.1 forbids it).
     ///

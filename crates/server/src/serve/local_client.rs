@@ -61,18 +61,8 @@ pub(super) fn over(stream: UnixStream, connect: &Connect<'_>) -> (LocalSender, L
 
 /// CONNECT of a session without a name that ends with its connection.
 pub(super) fn anonymous_session(properties: Properties<'_>) -> Connect<'_> {
-    Connect {
-        version: VERSION,
-        bridge: false,
-        clean_start: true,
-        // The writing task keeps to the broker's maximum.
-        keep_alive_s: 0,
-        client_id: "",
-        properties,
-        will: None,
-        username: None,
-        password: None,
-    }
+    // The writing task keeps to the broker's maximum of the keep alive.
+    Connect { properties, ..Connect::new(VERSION, "") }
 }
 
 /// The program itself as a client: the external user without a name.

@@ -317,10 +317,8 @@ fn event(packet: &Packet<'_>) -> Option<BrokerEvent> {
         }
         Packet::Unsuback(unsuback) => BrokerEvent::Answer(unsuback.packet_id, ReasonCode::Success),
         Packet::Publish(publish) => {
-            let content_type = publish.properties.iter().find_map(|property| match property {
-                Property::ContentType(name) => Some(Box::from(name)),
-                _ => None,
-            });
+            let content_type =
+                fulmar_mqtt::find_property!(publish.properties, ContentType).map(Box::from);
             let (topic, payload) = (publish.topic.into(), publish.payload.to_vec().into());
             BrokerEvent::Message { topic, payload, content_type }
         }

@@ -17,7 +17,7 @@ use fulmar_coap::{
     Code, Event, Exchange, Method, ObservationId, Observe, Request, Response, Server, code, links,
     topics,
 };
-use fulmar_mqtt::{Property, ReasonCode};
+use fulmar_mqtt::ReasonCode;
 use fulmar_transport::{Clock, Handoff};
 use tokio::sync::mpsc;
 
@@ -566,10 +566,7 @@ fn refusal(reason: ReasonCode) -> Response {
 fn content(message: &Message) -> Response {
     let properties = fulmar_mqtt::Properties::of_publish(message.properties());
     let content_format = properties.ok().and_then(|properties| {
-        properties.iter().find_map(|property| match property {
-            Property::ContentType(name) => topics::content_format(name),
-            _ => None,
-        })
+        fulmar_mqtt::find_property!(properties, ContentType).and_then(topics::content_format)
     });
     let payload = Bytes::copy_from_slice(message.payload());
     Response { payload, content_format, ..Response::new(code::CONTENT) }

@@ -9,7 +9,7 @@ use fulmar_broker::Peer;
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::packet::{Connect, LastWill, Publish, SubscribeOptions};
 use fulmar_mqtt::{Packet, Properties, Property, PropertyBuf, QoS, ReasonCode};
-use fulmar_mqttsn::{Answer, BrokerEvent, Delivery, Open, Publication, Request};
+use fulmar_mqttsn::{Answer, BrokerEvent, Open, Publication, Request};
 use fulmar_transport::Handoff;
 use tokio::sync::mpsc;
 
@@ -183,10 +183,7 @@ fn parsed(packet: &Packet<'_>) -> Option<Parsed> {
         }
         Packet::Disconnect(disconnect) => return Some(Parsed::Closed(disconnect.reason)),
         Packet::Connack(connack) => {
-            let in_flight = connack.properties.iter().find_map(|property| match property {
-                Property::ReceiveMaximum(maximum) => Some(maximum),
-                _ => None,
-            });
+            let in_flight = fulmar_mqtt::find_property!(connack.properties, ReceiveMaximum);
             BrokerEvent::Opened { in_flight: in_flight.unwrap_or(u16::MAX) }
         }
         Packet::Ack(AckKind::Pubrel, ack) => BrokerEvent::Release(ack.packet_id),
@@ -211,8 +208,8 @@ fn parsed(packet: &Packet<'_>) -> Option<Parsed> {
     }))
 }
 
-fn delivery(publish: &Publish<'_>) -> Delivery {
-    Delivery {
+fn delivery(publish: &Publish<'_>) -> Publication {
+    Publication {
         topic: publish.topic.into(),
         payload: publish.payload.to_vec().into(),
         qos: publish.qos,
