@@ -76,11 +76,7 @@ pub struct Login {
 /// What the user of a login may do now.
 pub type Holds = Arc<dyn Fn() -> Option<Role> + Send + Sync>;
 
-impl fmt::Debug for Login {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Login").field("principal", &self.principal).finish_non_exhaustive()
-    }
-}
+fulmar_text::opaque_debug!(Login { principal });
 
 /// An answer that may take the time of a hash.
 pub type Answer<'a> = Pin<Box<dyn Future<Output = Result<Login, Refused>> + Send + 'a>>;

@@ -1,6 +1,5 @@
 //! What all handlers share.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::ops::Deref;
 use std::path::PathBuf;
@@ -9,6 +8,7 @@ use std::time::Instant;
 
 use fulmar_broker::Broker;
 use fulmar_http::AnswerSpace;
+use fulmar_http::rate::Rate;
 use fulmar_identity::Identities;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
@@ -17,7 +17,6 @@ use tokio::task::AbortHandle;
 use crate::administrators::{Administrators, Refused};
 use crate::history::History;
 use crate::pass::Computed;
-use crate::rate::Rate;
 use crate::server::Server;
 use crate::store::{MAX_TEXT_BYTES, NewEntry, Store, cut};
 use crate::web_sessions::WebSessions;
@@ -54,11 +53,7 @@ pub struct Settings {
     pub version: &'static str,
 }
 
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings").finish_non_exhaustive()
-    }
-}
+fulmar_text::opaque_debug!(Settings);
 
 /// A change of the log that is in effect.
 #[derive(Debug, Default)]

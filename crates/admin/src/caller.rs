@@ -7,7 +7,6 @@
 //! They are checked when a request comes. What lasts longer, a body that is still being sent or an answer that goes on,
 //! asks again ([`Caller::still_may`]).
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -52,11 +51,7 @@ impl Caller {
 #[derive(Clone)]
 pub(crate) struct Rights(Holds);
 
-impl fmt::Debug for Rights {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rights").finish_non_exhaustive()
-    }
-}
+fulmar_text::opaque_debug!(Rights);
 
 /// Who sent a request, for what comes after its head; clones share it.
 #[derive(Clone, Debug, Default)]

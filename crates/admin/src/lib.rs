@@ -29,7 +29,6 @@ mod overview;
 mod page;
 mod pass;
 mod problem;
-mod rate;
 mod retained;
 mod roles;
 mod routes;

@@ -39,11 +39,7 @@ type Hash = [u8; 32];
 #[derive(Default)]
 pub(crate) struct WebSessions(Mutex<HashMap<Hash, WebSession>>);
 
-impl std::fmt::Debug for WebSessions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WebSessions").finish_non_exhaustive()
-    }
-}
+fulmar_text::opaque_debug!(WebSessions);
 
 struct WebSession {
     name: String,

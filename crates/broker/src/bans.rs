@@ -3,7 +3,6 @@
 //! A CONNECT looks through the list, which is short ([`MAX_BANS`]); while there are no bans, that is one load. The
 //! caller stores bans, and sets them again when the broker starts.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -85,11 +84,7 @@ pub(crate) struct Bans {
 /// Called when bans have changed.
 struct Watcher(Box<dyn Fn() + Send + Sync>);
 
-impl fmt::Debug for Watcher {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Watcher")
-    }
-}
+fulmar_text::opaque_debug!(Watcher);
 
 impl Bans {
     /// Replaces all; those beyond [`MAX_BANS`] are left out.

@@ -43,11 +43,7 @@ pub struct ControlReply {
     at: Attachment,
 }
 
-impl fmt::Debug for ControlReply {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ControlReply").field("at", &self.at).finish_non_exhaustive()
-    }
-}
+fulmar_text::opaque_debug!(ControlReply { at });
 
 impl ControlReply {
     pub(crate) fn new(mailboxes: Mailboxes, at: Attachment) -> ControlReply {

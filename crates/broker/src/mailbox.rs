@@ -4,7 +4,6 @@
 //! lost: the sleeping worker sets the flag `asleep` and then checks the queue, and the sender adds to the queue and
 //! then reads the flag.
 
-use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -34,11 +33,7 @@ pub(crate) struct Mailbox {
     wake: OnceLock<Wake>,
 }
 
-impl fmt::Debug for Mailbox {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mailbox").field("asleep", &self.asleep).finish_non_exhaustive()
-    }
-}
+fulmar_text::opaque_debug!(Mailbox { asleep });
 
 impl Mailbox {
     /// Sets how its worker is woken; the first call counts.

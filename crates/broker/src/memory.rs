@@ -48,32 +48,18 @@ pub enum Account {
     Connections,
 }
 
+fulmar_text::names!(
+    Account:
+    Sessions = "sessions",
+    Messages = "messages",
+    Output = "output",
+    Aliases = "aliases",
+    Input = "input",
+    Logins = "logins",
+    Connections = "connections",
+);
+
 impl Account {
-    /// All of them.
-    pub const ALL: [Account; 7] = [
-        Account::Sessions,
-        Account::Messages,
-        Account::Output,
-        Account::Aliases,
-        Account::Input,
-        Account::Logins,
-        Account::Connections,
-    ];
-
-    /// Its name in metrics and log lines.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Account::Sessions => "sessions",
-            Account::Messages => "messages",
-            Account::Output => "output",
-            Account::Aliases => "aliases",
-            Account::Input => "input",
-            Account::Logins => "logins",
-            Account::Connections => "connections",
-        }
-    }
-
     /// What every owner may have as long as the account is not full. Nothing of what strangers use, who may have any
     /// number of addresses.
     fn floor(self) -> usize {

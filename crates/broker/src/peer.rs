@@ -71,20 +71,20 @@ impl Via {
     }
 }
 
-impl TransportKind {
-    /// Every kind, in the order of [`TransportKind::index`].
-    pub const ALL: [TransportKind; 9] = [
-        TransportKind::Tcp,
-        TransportKind::Tls,
-        TransportKind::Ws,
-        TransportKind::Wss,
-        TransportKind::Quic,
-        TransportKind::WebTransport,
-        TransportKind::Coap,
-        TransportKind::Coaps,
-        TransportKind::MqttSn,
-    ];
+fulmar_text::names!(
+    TransportKind:
+    Tcp = "tcp",
+    Tls = "tls",
+    Ws = "ws",
+    Wss = "wss",
+    Quic = "quic",
+    WebTransport = "webtransport",
+    Coap = "coap",
+    Coaps = "coaps",
+    MqttSn = "mqtt-sn",
+);
 
+impl TransportKind {
     /// Its index in [`TransportKind::ALL`].
     #[must_use]
     pub fn index(self) -> usize {
@@ -104,22 +104,6 @@ impl TransportKind {
             TransportKind::Quic => 24 << 10,
         };
         own + via.memory_bytes()
-    }
-
-    /// Its name in logs, metrics and `$SYS`.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            TransportKind::Tcp => "tcp",
-            TransportKind::Tls => "tls",
-            TransportKind::Ws => "ws",
-            TransportKind::Wss => "wss",
-            TransportKind::Quic => "quic",
-            TransportKind::WebTransport => "webtransport",
-            TransportKind::Coap => "coap",
-            TransportKind::Coaps => "coaps",
-            TransportKind::MqttSn => "mqtt-sn",
-        }
     }
 }
 

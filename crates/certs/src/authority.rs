@@ -62,11 +62,7 @@ pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
 }
 
-impl std::fmt::Debug for Authority {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Authority").field("folder", &self.folder).finish_non_exhaustive()
-    }
-}
+fulmar_text::opaque_debug!(Authority { folder });
 
 /// A certificate with its key, in PEM.
 pub struct Issued {

@@ -49,11 +49,7 @@ struct Inner {
     thread: Option<JoinHandle<()>>,
 }
 
-impl std::fmt::Debug for Connection {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Connection").finish_non_exhaustive()
-    }
-}
+fulmar_text::opaque_debug!(Connection {});
 
 impl Connection {
     /// Connects, and checks that the server can carry a log.

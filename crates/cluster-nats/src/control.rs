@@ -38,11 +38,7 @@ pub struct Control {
     store: Store,
 }
 
-impl std::fmt::Debug for Control {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Control").finish_non_exhaustive()
-    }
-}
+fulmar_text::opaque_debug!(Control {});
 
 impl Control {
     /// Opens the bucket, or creates it with this number of replicas.

@@ -56,11 +56,7 @@ pub struct Snapshots {
     store: ObjectStore,
 }
 
-impl std::fmt::Debug for Snapshots {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Snapshots").finish_non_exhaustive()
-    }
-}
+fulmar_text::opaque_debug!(Snapshots {});
 
 impl Snapshots {
     /// Opens the object store, or creates it with this number of replicas.
@@ -204,7 +200,7 @@ fn digest(file: &mut File, give_up: &GiveUp) -> io::Result<Option<String>> {
 }
 
 fn hex(sha: &Context) -> String {
-    sha.clone().finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    fulmar_text::hex::encode(sha.clone().finish().as_ref())
 }
 
 /// A file for [`ObjectStore::put`]. It is read on the caller's thread, which waits anyway, not on the connection's.

@@ -90,11 +90,7 @@ impl Knows {
     }
 }
 
-impl std::fmt::Debug for Knows {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Knows")
-    }
-}
+fulmar_text::opaque_debug!(Knows);
 
 /// Limits of the endpoint. A client that exceeds one gets an error response or is disconnected, and is counted.
 #[derive(Clone, Debug)]

@@ -32,11 +32,11 @@ mod idle;
 mod limited_router;
 mod login_turns;
 mod metrics;
-mod network;
 pub mod objects;
 mod plain;
 mod proxy_header;
 mod pump;
+pub mod rate;
 mod request_handler;
 mod request_scanner;
 mod request_smuggling;
@@ -47,7 +47,7 @@ mod unread_response;
 mod websocket;
 mod while_allowed;
 
-use network::network;
+pub use fulmar_broker::network_of;
 
 pub use answer_space::{AnswerRoom, AnswerSpace, AnswerTotals, NoRoom, PART_BYTES};
 pub use bodies::BodyBudget;

@@ -4,7 +4,6 @@
 //! A place is owned by the work itself, so that work whose request was cancelled still counts; a request that is cancelled
 //! before its turn leaves the queue.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,12 +32,8 @@ pub struct PasswordLogin<'a> {
     pub stored: Option<&'a str>,
 }
 
-impl fmt::Debug for PasswordLogin<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Never the password.
-        f.debug_struct("PasswordLogin").field("user", &self.user).finish_non_exhaustive()
-    }
-}
+// Never the password.
+fulmar_text::opaque_debug!(PasswordLogin<'_> { user });
 
 /// Too many logins wait, or the server ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,30 +22,17 @@ pub enum AclKind {
     UnsubscribePattern,
 }
 
+fulmar_text::names!(
+    AclKind:
+    PublishClientSend = "publishClientSend",
+    PublishClientReceive = "publishClientReceive",
+    SubscribeLiteral = "subscribeLiteral",
+    SubscribePattern = "subscribePattern",
+    UnsubscribeLiteral = "unsubscribeLiteral",
+    UnsubscribePattern = "unsubscribePattern",
+);
+
 impl AclKind {
-    /// All, in mosquitto's order.
-    pub const ALL: [AclKind; 6] = [
-        AclKind::PublishClientSend,
-        AclKind::PublishClientReceive,
-        AclKind::SubscribeLiteral,
-        AclKind::SubscribePattern,
-        AclKind::UnsubscribeLiteral,
-        AclKind::UnsubscribePattern,
-    ];
-
-    /// Its name in commands and files.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            AclKind::PublishClientSend => "publishClientSend",
-            AclKind::PublishClientReceive => "publishClientReceive",
-            AclKind::SubscribeLiteral => "subscribeLiteral",
-            AclKind::SubscribePattern => "subscribePattern",
-            AclKind::UnsubscribeLiteral => "unsubscribeLiteral",
-            AclKind::UnsubscribePattern => "unsubscribePattern",
-        }
-    }
-
     /// The kind with this name, in any case, as mosquitto reads it.
     #[must_use]
     pub fn from_name(name: &str) -> Option<AclKind> {
@@ -79,26 +66,15 @@ pub enum AccessKind {
     Unsubscribe,
 }
 
+fulmar_text::names!(
+    AccessKind:
+    PublishClientSend = "publishClientSend",
+    PublishClientReceive = "publishClientReceive",
+    Subscribe = "subscribe",
+    Unsubscribe = "unsubscribe",
+);
+
 impl AccessKind {
-    /// All, in mosquitto's order.
-    pub const ALL: [AccessKind; 4] = [
-        AccessKind::PublishClientSend,
-        AccessKind::PublishClientReceive,
-        AccessKind::Subscribe,
-        AccessKind::Unsubscribe,
-    ];
-
-    /// Its name in commands and files.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            AccessKind::PublishClientSend => "publishClientSend",
-            AccessKind::PublishClientReceive => "publishClientReceive",
-            AccessKind::Subscribe => "subscribe",
-            AccessKind::Unsubscribe => "unsubscribe",
-        }
-    }
-
     /// The kind with this name, in any case.
     #[must_use]
     pub fn from_name(name: &str) -> Option<AccessKind> {

@@ -1,7 +1,5 @@
 //! Clients, groups, roles and API tokens, each of which is a row of the store.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 use crate::acl::{Acl, Ranked};
@@ -27,22 +25,14 @@ impl PasswordHash {
     }
 }
 
-impl fmt::Debug for PasswordHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("PasswordHash")
-    }
-}
+fulmar_text::opaque_debug!(PasswordHash);
 
 /// What SCRAM needs of a password, as text; see [`fulmar_scram::Verifier`].
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ScramVerifier(pub(crate) Box<str>);
 
-impl fmt::Debug for ScramVerifier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ScramVerifier")
-    }
-}
+fulmar_text::opaque_debug!(ScramVerifier);
 
 /// What a person may do with the administration API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -56,24 +46,14 @@ pub enum AdministrationRole {
     Administrator,
 }
 
+fulmar_text::names!(
+    AdministrationRole:
+    Viewer = "viewer",
+    Operator = "operator",
+    Administrator = "administrator",
+);
+
 impl AdministrationRole {
-    /// All, from the least to the most.
-    pub const ALL: [AdministrationRole; 3] = [
-        AdministrationRole::Viewer,
-        AdministrationRole::Operator,
-        AdministrationRole::Administrator,
-    ];
-
-    /// Its name in commands and files.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            AdministrationRole::Viewer => "viewer",
-            AdministrationRole::Operator => "operator",
-            AdministrationRole::Administrator => "administrator",
-        }
-    }
-
     /// The role with this name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<AdministrationRole> {

@@ -86,11 +86,7 @@ pub struct Desk {
     watch: Watch,
 }
 
-impl fmt::Debug for Desk {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Desk").field("path", &self.path).finish_non_exhaustive()
-    }
-}
+fulmar_text::opaque_debug!(Desk { path });
 
 impl Identities {
     /// Opens the store at `path`, if there is one: otherwise the first command creates it. `watch` is called for every

@@ -3,7 +3,6 @@
 //! A running server detects the changes within half a second. At a node of a cluster, the server itself makes them
 //! ([`AdminCommand`]).
 
-use std::fmt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -157,12 +156,8 @@ impl AdminCommand {
     }
 }
 
-impl fmt::Debug for AdminCommand {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Some have a password.
-        f.write_str("AdminCommand")
-    }
-}
+// Some have a password.
+fulmar_text::opaque_debug!(AdminCommand);
 
 /// What comes of it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -182,12 +177,8 @@ pub enum AdminAnswer {
     Twins(Vec<(String, String)>),
 }
 
-impl fmt::Debug for AdminAnswer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // One has a token.
-        f.write_str("AdminAnswer")
-    }
-}
+// One has a token.
+fulmar_text::opaque_debug!(AdminAnswer);
 
 /// An account to be made.
 #[derive(Clone, Debug)]

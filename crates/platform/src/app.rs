@@ -5,11 +5,11 @@ use std::ops::Deref;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use fulmar_http::rate::Rate;
 use fulmar_http::{Crowded, LoginTurns, NoLongerAllowed, NoRoom};
 use tokio::sync::{Notify, mpsc};
 
 use crate::accounts::account_cache::AccountCache;
-use crate::accounts::rate::Rate;
 use crate::accounts::token::{KEY_FILE, Signer};
 use crate::announcements::{Announcement, Announcements};
 use crate::change_log::{ChangeLogSlot, RosterChange};

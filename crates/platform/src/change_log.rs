@@ -1,6 +1,5 @@
 //! Callers that change accounts and twins through the API, for the log of changes of the server.
 
-use std::fmt;
 use std::sync::OnceLock;
 
 use serde_json::Value;
@@ -38,11 +37,7 @@ pub trait ChangeLog: Send + Sync {
 #[derive(Default)]
 pub(crate) struct ChangeLogSlot(OnceLock<Box<dyn ChangeLog>>);
 
-impl fmt::Debug for ChangeLogSlot {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ChangeLogSlot")
-    }
-}
+fulmar_text::opaque_debug!(ChangeLogSlot);
 
 impl ChangeLogSlot {
     pub(crate) fn set(&self, log: Box<dyn ChangeLog>) {

@@ -3,7 +3,6 @@
 //! An upload takes several times its size when it is read. Only [`TURNS`] are read and stored at once; further ones wait with
 //! their bytes, which the endpoint counts.
 
-use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -37,11 +36,7 @@ struct Known {
     turn: OnceLock<OwnedSemaphorePermit>,
 }
 
-impl fmt::Debug for Known {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Known").field("account", &self.account).finish_non_exhaustive()
-    }
-}
+fulmar_text::opaque_debug!(Known { account });
 
 impl InHand {
     /// Of a request that has just come: nothing is known yet.

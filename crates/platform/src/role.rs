@@ -47,11 +47,16 @@ pub(crate) enum Deed {
     Administer,
 }
 
-impl Role {
-    /// Every role.
-    pub const ALL: [Role; 5] =
-        [Role::Admin, Role::Office, Role::Reader, Role::Device, Role::Viewer];
+fulmar_text::names!(
+    Role:
+    Admin = "admin",
+    Office = "office",
+    Reader = "reader",
+    Device = "device",
+    Viewer = "viewer",
+);
 
+impl Role {
     /// Whether the role may do this.
     pub(crate) fn may(self, deed: Deed) -> bool {
         match deed {
@@ -63,18 +68,6 @@ impl Role {
             Deed::Receive | Deed::BeDevice => self != Role::Viewer,
             Deed::Manage => matches!(self, Role::Admin | Role::Office),
             Deed::Administer => self == Role::Admin,
-        }
-    }
-
-    /// Its name.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Role::Admin => "admin",
-            Role::Office => "office",
-            Role::Reader => "reader",
-            Role::Device => "device",
-            Role::Viewer => "viewer",
         }
     }
 }

@@ -4,6 +4,7 @@
 //! No I/O, and nothing of what the quantities are for.
 
 pub mod hex;
+mod names;
 pub mod spreadsheet;
 pub mod units;
 pub mod words;

@@ -107,28 +107,6 @@ pub fn parse_share(text: &str) -> Result<f64, UnitError> {
     quantity(text, &[("", 1.0), ("%", 0.01)], 1.0, "a share, such as 5% or 0.05")
 }
 
-/// Writes a time so that [`parse_time`] reads the same one back.
-#[must_use]
-pub fn show_time(time: Nanos) -> String {
-    match time {
-        0 => "0ms".to_owned(),
-        time if time.is_multiple_of(SECOND) => format!("{}s", time / SECOND),
-        time if time.is_multiple_of(MILLISECOND) => format!("{}ms", time / MILLISECOND),
-        time if time.is_multiple_of(1000) => format!("{}us", time / 1000),
-        time => format!("{time}ns"),
-    }
-}
-
-/// Writes a rate so that [`parse_rate`] reads the same one back.
-#[must_use]
-pub fn show_rate(rate: u64) -> String {
-    match rate {
-        rate if rate.is_multiple_of(1_000_000) => format!("{}Mbit", rate / 1_000_000),
-        rate if rate.is_multiple_of(1000) => format!("{}kbit", rate / 1000),
-        rate => format!("{rate}bit"),
-    }
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -159,15 +137,5 @@ mod tests {
         );
         assert!(parse_share("101%").is_err() && parse_share("-1%").is_err());
         assert!(parse_size("9999MiB").is_err());
-    }
-
-    #[test]
-    fn what_is_shown_reads_back() {
-        for time in [0, 1, 250_000, MILLISECOND, 1500 * MILLISECOND, 7 * SECOND] {
-            assert_eq!(parse_time(&show_time(time)), Ok(time));
-        }
-        for rate in [1, 64_000, 1_500_000, 10_000_000] {
-            assert_eq!(parse_rate(&show_rate(rate)), Ok(rate));
-        }
     }
 }

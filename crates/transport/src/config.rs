@@ -3,7 +3,6 @@
 //! Bounds of MQTT itself (packet size, queues, connections) are the broker's
 //! [`fulmar_broker::Limits`]; those here are about sockets.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -101,11 +100,7 @@ pub struct TlsSettings {
     pub identify: Identify,
 }
 
-impl fmt::Debug for TlsSettings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TlsSettings").finish_non_exhaustive()
-    }
-}
+fulmar_text::opaque_debug!(TlsSettings {});
 
 /// A TLS configuration that can be exchanged; connections begun before keep theirs.
 pub struct SharedTls(RwLock<Arc<rustls::ServerConfig>>);

@@ -5,7 +5,6 @@
 //! and copies written data once more. Early data is refused over TCP, because a replay could not be detected (QUIC
 //! has its own rules for it).
 
-use std::fmt;
 use std::sync::Arc;
 
 use rustls::pki_types::CertificateDer;
@@ -43,11 +42,7 @@ pub(crate) struct Progress {
     pub(crate) peer_closed: bool,
 }
 
-impl fmt::Debug for TlsSession {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TlsSession").field("established", &self.established).finish_non_exhaustive()
-    }
-}
+fulmar_text::opaque_debug!(TlsSession { established });
 
 impl TlsSession {
     pub(crate) fn new(config: Arc<ServerConfig>) -> Result<TlsSession, Error> {

@@ -1,7 +1,5 @@
 //! The decision about a login, or that it comes later.
 
-use std::fmt;
-
 use super::admitted::AuthReply;
 
 /// The decision about a login, or that it comes later.
@@ -23,11 +21,7 @@ impl WaitingLogin {
     }
 }
 
-impl fmt::Debug for WaitingLogin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WaitingLogin")
-    }
-}
+fulmar_text::opaque_debug!(WaitingLogin);
 
 impl Drop for WaitingLogin {
     fn drop(&mut self) {

@@ -21,12 +21,8 @@ pub struct Login<'a> {
     pub applicant: Applicant,
 }
 
-impl fmt::Debug for Login<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Never the password.
-        f.debug_struct("Login").field("username", &self.username).finish_non_exhaustive()
-    }
-}
+// Never the password.
+fulmar_text::opaque_debug!(Login<'_> { username });
 
 /// Authenticates external users and decides what they may do. Called on the workers, so answers come from memory.
 pub trait ExternalUsers: Send + Sync + fmt::Debug {

@@ -23,12 +23,8 @@ pub struct HookLogin<'a> {
     pub applicant: Applicant,
 }
 
-impl fmt::Debug for HookLogin<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Never the password.
-        f.debug_struct("HookLogin").field("user", &self.user).finish_non_exhaustive()
-    }
-}
+// Never the password.
+fulmar_text::opaque_debug!(HookLogin<'_> { user });
 
 /// Asks the service. Called on the workers, so nothing here waits.
 pub trait LoginHook: Send + Sync + fmt::Debug {

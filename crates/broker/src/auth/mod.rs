@@ -26,7 +26,6 @@ mod scram;
 mod sketch;
 mod stored_hash;
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -102,12 +101,8 @@ impl<'a> Credentials<'a> {
     }
 }
 
-impl fmt::Debug for Credentials<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Never the password.
-        f.debug_struct("Credentials").field("username", &self.username).finish_non_exhaustive()
-    }
-}
+// Never the password.
+fulmar_text::opaque_debug!(Credentials<'_> { username });
 
 /// The client that presents a token, for the log.
 #[derive(Clone, Copy)]

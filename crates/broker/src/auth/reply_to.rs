@@ -1,7 +1,5 @@
 //! The way of a decision that takes time, from the thread that decides to the connection that waits.
 
-use std::fmt;
-
 use super::admitted::AuthReply;
 use crate::event::BrokerEvent;
 use crate::mailbox::{Attachment, Mailboxes};
@@ -12,11 +10,7 @@ pub struct ReplyTo {
     at: Attachment,
 }
 
-impl fmt::Debug for ReplyTo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReplyTo").field("at", &self.at).finish_non_exhaustive()
-    }
-}
+fulmar_text::opaque_debug!(ReplyTo { at });
 
 impl ReplyTo {
     pub(crate) fn new(mailboxes: Mailboxes, at: Attachment) -> ReplyTo {

@@ -5,7 +5,6 @@
 //! remembered, so strangers cannot evict them.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::hash::{BuildHasher as _, Hash, RandomState};
 
 use parking_lot::Mutex;
@@ -30,11 +29,7 @@ struct Digests {
     login: [u64; 2],
 }
 
-impl fmt::Debug for RightLogins {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RightLogins")
-    }
-}
+fulmar_text::opaque_debug!(RightLogins);
 
 impl RightLogins {
     /// Whether this password is right, if that is known. `stored` is what the server has of the user's password, or

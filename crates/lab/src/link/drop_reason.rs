@@ -28,35 +28,16 @@ pub enum DropReason {
     NoRoute,
 }
 
-impl DropReason {
-    /// All of them, in the order of their numbers.
-    pub const ALL: [DropReason; 10] = [
-        DropReason::Random,
-        DropReason::EveryNth,
-        DropReason::Burst,
-        DropReason::QueueFull,
-        DropReason::Aqm,
-        DropReason::TooBig,
-        DropReason::Down,
-        DropReason::Nat,
-        DropReason::Malformed,
-        DropReason::NoRoute,
-    ];
-
-    /// As in JSON and in captures.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            DropReason::Random => "random",
-            DropReason::EveryNth => "every-nth",
-            DropReason::Burst => "burst",
-            DropReason::QueueFull => "queue-full",
-            DropReason::Aqm => "aqm",
-            DropReason::TooBig => "too-big",
-            DropReason::Down => "down",
-            DropReason::Nat => "nat",
-            DropReason::Malformed => "malformed",
-            DropReason::NoRoute => "no-route",
-        }
-    }
-}
+fulmar_text::names!(
+    DropReason:
+    Random = "random",
+    EveryNth = "every-nth",
+    Burst = "burst",
+    QueueFull = "queue-full",
+    Aqm = "aqm",
+    TooBig = "too-big",
+    Down = "down",
+    Nat = "nat",
+    Malformed = "malformed",
+    NoRoute = "no-route",
+);

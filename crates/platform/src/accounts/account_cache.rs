@@ -6,7 +6,6 @@
 //! detected within half a second.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
@@ -159,11 +158,7 @@ pub(crate) struct AccountCache {
     has_accounts: Notify,
 }
 
-impl fmt::Debug for AccountCache {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AccountCache").field("known", &self.known).finish_non_exhaustive()
-    }
-}
+fulmar_text::opaque_debug!(AccountCache { known });
 
 impl AccountCache {
     /// Registers `lost`, which is called after each change by which accounts lose a right, with their names.

@@ -7,7 +7,6 @@ pub(crate) mod caller;
 pub(crate) mod credentials;
 pub(crate) mod membership;
 pub(crate) mod password;
-pub(crate) mod rate;
 pub(crate) mod sessions;
 pub(crate) mod token;
 pub(crate) mod users;

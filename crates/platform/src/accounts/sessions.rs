@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use axum::extract::{ConnectInfo, Extension, State};
 use axum::http::StatusCode;
-use fulmar_http::PasswordLogin;
+use fulmar_http::{PasswordLogin, network_of as network};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -15,7 +15,6 @@ use super::account_cache::Account;
 use super::caller::{Caller, Member};
 use super::membership::Membership;
 use super::password;
-use super::rate::network;
 use crate::app::App;
 use crate::extract::{Body, STRANGERS_BYTES};
 use crate::problem::Problem;

@@ -27,11 +27,7 @@ struct State {
 
 struct Look(Box<dyn Fn() + Send>);
 
-impl std::fmt::Debug for Look {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Look")
-    }
-}
+fulmar_text::opaque_debug!(Look);
 
 impl Share for Log {
     fn share(&self, changes: Vec<RowChange>) -> Result<u64, NotShared> {

@@ -58,11 +58,7 @@ enum Work {
     OnForeignChange(Foreign),
 }
 
-impl std::fmt::Debug for Writer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Writer")
-    }
-}
+fulmar_text::opaque_debug!(Writer);
 
 impl Writer {
     /// `mirror` shares what is changed with other nodes of a cluster.

@@ -2,7 +2,6 @@
 //! and answers requests to `$CONTROL/dynamic-security/v1`.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::SystemTime;
@@ -99,11 +98,7 @@ impl Running {
 /// Replaces mosquitto's hashes in the store.
 struct Replacements(Weak<Identities>);
 
-impl fmt::Debug for Replacements {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Replacements")
-    }
-}
+fulmar_text::opaque_debug!(Replacements);
 
 impl HashReplacements for Replacements {
     fn find(&self, _: &str, _: &str) -> Option<String> {
@@ -144,11 +139,7 @@ struct Requests {
     waiting: Arc<Mutex<Waiting>>,
 }
 
-impl fmt::Debug for Requests {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Requests")
-    }
-}
+fulmar_text::opaque_debug!(Requests);
 
 #[derive(Debug, Default)]
 struct Waiting {

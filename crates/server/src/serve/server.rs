@@ -7,7 +7,6 @@
 //! Nothing here concerns the process: signals, log and standard output are the caller's, so that a program can run
 //! several servers.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -65,11 +64,7 @@ pub struct Server {
     parts: Option<Parts>,
 }
 
-impl fmt::Debug for Server {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").field("bound", &self.bound).finish_non_exhaustive()
-    }
-}
+fulmar_text::opaque_debug!(Server { bound });
 
 impl Server {
     /// Starts a server, and returns when every listener is bound.

@@ -6,7 +6,6 @@
 //! it follows the rows while its node stands by.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -114,11 +113,7 @@ struct Sharer {
     link: Arc<Link>,
 }
 
-impl fmt::Debug for Sharer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sharer").field("database", &self.database).finish_non_exhaustive()
-    }
-}
+fulmar_text::opaque_debug!(Sharer { database });
 
 impl Share for Sharer {
     fn share(&self, changes: Vec<RowChange>) -> Result<u64, NotShared> {

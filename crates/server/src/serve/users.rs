@@ -3,7 +3,6 @@
 //! Tokens are checked on the worker, from memory, and so are logins that were right before. Another password costs tens of
 //! milliseconds on purpose: the platform checks it, in its own order of logins; one thread waits for the results.
 
-use std::fmt;
 use std::net::IpAddr;
 
 use anyhow::Context as _;
@@ -38,12 +37,8 @@ struct LoginToCheck {
     gone: oneshot::Receiver<()>,
 }
 
-impl fmt::Debug for LoginToCheck {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Never the password.
-        f.debug_struct("LoginToCheck").field("user", &self.user).finish_non_exhaustive()
-    }
-}
+// Never the password.
+fulmar_text::opaque_debug!(LoginToCheck { user });
 
 impl Users {
     /// Starts the thread.

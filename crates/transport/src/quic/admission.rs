@@ -13,6 +13,7 @@ use std::hash::Hash;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use fulmar_broker::network_of as site;
 use quinn_proto::ConnectionId;
 
 use super::peek::{self, First};
@@ -259,14 +260,6 @@ impl Admission {
         let more = now.saturating_duration_since(before).as_secs_f64() / SHARE;
         self.saved = (self.saved + more).clamp(-MAX_PAUSE / SHARE, MAX_SAVED);
         self.saved
-    }
-}
-
-/// The address range of one customer of a network: an IPv4 address, or a 64-bit prefix.
-pub(super) fn site(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => IpAddr::from((u128::from(address) >> 64 << 64).to_be_bytes()),
-        address => address,
     }
 }
 

@@ -12,9 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use fulmar_broker::network_of as site;
 use parking_lot::Mutex;
-
-use super::admission::site;
 
 /// Networks remembered, at most; beyond that, the one of which nothing was learned for longest is forgotten.
 const MAX_NETWORKS: usize = 1024;

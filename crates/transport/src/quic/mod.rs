@@ -127,11 +127,7 @@ pub(crate) struct QuicShard {
     closing: bool,
 }
 
-impl std::fmt::Debug for QuicShard {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("QuicShard").field("open", &self.open).finish_non_exhaustive()
-    }
-}
+fulmar_text::opaque_debug!(QuicShard { open });
 
 impl QuicShard {
     pub(crate) fn new(

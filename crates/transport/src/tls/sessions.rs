@@ -138,12 +138,8 @@ impl StoresServerSessions for MemorySessions {
     }
 }
 
-/// Without the secrets.
-impl std::fmt::Debug for MemorySessions {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("MemorySessions").finish_non_exhaustive()
-    }
-}
+// Without the secrets.
+fulmar_text::opaque_debug!(MemorySessions {});
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]

@@ -1,8 +1,7 @@
-//! Rate limits for logins and requests: one token bucket per name.
+//! Rate limits for logins and requests: one token bucket per name (an account, a network), of a bounded number of names.
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::net::{IpAddr, Ipv6Addr};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -13,21 +12,9 @@ const MAX_NAMES: usize = 10_000;
 /// Buckets that are forgotten at once, so that not every new name causes a search.
 const FORGOTTEN_AT_ONCE: usize = MAX_NAMES / 10;
 
-/// The network of an address: the address itself, or its /64 network in IPv6, of which a single host has all
-/// addresses.
-pub(crate) fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => {
-            let bits = address.to_bits() >> 64 << 64;
-            IpAddr::V6(Ipv6Addr::from_bits(bits))
-        }
-        address => address,
-    }
-}
-
-/// Token buckets.
+/// Token buckets, one per name.
 #[derive(Debug)]
-pub(crate) struct Rate<K> {
+pub struct Rate<K> {
     per_s: f64,
     burst: f64,
     buckets: Mutex<HashMap<K, Bucket>>,
@@ -41,7 +28,8 @@ struct Bucket {
 
 impl<K: Hash + Eq> Rate<K> {
     /// `per_s` is the refill rate, `burst` the size of a bucket.
-    pub(crate) fn new(per_s: f64, burst: f64) -> Rate<K> {
+    #[must_use]
+    pub fn new(per_s: f64, burst: f64) -> Rate<K> {
         Rate { per_s, burst, buckets: Mutex::default() }
     }
 
@@ -49,7 +37,7 @@ impl<K: Hash + Eq> Rate<K> {
     ///
     /// # Errors
     /// There is no token; the error is the number of seconds until there is one.
-    pub(crate) fn take(&self, name: K, now: Instant) -> Result<(), u64> {
+    pub fn take(&self, name: K, now: Instant) -> Result<(), u64> {
         self.take_many(name, 1.0, now)
     }
 
@@ -57,7 +45,7 @@ impl<K: Hash + Eq> Rate<K> {
     ///
     /// # Errors
     /// As for [`Rate::take`].
-    pub(crate) fn take_many(&self, name: K, wanted: f64, now: Instant) -> Result<(), u64> {
+    pub fn take_many(&self, name: K, wanted: f64, now: Instant) -> Result<(), u64> {
         let mut buckets = self.buckets.lock();
         if buckets.len() >= MAX_NAMES && !buckets.contains_key(&name) {
             self.forget(&mut buckets, now);
@@ -91,12 +79,12 @@ impl<K: Hash + Eq> Rate<K> {
     }
 
     /// Returns a token.
-    pub(crate) fn give_back(&self, name: &K) {
+    pub fn give_back(&self, name: &K) {
         self.give_back_many(name, 1.0);
     }
 
     /// Returns this many tokens.
-    pub(crate) fn give_back_many(&self, name: &K, tokens: f64) {
+    pub fn give_back_many(&self, name: &K, tokens: f64) {
         if let Some(bucket) = self.buckets.lock().get_mut(name) {
             bucket.tokens += tokens;
         }
@@ -151,8 +139,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_given_back_may_be_used_again_and_is_no_more_than_before() {
+        let (rate, start) = (Rate::new(0.5, 2.0), Instant::now());
+        for _ in 0..5 {
+            assert_eq!(rate.take("a", start), Ok(()));
+            rate.give_back(&"a");
+        }
+        rate.give_back(&"a");
+        let left = std::iter::from_fn(|| rate.take("a", start).ok());
+        assert_eq!(left.count(), 2);
+    }
+
+    #[test]
     fn an_ipv6_network_counts_as_one() {
-        let of = |text: &str| network(text.parse().unwrap());
+        let of = |text: &str| fulmar_broker::network_of(text.parse().unwrap());
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1:2:3"));
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
         assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
