@@ -18,7 +18,7 @@ use crate::refusals::{Refusal, RefusalRecord, Refusals, Refused};
 const MAX_URGENT_IN_A_ROW: u32 = 8;
 
 /// How much may be in flight.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Window {
     /// Messages of both lanes together, at least 1; urgent messages may bring them up to twice this.
     pub messages: usize,
@@ -71,7 +71,7 @@ struct Lane {
 }
 
 /// Chooses the next publication.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct UplinkScheduler {
     window: Window,
     batching: Option<Batching>,
@@ -91,17 +91,7 @@ impl UplinkScheduler {
     #[must_use]
     pub fn new(window: Window, batching: Option<Batching>) -> UplinkScheduler {
         let lane = || Lane { more: true, ..Lane::default() };
-        UplinkScheduler {
-            window,
-            batching,
-            lanes: [lane(), lane()],
-            urgent_in_a_row: 0,
-            in_flight: BTreeMap::new(),
-            messages_in_flight: 0,
-            refusals: Refusals::default(),
-            singly_to: 0,
-            pass_ended: false,
-        }
+        UplinkScheduler { window, batching, lanes: [lane(), lane()], ..UplinkScheduler::default() }
     }
 
     /// What the upstream broker currently refuses.

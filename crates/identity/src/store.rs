@@ -176,18 +176,9 @@ impl Store {
     pub fn in_memory() -> Result<Store, StoreError> {
         let path = Path::new(":memory:");
         let opened = Connection::open_in_memory();
-        let mut connection =
+        let connection =
             opened.map_err(|source| StoreError::Sqlite { path: path.into(), source })?;
-        prepare(path, &mut connection)?;
-        let mut store = Store {
-            connection,
-            path: path.into(),
-            state: State::default(),
-            mirror: None,
-            version: -1,
-        };
-        store.refresh()?;
-        Ok(store)
+        Store::over(path, connection)
     }
 
     fn open_as(path: &Path, exclusive: bool) -> Result<Store, StoreError> {
@@ -195,11 +186,15 @@ impl Store {
         prepare_file(path).map_err(|source| StoreError::File { path: path.into(), source })?;
         let failed = |source| StoreError::Sqlite { path: path.into(), source };
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let mut connection = Connection::open_with_flags(path, flags).map_err(failed)?;
+        let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
         connection.busy_timeout(PATIENCE).map_err(failed)?;
         if exclusive {
             connection.pragma_update(None, "locking_mode", "EXCLUSIVE").map_err(failed)?;
         }
+        Store::over(path, connection)
+    }
+
+    fn over(path: &Path, mut connection: Connection) -> Result<Store, StoreError> {
         prepare(path, &mut connection)?;
         let mut store = Store {
             connection,

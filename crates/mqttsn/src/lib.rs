@@ -13,7 +13,7 @@ mod statistics;
 mod topics;
 
 pub use message::{DecodeError, Message, Publish, ReturnCode, TopicName, TopicRef, WillTopic};
-pub use request::{Answer, BrokerEvent, Delivery, Open, Publication, Request, Will};
+pub use request::{Answer, BrokerEvent, Open, Publication, Request, Will};
 pub use server::{End, Event, Handle, Server, Trust};
 pub use settings::Settings;
 pub use statistics::Statistics;

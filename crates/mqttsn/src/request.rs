@@ -31,7 +31,7 @@ pub struct Open {
     pub will: Option<Will>,
 }
 
-/// A message from a device.
+/// A message from a device, or for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Publication {
     /// Topic name; valid.
@@ -40,11 +40,11 @@ pub struct Publication {
     pub payload: Bytes,
     /// Quality of service.
     pub qos: QoS,
-    /// Whether it is to be retained.
+    /// RETAIN flag.
     pub retain: bool,
-    /// DUP flag: the device may have sent it before.
+    /// DUP flag: its sender may have sent it before.
     pub dup: bool,
-    /// The device's packet identifier at QoS 1 and 2.
+    /// The sender's packet identifier at QoS 1 and 2.
     pub packet_id: Option<PacketId>,
 }
 
@@ -85,23 +85,6 @@ pub enum Answer {
     Pubcomp,
 }
 
-/// A message for a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Delivery {
-    /// Topic name.
-    pub topic: Box<str>,
-    /// Payload.
-    pub payload: Bytes,
-    /// Quality of service.
-    pub qos: QoS,
-    /// RETAIN flag.
-    pub retain: bool,
-    /// DUP flag: it may have been sent before.
-    pub dup: bool,
-    /// The broker's packet identifier at QoS 1 and 2.
-    pub packet_id: Option<PacketId>,
-}
-
 /// What the broker sends to a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BrokerEvent {
@@ -119,7 +102,7 @@ pub enum BrokerEvent {
     /// UNSUBACK.
     Unsubscribed(PacketId),
     /// A message.
-    Message(Delivery),
+    Message(Publication),
     /// PUBREL.
     Release(PacketId),
     /// PINGRESP.

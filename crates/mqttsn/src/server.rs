@@ -165,30 +165,8 @@ impl<A: Clone + Ord> Server<A> {
         trust: Trust,
         datagram: &[u8],
     ) -> Result<(), DecodeError> {
-        let result = self.take(now, from, trust, datagram);
-        if result.is_err() {
-            self.statistics.malformed += 1;
-        }
-        result
-    }
-
-    fn take(
-        &mut self,
-        now: Instant,
-        from: A,
-        trust: Trust,
-        datagram: &[u8],
-    ) -> Result<(), DecodeError> {
-        let (node, message) = match Message::decode(datagram)? {
-            // Nested forwarders are not supported.
-            Message::Forwarded { message, .. } if message.get(1) == Some(&0xFE) => {
-                return Err(DecodeError::Type(0xFE));
-            }
-            Message::Forwarded { node, message, .. } => {
-                (Some(node.into()), Message::decode(message)?)
-            }
-            message => (None, message),
-        };
+        let opened = open(datagram).inspect_err(|_| self.statistics.malformed += 1);
+        let (node, message) = opened?;
         let peer = Peer { address: from, node };
         let handle = self.handles.get(&peer).copied();
         let came = datagram.len() + HEADERS;
@@ -464,6 +442,20 @@ impl<A: Clone + Ord> Server<A> {
         if let Some(datagram) = message.encode() {
             self.transmits.push_back((peer.address.clone(), wrapped(peer, datagram)));
         }
+    }
+}
+
+/// The message in a datagram, and the node behind a forwarder from which it comes.
+fn open(datagram: &[u8]) -> Result<(Option<Box<[u8]>>, Message<'_>), DecodeError> {
+    match Message::decode(datagram)? {
+        // Nested forwarders are not supported.
+        Message::Forwarded { message, .. } if message.get(1) == Some(&0xFE) => {
+            Err(DecodeError::Type(0xFE))
+        }
+        Message::Forwarded { node, message, .. } => {
+            Ok((Some(node.into()), Message::decode(message)?))
+        }
+        message => Ok((None, message)),
     }
 }
 

@@ -38,6 +38,7 @@ struct Entry {
 }
 
 /// One device's topics.
+#[derive(Default)]
 pub(crate) struct Topics {
     predefined: Predefined,
     names: BTreeMap<Box<str>, Entry>,
@@ -53,16 +54,7 @@ pub(crate) struct Topics {
 impl Topics {
     /// At most this many topics, and bytes of their names.
     pub(crate) fn new(predefined: Predefined, max_topics: usize, max_bytes: usize) -> Topics {
-        Topics {
-            predefined,
-            names: BTreeMap::new(),
-            ids: BTreeMap::new(),
-            in_use: BTreeSet::new(),
-            last_id: 0,
-            bytes: 0,
-            max_topics,
-            max_bytes,
-        }
+        Topics { predefined, max_topics, max_bytes, ..Topics::default() }
     }
 
     /// The topic of the device's PUBLISH; `None` if the identifier is unknown.

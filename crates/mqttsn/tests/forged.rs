@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use fulmar_mqtt::{PacketId, QoS, ReasonCode};
 use fulmar_mqttsn::{
-    BrokerEvent, Delivery, Event, Message, Request, ReturnCode, Server, Settings, TopicName, Trust,
+    BrokerEvent, Event, Message, Publication, Request, ReturnCode, Server, Settings, TopicName,
+    Trust,
 };
 
 const DEVICE: u8 = 1;
@@ -52,7 +53,7 @@ impl World {
                     );
                 }
                 Request::Subscribe(packet_id, ..) => {
-                    let message = Delivery {
+                    let message = Publication {
                         topic: self.topic.as_str().into(),
                         payload: Bytes::from_static(b"21.5"),
                         qos: QoS::AtLeastOnce,

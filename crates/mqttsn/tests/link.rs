@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::{PacketId, QoS, ReasonCode};
 use fulmar_mqttsn::{
-    Answer, BrokerEvent, Delivery, Event, Handle, Message, Publish, Request, ReturnCode, Server,
+    Answer, BrokerEvent, Event, Handle, Message, Publication, Publish, Request, ReturnCode, Server,
     Settings, TopicName, TopicRef, Trust,
 };
 use proptest::prelude::*;
@@ -59,7 +59,7 @@ struct Broker {
     handle: Option<Handle>,
     published: Vec<(QoS, Vec<u8>)>,
     held: BTreeSet<PacketId>,
-    waiting: VecDeque<Delivery>,
+    waiting: VecDeque<Publication>,
     under_way: BTreeMap<PacketId, QoS>,
 }
 
@@ -78,7 +78,7 @@ impl World {
     fn new(link: Link, messages: u16, commands: u16, sleeps: bool) -> World {
         let now = Instant::now();
         let settings = Settings { retries: 16, ..Settings::default() };
-        let delivery = |number: u16| Delivery {
+        let delivery = |number: u16| Publication {
             topic: if number.is_multiple_of(3) { "command/valve".into() } else { "command".into() },
             payload: number.to_be_bytes().to_vec().into(),
             qos: if number.is_multiple_of(2) { QoS::ExactlyOnce } else { QoS::AtLeastOnce },

@@ -26,9 +26,10 @@ pub(crate) struct Chunk {
 }
 
 /// The event for which the writer waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Asleep {
     /// It does not wait.
+    #[default]
     No,
     /// The next batch wakes it.
     UntilBatch,
@@ -38,6 +39,7 @@ enum Asleep {
     UntilClosing,
 }
 
+#[derive(Default)]
 struct State {
     chunks: VecDeque<Chunk>,
     spare: Vec<Op>,
@@ -70,19 +72,7 @@ pub(crate) enum Work {
 impl Inbox {
     /// An empty inbox. A chunk with `chunk_ops` operations or more accepts no further batch.
     pub(crate) fn new(chunk_ops: usize) -> Inbox {
-        Inbox {
-            state: Mutex::new(State {
-                chunks: VecDeque::new(),
-                spare: Vec::new(),
-                submitted: Seq(0),
-                asleep: Asleep::No,
-                closing: false,
-                refusing: false,
-                nudged: false,
-            }),
-            changed: Condvar::new(),
-            chunk_ops: chunk_ops.max(1),
-        }
+        Inbox { state: Mutex::default(), changed: Condvar::new(), chunk_ops: chunk_ops.max(1) }
     }
 
     /// Takes the operations out of `batch`, and returns its number. After [`Inbox::refuse`] the operations are dropped,

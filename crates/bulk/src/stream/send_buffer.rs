@@ -17,6 +17,7 @@ pub(super) struct Kept {
 }
 
 /// The send buffer; see the module.
+#[derive(Default)]
 pub(super) struct SendBuffer {
     blocks: VecDeque<Kept>,
     /// Number of the first block that is kept.
@@ -38,19 +39,7 @@ pub(super) struct SendBuffer {
 impl SendBuffer {
     /// `symbol_bytes` are the data of a symbol, without its header.
     pub(super) fn new(block_symbols: u16, symbol_bytes: usize, capacity: usize) -> SendBuffer {
-        SendBuffer {
-            blocks: VecDeque::new(),
-            first: 0,
-            block_symbols,
-            symbol_bytes,
-            capacity,
-            end: 0,
-            filling: Vec::new(),
-            message_start: None,
-            begins: true,
-            offset: 0,
-            closed: false,
-        }
+        SendBuffer { block_symbols, symbol_bytes, capacity, begins: true, ..SendBuffer::default() }
     }
 
     /// The length of a symbol with its header.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use fulmar_mqtt::{PacketId, QoS, ReasonCode};
 use fulmar_mqttsn::{
-    Answer, BrokerEvent, Delivery, Event, Handle, Message, Request, Server, Settings, Trust,
+    Answer, BrokerEvent, Event, Handle, Message, Publication, Request, Server, Settings, Trust,
 };
 
 const MAX_CLIENTS: usize = 3;
@@ -103,7 +103,7 @@ impl Harness {
         let Some(&handle) = self.open.iter().nth(usize::from(choice) % 4) else { return };
         let qos = QoS::try_from(choice >> 2 & 3).unwrap_or_default();
         let packet_id = PacketId::new(u16::from(choice) + 1).filter(|_| qos != QoS::AtMostOnce);
-        let delivery = Delivery {
+        let delivery = Publication {
             topic: TOPICS[usize::from(choice >> 4) % 4].into(),
             payload: vec![b'x'; usize::from(choice)].into(),
             qos,

@@ -12,7 +12,7 @@ use fulmar_mqtt::{PacketId, QoS, ReasonCode};
 
 use super::{Context, Retry};
 use crate::message::{Message, Publish, ReturnCode, TopicRef};
-use crate::request::{Delivery, Request};
+use crate::request::{Publication, Request};
 use crate::topics::{Naming, Topics};
 
 /// How often a device may reject an identifier that was registered with it.
@@ -23,7 +23,7 @@ const REGISTER_OVERHEAD: usize = 64;
 
 /// A message to be sent.
 enum Item {
-    Message(Delivery),
+    Message(Publication),
     /// PUBREL.
     Release(PacketId),
 }
@@ -73,7 +73,7 @@ impl Down {
     }
 
     /// Adds a message. One without acknowledgement is dropped if there is no room.
-    pub(super) fn push(&mut self, cx: &mut Context<'_>, message: Delivery) {
+    pub(super) fn push(&mut self, cx: &mut Context<'_>, message: Publication) {
         let item = Item::Message(message);
         let (bytes, limits) = (item.bytes(), cx.settings);
         let room =
@@ -380,7 +380,7 @@ fn naming(topics: &mut Topics, topic: &str, proven: bool) -> Result<Naming, crat
     })
 }
 
-fn publish(message: &Delivery, topic: TopicRef, dup: bool) -> Publish<'_> {
+fn publish(message: &Publication, topic: TopicRef, dup: bool) -> Publish<'_> {
     Publish {
         dup,
         qos: Some(message.qos),

@@ -241,13 +241,8 @@ impl Up {
         qos: QoS,
     ) {
         let Some(id) = packet_id(cx, msg_id) else { return };
-        let (name, topic_id) = match topic {
-            TopicName::Name(name) => (Some(name.to_owned()), 0),
-            TopicName::Short(name) => (short_filter(name), 0),
-            TopicName::Predefined(topic_id) => {
-                (topics.predefined(topic_id).map(str::to_owned), topic_id)
-            }
-        };
+        let name = filter_named(topics, topic);
+        let topic_id = if let TopicName::Predefined(topic_id) = topic { topic_id } else { 0 };
         let code = match (&name, topic) {
             (None, TopicName::Predefined(_)) => ReturnCode::InvalidTopicId,
             (Some(name), _) if Subscription::parse(name).is_ok() => ReturnCode::Accepted,
@@ -277,12 +272,9 @@ impl Up {
         topic: TopicName<'_>,
     ) {
         let Some(id) = packet_id(cx, msg_id) else { return };
-        let name = match topic {
-            TopicName::Name(name) => Some(name.to_owned()),
-            TopicName::Short(name) => short_filter(name),
-            TopicName::Predefined(id) => topics.predefined(id).map(str::to_owned),
-        };
-        let Some(name) = name.filter(|name| Subscription::parse(name).is_ok()) else {
+        let Some(name) =
+            filter_named(topics, topic).filter(|name| Subscription::parse(name).is_ok())
+        else {
             // There is no such subscription, and UNSUBACK cannot say more.
             cx.send(&Message::Unsuback(msg_id));
             return;
@@ -350,6 +342,15 @@ enum Noted {
     Yes,
     Already,
     Full,
+}
+
+/// The filter of a request, if it names one.
+fn filter_named(topics: &Topics, topic: TopicName<'_>) -> Option<String> {
+    match topic {
+        TopicName::Name(name) => Some(name.to_owned()),
+        TopicName::Short(name) => short_filter(name),
+        TopicName::Predefined(id) => topics.predefined(id).map(str::to_owned),
+    }
 }
 
 /// Two octets as a filter: a topic name, or `/#` and the like.

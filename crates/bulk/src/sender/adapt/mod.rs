@@ -68,8 +68,9 @@ const GONE_ROUNDS: u32 = 4;
 const SILENCE: Duration = Duration::from_secs(1);
 const SILENT_ROUNDS: u32 = 4;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 enum Mode {
+    #[default]
     Start,
     Delay,
     /// Tests whether losses are random.
@@ -95,7 +96,7 @@ pub(crate) struct Report {
 }
 
 /// A rate that adapts to the link.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Adaptive {
     rate: f64,
     highest: f64,
@@ -130,24 +131,7 @@ impl Adaptive {
     /// Starts at the lowest rate; never exceeds `highest` bytes per second.
     pub(crate) fn new(highest: u64) -> Adaptive {
         let highest = highest as f64;
-        Adaptive {
-            rate: INITIAL.min(highest),
-            highest,
-            mode: Mode::Start,
-            path: Path::default(),
-            carries: 0.0,
-            carried: 0.0,
-            had: None,
-            alone: false,
-            stays: 0.0,
-            retry: RETRY,
-            settled: Duration::ZERO,
-            changed: Duration::ZERO,
-            full_at: Duration::ZERO,
-            heard_at: Duration::ZERO,
-            reductions: 0,
-            waited: Duration::ZERO,
-        }
+        Adaptive { rate: INITIAL.min(highest), highest, retry: RETRY, ..Adaptive::default() }
     }
 
     /// The rate in bytes per second.
