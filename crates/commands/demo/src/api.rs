@@ -1,5 +1,7 @@
 //! The platform's API, called in this process: what a demonstration shows is what the API stores.
 
+use std::time::SystemTime;
+
 use anyhow::{Context, bail};
 use axum::Router;
 use axum::body::Body;
@@ -7,6 +9,8 @@ use axum::extract::ConnectInfo;
 use axum::http::{Request, StatusCode, header};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Value, json};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 use tower_service::Service as _;
 
 /// Letters of passwords; none that look alike.
@@ -25,6 +29,11 @@ pub(super) fn password() -> anyhow::Result<String> {
         .context("the system random number generator failed")?;
     let letter = |&byte: &u8| char::from(LETTERS[usize::from(byte) % LETTERS.len()]);
     Ok(bytes.iter().map(letter).collect())
+}
+
+/// A time in the form that JSON of the API has.
+pub(super) fn rfc3339(time: SystemTime) -> String {
+    OffsetDateTime::from(time).format(&Rfc3339).unwrap_or_default()
 }
 
 /// The API, with a logged-in user.

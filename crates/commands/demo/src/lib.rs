@@ -10,15 +10,14 @@ mod api;
 mod cluster;
 mod data_folder;
 mod homes;
+mod installation;
 mod login;
 mod process;
 mod seed;
 mod server;
-mod timestamp;
 mod town;
 mod van;
 
-use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::Context;
@@ -44,6 +43,9 @@ Examples:
       the van's receiver has 64 kbit/s and loses one packet in twenty
 
 It prints what to do, such as users, their passwords and the address to open, and runs until Ctrl-C.";
+
+const ABOUT_PAGES: &str = "\
+`Radio`, `Drive-by` shows what the van receives; `office` sees it decoded under `Readings`.";
 
 /// Run a demonstration: a whole installation on this machine
 #[derive(clap::Args, Debug)]
@@ -110,30 +112,13 @@ fn meters(args: &Meters, has_web_app: bool, signals: Signals) -> anyhow::Result<
     eprintln!("Making a town of {meters} meters in {} …", data.display());
     let seeded = seed::seed(data, &town)?;
     let mut server = Server::start(data, args.port)?;
-    let van = Van::start(&town, &server.quic, data, &seeded.van_token, (&args.link, &args.loss))?;
+    let van = Van::start(&town, &server.quic, data, &seeded.token, (&args.link, &args.loss))?;
     let login = Login { has_web_app, port: server.port, users: &seeded.users, data };
-    announce(&server, &login, &van, meters)?;
+    let about = format!("{}: {meters} meters. {}", town::NAME, van.about);
+    login.announce(&about, ABOUT_PAGES, &server.ready)?;
     let outcome = wait(signals, &mut server, || {});
     // The van first: it would go on dialling.
     van.stop();
     server.stop();
     outcome
-}
-
-/// What to do now, on standard output; the ready line last, for scripts that wait for it.
-fn announce(server: &Server, login: &Login<'_>, van: &Van, meters: u32) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    write!(out, "{}", login.warning())?;
-    writeln!(out, "{}: {meters} meters. {}", town::NAME, van.about)?;
-    write!(out, "\n{}", login.text())?;
-    writeln!(
-        out,
-        "\nThe browser does not know the certificate's CA: continue despite its warning, or \
-         install\n{}\n\
-         `Radio`, `Drive-by` shows what the van receives; `office` sees it decoded under \
-         `Readings`. Ctrl-C ends it.\n",
-        login.data.join("ca").join("ca.pem").display()
-    )?;
-    writeln!(out, "{}", server.ready)?;
-    Ok(out.flush()?)
 }

@@ -1,10 +1,11 @@
 //! What a demonstration prints about logging in: the address, the users and their passwords.
 
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::Path;
 
 use super::data_folder::new_password;
-use super::seed::User;
+use super::installation::User;
 
 /// The users of a demonstration, and the server that they log in to.
 pub(super) struct Login<'a> {
@@ -15,8 +16,24 @@ pub(super) struct Login<'a> {
 }
 
 impl Login<'_> {
+    /// Shows what to do now on standard output: what this is `about`, how to log in, and what `also`; the ready line last,
+    /// for scripts that wait for it.
+    pub(super) fn announce(&self, about: &str, also: &str, ready: &str) -> anyhow::Result<()> {
+        let mut out = std::io::stdout().lock();
+        writeln!(
+            out,
+            "{}{about}\n\n{}\n\
+             The browser does not know the certificate's CA: continue despite its warning, or install\n{}\n\
+             {also} Ctrl-C ends it.\n\n{ready}",
+            self.warning(),
+            self.text(),
+            self.data.join("ca").join("ca.pem").display()
+        )?;
+        Ok(out.flush()?)
+    }
+
     /// What to say before everything else.
-    pub(super) fn warning(&self) -> &'static str {
+    fn warning(&self) -> &'static str {
         if self.has_web_app {
             ""
         } else {
@@ -26,7 +43,7 @@ impl Login<'_> {
     }
 
     /// Address, users and passwords.
-    pub(super) fn text(&self) -> String {
+    fn text(&self) -> String {
         let port = self.port;
         let mut text = if self.has_web_app {
             format!("Open https://localhost:{port}/ and log in as one of\n")

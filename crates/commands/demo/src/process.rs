@@ -1,9 +1,11 @@
 //! Processes that a demonstration starts: waiting until one is ready, and ending it.
 
+use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader};
-use std::process::Child;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The line with which `fulmar serve` says where it listens.
@@ -20,7 +22,7 @@ impl Ready {
 ///
 /// # Errors
 /// It ended.
-pub(super) fn ready(process: &mut Child, what: &str) -> anyhow::Result<Ready> {
+fn ready(process: &mut Child, what: &str) -> anyhow::Result<Ready> {
     let mut line = String::new();
     if let Some(out) = process.stdout.take() {
         BufReader::new(out).read_line(&mut line)?;
@@ -30,6 +32,22 @@ pub(super) fn ready(process: &mut Child, what: &str) -> anyhow::Result<Ready> {
     }
     let status = process.wait()?;
     bail!("{what} did not start: {status}");
+}
+
+/// Starts `fulmar serve`, and waits until it is ready.
+///
+/// # Errors
+/// It cannot be started, or ended.
+pub(super) fn serve(config: &Path, data: &Path, what: &str) -> anyhow::Result<(Child, Ready)> {
+    let mut process = Command::new(std::env::current_exe()?)
+        .args([OsStr::new("serve"), OsStr::new("--config"), config.as_os_str()])
+        .args([OsStr::new("--data"), data.as_os_str()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start {what}"))?;
+    let ready = ready(&mut process, what)?;
+    Ok((process, ready))
 }
 
 /// Asks a process to end, and waits.

@@ -7,14 +7,12 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, bail};
-use fulmar_certs::files;
-use fulmar_platform::{Admin, DATABASE_FILE, Database, Platform, Role, Settings, UserToAdd};
+use fulmar_platform::Role;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::api::{Api, password};
-use super::timestamp::rfc3339;
+use super::api::{Api, rfc3339};
+use super::installation::{Installation, Installed, User, made_with};
 use super::town::{NAME, TWIN, Town, TownMeter};
 use super::van;
 
@@ -32,21 +30,6 @@ const DETAILED: usize = 100;
 /// Readings the API takes at once.
 const BATCH: usize = 1000;
 
-/// What came of it.
-pub(super) struct Seeded {
-    pub(super) users: Vec<User>,
-    pub(super) van_token: String,
-}
-
-/// Somebody who can log in.
-pub(super) struct User {
-    pub(super) name: &'static str,
-    /// `None` when the folder had the user already.
-    pub(super) password: Option<String>,
-    pub(super) about: &'static str,
-    pub(super) role: Role,
-}
-
 #[derive(Deserialize, Serialize)]
 struct Parameters {
     meters: u32,
@@ -58,99 +41,22 @@ struct Parameters {
 /// # Errors
 /// The folder holds something else.
 pub(super) fn parameters(data: &Path, meters: u32, seed: u64) -> anyhow::Result<(u32, u64)> {
-    let path = data.join(FILE);
-    match std::fs::read(&path) {
-        Ok(text) => {
-            let known: Parameters =
-                serde_json::from_slice(&text).with_context(|| path.display().to_string())?;
-            Ok((known.meters, known.seed))
-        }
-        Err(_) if data.join(DATABASE_FILE).exists() => {
-            bail!("{} contains no demonstration; choose another folder", data.display())
-        }
-        Err(_) => Ok((meters, seed)),
-    }
+    let known = made_with(data, FILE, "")?.unwrap_or(Parameters { meters, seed });
+    Ok((known.meters, known.seed))
 }
 
 /// Makes what is missing.
-pub(super) fn seed(data: &Path, town: &Town) -> anyhow::Result<Seeded> {
-    let is_new = !data.join(FILE).exists();
-    let users = users(data, is_new)?;
-    let van = password()?;
-    let admin = Admin::open(data, &Database::File)?;
-    if is_new {
-        let user = UserToAdd {
-            name: van::USER,
-            display_name: Some("Van"),
-            server_admin: false,
-            role: Some((TWIN, Role::Device)),
-        };
-        admin.add_user(&user, &van)?;
-    } else {
-        admin.set_password(van::USER, &van)?;
-    }
-    drop(admin);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let settings = Settings { max_requests_per_s: u32::MAX, ..Settings::default() };
-    let (platform, _) = Platform::open(data, settings)?;
-    let mut api = Api::new(platform.router());
-    let token = runtime.block_on(async {
-        let office = users.iter().find(|user| user.role == Role::Admin);
-        if let Some(password) = office.and_then(|user| user.password.as_deref()) {
-            api.log_in("admin", password).await?;
-            fill(&api, town).await?;
-        }
-        api.log_in(van::USER, &van).await?;
-        Ok::<_, anyhow::Error>(api.token.clone())
-    })?;
-    drop(api);
-    platform.close();
-    if is_new {
-        let (meters, seed) = town.made_with();
-        let parameters = Parameters { meters, seed };
-        files::write(&data.join(FILE), &serde_json::to_vec(&parameters)?, false)?;
-    }
-    Ok(Seeded { users, van_token: token })
-}
-
-fn users(data: &Path, is_new: bool) -> anyhow::Result<Vec<User>> {
-    let mut users = vec![
-        User {
-            name: "reader",
-            password: None,
-            about: "in the field: map, work lists, readings",
-            role: Role::Reader,
-        },
-        User {
-            name: "office",
-            password: None,
-            about: "the office: progress, readings, reports",
-            role: Role::Office,
-        },
-        User {
-            name: "admin",
-            password: None,
-            about: "everything, users and keys too",
-            role: Role::Admin,
-        },
+pub(super) fn seed(data: &Path, town: &Town) -> anyhow::Result<Installed> {
+    let (twin, device) = ((TWIN, NAME, false), (van::USER, Some("Van")));
+    let (meters, seed) = town.made_with();
+    let user = |name, role, about| User { name, password: None, about, role };
+    let users = vec![
+        user("reader", Role::Reader, "in the field: map, work lists, readings"),
+        user("office", Role::Office, "the office: progress, readings, reports"),
+        user("admin", Role::Admin, "everything, users and keys too"),
     ];
-    if !is_new {
-        return Ok(users);
-    }
-    let admin = Admin::open(data, &Database::File)?;
-    admin.add_twin(TWIN, Some(NAME), false)?;
-    for user in &mut users {
-        let password = password()?;
-        let added = UserToAdd {
-            name: user.name,
-            display_name: None,
-            server_admin: user.role == Role::Admin,
-            role: Some((TWIN, user.role)),
-        };
-        admin.add_user(&added, &password)?;
-        user.password = Some(password);
-    }
-    Ok(users)
+    let installation = Installation { data, file: FILE, twin, device };
+    installation.make(users, &Parameters { meters, seed }, async |api| fill(api, town).await)
 }
 
 async fn fill(api: &Api, town: &Town) -> anyhow::Result<()> {

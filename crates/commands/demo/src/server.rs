@@ -2,14 +2,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use fulmar_certs::files;
 use signal_hook::iterator::Signals;
 
-use super::process::{end, ready};
+use super::process::{end, serve};
 use super::van::GATEWAY;
 
 /// How often it is looked whether the server still runs.
@@ -34,17 +34,7 @@ impl Server {
              webtransport = {free}\nhttp = {free}\ncoap = []\ncoaps = []\n\n[tls]\nnames = [\"{GATEWAY}\"]\n\n[log]\nlevel = \"warn\"\n"
         );
         files::write(&config, text.as_bytes(), false)?;
-        let mut process = Command::new(std::env::current_exe()?)
-            .arg("serve")
-            .arg("--config")
-            .arg(&config)
-            .arg("--data")
-            .arg(data)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("cannot start the server")?;
-        let ready = ready(&mut process, "the server")?;
+        let (mut process, ready) = serve(&config, data, "the server")?;
         let (Some(https), Some(quic)) = (ready.address("https"), ready.address("quic")) else {
             end(&mut process);
             bail!("the server does not listen");

@@ -19,8 +19,8 @@ use fulmar_wmbus::MeterId;
 use fulmar_wmbus::simulate::{Drive, Reception};
 use serde_json::json;
 
+use super::api::rfc3339;
 use super::process::end;
-use super::timestamp::rfc3339;
 use super::town::{TWIN, Town};
 
 /// Where this machine is for a program behind `fulmar lab link`.

@@ -8,7 +8,7 @@ use anyhow::Context;
 use fulmar_certs::files;
 use fulmar_sensors::homes::Plan;
 
-use super::super::process::{end, ready};
+use super::super::process::{end, serve};
 use super::village::{GATEWAY_USER, TWIN};
 
 /// The file below the data folder with the readings that the gateway acknowledged to the sensors: one JSON object per
@@ -39,17 +39,7 @@ impl Gateway {
              [log]\nlevel = \"warn\"\n"
         );
         files::write(&config, text.as_bytes(), false)?;
-        let mut process = Command::new(std::env::current_exe()?)
-            .arg("serve")
-            .arg("--config")
-            .arg(&config)
-            .arg("--data")
-            .arg(&folder)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("cannot start the gateway")?;
-        let ready = ready(&mut process, "the gateway")?;
+        let (process, ready) = serve(&config, &folder, "the gateway")?;
         let mqtt = ready.address("mqtt").context("the gateway does not listen")?.to_owned();
         Ok(Gateway { process, mqtt })
     }

@@ -8,11 +8,11 @@ mod edge;
 mod uplink;
 mod village;
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use fulmar_certs::files;
+use fulmar_sensors::homes::Plan;
 use signal_hook::iterator::Signals;
 
 use super::data_folder::data_folder;
@@ -84,10 +84,10 @@ pub(super) fn run(args: &Args, has_web_app: bool, signals: Signals) -> anyhow::R
     let mut server = Server::start(data, args.port)?;
     let started = Instant::now();
     let uplink = Uplink::start(link, &server.quic, plan.seed)?;
-    let gateway = Gateway::start(data, uplink.address(), &settled.gateway_token)?;
+    let gateway = Gateway::start(data, uplink.address(), &settled.token)?;
     let homes = Simulation::start(data, &plan, &gateway.mqtt)?;
     let login = Login { has_web_app, port: server.port, users: &settled.users, data };
-    announce(&server, &login, settled.homes, args)?;
+    announce(&server, &login, &plan, args)?;
     let outcome = wait(signals, &mut server, teller(started, outage));
     // Stops the sensors first: acknowledged readings are still forwarded and stored.
     homes.stop();
@@ -97,36 +97,24 @@ pub(super) fn run(args: &Args, has_web_app: bool, signals: Signals) -> anyhow::R
     outcome
 }
 
-/// What to do now, on standard output; the ready line last, for scripts that wait for it.
-fn announce(server: &Server, login: &Login<'_>, homes: usize, args: &Args) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    write!(out, "{}", login.warning())?;
-    writeln!(
-        out,
+fn announce(server: &Server, login: &Login<'_>, plan: &Plan, args: &Args) -> anyhow::Result<()> {
+    let mut about = format!(
         "{}: {} homes behind a gateway whose link is {} and loses {}.",
         village::NAME,
-        homes,
+        plan.homes,
         args.link,
         args.loss
-    )?;
+    );
     if args.outage > 0 {
-        writeln!(
-            out,
-            "In {} s the link goes down for {} s; readings taken meanwhile arrive afterwards.",
+        about += &format!(
+            "\nIn {} s the link goes down for {} s; readings taken meanwhile arrive afterwards.",
             args.outage_after, args.outage
-        )?;
+        );
     }
-    write!(out, "\n{}", login.text())?;
-    writeln!(
-        out,
-        "\nThe browser does not know the certificate's CA: continue despite its warning, or \
-         install\n{}\n\
-         Readings that the gateway accepted from sensors are in {}. Ctrl-C ends it.\n",
-        login.data.join("ca").join("ca.pem").display(),
-        login.data.join(edge::RECORD).display()
-    )?;
-    writeln!(out, "{}", server.ready)?;
-    Ok(out.flush()?)
+    let record = login.data.join(edge::RECORD);
+    let also =
+        format!("Readings that the gateway accepted from sensors are in {}.", record.display());
+    login.announce(&about, &also, &server.ready)
 }
 
 /// Says when the link goes down and when it is up again, once each; to be called again and again.

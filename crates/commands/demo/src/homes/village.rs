@@ -6,16 +6,14 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, bail};
-use fulmar_certs::files;
-use fulmar_platform::{Admin, DATABASE_FILE, Database, Platform, Role, Settings, UserToAdd};
+use fulmar_platform::Role;
 use fulmar_sensors::homes::{Measured, Plan, Village};
 use fulmar_sensors::instant;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::super::api::{Api, password};
-use super::super::seed::User;
+use super::super::api::Api;
+use super::super::installation::{Installation, Installed, User, made_with};
 
 /// The installation.
 pub(super) const NAME: &str = "Rural homes";
@@ -33,13 +31,6 @@ const HISTORY_EVERY_S: u32 = 1800;
 /// Measurements the API takes at once.
 const BATCH: usize = 1000;
 
-/// What came of it.
-pub(super) struct Settled {
-    pub(super) homes: usize,
-    pub(super) users: Vec<User>,
-    pub(super) gateway_token: String,
-}
-
 #[derive(Deserialize, Serialize)]
 struct Parameters {
     homes: u32,
@@ -51,74 +42,22 @@ struct Parameters {
 /// # Errors
 /// The folder holds something else.
 pub(super) fn plan(data: &Path, homes: u32, seed: u64, every_s: u32) -> anyhow::Result<Plan> {
-    let path = data.join(FILE);
-    match std::fs::read(&path) {
-        Ok(text) => {
-            let known: Parameters =
-                serde_json::from_slice(&text).with_context(|| path.display().to_string())?;
-            Ok(Plan { homes: known.homes, seed: known.seed, every_s })
-        }
-        Err(_) if data.join(DATABASE_FILE).exists() => {
-            bail!("{} contains no demonstration of homes; choose another folder", data.display())
-        }
-        Err(_) => Ok(Plan { homes, seed, every_s }),
-    }
+    let known = made_with(data, FILE, " of homes")?.unwrap_or(Parameters { homes, seed });
+    Ok(Plan { homes: known.homes, seed: known.seed, every_s })
 }
 
 /// Makes what is missing.
-pub(super) fn settle(data: &Path, plan: &Plan, history_days: u32) -> anyhow::Result<Settled> {
-    let is_new = !data.join(FILE).exists();
-    let mut users = users();
-    let admin = Admin::open(data, &Database::File)?;
-    let gateway = password()?;
-    if is_new {
-        admin.add_twin(TWIN, Some(NAME), true)?;
-        for user in &mut users {
-            let password = password()?;
-            add(&admin, user.name, user.role, &password)?;
-            user.password = Some(password);
-        }
-        add(&admin, GATEWAY_USER, Role::Device, &gateway)?;
-    } else {
-        admin.set_password(GATEWAY_USER, &gateway)?;
-    }
-    drop(admin);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let settings = Settings { max_requests_per_s: u32::MAX, ..Settings::default() };
-    let (platform, _) = Platform::open(data, settings)?;
-    let mut api = Api::new(platform.router());
-    let homes = plan.homes as usize;
-    let gateway_token = runtime.block_on(async {
-        let admin = users.iter().find(|user| user.role == Role::Admin);
-        if let Some(password) = admin.and_then(|user| user.password.as_deref()) {
-            api.log_in("admin", password).await?;
-            fill(&api, plan, history_days).await?;
-        }
-        api.log_in(GATEWAY_USER, &gateway).await?;
-        Ok::<_, anyhow::Error>(api.token.clone())
-    })?;
-    drop(api);
-    platform.close();
-    if is_new {
-        let parameters = Parameters { homes: plan.homes, seed: plan.seed };
-        files::write(&data.join(FILE), &serde_json::to_vec(&parameters)?, false)?;
-    }
-    Ok(Settled { homes, users, gateway_token })
-}
-
-fn users() -> Vec<User> {
+pub(super) fn settle(data: &Path, plan: &Plan, history_days: u32) -> anyhow::Result<Installed> {
+    let (twin, device) = ((TWIN, NAME, true), (GATEWAY_USER, None));
+    let parameters = Parameters { homes: plan.homes, seed: plan.seed };
     let user = |name, role, about| User { name, password: None, about, role };
-    vec![
+    let users = vec![
         user("home", Role::Office, "sees everything, acknowledges alerts, changes rules"),
         user("viewer", Role::Viewer, "sees everything, changes nothing"),
         user("admin", Role::Admin, "everything, users too"),
-    ]
-}
-
-fn add(admin: &Admin, name: &str, role: Role, password: &str) -> anyhow::Result<()> {
-    let server_admin = role == Role::Admin;
-    let user = UserToAdd { name, display_name: None, server_admin, role: Some((TWIN, role)) };
-    Ok(admin.add_user(&user, password)?)
+    ];
+    let installation = Installation { data, file: FILE, twin, device };
+    installation.make(users, &parameters, async |api| fill(api, plan, history_days).await)
 }
 
 async fn fill(api: &Api, plan: &Plan, history_days: u32) -> anyhow::Result<()> {
