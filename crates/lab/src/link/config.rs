@@ -18,10 +18,11 @@ const DEFAULT_QUEUE: Nanos = 200 * units::MILLISECOND;
 const DEFAULT_QUEUE_MIN: u64 = 15_000;
 
 /// The speed of a direction's bottleneck.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rate {
     /// As fast as packets arrive.
+    #[default]
     Unlimited,
     /// Bits per second, IP headers included.
     Constant(u64),
@@ -31,10 +32,11 @@ pub enum Rate {
 }
 
 /// How the queue before the bottleneck drops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum QueueKind {
     /// First in, first out; packets that do not fit are dropped.
+    #[default]
     DropTail,
     /// CoDel (RFC 8289); does not mark ECN.
     Codel,
@@ -53,10 +55,11 @@ pub enum QueueLimit {
 }
 
 /// The distribution of jitter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum JitterShape {
     /// Uniform within ± jitter.
+    #[default]
     Uniform,
     /// Normal with jitter as its standard deviation, cut off at three of them.
     Normal,
@@ -77,7 +80,7 @@ pub struct Bursts {
 }
 
 /// The impairments of one direction. The default has none.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Impairments {
     /// Time from the end of sending to arrival, in ns.
     pub delay: Nanos,
@@ -116,30 +119,6 @@ pub struct Impairments {
     pub outage: Outage,
 }
 
-impl Default for Impairments {
-    fn default() -> Self {
-        Impairments {
-            delay: 0,
-            jitter: 0,
-            jitter_shape: JitterShape::Uniform,
-            jitter_reorders: false,
-            rate: Rate::Unlimited,
-            queue: QueueKind::DropTail,
-            queue_limit: None,
-            loss: 0.0,
-            drop_every: 0,
-            bursts: None,
-            corrupt: 0.0,
-            duplicate: 0.0,
-            reorder: 0.0,
-            reorder_by: 0,
-            mtu: None,
-            mtu_silent: false,
-            outage: Outage::default(),
-        }
-    }
-}
-
 /// A whole link. The default is a perfect one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LinkConfig {
@@ -166,12 +145,6 @@ impl LinkConfig {
             Some(nat) => nat.rebind.check("nat-rebind-every"),
             None => Ok(()),
         }
-    }
-
-    /// Whether every packet passes unchanged and at once.
-    #[must_use]
-    pub fn is_perfect(&self) -> bool {
-        *self == LinkConfig::default()
     }
 }
 

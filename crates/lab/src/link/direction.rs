@@ -12,16 +12,4 @@ pub enum Direction {
     Down = 1,
 }
 
-impl Direction {
-    /// Both.
-    pub const BOTH: [Direction; 2] = [Direction::Up, Direction::Down];
-
-    /// `up` or `down`.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Direction::Up => "up",
-            Direction::Down => "down",
-        }
-    }
-}
+fulmar_text::names!(Direction: Up = "up", Down = "down");

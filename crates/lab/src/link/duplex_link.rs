@@ -84,7 +84,7 @@ impl Link {
         let LinkConfig { up, down, nat, address_changes } = config;
         Ok(Link {
             directions: [SimplexLink::new(up), SimplexLink::new(down)],
-            samplers: Direction::BOTH.map(|direction| ImpairmentSampler::new(seed, direction)),
+            samplers: Direction::ALL.map(|direction| ImpairmentSampler::new(seed, direction)),
             flows: FlowTable::default(),
             nat: nat.map(|nat| Nat::new(nat, mix(seed))),
             log: DecisionLog::new(LOG_ROOM),
@@ -156,7 +156,7 @@ impl Link {
             return Some(Output::Answer { at, packet, tag });
         }
         let earliest = |one_way: &SimplexLink| one_way.deadline().unwrap_or(Nanos::MAX);
-        let mut order = Direction::BOTH;
+        let mut order = Direction::ALL;
         order.sort_by_key(|direction| earliest(&self.directions[*direction as usize]));
         order.into_iter().find_map(|direction| {
             let PacketOutcome { at, packet, tag, drop_reason, .. } =

@@ -387,7 +387,7 @@ proptest! {
         let mut link = everything(seed);
         let outputs = offer_all(&mut link, &sends, 4, false);
         prop_assert_eq!(link.deadline(), None);
-        for direction in Direction::BOTH {
+        for direction in Direction::ALL {
             let stats = link.stats(direction);
             let ended = stats.delivered_packets - stats.duplicated + stats.dropped_packets();
             prop_assert_eq!(stats.offered_packets, ended);

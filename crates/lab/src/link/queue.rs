@@ -61,7 +61,7 @@ impl<T: QueueItem> Fifo<T> {
 }
 
 /// CoDel's state; names as in RFC 8289, section 5.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Codel {
     target: Nanos,
     first_above_time: Option<Nanos>,
@@ -75,14 +75,7 @@ impl Codel {
     /// `packet_time`: how long a full packet takes to be sent. A target below it would drop from a
     /// queue of a single packet (RFC 8289, 4.3).
     fn new(packet_time: Nanos) -> Codel {
-        Codel {
-            target: TARGET.max(packet_time),
-            first_above_time: None,
-            drop_next: 0,
-            count: 0,
-            lastcount: 0,
-            dropping: false,
-        }
+        Codel { target: TARGET.max(packet_time), ..Codel::default() }
     }
 
     fn control_law(&self, from: Nanos) -> Nanos {

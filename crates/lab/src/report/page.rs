@@ -102,18 +102,10 @@ fn format_duration(seconds: f64) -> String {
     }
 }
 
-/// A day of the calendar from seconds since 1970 (Howard Hinnant's days-to-civil algorithm).
+/// A day of the calendar from seconds since 1970.
 fn day(seconds: f64) -> String {
-    let days = (seconds / 86_400.0).floor() as i64 + 719_468;
-    let era = days.div_euclid(146_097);
-    let of_era = days.rem_euclid(146_097);
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * of_year + 2) / 153;
-    let date = of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    format!("{year}-{month:02}-{date:02}")
+    let at = time::OffsetDateTime::from_unix_timestamp(seconds as i64);
+    at.map_or_else(|_| "–".to_owned(), |at| at.date().to_string())
 }
 
 fn tally(ok: usize, failed: usize, timeout: usize) -> Markup {
