@@ -13,9 +13,10 @@ use fulmar_congestion::Congestion;
 use fulmar_congestion::copies::{Copied, Copies, SharedCopies, share};
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{
-    ClientConfig, Connecting, Connection, ConnectionId, ConnectionIdGenerator, Endpoint,
-    EndpointConfig, IdleTimeout, TokenStore, TokioRuntime, TransportConfig, VarInt,
+    ClientConfig, Connecting, Connection, Endpoint, EndpointConfig, IdleTimeout, TokenStore,
+    TokioRuntime, TransportConfig, VarInt,
 };
+use quinn_proto::RandomConnectionIdGenerator;
 use tokio::sync::mpsc;
 
 use crate::dial::ServerConnection;
@@ -180,7 +181,7 @@ impl QuicDialer {
         let mut config = EndpointConfig::default();
         // Its socket belongs to this connection alone, so packets to it need no connection ID: eight bytes less each,
         // and no NEW_CONNECTION_ID frames.
-        config.cid_generator(|| Box::new(NoName));
+        config.cid_generator(|| Box::new(RandomConnectionIdGenerator::new(0)));
         let runtime = Arc::new(TokioRuntime);
         let endpoint = Endpoint::new_with_abstract_socket(config, None, socket, runtime);
         let endpoint = endpoint.map_err(|error| text(&error))?;
@@ -212,23 +213,6 @@ impl QuicDialer {
             losses: self.losses.clone(),
         };
         conn.open().await
-    }
-}
-
-/// Empty connection IDs (RFC 9000 section 5.1).
-struct NoName;
-
-impl ConnectionIdGenerator for NoName {
-    fn generate_cid(&mut self) -> ConnectionId {
-        ConnectionId::new(&[])
-    }
-
-    fn cid_len(&self) -> usize {
-        0
-    }
-
-    fn cid_lifetime(&self) -> Option<Duration> {
-        None
     }
 }
 

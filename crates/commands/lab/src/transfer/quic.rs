@@ -12,9 +12,9 @@ use http::header;
 use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{
-    ConnectionId, ConnectionIdGenerator, Endpoint, EndpointConfig, IdleTimeout, TokioRuntime,
-    TransportConfig, VarInt, ZeroRttAccepted,
+    Endpoint, EndpointConfig, IdleTimeout, TokioRuntime, TransportConfig, VarInt, ZeroRttAccepted,
 };
+use quinn_proto::RandomConnectionIdGenerator;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -91,7 +91,7 @@ impl Client {
         let (socket, route) = (UdpSocket::bind((any, 0))?, Route::to(self.address)?);
         let mut config = EndpointConfig::default();
         // The socket belongs to this connection alone: packets to it need no connection ID, eight bytes less each.
-        config.cid_generator(|| Box::new(NoName));
+        config.cid_generator(|| Box::new(RandomConnectionIdGenerator::new(0)));
         let endpoint = Endpoint::new(config, None, socket, Arc::new(TokioRuntime))?;
         let connecting = endpoint.connect_with(self.config.clone(), self.address, &self.name)?;
         let (connection, accepting) = match connecting.into_0rtt() {
@@ -129,23 +129,6 @@ fn factory(congestion: Congestion) -> Arc<dyn ControllerFactory + Send + Sync> {
         Congestion::Cubic => Arc::new(CubicConfig::default()),
         Congestion::Bbr => Arc::new(BbrConfig::default()),
         Congestion::Reno => Arc::new(NewRenoConfig::default()),
-    }
-}
-
-/// Empty connection IDs (RFC 9000 section 5.1).
-struct NoName;
-
-impl ConnectionIdGenerator for NoName {
-    fn generate_cid(&mut self) -> ConnectionId {
-        ConnectionId::new(&[])
-    }
-
-    fn cid_len(&self) -> usize {
-        0
-    }
-
-    fn cid_lifetime(&self) -> Option<Duration> {
-        None
     }
 }
 
