@@ -27,7 +27,6 @@ mod schedule;
 mod storage;
 mod writer;
 
-pub use engine::Strange;
 pub use mistake::Mistake;
 pub use play::play;
-pub use schedule::{Schedule, Setup, Step};
+pub use schedule::{Schedule, Step};

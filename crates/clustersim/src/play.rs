@@ -1,12 +1,11 @@
 //! Plays a schedule: takes its steps, then ends all faults, lets everything come to rest, and checks every promise.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use fulmar_broker::Timestamp;
 use fulmar_broker::storage::Seq;
 use fulmar_client::simulation::Outcome;
-use fulmar_simulator::{Failure, Played, World};
+use fulmar_simulator::{Failure, Played, Simulation, World};
 
 use crate::client::Client;
 use crate::engine::{Engine, Sent};
@@ -32,30 +31,7 @@ const BEGINS_MS: u64 = 1_000_000;
 /// # Errors
 /// Says which promise was broken first.
 pub fn play(schedule: &Schedule, mistake: Mistake) -> Result<Played, Failure> {
-    let mut at = 0;
-    let mut story = Vec::new();
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let mut scene = Scene::new(schedule, mistake)?;
-        for step in &schedule.steps {
-            if schedule.aloud {
-                story.push(format!("{step:?}"));
-            }
-            scene.step(*step)?;
-            at += 1;
-        }
-        scene.finish()?;
-        Ok(Played { heard: scene.packets, sent: scene.ledger.len() as u64, ..Played::default() })
-    }));
-    let what = match outcome {
-        Ok(Ok(played)) => return Ok(played),
-        Ok(Err(what)) => what,
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-            format!("panic: {}", text.unwrap_or_default())
-        }
-    };
-    Err(Failure { step: at, what, story })
+    schedule.play(|_| Scene::new(schedule, mistake))
 }
 
 struct Scene<'s> {
@@ -100,7 +76,9 @@ impl<'s> Scene<'s> {
     fn now(&self) -> Instant {
         self.began + self.elapsed
     }
+}
 
+impl Simulation<Step> for Scene<'_> {
     fn step(&mut self, step: Step) -> Result<(), String> {
         let now = self.now();
         match step {
@@ -164,6 +142,13 @@ impl<'s> Scene<'s> {
         Ok(())
     }
 
+    fn finish(&mut self) -> Result<Played, String> {
+        self.end()?;
+        Ok(Played { heard: self.packets, sent: self.ledger.len() as u64, ..Played::default() })
+    }
+}
+
+impl Scene<'_> {
     fn connect(&mut self, client: usize, node: usize) {
         let serve = |node: &usize| self.nodes[*node].has_server() && !self.nodes[*node].paused;
         let serving: Vec<usize> = (0..NODES).filter(serve).collect();
@@ -295,7 +280,7 @@ impl<'s> Scene<'s> {
     }
 
     /// Faults end.
-    fn finish(&mut self) -> Result<(), String> {
+    fn end(&mut self) -> Result<(), String> {
         self.engine.down_until = Duration::ZERO;
         for node in 0..NODES {
             self.nodes[node].paused = false;

@@ -1,9 +1,8 @@
-//! A schedule: the setup of a world and its steps, all drawn from a seed before the first is taken. Every step is
-//! valid in every state (it does nothing if impossible), so that steps can be removed to find the few that matter.
+//! The schedules of a cluster: the setup of a world and its steps.
 
 use fastrand::Rng;
 use fulmar_client::QoS;
-use fulmar_simulator::Script;
+use fulmar_simulator::{Script, Setting, rng_of, vary, weighted};
 
 use crate::engine::Strange;
 
@@ -87,16 +86,8 @@ pub enum Step {
     Run(usize),
 }
 
-/// A schedule.
-#[derive(Clone, Debug)]
-pub struct Schedule {
-    /// The world.
-    pub setup: Setup,
-    /// Its steps.
-    pub steps: Vec<Step>,
-    /// Whether a failure has its story.
-    pub aloud: bool,
-}
+/// A schedule of a cluster.
+pub type Schedule = Script<Setup>;
 
 /// How often each kind of step is drawn; some kinds are left out of a schedule.
 const WEIGHTS: [u32; 20] = [20, 8, 10, 2, 10, 20, 14, 20, 22, 8, 2, 3, 1, 1, 3, 1, 1, 1, 16, 1];
@@ -108,12 +99,11 @@ const STRANGER_EVERY: usize = 25;
 /// Kinds of steps that are left out of some schedules, so that others meet more often: faults.
 const FAULTS: [usize; 10] = [3, 10, 11, 12, 13, 14, 15, 16, 17, 19];
 
-impl Script for Schedule {
+impl Setting for Setup {
     type Step = Step;
 
-    fn draw(seed: u64, steps: usize) -> Schedule {
-        // Neighbouring seeds must have unrelated schedules.
-        let mut rng = Rng::with_seed(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0xC1A5);
+    fn draw(seed: u64, steps: usize) -> (Setup, Vec<Step>) {
+        let mut rng = rng_of(seed, 0xC1A5);
         let qos = |rng: &mut Rng| [QoS::AtLeastOnce, QoS::ExactlyOnce][rng.usize(..2)];
         let setup = Setup {
             workers: rng.usize(1..=2),
@@ -123,13 +113,7 @@ impl Script for Schedule {
             strangers: seed % 4 == STRANGE_SEEDS,
         };
         let mut weights = WEIGHTS;
-        for (kind, weight) in weights.iter_mut().enumerate() {
-            if FAULTS.contains(&kind) && rng.u8(..3) == 0 {
-                *weight = 0;
-            } else if rng.u8(..4) == 0 {
-                *weight *= 3;
-            }
-        }
+        vary(&mut rng, &mut weights, 3, |kind| FAULTS.contains(&kind));
         if setup.corrupt {
             // Somebody has to read what was mixed up.
             weights[12] = 4;
@@ -150,34 +134,14 @@ impl Script for Schedule {
                 steps.insert(rng.usize(begin.len()..=steps.len()), step);
             }
         }
-        Schedule { setup, steps, aloud: false }
-    }
-
-    fn steps(&mut self) -> &mut Vec<Step> {
-        &mut self.steps
-    }
-
-    fn setting(&self) -> Vec<String> {
-        vec![format!("{:?}", self.setup)]
-    }
-
-    fn set_aloud(&mut self) {
-        self.aloud = true;
+        (setup, steps)
     }
 }
 
 fn draw(rng: &mut Rng, weights: &[u32; 20]) -> Step {
-    let all: u32 = weights.iter().sum();
-    let mut at = rng.u32(..all);
-    let kind = weights.iter().position(|weight| match at.checked_sub(*weight) {
-        Some(rest) => {
-            at = rest;
-            false
-        }
-        None => true,
-    });
+    let kind = weighted(rng, weights);
     let (node, client) = (rng.usize(..NODES), rng.usize(..2 * PAIRS));
-    match kind.unwrap_or(0) {
+    match kind {
         0 => Step::Publish(rng.usize(..PAIRS)),
         1 => Step::Subscribe(rng.usize(..PAIRS)),
         2 => Step::Connect(client, node),

@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used)]
 
 use fulmar_clustersim::{Mistake, Schedule, Step, play};
-use fulmar_simulator::Script as _;
 
 #[test]
 fn every_promise_is_kept() {
@@ -33,7 +32,7 @@ fn a_seed_always_gives_the_same_run() {
 fn a_process_does_not_take_its_earlier_claim_for_the_one_it_makes_now() {
     use Step::{Connect, CutOff, Drain, Run};
     let mut schedule = Schedule::draw(91_113, 0);
-    *schedule.steps() = vec![
+    schedule.steps = vec![
         Run(110),
         Connect(1, 1),
         Run(110),

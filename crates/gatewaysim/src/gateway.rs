@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fastrand::Rng;
-use fulmar_baddisk::{Disk, Survival, Trouble};
+use fulmar_baddisk::{Disk, Survival};
 use fulmar_broker::{Arrival, Limits, PublishHook};
 use fulmar_gateway::forward;
 use fulmar_gateway::identity::{MessageIdentity, Sent, Stamper};
@@ -68,7 +68,7 @@ struct Taken {
 pub(crate) struct Gateway<'a> {
     pub(crate) world: World,
     folder: &'a Folder,
-    disk: Arc<Disk>,
+    pub(crate) disk: Arc<Disk>,
     outbox: Outbox,
     shared: Arc<Shared>,
     local: Subscriber,
@@ -154,19 +154,6 @@ impl<'a> Gateway<'a> {
         self.removals.clear();
         self.arrived.clear();
         Ok(())
-    }
-
-    /// Whether the power has failed in the middle of something.
-    pub(crate) fn is_dead(&self) -> bool {
-        self.disk.is_dead()
-    }
-
-    pub(crate) fn fail_power_after(&self, changes: Option<u64>) {
-        self.disk.fail_power_after(changes);
-    }
-
-    pub(crate) fn set_trouble(&self, trouble: Trouble) {
-        self.disk.set_trouble(trouble);
     }
 
     pub(crate) fn now_ms(&self) -> u64 {
@@ -281,15 +268,6 @@ impl<'a> Gateway<'a> {
         if left.dropped != fulmar_gateway::outbox::Dropped::default() {
             return Err(format!("the outbox has dropped {:?}", left.dropped));
         }
-        match self.world.disk.durable().queued.values().next() {
-            Some(queued) => {
-                let (session, payload) = (queued.session.0, queued.message.payload());
-                let payload = String::from_utf8_lossy(payload);
-                Err(format!(
-                    "at rest, the gateway's broker holds {payload:?} for session {session}"
-                ))
-            }
-            None => Ok(()),
-        }
+        Ok(())
     }
 }

@@ -4,7 +4,7 @@
 //! There are two processes. `gateway` is a broker (the simulator's world), the real outbox with SQLite on a disk in
 //! memory, the session between the two, and the connection upstream with the client library's own session machine.
 //! `server` is a broker and the real platform with its SQLite on another such disk. Devices are the client library's
-//! session machine as well (`session`). `schedule` draws the steps, `play` takes them, `ledger` has the readings and
+//! session machine as well (`fulmar_simulator::Session`). `schedule` draws the steps, `play` takes them, `ledger` has the readings and
 //! checks them: each that a device saw acknowledged is in the platform exactly once (at least once if the gateway speaks
 //! MQTT 3.1.1 upstream), those of a topic arrive in the order in which they were sent, and nothing else is there.
 //!
@@ -20,10 +20,9 @@ mod ledger;
 mod play;
 mod schedule;
 mod server;
-mod session;
 mod stored;
 mod subscriber;
 mod uplink;
 
 pub use play::{Scenery, play};
-pub use schedule::{End, Nature, Process, Schedule, Setup, Step, Wake};
+pub use schedule::Schedule;

@@ -1,16 +1,15 @@
 //! Plays a schedule: takes its steps, then lets everything come to rest without further faults, and checks that every
 //! promise was kept and that nothing is left over.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use fulmar_baddisk::{Disk, Survival, Trouble};
 use fulmar_client::simulation::Outcome;
-use fulmar_client::{Error, Message, Options, ReasonCode, Version};
+use fulmar_client::{Error, Message, ReasonCode, Version};
 use fulmar_gateway::uplink_scheduler::{Batching, Window};
 use fulmar_mqtt::QoS;
-use fulmar_simulator::{Failure, Played, World};
+use fulmar_simulator::{Failure, Played, Session, Simulation, World, session_options};
 use tokio::runtime::Runtime;
 
 use crate::folder::Folder;
@@ -18,8 +17,8 @@ use crate::gateway::Gateway;
 use crate::ledger::{Ledger, QUANTITIES, device_name};
 use crate::schedule::{End, Process, Schedule, Setup, Step, Wake};
 use crate::server::{self, Server};
-use crate::session::Session;
 use crate::stored;
+use crate::subscriber::MAY_END;
 use crate::uplink::Uplink;
 
 /// Rounds after which everything must be at rest.
@@ -32,6 +31,7 @@ const PATIENCE_MS: u64 = 310_000;
 const MAX_WAIT_MS: u128 = 8_000;
 /// A broker's reason to refuse a publication while its storage stands still.
 const STALLED: ReasonCode = ReasonCode::ImplementationSpecificError;
+const PROCESSES: [Process; 2] = [Process::Gateway, Process::Server];
 /// Readings of a schedule, at most.
 const MAX_READINGS: usize = 200;
 
@@ -74,32 +74,7 @@ impl Scenery {
 /// # Errors
 /// Says which promise was broken first.
 pub fn play(schedule: &Schedule, scenery: &Scenery) -> Result<Played, Failure> {
-    let mut at = 0;
-    let mut story = Vec::new();
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let mut scene = Scene::new(schedule, scenery)?;
-        for step in &schedule.steps {
-            if schedule.aloud {
-                story.push(format!("{step:?}"));
-            }
-            scene.step(*step)?;
-            scene.bury()?;
-            at += 1;
-        }
-        scene.finish()?;
-        let (heard, sent) = (scene.packets, scene.ledger.len() as u64);
-        Ok(Played { heard, sent, ..Played::default() })
-    }));
-    let what = match outcome {
-        Ok(Ok(played)) => return Ok(played),
-        Ok(Err(what)) => what,
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-            format!("panic: {}", text.unwrap_or_default())
-        }
-    };
-    Err(Failure { step: at, what, story })
+    schedule.play(|_| Scene::new(schedule, scenery))
 }
 
 struct Scene<'a> {
@@ -124,12 +99,9 @@ fn version(v5: bool) -> Version {
 }
 
 fn device(index: usize, v5: bool, now: Instant) -> Result<Session<usize>, String> {
-    let mut options = Options::new("mqtt://gateway").map_err(|error| error.to_string())?;
+    let mut options = session_options(&device_name(index))?;
     options.version = version(v5);
-    options.client_id = device_name(index);
     options.clean_start = true;
-    options.session_expiry_s = 86_400;
-    options.keep_alive_s = 0;
     Ok(Session::new(options, now))
 }
 
@@ -176,7 +148,9 @@ impl<'a> Scene<'a> {
     fn now(&self) -> Instant {
         self.began + self.elapsed
     }
+}
 
+impl Simulation<Step> for Scene<'_> {
     fn step(&mut self, step: Step) -> Result<(), String> {
         match step {
             Step::Publish { device, quantity, qos } => self.publish(device, quantity, qos),
@@ -212,14 +186,10 @@ impl<'a> Scene<'a> {
             Step::Remove => drop(self.gateway.write_removals()),
             Step::Tidy => self.gateway.tidy(),
             Step::Crash { process, survival, workers } => self.crash(process, survival, workers)?,
-            Step::FailPower { process, changes } => match process {
-                Process::Gateway => self.gateway.fail_power_after(Some(changes)),
-                Process::Server => self.server.fail_power_after(Some(changes)),
-            },
-            Step::Disk { process, trouble } => match process {
-                Process::Gateway => self.gateway.set_trouble(trouble),
-                Process::Server => self.server.set_trouble(trouble),
-            },
+            Step::FailPower { process, changes } => {
+                self.disk(process).fail_power_after(Some(changes));
+            }
+            Step::Disk { process, trouble } => self.disk(process).set_trouble(trouble),
             Step::Storage { process, failing } => self.world(process).disk.set_failing(failing),
             Step::Reboot { device } => self.reboot(device),
             Step::Wait { ms } if self.stalls || self.elapsed.as_millis() < MAX_WAIT_MS => {
@@ -228,7 +198,21 @@ impl<'a> Scene<'a> {
             Step::Wait { .. } => {}
             Step::Rest => self.settle()?,
         }
-        Ok(())
+        self.bury()
+    }
+
+    fn finish(&mut self) -> Result<Played, String> {
+        self.end()?;
+        Ok(Played { heard: self.packets, sent: self.ledger.len() as u64, ..Played::default() })
+    }
+}
+
+impl Scene<'_> {
+    fn disk(&self, process: Process) -> &Disk {
+        match process {
+            Process::Gateway => &self.gateway.disk,
+            Process::Server => &self.server.disk,
+        }
     }
 
     fn world(&mut self, process: Process) -> &mut World {
@@ -285,7 +269,7 @@ impl<'a> Scene<'a> {
     fn receive(&mut self, device: usize) -> Result<bool, String> {
         let now = self.now();
         let session = &mut self.devices[device];
-        let received = session.receive(&mut self.gateway.world, now)?;
+        let received = session.receive(&mut self.gateway.world, now, &MAY_END)?;
         while let Some(outcome) = session.outcome() {
             match outcome {
                 Outcome::Published(number, Ok(_)) => self.ledger.done(number),
@@ -361,11 +345,10 @@ impl<'a> Scene<'a> {
     /// A process whose disk has lost its power is dead.
     fn bury(&mut self) -> Result<(), String> {
         let survival = crate::folder::draw_survival(&mut self.rng);
-        if self.gateway.is_dead() {
-            self.crash(Process::Gateway, survival, 1)?;
-        }
-        if self.server.is_dead() {
-            self.crash(Process::Server, survival, 1)?;
+        for process in PROCESSES {
+            if self.disk(process).is_dead() {
+                self.crash(process, survival, 1)?;
+            }
         }
         Ok(())
     }
@@ -379,7 +362,7 @@ impl<'a> Scene<'a> {
                     busy = true;
                 }
             }
-            for process in [Process::Gateway, Process::Server] {
+            for process in PROCESSES {
                 busy |= self.take(process, usize::MAX)?;
                 busy |= match process {
                     Process::Gateway => self.gateway.put(usize::MAX),
@@ -391,7 +374,7 @@ impl<'a> Scene<'a> {
                 busy |= self.turn(wake)?;
             }
             busy |= self.gateway.write_removals();
-            if self.gateway.is_dead() || self.server.is_dead() {
+            if PROCESSES.into_iter().any(|process| self.disk(process).is_dead()) {
                 self.bury()?;
                 busy = true;
             }
@@ -403,12 +386,10 @@ impl<'a> Scene<'a> {
     }
 
     /// Faults end; everything connects and does what is due.
-    fn finish(&mut self) -> Result<(), String> {
-        self.gateway.fail_power_after(None);
-        self.server.fail_power_after(None);
-        self.gateway.set_trouble(Trouble::None);
-        self.server.set_trouble(Trouble::None);
-        for process in [Process::Gateway, Process::Server] {
+    fn end(&mut self) -> Result<(), String> {
+        for process in PROCESSES {
+            self.disk(process).fail_power_after(None);
+            self.disk(process).set_trouble(Trouble::None);
             self.world(process).disk.set_failing(false);
         }
         self.settle()?;
@@ -422,6 +403,15 @@ impl<'a> Scene<'a> {
         self.ledger.check_acknowledged()?;
         self.gateway.check_empty()?;
         self.server.check_empty()?;
+        for process in PROCESSES {
+            if let Some(queued) = self.world(process).disk.durable().queued.values().next() {
+                let (session, message) = (queued.session.0, &queued.message);
+                let payload = String::from_utf8_lossy(message.payload());
+                return Err(format!(
+                    "at rest, the broker of the {process:?} holds {payload:?} for session {session}"
+                ));
+            }
+        }
         let stored = stored::read(&self.scenery.check, self.server.durable())?;
         self.ledger.check(&stored, self.only_once)
     }

@@ -1,10 +1,9 @@
-//! A schedule: the setup of a world and its steps, all drawn from a seed before the first is taken. Every step is
-//! valid in every state (it does nothing if impossible), so that steps can be removed to find the few that matter.
+//! The schedules of a gateway and the server upstream: the setup of a world and its steps.
 
 use fastrand::Rng;
 use fulmar_baddisk::{Survival, Trouble};
 use fulmar_mqtt::QoS;
-use fulmar_simulator::Script;
+use fulmar_simulator::{Script, Setting, rng_of, vary, weighted};
 
 use crate::folder::draw_survival;
 use crate::ledger::QUANTITIES;
@@ -71,80 +70,27 @@ pub enum End {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Step {
     /// A device sends a reading.
-    Publish {
-        /// Which device.
-        device: usize,
-        /// Which quantity.
-        quantity: usize,
-        /// Quality of service.
-        qos: QoS,
-    },
-    /// A connection is opened.
-    Connect {
-        /// Which.
-        end: End,
-        /// The broker's worker.
-        worker: usize,
-    },
-    /// A connection breaks.
-    Cut {
-        /// Which.
-        end: End,
-        /// Whether what the client sent last is lost.
-        lossy: bool,
-    },
+    Publish { device: usize, quantity: usize, qos: QoS },
+    /// A connection is opened to a worker of the broker.
+    Connect { end: End, worker: usize },
+    /// A connection breaks, perhaps with what the client sent last.
+    Cut { end: End, lossy: bool },
     /// A device reads a packet.
-    Receive {
-        /// Which device.
-        device: usize,
-    },
-    /// A broker's worker reads one packet.
-    Read {
-        /// Which broker.
-        process: Process,
-        /// Which connection of those with input.
-        line: usize,
-    },
+    Receive { device: usize },
+    /// A broker's worker reads one packet of a connection that has input.
+    Read { process: Process, line: usize },
     /// A worker takes its events and sends.
-    Exchange {
-        /// Which broker.
-        process: Process,
-        /// Which worker.
-        worker: usize,
-    },
+    Exchange { process: Process, worker: usize },
     /// A worker ends its turn.
-    EndTurn {
-        /// Which broker.
-        process: Process,
-        /// Which worker.
-        worker: usize,
-    },
-    /// A broker's storage commits.
-    Commit {
-        /// Which broker's.
-        process: Process,
-        /// Batches at most.
-        most: usize,
-    },
-    /// The gateway's session, or the platform, reads messages from its broker.
-    Take {
-        /// Which.
-        process: Process,
-        /// Packets at most.
-        most: usize,
-    },
-    /// They are put into the outbox, or stored by the platform.
-    Store {
-        /// Which.
-        process: Process,
-        /// Messages at most (the outbox).
-        most: usize,
-    },
-    /// They are acknowledged to the broker.
-    Acknowledge {
-        /// By which.
-        process: Process,
-    },
+    EndTurn { process: Process, worker: usize },
+    /// A broker's storage commits up to `most` batches.
+    Commit { process: Process, most: usize },
+    /// The gateway's session, or the platform, reads up to `most` packets from its broker.
+    Take { process: Process, most: usize },
+    /// What was read is put into the outbox, `most` messages at once, or stored by the platform.
+    Store { process: Process, most: usize },
+    /// What is stored is acknowledged to the broker.
+    Acknowledge { process: Process },
     /// A turn of the gateway's connection upstream.
     Uplink(Wake),
     /// Another client takes the place of the gateway's client upstream.
@@ -153,62 +99,24 @@ pub enum Step {
     Remove,
     /// The outbox drops what is too old.
     Tidy,
-    /// A process dies and starts again.
-    Crash {
-        /// Which.
-        process: Process,
-        /// What remains of what its disk has not synced.
-        survival: Survival,
-        /// Workers then.
-        workers: usize,
-    },
-    /// The power of a process' disk fails soon.
-    FailPower {
-        /// Which.
-        process: Process,
-        /// After how many changes of its files.
-        changes: u64,
-    },
+    /// A process dies and starts again with this many workers; of what its disk has not synced, `survival` remains.
+    Crash { process: Process, survival: Survival, workers: usize },
+    /// The power of a process' disk fails after so many changes of its files.
+    FailPower { process: Process, changes: u64 },
     /// A process' disk fails, or works again.
-    Disk {
-        /// Which.
-        process: Process,
-        /// How.
-        trouble: Trouble,
-    },
+    Disk { process: Process, trouble: Trouble },
     /// The storage of a process' broker fails, or works again.
-    Storage {
-        /// Which.
-        process: Process,
-        /// Whether it fails from now on.
-        failing: bool,
-    },
-    /// A device starts again: it forgets its session and the readings that were not acknowledged.
-    Reboot {
-        /// Which, if it speaks MQTT 5.0.
-        device: usize,
-    },
+    Storage { process: Process, failing: bool },
+    /// A device starts again, if it speaks MQTT 5.0: it forgets its session and the readings that were not acknowledged.
+    Reboot { device: usize },
     /// Time passes.
-    Wait {
-        /// How much.
-        ms: u64,
-    },
+    Wait { ms: u64 },
     /// Everything that is connected comes to rest.
     Rest,
 }
 
-/// A schedule.
-#[derive(Clone, Debug)]
-pub struct Schedule {
-    /// Decides on what survives a crash.
-    pub seed: u64,
-    /// The world.
-    pub setup: Setup,
-    /// Its steps.
-    pub steps: Vec<Step>,
-    /// Whether a failure has its story.
-    pub aloud: bool,
-}
+/// A schedule of a gateway and the server upstream.
+pub type Schedule = Script<Setup>;
 
 /// Devices of a world, at most.
 const MAX_DEVICES: usize = 3;
@@ -220,40 +128,21 @@ const WEIGHTS: [u32; 22] =
 /// Kinds of steps that are left out of some schedules, so that others meet more often: faults.
 const FAULTS: [usize; 9] = [2, 12, 14, 15, 16, 17, 18, 20, 21];
 
-impl Script for Schedule {
+impl Setting for Setup {
     type Step = Step;
 
-    fn draw(seed: u64, steps: usize) -> Schedule {
-        // Neighbouring seeds must have unrelated schedules.
-        let mut rng = Rng::with_seed(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x6A7E);
-        let setup = Setup::draw(&mut rng);
+    fn draw(seed: u64, steps: usize) -> (Setup, Vec<Step>) {
+        let mut rng = rng_of(seed, 0x6A7E);
+        let setup = Setup::draw_world(&mut rng);
         let mut weights = WEIGHTS;
-        for (kind, weight) in weights.iter_mut().enumerate() {
-            if FAULTS.contains(&kind) && rng.u8(..3) == 0 {
-                *weight = 0;
-            } else if rng.u8(..4) == 0 {
-                *weight *= 3;
-            }
-        }
+        vary(&mut rng, &mut weights, 3, |kind| FAULTS.contains(&kind));
         let steps = (0..steps).map(|_| setup.step(&mut rng, &weights)).collect();
-        Schedule { seed, setup, steps, aloud: false }
-    }
-
-    fn steps(&mut self) -> &mut Vec<Step> {
-        &mut self.steps
-    }
-
-    fn setting(&self) -> Vec<String> {
-        vec![format!("{:?}", self.setup)]
-    }
-
-    fn set_aloud(&mut self) {
-        self.aloud = true;
+        (setup, steps)
     }
 }
 
 impl Setup {
-    fn draw(rng: &mut Rng) -> Setup {
+    fn draw_world(rng: &mut Rng) -> Setup {
         let devices = rng.usize(1..=MAX_DEVICES);
         let upstream_v5 = rng.u8(..6) > 0;
         // Batches need properties.
@@ -269,21 +158,13 @@ impl Setup {
     }
 
     fn step(&self, rng: &mut Rng, weights: &[u32; 22]) -> Step {
-        let all: u32 = weights.iter().sum();
-        let mut at = rng.u32(..all);
-        let kind = weights.iter().position(|weight| match at.checked_sub(*weight) {
-            Some(rest) => {
-                at = rest;
-                false
-            }
-            None => true,
-        });
+        let kind = weighted(rng, weights);
         let device = rng.usize(..self.natures.len());
         let process = [Process::Gateway, Process::Server][rng.usize(..2)];
         let worker = rng.usize(..2);
         let most = [1, 2, 5, usize::MAX][rng.usize(..4)];
         let end = [End::Device(device), End::Local, End::Uplink, End::Platform][rng.usize(..4)];
-        match kind.unwrap_or(0) {
+        match kind {
             0 => {
                 let qos = match rng.u8(..8) {
                     0 => QoS::AtMostOnce,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use fastrand::Rng;
-use fulmar_baddisk::{Disk, Survival, Trouble};
+use fulmar_baddisk::{Disk, Survival};
 use fulmar_broker::Limits;
 use fulmar_gateway::batch;
 use fulmar_mqtt::packet::Publish;
@@ -37,7 +37,7 @@ pub(crate) struct Server<'a> {
     pub(crate) world: World,
     folder: &'a Folder,
     runtime: &'a Runtime,
-    disk: Arc<Disk>,
+    pub(crate) disk: Arc<Disk>,
     platform: Platform,
     client: Subscriber,
     taken: Option<Taken>,
@@ -96,19 +96,6 @@ impl<'a> Server<'a> {
         self.world.crash(workers)?;
         (self.client.line, self.taken) = (None, None);
         Ok(())
-    }
-
-    /// Whether the power has failed in the middle of something.
-    pub(crate) fn is_dead(&self) -> bool {
-        self.disk.is_dead()
-    }
-
-    pub(crate) fn fail_power_after(&self, changes: Option<u64>) {
-        self.disk.fail_power_after(changes);
-    }
-
-    pub(crate) fn set_trouble(&self, trouble: Trouble) {
-        self.disk.set_trouble(trouble);
     }
 
     pub(crate) fn is_connected(&self) -> bool {
@@ -180,13 +167,8 @@ impl<'a> Server<'a> {
 
     /// At rest, nothing is left.
     pub(crate) fn check_empty(&self) -> Result<(), String> {
-        match self.world.disk.durable().queued.values().next() {
-            Some(queued) => {
-                let (session, payload) = (queued.session.0, queued.message.payload());
-                let payload = String::from_utf8_lossy(payload);
-                Err(format!("at rest, the server's broker holds {payload:?} for session {session}"))
-            }
-            None if self.taken.is_some() => Err("at rest, the platform holds messages".to_owned()),
+        match self.taken {
+            Some(_) => Err("at rest, the platform holds messages".to_owned()),
             None => Ok(()),
         }
     }

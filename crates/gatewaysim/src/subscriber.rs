@@ -39,17 +39,9 @@ impl Subscriber {
         self.line = world.open(worker, false, usize::MAX);
         let mut properties = PropertyBuf::new();
         properties.push(Property::SessionExpiryInterval(u32::MAX));
-        let connect = Connect {
-            version: VERSION,
-            bridge: false,
-            clean_start: false,
-            keep_alive_s: 0,
-            client_id: &self.client_id,
-            properties: properties.as_properties(),
-            will: None,
-            username: None,
-            password: None,
-        };
+        let properties = properties.as_properties();
+        let usual = Connect::new(VERSION, &self.client_id);
+        let connect = Connect { clean_start: false, properties, ..usual };
         self.say(world, &Packet::Connect(connect));
         let mut list = Vec::new();
         for filter in &self.filters {

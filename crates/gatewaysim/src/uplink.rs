@@ -4,17 +4,17 @@
 use std::time::Instant;
 
 use fulmar_client::simulation::Outcome;
-use fulmar_client::{Error, Message, Options, Version};
+use fulmar_client::{Error, Message, Version};
 use fulmar_gateway::forward::{self, BatchForm, Outgoing};
 use fulmar_gateway::mapping::Priority;
 use fulmar_gateway::outbox::Page;
 use fulmar_gateway::refusals::may_pass;
 use fulmar_gateway::uplink_scheduler::{Batching, Publication, UplinkScheduler, Window};
-use fulmar_simulator::World;
+use fulmar_simulator::{Session, World, session_options};
 
 use crate::gateway::{Gateway, NAME};
 use crate::schedule::Wake;
-use crate::session::Session;
+use crate::subscriber::MAY_END;
 
 /// Where batches go.
 const BATCHES: BatchForm<'static> =
@@ -40,14 +40,11 @@ impl Uplink {
         now: Instant,
         now_ms: u64,
     ) -> Result<Uplink, String> {
-        let mut options = Options::new("mqtt://upstream").map_err(|error| error.to_string())?;
-        NAME.clone_into(&mut options.client_id);
+        let mut options = session_options(NAME)?;
         options.version = version;
         options.bridge = version == Version::V311;
         options.publish_before_connack = true;
         options.clean_start = false;
-        options.session_expiry_s = 86_400;
-        options.keep_alive_s = 0;
         let mut scheduler = UplinkScheduler::new(window, batching);
         scheduler.restart(now_ms);
         let session = Session::new(options, now);
@@ -88,7 +85,7 @@ impl Uplink {
         Ok(busy
             | match wake {
                 Wake::Received => {
-                    let received = self.session.receive(world, now)?;
+                    let received = self.session.receive(world, now, &MAY_END)?;
                     self.done(gateway) || received
                 }
                 Wake::Loaded => match self.reading.take() {

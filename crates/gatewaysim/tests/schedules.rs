@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used)]
 
 use fulmar_gatewaysim::{Scenery, Schedule, play};
-use fulmar_simulator::Script as _;
 
 #[test]
 fn every_acknowledged_reading_is_in_the_platform_once() {

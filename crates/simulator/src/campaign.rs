@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use crate::play::{Failure, Played};
-use crate::script::Script;
+use crate::script::{Failure, Played, Script, Setting};
 use crate::shrink::shrink;
 
 /// A campaign reports its progress after this many schedules, so that one that is interrupted can be continued.
@@ -21,12 +20,11 @@ fn number(name: &str) -> Option<u64> {
 
 /// Plays the schedules that the environment selects, each with `play`, and prints the results. Fails if any schedule
 /// failed.
-pub fn campaign<S: Script>(play: impl Fn(&S) -> Result<Played, Failure>) -> ExitCode {
+pub fn campaign<S: Setting>(play: impl Fn(&Script<S>) -> Result<Played, Failure>) -> ExitCode {
     std::panic::set_hook(Box::new(|_| {}));
     let steps = number("STEPS").map_or(400, |steps| steps as usize);
     if let Some(seed) = number("SEED") {
-        let schedule = S::draw(seed, steps);
-        return match play(&schedule) {
+        return match play(&Script::draw(seed, steps)) {
             Ok(played) => {
                 println!("seed {seed}: clean, {} messages, {} packets", played.sent, played.heard);
                 ExitCode::SUCCESS
@@ -42,7 +40,7 @@ pub fn campaign<S: Script>(play: impl Fn(&S) -> Result<Played, Failure>) -> Exit
     let mut kinds: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     let (mut seed, mut sum) = (first, Played::default());
     while seed - first < most && Instant::now() < until {
-        match play(&S::draw(seed, steps)) {
+        match play(&Script::draw(seed, steps)) {
             Ok(played) => {
                 sum.add(played);
             }
@@ -79,17 +77,17 @@ pub fn campaign<S: Script>(play: impl Fn(&S) -> Result<Played, Failure>) -> Exit
     if kinds.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn show<S: Script>(
+fn show<S: Setting>(
     seed: u64,
     steps: usize,
     failure: &Failure,
-    play: &dyn Fn(&S) -> Result<Played, Failure>,
+    play: &dyn Fn(&Script<S>) -> Result<Played, Failure>,
 ) -> ExitCode {
     println!("seed {seed} fails at step {}: {}", failure.step, failure.what);
     println!("Play it again with SEED={seed} STEPS={steps}. The least of it that fails:");
-    if let Some((mut least, failure)) = shrink(&S::draw(seed, steps), play) {
-        least.setting().iter().for_each(|line| println!("  {line}"));
-        least.set_aloud();
+    if let Some((mut least, failure)) = shrink(&Script::draw(seed, steps), play) {
+        least.setup.words().iter().for_each(|line| println!("  {line}"));
+        least.aloud = true;
         let story = play(&least).err().map_or_else(Vec::new, |failure| failure.story);
         for (number, line) in story.iter().enumerate() {
             println!("  {number:4}  {line}");

@@ -7,7 +7,8 @@
 //! what must hold while clients are refused or wait, `rest` the state at the end, `overdue` when the broker may refuse,
 //! and `shrink` removes steps until only those remain without which nothing fails. In other schedules, clients lie and
 //! rights change: `liars`. `tables` defines what a
-//! storage operation means, for everything that simulates storage; `disk` commits at given steps.
+//! storage operation means, for everything that simulates storage; `disk` commits at given steps. Schedules of other
+//! worlds are drawn, played and shrunk in the same way (`script`, `campaign`); `session` has clients for them.
 //!
 //! One call of the core is one step here, although other workers may run during it; only within a publication,
 //! between finding its receivers and delivering to each, do they (`schedule::Amid`).
@@ -26,6 +27,8 @@ mod pressure;
 mod rest;
 mod schedule;
 mod script;
+#[cfg(feature = "sessions")]
+mod session;
 mod settings;
 mod shrink;
 mod stalls;
@@ -39,11 +42,11 @@ pub use campaign::campaign;
 pub use disk::{Disk, Volume};
 pub use liars::Lie;
 pub use network::Input;
-pub use play::{Failure, Played, play, play_on};
-pub use schedule::{
-    Amid, Aside, FILTERS, Nature, Schedule, Setup, Stalls, Step, TOPICS, Wanted, Will,
-};
-pub use script::Script;
+pub use play::{play, play_on};
+pub use schedule::Schedule;
+pub use script::{Failure, Played, Script, Setting, Simulation, Story, rng_of, vary, weighted};
+#[cfg(feature = "sessions")]
+pub use session::{Session, session_options};
 pub use shrink::shrink;
 pub use tables::{Place, Rows, Tables};
 pub use world::World;

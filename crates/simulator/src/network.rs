@@ -34,7 +34,7 @@ pub(crate) struct Wire {
 }
 
 /// A network connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Line {
     pub(crate) worker: usize,
     /// `None` during a publication in which other workers act.
@@ -76,16 +76,9 @@ impl Line {
             connection: Some(connection),
             wires: vec![Wire::new(StreamKey::CONTROL)],
             open: true,
-            cut: false,
-            flush: false,
             room,
-            said_goodbye: false,
-            closed_at: None,
-            aborted: Vec::new(),
-            stalled_in: Tick::default(),
-            closed_by_stall: false,
             is_patient,
-            half_closed: false,
+            ..Line::default()
         }
     }
 

@@ -1,7 +1,6 @@
 //! Plays a schedule: takes its steps, then lets everything come to rest without further faults, and checks that every
 //! promise was kept and that no state is left over.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use crate::ledger::{Lane, Ledger};
 use crate::liars::Stage;
 use crate::network::{DISCONNECT, Input};
 use crate::schedule::{FILTERS, Schedule, Setup, Step, Wanted};
+use crate::script::{Failure, Played, Simulation, Story};
 use crate::settings::{self, Settings};
 use crate::wills::Wills;
 use crate::world::World;
@@ -22,52 +22,6 @@ const MAX_ROUNDS: usize = 3_000;
 
 /// How often clients that were disconnected because of a full queue return at most.
 const MAX_RETURNS: usize = 5;
-
-/// A failure, and its step.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    /// Index of the step; the number of steps if the check at the end failed.
-    pub step: usize,
-    /// In words.
-    pub what: String,
-    /// The steps with the packets that clients read, if the schedule is played [aloud](Schedule::aloud).
-    pub story: Vec<String>,
-}
-
-/// What a complete schedule has done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Played {
-    /// Packets that clients read.
-    pub heard: u64,
-    /// Messages sent.
-    pub sent: u64,
-    /// Refusals because storage was stalled.
-    pub refused: u64,
-    /// How often a client was found waiting because an internal session was behind.
-    pub delayed: u64,
-    /// How often liars were denied what they asked for.
-    pub denied: u64,
-}
-
-impl Played {
-    pub(crate) fn add(&mut self, other: Played) {
-        self.heard += other.heard;
-        self.sent += other.sent;
-        self.refused += other.refused;
-        self.delayed += other.delayed;
-        self.denied += other.denied;
-    }
-
-    /// What clients have suffered, for people.
-    pub(crate) fn troubles(&self) -> String {
-        match (self.refused, self.delayed, self.denied) {
-            (0, 0, 0) => String::new(),
-            (refused, delayed, denied) => {
-                format!(", {refused} refusals, {delayed} waits, {denied} denials")
-            }
-        }
-    }
-}
 
 pub(crate) struct Scene<'a> {
     pub(crate) setup: &'a Setup,
@@ -80,8 +34,7 @@ pub(crate) struct Scene<'a> {
     pub(crate) played: Played,
     /// The broker has crashed.
     pub(crate) crashed: bool,
-    /// The story for people, if wanted.
-    story: &'a mut Option<Vec<String>>,
+    story: Story,
 }
 
 /// Plays a schedule over the simulated storage.
@@ -101,49 +54,15 @@ pub fn play_on(
     schedule: &Schedule,
     disk: impl FnOnce() -> Arc<dyn Volume>,
 ) -> Result<Played, Failure> {
-    let mut at = 0;
-    let mut story = schedule.aloud.then(Vec::new);
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
-        if schedule.setup.liars {
-            let mut stage = Stage::new(&schedule.setup, disk(), &mut story)?;
-            for step in &schedule.steps {
-                stage.story.iter_mut().for_each(|story| story.push(step.to_string()));
-                stage.step(*step)?;
-                at += 1;
-            }
-            stage.settle()?;
-            return Ok(stage.played);
-        }
-        let mut scene = Scene::new(&schedule.setup, disk(), &mut story);
-        for step in &schedule.steps {
-            if let Some(story) = scene.story {
-                story.push(step.to_string());
-            }
-            scene.step(*step)?;
-            at += 1;
-        }
-        scene.finish()?;
-        let (sent, refused) = (scene.ledger.sent.len() as u64, scene.ledger.refusals);
-        Ok(Played { sent, refused, ..scene.played })
-    }));
-    let what = match outcome {
-        Ok(Ok(played)) => return Ok(played),
-        Ok(Err(what)) => what,
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-            format!("panic: {}", text.unwrap_or_default())
-        }
-    };
-    Err(Failure { step: at, what, story: story.unwrap_or_default() })
+    let setup = &schedule.setup;
+    if setup.liars {
+        return schedule.play(|story| Stage::new(setup, disk(), story));
+    }
+    schedule.play(|story| Ok(Scene::new(setup, disk(), story)))
 }
 
 impl<'a> Scene<'a> {
-    fn new(
-        setup: &'a Setup,
-        disk: Arc<dyn Volume>,
-        story: &'a mut Option<Vec<String>>,
-    ) -> Scene<'a> {
+    fn new(setup: &'a Setup, disk: Arc<dyn Volume>, story: Story) -> Scene<'a> {
         let mut limits = Limits {
             max_in_flight: setup.max_in_flight,
             storage_stall_timeout: Duration::MAX,
@@ -176,7 +95,9 @@ impl<'a> Scene<'a> {
             story,
         }
     }
+}
 
+impl Simulation<Step> for Scene<'_> {
     fn step(&mut self, step: Step) -> Result<(), String> {
         self.ledger.tick = self.world.tick();
         match step {
@@ -274,6 +195,14 @@ impl<'a> Scene<'a> {
         self.check_lines()
     }
 
+    fn finish(&mut self) -> Result<Played, String> {
+        self.end()?;
+        let (sent, refused) = (self.ledger.sent.len() as u64, self.ledger.refusals);
+        Ok(Played { sent, refused, ..self.played })
+    }
+}
+
+impl Scene<'_> {
     /// The nth client for which `can` is true.
     fn pick(&self, nth: usize, can: impl Fn(&usize) -> bool) -> Option<usize> {
         let able: Vec<usize> = (0..self.clients.len()).filter(can).collect();
@@ -357,9 +286,7 @@ impl<'a> Scene<'a> {
         self.wills.look(&self.world, &mut self.ledger);
         self.see_refusals(line);
         let who = &mut self.clients[client];
-        if let Some(story) = self.story {
-            story.push(format!("    client {client} reads {} ({key:?})", who.words(&packet)));
-        }
+        self.story.tell(|| format!("    client {client} reads {} ({key:?})", who.words(&packet)));
         let said = who.receive(key, &packet, &mut self.ledger)?;
         if who.greeted {
             self.wills.greeted(client);
@@ -479,7 +406,7 @@ impl<'a> Scene<'a> {
     }
 
     /// Faults end; all clients connect and do what is due.
-    fn finish(&mut self) -> Result<(), String> {
+    fn end(&mut self) -> Result<(), String> {
         self.world.disk.set_failing(false);
         self.disk_fails = false;
         self.rest()?;

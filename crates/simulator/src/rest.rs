@@ -5,9 +5,10 @@ use fulmar_broker::StreamKey;
 use fulmar_broker::storage::SessionKey;
 use fulmar_mqtt::codec::{decode, peek_frame};
 use fulmar_mqtt::packet::{Connect, FilterList, Subscribe, SubscribeOptions};
-use fulmar_mqtt::{Packet, PacketId, Properties, Property, Version};
+use fulmar_mqtt::{Packet, PacketId, Properties, Version, find_property};
 
 use crate::client::Client;
+use crate::ledger::{message_of, publication_of};
 use crate::network::Input;
 use crate::play::Scene;
 use crate::schedule::FILTERS;
@@ -68,17 +69,7 @@ impl Scene<'_> {
             return Err("the broker takes no more connections".to_owned());
         };
         let version = Version::V5;
-        let connect = Connect {
-            version,
-            bridge: false,
-            clean_start: true,
-            keep_alive_s: 0,
-            client_id: "newcomer",
-            properties: Properties::NONE,
-            will: None,
-            username: None,
-            password: None,
-        };
+        let connect = Connect::new(version, "newcomer");
         let mut list = Vec::new();
         FilterList::encode_one(&mut list, "r/+", Some(SubscribeOptions::default()));
         let filters = FilterList::from_encoded(&list, true, version).map_err(|e| e.to_string())?;
@@ -99,20 +90,18 @@ impl Scene<'_> {
             let own = client.and_then(|index: usize| retained.get_mut(index));
             let own =
                 own.filter(|_| publish.retain).ok_or_else(|| format!("{publish:?} at rest"))?;
-            let left_s = publish.properties.iter().find_map(|property| match property {
-                Property::MessageExpiryInterval(seconds) => Some(seconds),
-                _ => None,
-            });
-            let asked_s = number(publish.payload)
+            let left_s = find_property!(publish.properties, MessageExpiryInterval);
+            let asked_s = message_of(publish.payload)
                 .and_then(|message| self.ledger.sent.get(message))
                 .and_then(|sent| sent.expiry_s);
             if left_s.is_some() != asked_s.is_some() || left_s > asked_s || left_s == Some(0) {
                 return Err(format!("{publish:?} has {left_s:?} s left of {asked_s:?}"));
             }
-            if publication(publish.payload).is_some_and(|number| self.ledger.was_refused(number)) {
+            if publication_of(publish.payload).is_some_and(|number| self.ledger.was_refused(number))
+            {
                 return Err(format!("{publish:?} was refused"));
             }
-            if own.replace(number(publish.payload)).is_some() {
+            if own.replace(message_of(publish.payload)).is_some() {
                 return Err(format!("{} is retained twice", publish.topic));
             }
         }
@@ -121,7 +110,7 @@ impl Scene<'_> {
         for client in &self.clients {
             let topic = format!("r/{}", client.index);
             let stored = tables.retained.get(&*topic).filter(|message| !message.is_expired(now));
-            let stored = stored.map(|message| number(message.payload()));
+            let stored = stored.map(|message| message_of(message.payload()));
             let shown = retained[client.index];
             if shown != stored {
                 return Err(format!("{topic} retains {shown:?}, in storage {stored:?}"));
@@ -145,14 +134,4 @@ impl Scene<'_> {
             None => Ok(()),
         }
     }
-}
-
-/// The message's number.
-fn number(payload: &[u8]) -> Option<usize> {
-    std::str::from_utf8(payload).ok()?.split(' ').next()?.parse().ok()
-}
-
-/// The publication's number.
-fn publication(payload: &[u8]) -> Option<u64> {
-    std::str::from_utf8(payload).ok()?.split(' ').nth(1)?.parse().ok()
 }

@@ -1,25 +1,25 @@
-//! A schedule: the setup of a world and its steps, all drawn from a seed before the first is taken. Every step is
-//! valid in every state (it does nothing if impossible), so that steps can be removed to find the few that matter.
+//! The schedules of broker and storage: the setup of a world and its steps.
 
 use fastrand::Rng;
 use fulmar_broker::DropPolicy;
 use fulmar_mqtt::QoS;
 
 use crate::liars::{self, Lie};
+use crate::script::{Script, Setting, rng_of, vary, weighted};
 use crate::troubles;
 
 /// The most clients of a world.
 const MAX_CLIENTS: usize = 4;
 
 /// Topics that clients publish to, long enough for aliases.
-pub const TOPICS: [&str; 3] = ["topic/0", "topic/1", "topic/2"];
+pub(crate) const TOPICS: [&str; 3] = ["topic/0", "topic/1", "topic/2"];
 
 /// Filters that clients subscribe to.
-pub const FILTERS: [&str; 6] =
+pub(crate) const FILTERS: [&str; 6] =
     ["topic/0", "topic/1", "topic/+", "topic/#", "$share/g/topic/+", "$share/g/topic/0"];
 
 /// A client's properties.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Nature {
     /// MQTT 5.0, not 3.1.1.
     pub v5: bool,
@@ -64,23 +64,12 @@ pub struct Amid {
 /// One action of another worker during a publication. Numbers choose among the possibilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aside {
-    /// It reads one input.
-    Read {
-        /// Which connection of those with input.
-        line: usize,
-        /// Among its streams.
-        stream: usize,
-    },
+    /// It reads one input of a connection that has some.
+    Read { line: usize, stream: usize },
     /// It takes its events and sends.
-    Exchange {
-        /// Which worker.
-        worker: usize,
-    },
+    Exchange { worker: usize },
     /// It ends its turn.
-    EndTurn {
-        /// Which worker.
-        worker: usize,
-    },
+    EndTurn { worker: usize },
     /// Storage commits all it has.
     Commit,
 }
@@ -135,14 +124,13 @@ pub enum Wanted {
     Clean,
 }
 
-/// One step of a schedule. Numbers choose among what there is.
+/// One step of a schedule. Numbers choose among what there is: a `stream` among a client's, a `line` among the
+/// connections with input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// A client connects, perhaps taking over its own connection.
     Connect {
-        /// Which client.
         client: usize,
-        /// To which worker.
         worker: usize,
         /// Over a transport with streams.
         quic: bool,
@@ -151,54 +139,28 @@ pub enum Step {
         /// Whether a connected client may be chosen.
         takeover: bool,
     },
-    /// A client's connection breaks; the broker detects it at its next read.
-    Cut {
-        /// Which client.
-        client: usize,
-        /// Whether the client's last packets are lost.
-        lossy: bool,
-    },
+    /// A client's connection breaks, perhaps with its last packets; the broker detects it at its next read.
+    Cut { client: usize, lossy: bool },
     /// A client sends DISCONNECT.
-    Leave {
-        /// Which client.
-        client: usize,
-    },
+    Leave { client: usize },
     /// A client publishes.
     Publish {
-        /// Which client.
         client: usize,
         /// Index in [`TOPICS`].
         topic: usize,
-        /// Quality of service.
         qos: QoS,
-        /// Among its streams.
         stream: usize,
         /// Whether to retain it, on a topic of its own.
         retain: bool,
         /// Seconds after which it expires.
         expiry_s: Option<u32>,
     },
-    /// A client subscribes, or moves a subscription to another stream.
-    Subscribe {
-        /// Which client.
-        client: usize,
-        /// Index in [`FILTERS`].
-        filter: usize,
-        /// Quality of service.
-        qos: QoS,
-        /// Among its streams.
-        stream: usize,
-    },
+    /// A client subscribes to one of [`FILTERS`], or moves a subscription to another stream.
+    Subscribe { client: usize, filter: usize, qos: QoS, stream: usize },
     /// A client unsubscribes.
-    Unsubscribe {
-        /// Which client.
-        client: usize,
-        /// Index in [`FILTERS`].
-        filter: usize,
-    },
+    Unsubscribe { client: usize, filter: usize },
     /// A client opens a further stream.
     OpenStream {
-        /// Which client.
         client: usize,
         /// The flow it names.
         name: Option<u64>,
@@ -207,73 +169,28 @@ pub enum Step {
         /// How it wants the flow.
         wanted: Wanted,
     },
-    /// A client ends a further stream.
-    EndStream {
-        /// Which client.
-        client: usize,
-        /// Which of its streams.
-        stream: usize,
-        /// Whether by FIN, not by a reset.
-        finish: bool,
-    },
-    /// A client reads one packet.
-    Hear {
-        /// Which client.
-        client: usize,
-        /// Among the streams on which something waits.
-        stream: usize,
-    },
-    /// A slow client acknowledges one message.
-    Acknowledge {
-        /// Which client.
-        client: usize,
-        /// Which of those that wait.
-        pick: usize,
-    },
-    /// A worker reads one input.
-    Read {
-        /// Which connection of those with input.
-        line: usize,
-        /// Among its streams.
-        stream: usize,
-        /// Actions of others during it, if it is a publication.
-        amid: Option<Amid>,
-    },
+    /// A client ends a further stream, by FIN (`finish`) or a reset.
+    EndStream { client: usize, stream: usize, finish: bool },
+    /// A client reads one packet from a stream on which something waits.
+    Hear { client: usize, stream: usize },
+    /// A slow client acknowledges one of the messages that wait.
+    Acknowledge { client: usize, pick: usize },
+    /// A worker reads one input; during it, if it is a publication, others act.
+    Read { line: usize, stream: usize, amid: Option<Amid> },
     /// A worker takes its events and sends.
-    Exchange {
-        /// Which worker.
-        worker: usize,
-    },
+    Exchange { worker: usize },
     /// A worker ends its turn.
-    EndTurn {
-        /// Which worker.
-        worker: usize,
-    },
+    EndTurn { worker: usize },
     /// Storage commits up to `most` batches.
-    Commit {
-        /// Maximum number of batches.
-        most: usize,
-    },
+    Commit { most: usize },
     /// The disk fills up, or has room again.
-    Disk {
-        /// Whether it fails from now on.
-        failing: bool,
-    },
+    Disk { failing: bool },
     /// Timers fire on a worker.
-    Timers {
-        /// Which worker.
-        worker: usize,
-    },
+    Timers { worker: usize },
     /// Time passes.
-    Wait {
-        /// How much.
-        seconds: u64,
-    },
-    /// The broker crashes and starts again.
-    Crash {
-        /// The number of workers.
-        workers: usize,
-    },
+    Wait { seconds: u64 },
+    /// The broker crashes and starts again with this many workers.
+    Crash { workers: usize },
     /// Storage commits nothing until all that waits for it is overdue, and clients have read what they get then.
     Stall,
     /// Everything comes to rest: connected clients have received everything that they are owed.
@@ -282,18 +199,8 @@ pub enum Step {
     Lie(Lie),
 }
 
-/// A world and its steps.
-#[derive(Clone, Debug)]
-pub struct Schedule {
-    /// The seed from which it was drawn, as well as a disk's own faults.
-    pub seed: u64,
-    /// The world.
-    pub setup: Setup,
-    /// Its steps.
-    pub steps: Vec<Step>,
-    /// Whether to print the steps.
-    pub aloud: bool,
-}
+/// A schedule of broker and storage.
+pub type Schedule = Script<Setup>;
 
 /// How often each kind of step is drawn; some kinds are left out of a schedule, so that others meet more often.
 const WEIGHTS: [u32; 19] = [6, 1, 1, 12, 4, 1, 3, 2, 24, 8, 28, 16, 16, 10, 1, 2, 1, 1, 1];
@@ -307,35 +214,17 @@ const CALM_FILTERS: [usize; 3] = [0, 2, 3];
 /// Kinds of steps without which little happens.
 const NEEDED: [usize; 8] = [0, 3, 4, 8, 9, 10, 11, 12];
 
-/// The index of a weight, drawn as often as it says.
-pub(crate) fn weighted(rng: &mut Rng, weights: &[u32]) -> usize {
-    let mut at = rng.u32(..weights.iter().sum::<u32>());
-    let is_reached = |weight: &u32| {
-        let rest = at.checked_sub(*weight);
-        at = rest.unwrap_or(0);
-        rest.is_none()
-    };
-    weights.iter().position(is_reached).unwrap_or(0)
-}
+impl Setting for Setup {
+    type Step = Step;
 
-impl Schedule {
-    /// Draws the schedule of a seed.
-    #[must_use]
-    pub fn draw(seed: u64, steps: usize) -> Schedule {
+    fn draw(seed: u64, steps: usize) -> (Setup, Vec<Step>) {
         if liars::is_chosen(seed) {
             return liars::draw(seed, steps);
         }
-        // Neighbouring seeds must have unrelated schedules.
-        let mut rng = Rng::with_seed(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5EED);
-        let mut setup = Setup::draw(&mut rng);
+        let mut rng = rng_of(seed, 0x5EED);
+        let mut setup = Setup::draw_either(&mut rng);
         let mut weights = if setup.calm { CALM } else { WEIGHTS };
-        for (kind, weight) in weights.iter_mut().enumerate() {
-            if !NEEDED.contains(&kind) && rng.u8(..4) == 0 {
-                *weight = 0;
-            } else if rng.u8(..4) == 0 {
-                *weight *= 3;
-            }
-        }
+        vary(&mut rng, &mut weights, 4, |kind| !NEEDED.contains(&kind));
         let quic = *rng.choice([0u8, 50, 100].iter()).unwrap_or(&0);
         if quic > 0 && rng.u8(..3) == 0 {
             // Flows come and go within turns that go on.
@@ -356,12 +245,33 @@ impl Schedule {
             steps_drawn.push(step);
         }
         let steps = troubles::add(seed, &mut setup, steps_drawn, opening);
-        Schedule { seed, setup, steps, aloud: false }
+        (setup, steps)
+    }
+
+    fn words(&self) -> Vec<String> {
+        if self.liars {
+            return vec![format!("{} workers, and liars", self.workers)];
+        }
+        let world = format!(
+            "{} workers, at most {} in flight, a queue of {:?}",
+            self.workers, self.max_in_flight, self.queue
+        );
+        let troubles = format!(
+            "large messages: {:?}, {:?}, internal session: {:?}",
+            self.large, self.stalls, self.internal
+        );
+        let clients = self.natures.iter().enumerate();
+        let clients = clients.map(|(index, nature)| format!("client {index}: {nature:?}"));
+        [world, troubles].into_iter().chain(clients).collect()
+    }
+
+    fn step_words(step: &Step) -> String {
+        step.to_string()
     }
 }
 
 impl Setup {
-    fn draw(rng: &mut Rng) -> Setup {
+    fn draw_either(rng: &mut Rng) -> Setup {
         let mut setup = Setup::draw_any(rng);
         if rng.bool() {
             setup.calm_down(rng);
@@ -408,7 +318,6 @@ impl Setup {
             workers,
             natures,
             one_filter: rng.bool(),
-            calm: false,
             slow_worker: rng.bool().then(|| rng.usize(..workers)),
             amid: [0, 0, 16, 4][rng.usize(..4)],
             max_in_flight: [2, 8, 100][rng.usize(..3)],
@@ -417,9 +326,7 @@ impl Setup {
                 ([1, 2, 5][rng.usize(..3)], policies[rng.usize(..3)])
             }),
             large: (rng.u8(..4) == 0).then(|| [1, 40, 400][rng.usize(..3)]),
-            stalls: None,
-            internal: None,
-            liars: false,
+            ..Setup::default()
         }
     }
 

@@ -1,28 +1,27 @@
 //! Removes steps of a failing schedule until every step left is needed.
 
-use crate::play::{Failure, Played};
-use crate::script::Script;
+use crate::script::{Failure, Played, Script, Setting};
 
 /// The shortest part of `schedule` that still fails, and its failure; `None` if it does not fail at all.
 #[must_use]
-pub fn shrink<S: Script>(
-    schedule: &S,
-    play: impl Fn(&S) -> Result<Played, Failure>,
-) -> Option<(S, Failure)> {
+pub fn shrink<S: Setting>(
+    schedule: &Script<S>,
+    play: impl Fn(&Script<S>) -> Result<Played, Failure>,
+) -> Option<(Script<S>, Failure)> {
     let mut failure = play(schedule).err()?;
     let mut least = schedule.clone();
-    least.steps().truncate(failure.step + 1);
-    let mut size = least.steps().len().div_ceil(2);
+    least.steps.truncate(failure.step + 1);
+    let mut size = least.steps.len().div_ceil(2);
     loop {
         let mut smaller = false;
         let mut at = 0;
-        while at < least.steps().len() {
+        while at < least.steps.len() {
             let mut fewer = least.clone();
-            let end = (at + size).min(fewer.steps().len());
-            fewer.steps().drain(at..end);
+            let end = (at + size).min(fewer.steps.len());
+            fewer.steps.drain(at..end);
             match play(&fewer) {
                 Err(other) if kind(&other) == kind(&failure) => {
-                    fewer.steps().truncate(other.step + 1);
+                    fewer.steps.truncate(other.step + 1);
                     (least, failure, smaller) = (fewer, other, true);
                 }
                 _ => at += size,

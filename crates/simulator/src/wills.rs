@@ -7,7 +7,7 @@ use fulmar_broker::Timestamp;
 use fulmar_broker::storage::SessionRecord;
 
 use crate::client::Client;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, message_of};
 use crate::schedule::{TOPICS, Will};
 use crate::world::World;
 
@@ -223,8 +223,4 @@ impl Wills {
             }
         }
     }
-}
-
-fn message_of(payload: &[u8]) -> Option<usize> {
-    std::str::from_utf8(payload).ok()?.split(' ').next()?.parse().ok()
 }

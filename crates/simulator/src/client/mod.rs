@@ -82,7 +82,7 @@ struct Leaving {
     alone: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Client {
     pub(crate) index: usize,
     pub(crate) nature: Nature,
@@ -136,37 +136,7 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(index: usize, nature: Nature) -> Client {
-        Client {
-            index,
-            nature,
-            line: None,
-            quic: false,
-            greeted: false,
-            expects: None,
-            must_clean: false,
-            known: Some(false),
-            streams: Vec::new(),
-            next_stream: 0,
-            named: Vec::new(),
-            asked_for: BTreeSet::new(),
-            kept: BTreeSet::new(),
-            answered: BTreeSet::new(),
-            outbound: BTreeMap::new(),
-            receiving: BTreeMap::new(),
-            received_as: BTreeMap::new(),
-            unacknowledged: VecDeque::new(),
-            asking: BTreeMap::new(),
-            doubted: BTreeSet::new(),
-            leaving: BTreeMap::new(),
-            next_id: 0,
-            connected_at: Tick::default(),
-            turned_away: false,
-            connections: 0,
-            aliases: BTreeMap::new(),
-            resolved: BTreeMap::new(),
-            retained: (None, None),
-            heard: 0,
-        }
+        Client { index, nature, known: Some(false), ..Client::default() }
     }
 
     pub(crate) fn name(index: usize) -> String {
@@ -328,17 +298,9 @@ impl Client {
             retain: false,
             properties: will_properties.as_properties(),
         });
-        let connect = Connect {
-            version: self.version(),
-            bridge: false,
-            clean_start,
-            keep_alive_s: 0,
-            client_id: &client_id,
-            properties: properties.as_properties(),
-            will,
-            username: None,
-            password: None,
-        };
+        let properties = properties.as_properties();
+        let usual = Connect::new(self.version(), &client_id);
+        let connect = Connect { clean_start, properties, will, ..usual };
         self.packet(StreamKey::CONTROL, &Packet::Connect(connect))
     }
 

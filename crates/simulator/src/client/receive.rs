@@ -5,10 +5,10 @@ use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::codec::{decode, peek_frame};
 use fulmar_mqtt::packet::Publish;
 use fulmar_mqtt::session::{Outbound, Replay};
-use fulmar_mqtt::{Packet, PacketId, Property, QoS, ReasonCode};
+use fulmar_mqtt::{Packet, PacketId, QoS, ReasonCode, find_property};
 
 use super::{Client, Receiving, Said};
-use crate::ledger::{Delivery, Lane, Ledger};
+use crate::ledger::{Delivery, Lane, Ledger, message_of, publication_of};
 use crate::schedule::TOPICS;
 
 impl Client {
@@ -91,18 +91,14 @@ impl Client {
     ) -> Result<Vec<Said>, String> {
         let who = self.index;
         let named = self.resolve(key, publish)?;
-        let text = std::str::from_utf8(publish.payload).unwrap_or_default();
-        let (message, publication) = text.split_once(' ').unwrap_or_default();
-        let (message, publication) = (message.parse::<usize>(), publication.parse::<u64>());
         let topic = TOPICS.iter().position(|topic| *topic == named);
-        let (Ok(message), Ok(publication), Some(topic)) = (message, publication, topic) else {
+        let numbers = message_of(publish.payload).zip(publication_of(publish.payload));
+        let Some(((message, publication), topic)) = numbers.zip(topic) else {
+            let text = String::from_utf8_lossy(publish.payload);
             return Err(format!("client {who} got {text:?} on {named}"));
         };
         let qos = publish.qos;
-        let left_s = publish.properties.iter().find_map(|property| match property {
-            Property::MessageExpiryInterval(seconds) => Some(seconds),
-            _ => None,
-        });
+        let left_s = find_property!(publish.properties, MessageExpiryInterval);
         let left_s = self.nature.v5.then_some(left_s);
         let got = Delivery { message, publication, qos, topic, dup: publish.dup, left_s };
         let Some(id) = publish.packet_id else {
@@ -155,10 +151,7 @@ impl Client {
 
     /// The topic of a publication, by name or alias (MQTT 5.0 section 3.3.2.3.4).
     fn resolve(&mut self, key: StreamKey, publish: &Publish<'_>) -> Result<String, String> {
-        let alias = publish.properties.iter().find_map(|property| match property {
-            Property::TopicAlias(alias) => Some(alias),
-            _ => None,
-        });
+        let alias = find_property!(publish.properties, TopicAlias);
         let topic = publish.topic.to_owned();
         let Some(alias) = alias else { return Ok(topic) };
         let (who, most) = (self.index, self.alias_maximum());

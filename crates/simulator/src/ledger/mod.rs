@@ -128,7 +128,7 @@ pub(crate) struct Delivery {
     pub(crate) left_s: Option<Option<u32>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Ledger {
     pub(crate) now: Timestamp,
     pub(crate) sent: Vec<Sent>,
@@ -152,6 +152,16 @@ pub(crate) struct Ledger {
     pub(crate) refusals: u64,
 }
 
+/// The number of the message in a payload.
+pub(crate) fn message_of(payload: &[u8]) -> Option<usize> {
+    std::str::from_utf8(payload).ok()?.split(' ').next()?.parse().ok()
+}
+
+/// The number of the publication in a payload, its second word.
+pub(crate) fn publication_of(payload: &[u8]) -> Option<u64> {
+    std::str::from_utf8(payload).ok()?.split(' ').nth(1)?.parse().ok()
+}
+
 fn matches(filter: usize, topic: usize) -> bool {
     let filter = FILTERS[filter].trim_start_matches("$share/g/");
     filter.ends_with(['+', '#']) || filter == TOPICS[topic]
@@ -168,20 +178,7 @@ fn overlap(a: usize, b: usize) -> bool {
 impl Ledger {
     pub(crate) fn new(clients: usize, now: Timestamp) -> Ledger {
         let readers = (0..clients).map(|_| Reader::default()).collect();
-        Ledger {
-            now,
-            sent: Vec::new(),
-            readers,
-            numbers: 0,
-            publications: Vec::new(),
-            groups: BTreeMap::new(),
-            weak: BTreeSet::new(),
-            undone: false,
-            tick: Tick::default(),
-            stalled_in: Tick::default(),
-            refused: BTreeSet::new(),
-            refusals: 0,
-        }
+        Ledger { now, readers, ..Ledger::default() }
     }
 
     /// A client publishes a new message.

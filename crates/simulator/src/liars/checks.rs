@@ -18,7 +18,7 @@ use crate::network::Input;
 /// What the program subscribes to.
 const ALL: [&str; 4] = ["#", "fulmar/#", "$CONTROL/#", "$SYS/x"];
 
-impl Stage<'_> {
+impl Stage {
     /// Whether something was so at a moment from that one on.
     fn was(&self, from: usize, holds: impl Fn(&Moment) -> bool) -> bool {
         self.moments[from..].iter().any(holds)
@@ -75,8 +75,8 @@ impl Stage<'_> {
         let frame = peek_frame(packet, usize::MAX).ok().flatten().ok_or("half a packet")?;
         let packet = decode(&frame, Version::V5).map_err(|error| error.to_string())?;
         let own = &mut self.lines[line];
-        if let (Some(story), Some(_)) = (&mut self.story, own.client) {
-            story.push(format!("    {:?} reads {packet:?}", own.who));
+        if own.client.is_some() {
+            self.story.tell(|| format!("    {:?} reads {packet:?}", own.who));
         }
         match packet {
             Packet::Connack(connack) if connack.reason == ReasonCode::Success => {

@@ -21,7 +21,7 @@ const EXPIRY_S: u32 = 1000;
 /// A will: its payload, its topic, its delay in seconds.
 type Will = (String, &'static str, u32);
 
-impl Stage<'_> {
+impl Stage {
     fn say(&mut self, line: usize, packet: &Packet<'_>) {
         let mut bytes = Vec::new();
         packet.encode(Version::V5, &mut bytes);
@@ -117,15 +117,12 @@ impl Stage<'_> {
             LastWill { topic, payload: payload.as_bytes(), qos, retain: false, properties }
         });
         let connect = Connect {
-            version: Version::V5,
-            bridge: false,
             clean_start: expiry_s == 0,
-            keep_alive_s: 0,
-            client_id: self.lines[line].who.id,
             properties: properties.as_properties(),
             will,
             username,
             password: password.as_ref().map(String::as_bytes),
+            ..Connect::new(Version::V5, self.lines[line].who.id)
         };
         self.say(line, &Packet::Connect(connect));
     }

@@ -10,7 +10,8 @@ use super::{
     ACCOUNTS, Connecting, Deed, FILTERS, IDS, LISTS, Lie, NAMES, Rule, Stored, TOPICS, Voucher,
     Whom,
 };
-use crate::schedule::{Schedule, Setup, Step, weighted};
+use crate::schedule::{Setup, Step};
+use crate::script::weighted;
 
 /// Clients of a schedule.
 const CLIENTS: usize = 3;
@@ -43,7 +44,7 @@ struct Few {
     promptly: u8,
 }
 
-pub(crate) fn draw(seed: u64, steps: usize) -> Schedule {
+pub(crate) fn draw(seed: u64, steps: usize) -> (Setup, Vec<Step>) {
     let mut rng = Rng::with_seed(seed.wrapping_mul(0xA24B_AED4_963E_E407) ^ 0x11A5);
     let few = Few::draw(&mut rng);
     let setup = Setup { liars: true, workers: rng.usize(1..=3), ..Setup::default() };
@@ -52,7 +53,7 @@ pub(crate) fn draw(seed: u64, steps: usize) -> Schedule {
     while all.len() < steps {
         few.step(&mut rng, &mut all);
     }
-    Schedule { seed, setup, steps: all, aloud: false }
+    (setup, all)
 }
 
 fn lie(deed: Deed) -> Step {

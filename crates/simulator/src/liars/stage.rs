@@ -11,8 +11,8 @@ use super::fakes::Fakes;
 use super::law::{Law, Who};
 use super::{ACCOUNTS, Deed, Lie};
 use crate::disk::Volume;
-use crate::play::Played;
 use crate::schedule::{Setup, Step};
+use crate::script::{Played, Simulation, Story};
 use crate::settings::Settings;
 use crate::world::World;
 
@@ -76,7 +76,7 @@ pub(super) struct Message {
 }
 
 /// A world in which clients lie.
-pub(crate) struct Stage<'a> {
+pub(crate) struct Stage {
     pub(super) world: World,
     pub(super) fakes: Arc<Fakes>,
     pub(super) moments: Vec<Moment>,
@@ -87,16 +87,12 @@ pub(crate) struct Stage<'a> {
     pub(super) published: u64,
     /// Whether the program's session is stored.
     pub(super) has_program: bool,
-    pub(crate) played: Played,
-    pub(crate) story: &'a mut Option<Vec<String>>,
+    pub(super) played: Played,
+    pub(super) story: Story,
 }
 
-impl<'a> Stage<'a> {
-    pub(crate) fn new(
-        setup: &Setup,
-        disk: Arc<dyn Volume>,
-        story: &'a mut Option<Vec<String>>,
-    ) -> Result<Stage<'a>, String> {
+impl Stage {
+    pub(crate) fn new(setup: &Setup, disk: Arc<dyn Volume>, story: Story) -> Result<Stage, String> {
         let fakes = Arc::new(Fakes::default());
         let limits = Limits { storage_stall_timeout: Duration::MAX, ..Limits::default() };
         let own = Arc::clone(&fakes);
@@ -125,8 +121,10 @@ impl<'a> Stage<'a> {
         stage.settle()?;
         Ok(stage)
     }
+}
 
-    pub(crate) fn step(&mut self, step: Step) -> Result<(), String> {
+impl Simulation<Step> for Stage {
+    fn step(&mut self, step: Step) -> Result<(), String> {
         match step {
             Step::Lie(Lie(deed)) => self.perform(deed),
             Step::Read { line, stream, .. } => {
@@ -154,6 +152,13 @@ impl<'a> Stage<'a> {
         self.check_accepted()
     }
 
+    fn finish(&mut self) -> Result<Played, String> {
+        self.settle()?;
+        Ok(self.played)
+    }
+}
+
+impl Stage {
     pub(super) fn now(&self) -> usize {
         self.moments.len() - 1
     }
@@ -264,7 +269,7 @@ impl<'a> Stage<'a> {
     }
 
     /// Everything comes to rest.
-    pub(crate) fn settle(&mut self) -> Result<(), String> {
+    fn settle(&mut self) -> Result<(), String> {
         let mut quiet = 0;
         for _ in 0..MAX_ROUNDS {
             let mut moved = false;

@@ -1,48 +1,67 @@
-//! The client library's session machine over a connection of a simulated world: devices, and the gateway's connection
-//! upstream.
+//! The client library's session machine over a connection of a simulated world.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use fulmar_broker::StreamKey;
 use fulmar_client::simulation::{CONTROL, Machine, Outcome};
-use fulmar_client::{Error, Message, Options, Version};
+use fulmar_client::{Error, Message, Options, ReasonCode, Version};
 use fulmar_mqtt::codec::peek_frame;
-use fulmar_simulator::{Input, World};
 
-use crate::subscriber::MAY_END;
+use crate::network::Input;
+use crate::world::World;
 
-/// A session; `P` is the handle of a publication.
-pub(crate) struct Session<P> {
+/// A session; `P` is the handle of a publication, `R` of a request.
+pub struct Session<P, R = ()> {
     options: Arc<Options>,
-    machine: Machine<P, ()>,
+    /// The machine, for requests; [`Session::flush`] sends them.
+    pub machine: Machine<P, R>,
     line: Option<usize>,
     /// Whether CONNACK has been received on this connection.
     greeted: bool,
 }
 
-impl<P> Session<P> {
-    pub(crate) fn new(options: Options, now: Instant) -> Session<P> {
+/// The options of a client whose session lasts for a day.
+///
+/// # Errors
+/// None in practice.
+pub fn session_options(client_id: &str) -> Result<Options, String> {
+    let mut options = Options::new("mqtt://broker").map_err(|error| error.to_string())?;
+    client_id.clone_into(&mut options.client_id);
+    options.session_expiry_s = 86_400;
+    options.keep_alive_s = 0;
+    Ok(options)
+}
+
+impl<P, R> Session<P, R> {
+    /// A client that has not connected yet.
+    #[must_use]
+    pub fn new(options: Options, now: Instant) -> Session<P, R> {
         let options = Arc::new(options);
         let machine = Machine::new(Arc::clone(&options), now);
         Session { machine, options, line: None, greeted: false }
     }
 
     /// The same client without its memory.
-    pub(crate) fn replaced(&self, now: Instant) -> Session<P> {
+    #[must_use]
+    pub fn replaced(&self, now: Instant) -> Session<P, R> {
         Session::new(Options::clone(&self.options), now)
     }
 
-    pub(crate) fn is_v5(&self) -> bool {
+    /// Whether it speaks MQTT 5.0.
+    #[must_use]
+    pub fn is_v5(&self) -> bool {
         self.options.version == Version::V5
     }
 
-    pub(crate) fn is_connected(&self) -> bool {
+    /// Whether it has a connection.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
         self.line.is_some()
     }
 
     /// Opens a connection; an earlier one ends, and the broker reads what is left of it first, or never.
-    pub(crate) fn connect(&mut self, world: &mut World, worker: usize, now: Instant) {
+    pub fn connect(&mut self, world: &mut World, worker: usize, now: Instant) {
         self.cut(world, true);
         self.line = world.open(worker, false, usize::MAX);
         if self.line.is_some() {
@@ -51,16 +70,22 @@ impl<P> Session<P> {
         }
     }
 
-    pub(crate) fn publish(&mut self, world: &mut World, message: Message, token: P, now: Instant) {
+    /// Publishes a message, now or with the next connection.
+    pub fn publish(&mut self, world: &mut World, message: Message, token: P, now: Instant) {
         self.machine.publish(message, token);
         self.flush(world, now);
     }
 
-    /// Reads one packet. False if there is none.
+    /// Reads one packet. False if there is none. The broker may end the connection for the reasons `may_end`.
     ///
     /// # Errors
     /// The broker did what no broker may.
-    pub(crate) fn receive(&mut self, world: &mut World, now: Instant) -> Result<bool, String> {
+    pub fn receive(
+        &mut self,
+        world: &mut World,
+        now: Instant,
+        may_end: &[ReasonCode],
+    ) -> Result<bool, String> {
         let Some(line) = self.line else { return Ok(false) };
         let Some(packet) = world.receive(line, StreamKey::CONTROL) else {
             if !world.is_open(line) {
@@ -74,7 +99,7 @@ impl<P> Session<P> {
                 self.flush(world, now);
             }
             Err(Error::Refused { reason, .. } | Error::Disconnected(reason))
-                if MAY_END.contains(&reason) =>
+                if may_end.contains(&reason) =>
             {
                 self.cut(world, true);
             }
@@ -83,12 +108,13 @@ impl<P> Session<P> {
         Ok(true)
     }
 
-    pub(crate) fn outcome(&mut self) -> Option<Outcome<P, ()>> {
+    /// The next outcome of what it has sent.
+    pub fn outcome(&mut self) -> Option<Outcome<P, R>> {
         self.machine.poll_event()
     }
 
     /// The connection breaks, with what was sent last if `lossy`.
-    pub(crate) fn cut(&mut self, world: &mut World, lossy: bool) {
+    pub fn cut(&mut self, world: &mut World, lossy: bool) {
         if let Some(line) = self.line {
             // A CONNECT that is read after a later one would take the session back, and perhaps clear it.
             world.cut(line, lossy || !self.greeted);
@@ -97,7 +123,7 @@ impl<P> Session<P> {
     }
 
     /// The broker's process has died, or its end of the connection is closed.
-    pub(crate) fn lost(&mut self) {
+    pub fn lost(&mut self) {
         self.greeted = false;
         if self.line.take().is_some() {
             self.machine.disconnected();
@@ -105,7 +131,7 @@ impl<P> Session<P> {
     }
 
     /// Sends what the machine has written, packet by packet.
-    fn flush(&mut self, world: &mut World, now: Instant) {
+    pub fn flush(&mut self, world: &mut World, now: Instant) {
         let Some(line) = self.line else { return };
         loop {
             let out = self.machine.output(CONTROL).to_vec();
