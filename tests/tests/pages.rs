@@ -1,6 +1,6 @@
 //! Commands of the pages, typed as they stand there: those that end by themselves and need no hardware, and clients of
 //! a broker. `operator.rs` and `gateway_setup.rs` type the long set-ups, `tests/interop/test_page_commands.py` what takes
-//! several programs; `tests/interop/pages.py` lists which test types which line. `crates/fulmar/src/pages.rs` parses all.
+//! several programs; `tests/interop/pages.py` lists which test types which line. `crates/fulmar/src/pages_tests.rs` parses all.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;

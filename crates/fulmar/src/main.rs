@@ -36,7 +36,7 @@ mod memcmp;
     feature = "platform",
     feature = "sensor"
 ))]
-mod pages;
+mod pages_tests;
 
 use std::process::ExitCode;
 

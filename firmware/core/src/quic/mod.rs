@@ -23,7 +23,7 @@ mod timers;
 mod transmit;
 
 #[cfg(test)]
-mod rfc_9001;
+mod rfc_9001_tests;
 
 pub(crate) use packet::Space;
 pub(crate) use params::{SendLimits, write as write_parameters};

@@ -7,7 +7,7 @@
 mod alert;
 mod hello;
 #[cfg(all(test, feature = "ed25519"))]
-mod scripted;
+mod scripted_tests;
 mod ticket;
 #[cfg(feature = "x509")]
 mod x509;
