@@ -1,5 +1,5 @@
 //! Tables of how congestion controls use bad links, in simulated time:
-//! `cargo run -p fulmar-congestion --example links -- lossy|shared|alone [SEEDS]`.
+//! `cargo run -p fulmar-congestion --example links -- lossy|shared|alone|files [SEEDS]`.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/bottleneck/mod.rs"]
@@ -29,6 +29,7 @@ fn control(name: &str) -> Control {
     match name {
         "cubic" => Arc::new(CubicConfig::default()),
         "bbr" => Arc::new(BbrConfig::default()),
+        "default" => fulmar_congestion::Congestion::Cubic.factory(),
         _ => fulmar_congestion::Congestion::Adaptive.factory(),
     }
 }
@@ -148,6 +149,49 @@ fn alone(keys: &Keys, names: &[&str]) {
     }
 }
 
+/// Short and long files alone: the time from the end of the handshake, and the share of datagrams that were dropped.
+fn files(keys: &Keys, names: &[&str], seeds: u64) {
+    for (rate, round_ms) in [(64e3, 600), (300e3, 300), (2e6, 40), (20e6, 100), (100e6, 20)] {
+        for (queue, loss) in [(0.1, 0.0), (1.0, 0.0), (4.0, 0.0), (1.0, 0.01), (1.0, 0.05)] {
+            for bytes in [10_000, 100_000, 1_000_000] {
+                if bytes as f64 * 8.0 / rate > 60.0 {
+                    continue;
+                }
+                let row = names.iter().map(|name| {
+                    let (mut times, mut dropped) = (Vec::new(), Vec::new());
+                    for seed in 1..=seeds {
+                        let round = Duration::from_millis(round_ms);
+                        let bottleneck = Bottleneck {
+                            bits_per_second: rate,
+                            delay: round / 2,
+                            queue: round.mul_f64(queue),
+                            loss,
+                        };
+                        let flows = [flow(name, Duration::ZERO, bytes)];
+                        let result = run(keys, bottleneck, &flows, seed, LONGEST).remove(0);
+                        let begun = result.connected.unwrap_or(LONGEST);
+                        times.push(result.done.unwrap_or(LONGEST).saturating_sub(begun));
+                        dropped.push(result.dropped);
+                    }
+                    times.sort();
+                    dropped.sort();
+                    let (middle, last) = (times.len() / 2, times.len() - 1);
+                    let [median, worst] =
+                        [times[middle], times[last]].map(|time| time.as_secs_f64());
+                    format!("{name} {median:6.2} {worst:6.2} s, {:3} dropped", dropped[middle])
+                });
+                println!(
+                    "{:6.1} Mbit/s {round_ms:3} ms queue {queue:3} loss {:2.0} % {:4} kB: {}",
+                    rate * 1e-6,
+                    loss * 100.0,
+                    bytes / 1000,
+                    row.collect::<Vec<_>>().join("   ")
+                );
+            }
+        }
+    }
+}
+
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let seeds = words.get(1).and_then(|n| n.parse().ok()).unwrap_or(5);
@@ -160,6 +204,7 @@ fn main() {
             ["cubic", "bbr"].iter().for_each(|other| shared(&keys, other, &names, seeds))
         }
         Some("alone") => alone(&keys, &names),
-        _ => println!("links lossy|shared|alone [SEEDS] [cubic|bbr|ours]..."),
+        Some("files") => files(&keys, &names, seeds),
+        _ => println!("links lossy|shared|alone|files [SEEDS] [cubic|bbr|default|ours]..."),
     }
 }

@@ -28,6 +28,9 @@ const MIN_DATAGRAMS: f64 = 4.0;
 const MAX_ROUNDS_IN_FLIGHT: f64 = 2.0;
 /// Acknowledgements in slow start from which a queue is detected before the round ends.
 const RTT_SAMPLES: u32 = 8;
+/// A delay above the base RTT that is longer than half of that, and than this, lets the window of slow start grow no more,
+/// and a loss end it.
+const MIN_LONG_QUEUE: Duration = Duration::from_millis(30);
 /// Share of the way to the target window that is covered per round.
 const STEP: f64 = 0.5;
 /// Largest growth per round: normally, after `UNQUEUED_ROUNDS` rounds without a queue, and below a former window.
@@ -144,6 +147,9 @@ pub struct DelayBased {
     rate: f64,
     /// Acknowledgements in slow start, and the shortest RTT of them.
     recent: (u32, Duration),
+    /// Whether the latest packet acknowledged in slow start had waited long. Of those that one acknowledgement names, the
+    /// last shows the delay: others may have been acknowledged before, by one that was lost.
+    is_delayed: bool,
     /// Successive rounds without a queue.
     unqueued_rounds: u32,
     /// Successive reductions of the window.
@@ -182,6 +188,7 @@ impl DelayBased {
             rtt: Duration::ZERO,
             rate: 0.0,
             recent: (0, Duration::MAX),
+            is_delayed: false,
             unqueued_rounds: 0,
             reductions: 0,
             last_queue: Duration::ZERO,
@@ -238,6 +245,8 @@ impl DelayBased {
         self.round.lost += bytes as f64;
         if persistent {
             self.on_persistent_congestion();
+        } else if let (Mode::SlowStart, true) = (self.mode, self.is_delayed) {
+            self.leave_slow_start(now);
         }
         if self.baseline.share() < NEGLIGIBLE_LOSS {
             self.on_loss_in_competition(now, sent);
@@ -274,10 +283,14 @@ impl DelayBased {
         if known {
             self.recent = (0, Duration::MAX);
         }
+        // A thin link queues the first packets themselves: those that waited long are no reason to send more.
+        let base = self.base_rtt.get();
+        self.is_delayed = took > base + (base / 2).max(MIN_LONG_QUEUE);
         if known && waits {
-            let time = now.saturating_duration_since(self.round.began).as_secs_f64();
-            let rate = self.rate.max(self.round.acked / time.max(1e-3));
-            self.leave_slow_start(rate);
+            self.leave_slow_start(now);
+        } else if self.is_delayed {
+            // It does not grow, but its bounds may have shrunk.
+            self.set_window(self.window);
         } else if !limited || self.window < STARTUP_WINDOWS * INITIAL_WINDOW_BYTES as f64 {
             // At first, packets of the handshake and of small responses count as full ones, as in Linux' TCP.
             let bytes = if self.window < STARTUP_WINDOWS * INITIAL_WINDOW_BYTES as f64 {
@@ -292,11 +305,13 @@ impl DelayBased {
         }
     }
 
-    fn leave_slow_start(&mut self, rate: f64) {
+    fn leave_slow_start(&mut self, now: Instant) {
+        let time = now.saturating_duration_since(self.round.began).as_secs_f64();
+        let rate = self.rate.max(self.round.acked / time.max(1e-3));
         self.mode = Mode::Delay;
         let carries = rate / self.baseline.delivered_share();
         let fits = carries * (self.base_rtt.get() + self.base_rtt.target_queue()).as_secs_f64();
-        self.change_window(fits.min(self.window));
+        self.change_window(fits.max(BETA * self.window).min(self.window));
         self.unsettled = 2;
     }
 

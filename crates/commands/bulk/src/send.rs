@@ -69,10 +69,12 @@ pub struct Args {
     tls: TlsArgs,
     #[command(flatten)]
     key: KeyArgs,
-    /// Adapt the rate to the link; --rate, if given, is the maximum. With --via quic, random loss is not mistaken
-    /// for congestion
+    /// Adapt the rate of NORM to the link; --rate, if given, is the maximum
     #[arg(long)]
     adaptive: bool,
+    /// Congestion control of --via quic [default: adaptive]
+    #[arg(long, value_enum, value_name = "CONTROL")]
+    congestion: Option<Control>,
     /// Continue where an earlier run stopped: ask receivers what they lack instead of sending everything first
     #[arg(long)]
     resume: bool,
@@ -170,6 +172,9 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     if args.stream.lines || args.stream.push {
         return Err(Usage("--lines and --push are for a stream: fulmar send -".into()).into());
     }
+    if args.congestion.is_some() && args.via != Via::Quic {
+        return Err(Usage("--congestion is for --via quic; NORM has --adaptive".into()).into());
+    }
     if args.via == Via::Norm {
         return run_with(args, secret).await;
     }
@@ -182,7 +187,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
         to: &args.to,
         files: file_to_send::open_all(&args.files)?,
         tls: &args.tls,
-        control: if args.adaptive { Control::Adaptive } else { Control::Usual },
+        control: args.congestion.unwrap_or_default(),
         patience: Duration::from_secs(args.patience),
         json: args.json,
         show: Show::new(args.quiet || args.json),

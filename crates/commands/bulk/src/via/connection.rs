@@ -42,18 +42,19 @@ pub(crate) enum Via {
 }
 
 /// The congestion control of a sender over QUIC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Control {
-    /// quinn's default, CUBIC.
-    Usual,
-    /// The adaptive control, which tolerates random loss.
+    /// Follows delay, and does not mistake random loss for congestion
+    #[default]
     Adaptive,
+    /// CUBIC as in quinn, for comparison
+    Cubic,
 }
 
 impl Control {
     fn factory(self) -> Arc<dyn ControllerFactory + Send + Sync> {
         match self {
-            Control::Usual => Arc::new(CubicConfig::default()),
+            Control::Cubic => Arc::new(CubicConfig::default()),
             Control::Adaptive => Congestion::Adaptive.factory(),
         }
     }
@@ -290,7 +291,7 @@ fn server_config(tls: &TlsArgs) -> anyhow::Result<quinn::ServerConfig> {
     crypto.alpn_protocols = vec![PROTOCOL.to_vec()];
     let crypto = QuicServerConfig::try_from(crypto)?;
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
-    config.transport_config(Arc::new(transport(Control::Usual)?));
+    config.transport_config(Arc::new(transport(Control::default())?));
     Ok(config)
 }
 

@@ -131,7 +131,8 @@ impl Fetching<'_> {
 
     async fn attempt(&self) -> anyhow::Result<()> {
         let (name, address) = (socket::host(self.to), socket::address(self.to)?);
-        let dial = connection::dial(Via::Quic, name, address, self.tls, connection::Control::Usual);
+        let dial =
+            connection::dial(Via::Quic, name, address, self.tls, connection::Control::default());
         let mut channel = timeout(PATIENCE, dial).await.context("no answer")??;
         say(&mut channel, &Ask { token: self.token.clone() }).await?;
         let offer: Offer = hear(&mut channel, PATIENCE).await?.context("it sent no offer")?;
