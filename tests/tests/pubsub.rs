@@ -212,3 +212,43 @@ fn wrong_usage_names_what_is_right() {
         assert!(text(&output.stderr).contains(hint), "{line}: {}", text(&output.stderr));
     }
 }
+
+#[test]
+fn what_other_programs_call_it_works_or_is_answered_with_what_to_type() {
+    let broker = TestBroker::start();
+    let port = broker.address("mqtt").port().to_string();
+    for (command, more) in [("pub", "-m x"), ("sub", "-C 1")] {
+        let line = format!("{command} -h localhost -p {port} -t t {more} -P secret");
+        let output = run(fulmar().args(line.split(' ')));
+        let said = text(&output.stderr);
+        assert_eq!((output.status.code(), &*output.stdout), (Some(2), &b""[..]), "{said}");
+        assert!(said.contains(&format!("fulmar {command} mqtt://localhost:{port} ")), "{said}");
+        assert!(!said.contains("secret"), "{said}");
+        let help = run(fulmar().args([command, "-h"]));
+        assert!(help.status.success() && text(&help.stdout).contains("Usage: fulmar"), "{help:?}");
+    }
+    let url = format!("tcp://localhost:{port}");
+    good(fulmar().args(["publish", &url]), "-r -q 1 -t t -m x");
+    assert_eq!(good(fulmar().args(["subscribe", &url]), "-t t -C 1"), "x");
+    assert!(run(fulmar().args(["start", "--help"])).status.success());
+}
+
+#[test]
+fn a_certificate_of_an_unknown_ca_is_answered_with_where_to_name_the_ca() {
+    let broker = TestBroker::start();
+    let other = tempfile::tempdir().unwrap();
+    assert!(run(fulmar().args(["cert", "ca", "--dir"]).arg(other.path())).status.success());
+    for (scheme, name) in [("mqtts", "mqtts"), ("ssl", "mqtts"), ("quic", "quic"), ("wss", "https")]
+    {
+        let url = format!("{scheme}://localhost:{}", broker.address(name).port());
+        let mut command = fulmar();
+        command
+            .args(["pub", &url, "-t", "t", "-m", "x", "--cafile"])
+            .arg(other.path().join("ca.pem"));
+        let output = run(&mut command);
+        assert!(
+            text(&output.stderr).contains("; give the server's CA with --cafile"),
+            "{output:?}"
+        );
+    }
+}

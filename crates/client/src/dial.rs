@@ -348,7 +348,9 @@ async fn staggered<T, E, F: Future<Output = Result<T, E>>>(
 
 /// What a server misses in the client's certificate: alerts of TLS by their names, and over QUIC by their numbers.
 pub(crate) fn certificate_hint(reason: &str) -> Option<&'static str> {
-    let about = |words: &[&str]| words.iter().any(|word| reason.contains(word));
+    // Over QUIC, the alert has the same number if this side refuses the server's certificate.
+    let is_servers = !reason.contains("invalid peer certificate");
+    let about = |words: &[&str]| is_servers && words.iter().any(|word| reason.contains(word));
     if about(&["CertificateRequired", "handshake failed: error 116"]) {
         return Some("; the broker requires a client certificate: give --cert and --key");
     }
@@ -402,6 +404,16 @@ mod tests {
             let hint = hint(&url, &error);
             assert!(hint.ends_with("add it to [tls] names on the broker"), "{error}{hint}");
         }
+    }
+
+    #[test]
+    fn an_unknown_ca_of_the_server_is_not_one_of_the_client() {
+        let url: BrokerUrl = "quic://broker.lan".parse().unwrap();
+        let ours =
+            "the cryptographic handshake failed: error 48: invalid peer certificate: UnknownIssuer";
+        assert_eq!(hint(&url, ours), "; give the server's CA with --cafile");
+        let theirs = "aborted by peer: the cryptographic handshake failed: error 48";
+        assert!(hint(&url, theirs).contains("the client's certificate (--cert)"));
     }
 
     #[tokio::test(start_paused = true)]

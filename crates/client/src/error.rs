@@ -26,7 +26,7 @@ pub enum Error {
         reason: String,
     },
     /// The server did not accept CONNECT.
-    #[error("{url} refused the connection: {reason}{detail}")]
+    #[error("{url} refused the connection: {}{detail}", in_words(*reason))]
     Refused {
         /// Which server.
         url: String,
@@ -47,7 +47,7 @@ pub enum Error {
     #[error("SCRAM: {0}")]
     SignIn(String),
     /// The server ended the connection with a reason.
-    #[error("the server ended the connection: {0}")]
+    #[error("the server ended the connection: {}", in_words(*.0))]
     Disconnected(ReasonCode),
     /// The connection was lost.
     #[error("connection lost: {0}")]
@@ -87,7 +87,19 @@ fn rejection(reason: ReasonCode) -> String {
                  `fulmar ctl explain` says why)"
             )
         }
-        _ => format!("the broker refused the publication: {reason}"),
+        _ => format!("the broker refused the publication: {}", in_words(reason)),
+    }
+}
+
+/// The reason, and what it means of Fulmar where the standard's words leave that open.
+#[must_use]
+pub fn in_words(reason: ReasonCode) -> String {
+    match reason {
+        ReasonCode::ImplementationSpecificError => format!(
+            "{reason}; of Fulmar, the broker cannot store, because its disk is full or storage fails (`fulmar ctl status` \
+             shows why)"
+        ),
+        _ => reason.to_string(),
     }
 }
 

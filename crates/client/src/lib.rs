@@ -26,7 +26,7 @@ mod websocket;
 
 pub use api::{Client, Delivery, Event, Events, PathStats};
 pub use copying::CopyingEndpoint;
-pub use error::Error;
+pub use error::{Error, in_words};
 pub use fulmar_congestion::Congestion;
 pub use fulmar_mqtt::packet::{RetainHandling, SubscribeOptions};
 pub use fulmar_mqtt::{Property, PropertyBuf, QoS, ReasonCode, Version};

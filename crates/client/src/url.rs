@@ -132,7 +132,14 @@ fn without_password(text: &str) -> String {
 
 fn parse(text: &str) -> Result<BrokerUrl, &'static str> {
     let (scheme, rest) = text.split_once("://").ok_or("the scheme is missing")?;
-    let known = Transport::ALL.iter().find(|(_, name, _)| scheme.eq_ignore_ascii_case(name));
+    let scheme = scheme.to_ascii_lowercase();
+    // As Paho's clients write them.
+    let scheme = match &*scheme {
+        "tcp" => "mqtt",
+        "ssl" | "tls" => "mqtts",
+        scheme => scheme,
+    };
+    let known = Transport::ALL.iter().find(|(_, name, _)| scheme == *name);
     let (transport, _, default_port) = *known.ok_or("unknown scheme")?;
     let (authority, path) = match rest.find('/') {
         Some(at) => rest.split_at(at),
@@ -193,6 +200,11 @@ mod tests {
             let url: BrokerUrl = format!("{scheme}://h").parse().unwrap();
             assert_eq!((url.transport, url.port), (transport, port));
             assert_eq!(transport.scheme(), scheme);
+        }
+        for (alias, url) in
+            [("tcp", "mqtt://h:1883"), ("ssl", "mqtts://h:8883"), ("TLS", "mqtts://h:8883")]
+        {
+            assert_eq!(format!("{alias}://h").parse::<BrokerUrl>().unwrap().to_string(), url);
         }
     }
 

@@ -33,12 +33,15 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run the broker
+    #[command(aliases = ["start", "run", "broker"])]
     Serve(serve::Args),
     /// Examine a machine and a configuration, or the path to a broker
     Doctor(serve::doctor::Args),
     /// Publish messages
+    #[command(alias = "publish")]
     Pub(pubsub::PubArgs),
     /// Subscribe and print what arrives
+    #[command(alias = "subscribe")]
     Sub(pubsub::SubArgs),
     /// Send files over a bad link, to one receiver or a group
     #[cfg_attr(not(feature = "bulk"), command(hide = true))]

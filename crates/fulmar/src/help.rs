@@ -13,6 +13,37 @@ const WIDTH: usize = 80;
 /// The indentation of what an example does, where it has a line of its own.
 const BELOW: &str = "      ";
 
+/// The program's commands by purpose: clap has headings for options only.
+const GROUPS: [(&str, &[&str]); 6] = [
+    ("Run a broker", &["serve", "doctor", "health", "cluster", "cert", "import", "demo"]),
+    ("Operate it", &["ctl", "audit", "user", "passwd", "twin"]),
+    ("Publish and subscribe", &["pub", "sub", "sensor", "meter"]),
+    ("Distribute files over bad links", &["send", "receive", "rollout"]),
+    ("Measure", &["bench", "lab"]),
+    ("Set up this program", &["completions", "man", "help"]),
+];
+
+/// The program with its commands in groups.
+pub(crate) fn grouped(mut program: Command) -> Command {
+    program.build();
+    let mut groups = String::new();
+    for (heading, names) in GROUPS {
+        let commands = names.iter().filter_map(|name| program.find_subcommand(name));
+        let mut commands = commands.filter(|command| !command.is_hide_set()).peekable();
+        if commands.peek().is_some() {
+            end_line(&mut groups, &format!("{heading}:"));
+        }
+        for command in commands {
+            let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+            end_line(&mut groups, &format!("  {:<11}  {about}", command.get_name()));
+        }
+        groups.push('\n');
+    }
+    program.help_template(format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}Options:\n{{options}}{{after-help}}"
+    ))
+}
+
 /// The command and those below it with their texts laid out.
 pub(crate) fn laid_out(command: Command) -> Command {
     let text = command.get_after_help().map(|text| lay_out(&text.to_string()));
@@ -139,9 +170,20 @@ mod tests {
     }
 
     #[test]
+    fn each_command_is_in_one_group_of_the_programs_help() {
+        let mut program = grouped(Cli::command());
+        let help = program.render_help().to_string();
+        for command in program.get_subcommands().filter(|command| !command.is_hide_set()) {
+            let begin = format!("\n  {} ", command.get_name());
+            assert_eq!(help.matches(&begin).count(), 1, "{begin:?}: {help}");
+        }
+        assert!(help.contains("\nOperate it:\n  ctl "), "{help}");
+    }
+
+    #[test]
     fn no_line_of_any_help_is_broken_twice_or_too_wide() {
         let mut all = Vec::new();
-        walk(laid_out(Cli::command()), "", &mut all);
+        walk(grouped(laid_out(Cli::command())), "", &mut all);
         assert!(all.len() > 20, "{} commands", all.len());
         for (name, command) in all.iter().filter(|(_, command)| !command.is_hide_set()) {
             // A wider terminal's help is 100 columns wide, see `Cli`.

@@ -95,7 +95,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     exit::end_with_the_reader();
-    let mut line = help::laid_out(Cli::command());
+    if let Some(usage) = pubsub::mosquitto_host(&std::env::args().collect::<Vec<_>>()) {
+        return exit::code(Err(usage.into()));
+    }
+    let mut line = help::grouped(help::laid_out(Cli::command()));
     let parsed = Cli::from_arg_matches_mut(&mut line.get_matches_mut());
     let Cli { log, command } = parsed.unwrap_or_else(|error| error.format(&mut line).exit());
     let outcome = match command {

@@ -17,12 +17,14 @@ fn help(words: &[String]) -> String {
 
 /// Names of the commands below one, from its help.
 fn below(help: &str) -> impl Iterator<Item = &str> {
-    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let lines = help.lines().skip_while(|line| !line.starts_with("Usage:"));
     lines
-        .take_while(|line| !line.is_empty())
+        .take_while(|line| *line != "Options:")
         .filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' ')))
         .map(|line| line.split(' ').next().unwrap())
-        .filter(|name| *name != "help")
+        .filter(|name| {
+            *name != "help" && name.starts_with(|first: char| first.is_ascii_lowercase())
+        })
 }
 
 /// Help without a section of options, such as those that every command has.

@@ -31,6 +31,23 @@ pub fn subscribe(args: SubArgs) -> anyhow::Result<()> {
     block_on(subscribe::run(args))
 }
 
+/// What to type instead of `-h HOST` as of mosquitto's clients; `-h` alone prints help.
+#[must_use]
+pub fn mosquitto_host(words: &[String]) -> Option<Usage> {
+    let is_command = |word: &String| matches!(&**word, "pub" | "publish" | "sub" | "subscribe");
+    let [command, words @ ..] = &words[words.iter().position(is_command)?..] else { return None };
+    let value = |names: [&str; 2]| {
+        let value = words.get(words.iter().position(|word| names.contains(&&**word))? + 1);
+        value.filter(|value| !value.starts_with('-'))
+    };
+    let (host, port) = (value(["-h", "--host"])?, value(["-p", "--port"]));
+    let port = port.map_or_else(String::new, |port| format!(":{port}"));
+    Some(Usage(format!(
+        "-h: the broker is a URL and comes first: fulmar {command} mqtt://{host}{port} (mqtts:// for TLS, quic:// for \
+         QUIC); the other options as before"
+    )))
+}
+
 /// Runs a command that talks to a broker.
 pub fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -4,7 +4,9 @@ use std::io::{ErrorKind, IsTerminal as _, Write};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use fulmar_client::{Client, Event, Events, Message, QoS, RetainHandling, SubscribeOptions};
+use fulmar_client::{
+    Client, Event, Events, Message, QoS, RetainHandling, SubscribeOptions, in_words,
+};
 use fulmar_mqtt::topic::{Subscription, matches};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -202,7 +204,7 @@ impl Printer {
             let codes = client.subscribe(&filters).await.map_err(explain)?;
             for (filter, code) in topics.iter().zip(codes) {
                 if code.is_error() {
-                    bail!("the broker refused the subscription to {filter:?}: {code}");
+                    bail!("the broker refused the subscription to {filter:?}: {}", in_words(code));
                 }
             }
             if exit { Ok(()) } else { std::future::pending().await }
