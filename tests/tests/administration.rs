@@ -182,7 +182,7 @@ fn bans_disconnect_refuse_survive_a_restart_and_end() {
     let bans = json(&broker, &["clients", "bans"]);
     assert_eq!((&bans[0]["value"], &bans[0]["reason"]), (&"meter".into(), &"flood".into()));
     let why = good(&broker, &["explain", "publish", "t", "--client", "meter"]);
-    assert!(why.starts_with("allowed") && why.contains("banned by local:"), "{why}");
+    assert!(why.starts_with("denied") && why.contains("banned by local:"), "{why}");
     good(&broker, &["clients", "unban", &bans[0]["id"].to_string()]);
     assert!(publish(&broker, "meter", &["-t", "t", "-m", "x"]).status.success());
     let wrong = bad(&ctl(&broker, &["clients", "ban", "--network", "10.0.0.0/33", "--for", "1h"]));
@@ -267,16 +267,23 @@ fn explain_names_the_rule_and_a_tap_shows_what_passes() {
     assert_eq!((&why["allowed"], &why["connected"]), (&true.into(), &false.into()));
     let said = bad(&ctl(&broker, &["explain", "publish", "t/+"]));
     assert!(said.contains("topic"), "{said}");
-    let lines = tempfile::NamedTempFile::new().unwrap();
-    let mut command = fulmar();
-    command.args(["ctl", "tap", "t/#", "--data"]).arg(broker.data());
-    let mut tap = command.stdout(lines.reopen().unwrap()).spawn().unwrap();
-    eventually("the tap to show a message", || {
-        publish(&broker, "p", &["-t", "t/x", "-m", "21.5"]);
-        std::fs::read_to_string(lines.path()).unwrap().contains("t/x 21.5\n")
-    });
-    tap.kill().unwrap();
-    tap.wait().unwrap();
+    let ways =
+        [(&[][..], ["t/x 21.5\n"; 3]), (&["--json"], ["\"qos\":0", "\"qos\":1", "\"qos\":2"])];
+    for (json, shown) in ways {
+        let lines = tempfile::NamedTempFile::new().unwrap();
+        let mut command = fulmar();
+        command.args(["ctl", "tap", "t/#"]).args(json).arg("--data").arg(broker.data());
+        let mut tap = command.stdout(lines.reopen().unwrap()).spawn().unwrap();
+        for (qos, shown) in ["0", "1", "2"].iter().zip(shown) {
+            eventually("the tap to show a message with its QoS", || {
+                let url = format!("mqtt://localhost:{}", broker.address("mqtt").port());
+                run(fulmar().args(["pub", &url, "-t", "t/x", "-m", "21.5", "-q", qos]));
+                std::fs::read_to_string(lines.path()).unwrap().replace(": ", ":").contains(shown)
+            });
+        }
+        tap.kill().unwrap();
+        tap.wait().unwrap();
+    }
     // More than the default for a time, which is shown; a wrong filter says what to try.
     let log = json(&broker, &["log", "debug", "--for", "1s"]);
     assert!(log["until_ms"].is_u64() && log["filter"] == "debug", "{log}");
@@ -424,8 +431,17 @@ fn explain_names_the_role_that_decides_and_what_else_keeps_its_user_out() {
     let because = why["because"].as_str().unwrap();
     assert!(why["allowed"] == false && because.contains("roles matches"), "{because}");
     good(&broker, &["users", "change", "s1", "--disable", "--client-id", "d2"]);
-    let notes = explain("sensors/s1/t")["notes"].to_string();
-    assert!(notes.contains("users change s1 --enable") && notes.contains("d2"), "{notes}");
+    let why = explain("sensors/s1/t");
+    let because = why["because"].as_str().unwrap();
+    assert!(why["allowed"] == false && because.contains("users change s1 --enable"), "{why}");
+    good(&broker, &["users", "change", "s1", "--enable"]);
+    let why = explain("sensors/s1/t");
+    let because = why["because"].as_str().unwrap();
+    assert!(why["allowed"] == false && because.contains("client identifier \"d2\""), "{why}");
+    good(&broker, &["users", "remove", "s1"]);
+    let why = explain("sensors/s1/t");
+    let because = why["because"].as_str().unwrap();
+    assert!(why["allowed"] == false && because.contains("was removed"), "{why}");
 }
 
 #[test]
@@ -521,11 +537,54 @@ fn explain_names_limits_that_are_reached_and_bans_of_networks() {
     assert!(full.contains("max_subscriptions_per_session"), "{full}");
     good(&broker, &["clients", "ban", "--network", "192.0.2.0/24", "--for", "1h"]);
     let at = |address| {
-        let words = ["explain", "publish", "a", "--client", "d1", "--address", address];
-        notes(&words)
+        json(&broker, &["explain", "publish", "a", "--client", "d1", "--address", address])
     };
-    assert!(at("192.0.2.77").contains("lift it with DELETE /bans/"), "{}", at("192.0.2.77"));
-    assert_eq!(at("192.0.3.77"), "[]");
+    let banned = at("192.0.2.77");
+    let because = banned["because"].as_str().unwrap();
+    assert!(banned["allowed"] == false && because.contains("clients unban"), "{banned}");
+    assert_eq!(at("192.0.3.77")["allowed"], true);
     sub.kill().unwrap();
     sub.wait().unwrap();
+}
+
+/// `fulmar ctl users` or `fulmar user` with a password: what it prints besides.
+fn user(broker: &TestBroker, words: &[&str]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    write_secret(folder.path().join("password"), "correct horse\n");
+    let mut command = fulmar();
+    command.stdin(std::fs::File::open(folder.path().join("password")).unwrap());
+    let output = run(command.args(words).arg("--data").arg(broker.data()));
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{words:?}: {printed}");
+    printed
+}
+
+#[test]
+fn the_first_user_for_clients_is_announced_and_an_administrator_changes_nothing_for_them() {
+    const NOTE: &str = "the broker refuses user names that it does not know";
+    let broker = TestBroker::builder().config("[platform]\nenabled = false\n").start();
+    let connects = |user: &str, password: &str| {
+        let url = format!("mqtt://localhost:{}", broker.address("mqtt").port());
+        let mut command = fulmar();
+        command.args(["pub", &url, "-t", "t", "-m", "m", "-u", user]);
+        run(command.env("FULMAR_PASSWORD", password)).status.success()
+    };
+    assert!(connects("bob", "any password"));
+    let ctl = ["ctl", "users", "add", "root", "--role", "administrator"];
+    assert!(!user(&broker, &ctl).contains(NOTE));
+    assert!(connects("bob", "any password"));
+    assert!(connects("root", "correct horse") && !connects("root", "any password"));
+    user(&broker, &["ctl", "users", "add", "second", "--role", "viewer"]);
+    good(&broker, &["users", "remove", "second"]);
+    assert!(connects("bob", "any password") && !connects("second", "correct horse"));
+    let printed = user(&broker, &["ctl", "users", "change", "root", "--topic-roles", ""]);
+    assert!(!printed.contains(NOTE) && connects("bob", "any password"), "{printed}");
+    let printed = user(&broker, &["user", "add", "ann"]);
+    assert!(printed.contains(NOTE) && printed.contains("--role administrator"), "{printed}");
+    assert!(printed.find(NOTE) < printed.find("added ann"), "{printed}");
+    eventually("the change", || !connects("bob", "any password"));
+    for words in [["user", "add", "carl"].as_slice(), &["ctl", "users", "add", "dora"]] {
+        let printed = user(&broker, words);
+        assert!(!printed.contains(NOTE), "{printed}");
+    }
 }

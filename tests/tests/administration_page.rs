@@ -211,3 +211,62 @@ fn retained_topics_are_a_tree() {
     let (second, next) = levels("?limit=1&cursor=office%00");
     assert_eq!((second, next), (vec!["plant false true".to_owned()], None));
 }
+
+#[test]
+fn the_overview_is_open_on_this_machine_where_anonymous_clients_may_connect() {
+    for (policy, expected) in [("loopback", 200), ("never", 401)] {
+        let folder = tempfile::tempdir().unwrap();
+        let passwords = folder.path().join("passwords");
+        fulmar_tests::write_secret(&passwords, "# none yet\n");
+        let config =
+            format!("[auth]\nallow_anonymous = \"{policy}\"\npassword_file = {passwords:?}\n");
+        let broker = TestBroker::builder().config(&config).start();
+        let mut browser = Browser::new(&broker);
+        for (path, expected) in
+            [("/overview", expected), ("/history", expected), ("/clients", 401), ("/me", 401)]
+        {
+            let path = format!("/api/admin/v1{path}");
+            let (status, found) = browser.send("GET", &path, &Value::Null, &[]);
+            assert_eq!(status, expected, "{policy} {path}: {found}");
+            // Wrong credentials are no better than none.
+            let token = ["authorization: Bearer fulmar_wrong"];
+            assert_eq!(browser.send("GET", &path, &Value::Null, &token).0, 401, "{path}");
+        }
+        let page = format!("https://localhost:{}/broker", broker.address("https").port());
+        let line = broker.wait_for_log("the broker's page");
+        assert!(
+            line.contains(&page) && line.contains("users add NAME --role administrator"),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn an_upstream_broker_that_is_not_connected_has_time_and_reason_and_is_no_client() {
+    let config = "[upstream]\nurl = \"mqtt://127.0.0.1:1\"\n[[upstream.up]]\nfilter = \"#\"\n";
+    let broker = TestBroker::builder().config(config).start();
+    let mut browser = Browser::new(&broker);
+    let mut overview = || browser.send("GET", "/api/admin/v1/overview", &Value::Null, &[]).1;
+    eventually("the failed attempt", || overview()["health"]["verdict"] == "warn");
+    let overview = overview();
+    let reason = overview["health"]["reasons"][0]["text"].as_str().unwrap();
+    assert!(
+        reason.contains("is not connected for 0 min (") && reason.contains("refused"),
+        "{reason}"
+    );
+    assert!(overview["server"]["upstreams"][0]["down_since_ms"].is_u64(), "{overview}");
+    // The gateway's own session.
+    assert_eq!((&overview["sessions"], &overview["connections"]), (&json!(1), &json!({})));
+    assert!(!broker_metrics(&broker).contains("fulmar_connections{transport=\"tcp\"} 1"));
+    let status = run(fulmar().args(["ctl", "status", "--data"]).arg(broker.data()));
+    let status = String::from_utf8(status.stdout).unwrap();
+    assert!(status.starts_with("health       needs attention\n"), "{status}");
+    for line in ["\nclients      0 connected\n", "\nupstream     not connected since 20"] {
+        assert!(status.contains(line), "{line:?}: {status}");
+    }
+    assert!(status.lines().count() < 24, "{status}");
+}
+
+fn broker_metrics(broker: &TestBroker) -> String {
+    fulmar_tests::http_get(broker.address("http"), "/metrics").1
+}

@@ -98,7 +98,7 @@ fn expect_logged(server: &Program, lines: &str) {
 fn the_guides_first_hour_works_as_it_is_typed() {
     let folder = tempfile::tempdir().unwrap();
     let mut host = Host::new(folder.path());
-    for name in ["ann", "sensor"] {
+    for name in ["ann", "sensor", "carol"] {
         let password = format!("the password of {name}");
         std::fs::write(host.folder().join(format!("{name}.password")), password).unwrap();
     }
@@ -128,7 +128,8 @@ fn the_guides_first_hour_works_as_it_is_typed() {
         .iter()
         .flat_map(|(_, text)| text.lines().map(str::to_owned).collect::<Vec<_>>())
         .collect();
-    let [subscribe, publish, client, ready, metrics, page] = &lines[..] else {
+    let [subscribe, publish, administrator, status, client, ready, metrics, page] = &lines[..]
+    else {
         panic!("{lines:?}")
     };
     let subscriber = host.leaves(subscribe);
@@ -137,6 +138,10 @@ fn the_guides_first_hour_works_as_it_is_typed() {
     });
     host.good(publish);
     assert!(subscriber.log.find(PATIENCE, |line| line == "plant/temperature 21.5").is_some());
+    assert_eq!(host.good(administrator), "added");
+    let status = host.good(status);
+    assert!(status.starts_with("health       good\n"), "{status}");
+    assert!(status.contains("clients      1 connected, 1 quic\n"), "{status}");
     let client: serde_json::Value = serde_json::from_str(&host.good(client)).unwrap();
     assert_eq!((&client["user"], &client["transport"]), (&"ann".into(), &"quic".into()));
     assert_eq!(host.good(ready), "ok");
@@ -148,6 +153,25 @@ fn the_guides_first_hour_works_as_it_is_typed() {
         assert!(page.contains(part), "{part}\n{page}");
     }
     assert!(!page.contains("Meter reading"), "{page}");
+    let port = server.address("https").port();
+    for (user, status, reason) in
+        [("carol", "201", "session"), ("ann", "403", "no administration role")]
+    {
+        let login = format!("{{\"user\":\"{user}\",\"password\":\"the password of {user}\"}}");
+        let mut curl = std::process::Command::new("curl");
+        curl.args([
+            "-sSk",
+            "-w",
+            "%{http_code}",
+            "-H",
+            "Content-Type: application/json",
+            "-d",
+            &login,
+        ]);
+        let output = run(curl.arg(format!("https://localhost:{port}/api/admin/v1/session")));
+        let answer = String::from_utf8(output.stdout).unwrap();
+        assert!(answer.ends_with(status) && answer.contains(reason), "{user}: {answer}");
+    }
 
     for (language, text) in blocks(GUIDE, "### Check what it refuses") {
         if language == "text" {

@@ -228,3 +228,15 @@ fn rules_about_everything_are_not_about_the_platform() {
         }
     }
 }
+
+#[test]
+fn explain_knows_a_user_of_the_platform_by_the_name_alone() {
+    let broker = broker();
+    let explain = |topic: &str| {
+        good(&broker, &["ctl", "explain", "publish", topic, "--user", "ann", "--client", "c"], "")
+    };
+    eventually("the server to know the user", || {
+        explain("fulmar/rural/sensor/attic/radon").starts_with("allowed")
+    });
+    assert!(explain("fulmar/elsewhere/sensor/attic/radon").starts_with("denied"));
+}

@@ -51,6 +51,8 @@ pub struct Settings {
     pub data: PathBuf,
     /// The program's version.
     pub version: &'static str,
+    /// Whether everybody on this machine may see the overview.
+    pub open_overview: bool,
 }
 
 fulmar_text::opaque_debug!(Settings);

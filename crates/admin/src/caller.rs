@@ -139,7 +139,8 @@ impl App {
                 self.login_failed(shown.user(), from, refused);
                 Err(match refused {
                     Refused::NoRole => Problem::forbidden(
-                        "this user has no administration role: ask an administrator for one",
+                        "this user has no administration role, and users of the password file cannot have one; on \
+                         the broker's machine, `fulmar ctl users add NAME --role administrator` makes a user who may log in",
                     ),
                     _ => Problem::unauthorized(format!("wrong or expired credentials; {HOW}")),
                 })
@@ -216,6 +217,22 @@ macro_rules! at_least {
 }
 
 at_least!(Operator Administrator);
+
+/// Somebody who may see the overview: any caller, and where that is open everybody on this machine.
+pub(crate) struct Onlooker;
+
+impl FromRequestParts<App> for Onlooker {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Onlooker, Problem> {
+        let is_anonymous = !parts.headers.contains_key(header::AUTHORIZATION)
+            && web_sessions::cookie(parts).is_none();
+        if is_anonymous && app.open_overview && address(parts).is_loopback() {
+            return Ok(Onlooker);
+        }
+        Caller::from_request_parts(parts, app).await.map(|_| Onlooker)
+    }
+}
 
 /// Any caller: each has at least the role of a viewer.
 pub(crate) type Viewer = Caller;

@@ -78,8 +78,9 @@ pub(crate) async fn explain(
     let client = client.unwrap_or_default();
     let session = app.broker.session_details(&client, 0).map(|found| found.summary);
     let owner = session.as_ref().and_then(|session| session.user.as_deref().map(str::to_owned));
-    let user = user.filter(|user| !user.is_empty()).or_else(|| owner.clone());
-    let mut notes = Vec::new();
+    let named = user.filter(|user| !user.is_empty()).map(|user| app.broker.user_named(&user));
+    let user = named.map(|user| user.text().to_owned()).or_else(|| owner.clone());
+    let (mut notes, mut refusal) = (Vec::new(), None);
     let action = match action {
         ClientAction::Publish => Action::Publish,
         ClientAction::Subscribe => Action::Subscribe,
@@ -116,8 +117,8 @@ pub(crate) async fn explain(
         let covers = |whom: Banned| whom.covers(&client, user.as_deref(), address);
         if banned(&ban).is_some_and(covers) {
             let reason = if ban.reason.is_empty() { "no reason given" } else { &ban.reason };
-            notes.push(format!(
-                "banned by {}: {reason}; lift it with DELETE /bans/{}",
+            refusal = Some(format!(
+                "banned by {}: {reason}; `fulmar ctl clients unban {}` lifts it",
                 ban.created_by, ban.id
             ));
         }
@@ -128,19 +129,20 @@ pub(crate) async fn explain(
     if session.as_ref().is_some_and(|session| session.queued_messages > 0) {
         notes.push("messages wait in its queue: it reads slowly, or is not connected".to_owned());
     }
-    let (role, refusals) = app.identities.read(|state| {
+    let (role, kept_out) = app.identities.read(|state| {
         let role = explain_role::rule(state, user.as_deref(), action, explanation.because);
-        (role, explain_role::refusals(state, user.as_deref(), &client))
+        (role, explain_role::refusal(state, user.as_deref(), &client))
     });
-    notes.extend(refusals);
+    // What keeps the client out decides, whatever the rules say.
+    let refusal = refusal.or(kept_out);
     let rule = match explanation.because {
         Because::Rule(number) => Some(app.server.place_of_rule(number)),
         _ => role,
     };
     Ok(Json(Decision {
-        allowed: explanation.allowed,
-        because: because(&explanation, user.as_deref()),
-        rule,
+        allowed: explanation.allowed && refusal.is_none(),
+        rule: rule.filter(|_| refusal.is_none()),
+        because: refusal.unwrap_or_else(|| because(&explanation, user.as_deref())),
         user,
         connected: session.is_some_and(|session| session.connected),
         notes,

@@ -62,9 +62,14 @@ pub(crate) fn rule(
 }
 
 /// What of the user's entry keeps a client from connecting.
-pub(crate) fn refusals(state: &State, user: Option<&str>, client_id: &str) -> Vec<String> {
-    let Some(client) = user.and_then(|user| state.clients().get(user)) else { return Vec::new() };
-    let name = &client.username;
+pub(crate) fn refusal(state: &State, user: Option<&str>, client_id: &str) -> Option<String> {
+    let name = user?;
+    if state.removed().contains_key(name) {
+        return Some(format!(
+            "the user {name:?} was removed, and is refused: fulmar ctl users remove {name} --forget ends that"
+        ));
+    }
+    let client = state.clients().get(name)?;
     let disabled = client.disabled.then(|| {
         format!("the user {name:?} is disabled, and cannot connect: fulmar ctl users change {name} --enable")
     });
@@ -72,5 +77,5 @@ pub(crate) fn refusals(state: &State, user: Option<&str>, client_id: &str) -> Ve
     let other = own.map(|own| {
         format!("the user {name:?} can only connect with the client identifier {own:?}")
     });
-    disabled.into_iter().chain(other).collect()
+    disabled.or(other)
 }

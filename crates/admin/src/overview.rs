@@ -15,7 +15,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::caller::{Role, Viewer};
+use crate::caller::{Onlooker, Role, Viewer};
+use crate::health::Health;
 use crate::history::{self, Columns};
 use crate::pass::Quality;
 use crate::server::ServerState;
@@ -52,6 +53,8 @@ pub(crate) struct Overview {
     version: &'static str,
     /// When the broker started, in milliseconds since the Unix epoch.
     started_ms: u64,
+    /// Whether the server wants attention, and why.
+    health: Health,
     /// Sessions, connected or not.
     sessions: usize,
     /// Connections open now, per transport.
@@ -117,10 +120,22 @@ impl App {
             let (used_bytes, limit_bytes) = broker.memory_totals(account);
             Budget { account: account.name(), used_bytes, limit_bytes }
         });
+        let (memory, server): (Vec<Budget>, _) = (memory.collect(), self.server.state());
+        let storage_problem = broker.storage_problem();
+        let of_memory = memory
+            .iter()
+            .map(|one| ("memory", one.account, one.used_bytes as u64, one.limit_bytes as u64));
+        let of_disk = server
+            .disk
+            .iter()
+            .filter_map(|one| Some(("disk", one.account, one.used_bytes, one.limit_bytes?)));
+        let budgets = of_memory.chain(of_disk);
+        let health = Health::new(self.now().0, storage_problem.as_deref(), &server, budgets);
         Overview {
             now_ms: self.now_ms(),
             version: self.version,
             started_ms: broker.started().0,
+            health,
             sessions: broker.sessions(),
             connections,
             subscriptions: broker.subscriptions(),
@@ -128,10 +143,10 @@ impl App {
             retained_messages,
             retained_bytes,
             storage_backlog: broker.storage().backlog(),
-            storage_problem: broker.storage_problem(),
-            memory: memory.collect(),
+            storage_problem,
+            memory,
             quality,
-            server: self.server.state(),
+            server,
         }
     }
 }
@@ -146,7 +161,7 @@ pub(crate) async fn me(caller: Viewer) -> Json<Me> {
 ///
 /// At most a second old, and the same for all who request it.
 #[utoipa::path(get, path = "/overview", responses((status = 200, body = Overview)))]
-pub(crate) async fn show(State(app): State<App>, _: Viewer) -> Response {
+pub(crate) async fn show(State(app): State<App>, _: Onlooker) -> Response {
     let body = app.overview().await;
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
@@ -155,6 +170,6 @@ pub(crate) async fn show(State(app): State<App>, _: Viewer) -> Response {
 ///
 /// An entry every five seconds; none for the time before the broker started.
 #[utoipa::path(get, path = "/history", responses((status = 200, body = Columns)))]
-pub(crate) async fn show_history(State(app): State<App>, _: Viewer) -> Json<Columns> {
+pub(crate) async fn show_history(State(app): State<App>, _: Onlooker) -> Json<Columns> {
     Json(app.history.lock().columns())
 }

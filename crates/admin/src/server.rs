@@ -65,6 +65,12 @@ pub struct Upstream {
     /// Transport of the connection; absent while there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transport: Option<&'static str>,
+    /// Since when there is none, in milliseconds since the Unix epoch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub down_since_ms: Option<u64>,
+    /// Why the last attempt to connect has failed, or the connection ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub down_reason: Option<String>,
     /// Messages in the outbox.
     pub queued_messages: u64,
     /// Their size in bytes.
@@ -98,6 +104,8 @@ pub struct Certificate {
     pub expires_ms: u64,
     /// Whether the server replaces it by itself.
     pub is_renewed: bool,
+    /// Whether the server replaces it when it starts or reloads, in its last 30 days.
+    pub renewed_at_reload: bool,
 }
 
 /// A node of a cluster.

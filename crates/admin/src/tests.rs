@@ -160,6 +160,7 @@ impl Api {
             answers,
             data,
             version: "1.2.3",
+            open_overview: true,
         };
         let admin = Admin::open(settings, Store::in_memory());
         Api { admin, revoked, looks, copying, is_full, folder }

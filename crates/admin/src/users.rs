@@ -176,6 +176,9 @@ impl From<&Client> for User {
 #[derive(Serialize, ToSchema)]
 pub(crate) struct Users {
     users: Vec<User>,
+    /// Whether other user names are accepted, too, where anonymous clients may connect: there is no user yet that is not only
+    /// for administration.
+    admits_unknown_names: bool,
     /// The next page's `cursor`; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
@@ -244,7 +247,8 @@ pub(crate) async fn users(
     let from = page.cursor()?.unwrap_or_default();
     let cursor = |user: &User| user.name.clone();
     let (users, next) = page::fill(page.limit()?, from, slice, cursor, Some).await;
-    Ok(JsonBody(Users { users, next }))
+    let admits_unknown_names = app.broker.admits_unknown_names();
+    Ok(JsonBody(Users { users, admits_unknown_names, next }))
 }
 
 fn unknown(name: &str) -> Problem {

@@ -135,6 +135,27 @@ impl Broker {
         self.bans().covers_address(address, now)
     }
 
+    /// Whether clients may connect with any user name where anonymous clients may: nobody has named users yet.
+    #[must_use]
+    pub fn admits_unknown_names(&self) -> bool {
+        self.access_control().admits_unknown_names()
+    }
+
+    /// The hash of a user's password in the password file.
+    #[must_use]
+    pub fn password_hash_in_file(&self, user: &str) -> Option<String> {
+        let access_control = self.access_control();
+        access_control.passwords.as_ref()?.hash_in_file(user).map(str::to_owned)
+    }
+
+    /// The user whom clients of this name are, or who is shown so: the platform's if only it knows the name.
+    #[must_use]
+    pub fn user_named(&self, text: &str) -> User {
+        let (user, access_control) = (User::from_text(text), self.access_control());
+        let external = user.operators().filter(|name| access_control.only_external(name));
+        external.and_then(User::external).unwrap_or(user)
+    }
+
     /// Calls `watcher` whenever bans have changed, for such protocols.
     pub fn watch_bans(&self, watcher: impl Fn() + Send + Sync + 'static) {
         self.bans().watch(watcher);

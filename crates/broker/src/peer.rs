@@ -199,6 +199,13 @@ pub struct Peer {
     pub listener: Arc<ListenerPolicy>,
 }
 
+impl Peer {
+    /// Whether it is the program itself, which is no client.
+    pub(crate) fn is_program(&self) -> bool {
+        User::is_program(self.identity.as_ref().map(PeerIdentity::user))
+    }
+}
+
 /// State of one QUIC connection and its path, for `$SYS`, metrics and the `http` port. Counts
 /// are since the connection began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]

@@ -72,7 +72,15 @@ impl Compiler {
             subscribe: defaults.get(AccessKind::Subscribe),
             unsubscribe: defaults.get(AccessKind::Unsubscribe),
         };
-        self.table.change(IdentityChanges { users, removed, anonymous, defaults, denials });
+        let admits_unknown_names = state.admits_unknown_names();
+        self.table.change(IdentityChanges {
+            users,
+            removed,
+            anonymous,
+            defaults,
+            denials,
+            admits_unknown_names,
+        });
     }
 
     fn identity(&self, state: &State, client: &Client) -> Option<Identity> {

@@ -106,6 +106,14 @@ pub struct Client {
     pub administration: Option<AdministrationRole>,
 }
 
+impl Client {
+    /// Whether it has no purpose but administration: no roles of its own or of groups.
+    #[must_use]
+    pub fn only_administers(&self) -> bool {
+        self.administration.is_some() && self.roles.is_empty() && self.groups.is_empty()
+    }
+}
+
 /// A group of clients, which have its roles.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {

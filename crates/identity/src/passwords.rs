@@ -81,10 +81,4 @@ impl PasswordHash {
         let digest = digest::digest(&digest::SHA256, self.0.as_bytes());
         fulmar_text::hex::encode(digest.as_ref()).into()
     }
-
-    /// Whether it is this password's. Takes tens of milliseconds on purpose.
-    #[must_use]
-    pub fn matches(&self, password: &[u8]) -> bool {
-        auth::verify_password(&self.0, password)
-    }
 }

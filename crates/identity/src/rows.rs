@@ -29,6 +29,9 @@ pub enum Row {
 pub struct Removal {
     /// Rises with each removal.
     pub number: u64,
+    /// Whether it could only administer ([`crate::Client::only_administers`]).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub only_administered: bool,
 }
 
 /// What there is once.

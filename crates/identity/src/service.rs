@@ -12,8 +12,7 @@ use parking_lot::RwLock;
 
 use crate::affected::Affected;
 use crate::command::{Command, Refused};
-use crate::entities::PasswordHash;
-use crate::passwords::{PasswordHasher, hash_password};
+use crate::passwords::PasswordHasher;
 use crate::state::{Change, Principal, State};
 use crate::store::{Store, StoreError};
 
@@ -62,8 +61,6 @@ pub struct Identities {
     shared: Arc<RwLock<State>>,
     jobs: Option<SyncSender<Job>>,
     thread: Option<JoinHandle<()>>,
-    /// Checked for unknown users too, so that the time taken does not reveal which users exist.
-    decoy: PasswordHash,
     hasher: Arc<PasswordHasher>,
 }
 
@@ -128,10 +125,7 @@ impl Identities {
         let (jobs, waiting) = sync_channel(MAX_WAITING);
         let thread = std::thread::Builder::new().name("fulmar-identity".into());
         let thread = thread.spawn(move || desk.serve(&waiting)).map_err(failed)?;
-        let no_random =
-            |error: fulmar_broker::auth::PasswordError| failed(std::io::Error::other(error));
-        let decoy = hash_password(b"nobody has this password").map_err(no_random)?;
-        Ok(Identities { shared, jobs: Some(jobs), thread: Some(thread), decoy, hasher })
+        Ok(Identities { shared, jobs: Some(jobs), thread: Some(thread), hasher })
     }
 
     /// Hashes new passwords.
@@ -174,18 +168,6 @@ impl Identities {
     pub fn verify_token(&self, token: &str) -> Option<Principal> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.shared.read().verify_token(token, u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
-    }
-
-    /// The principal with this name and password: an enabled client with an administration role. Takes tens of
-    /// milliseconds on purpose, so limit how often it is called.
-    #[must_use]
-    pub fn verify_password(&self, username: &str, password: &str) -> Option<Principal> {
-        let client = self.shared.read().clients().get(username).map(Arc::clone);
-        let hash = client.as_ref().and_then(|client| client.password.as_ref());
-        let right = hash.unwrap_or(&self.decoy).matches(password.as_bytes()) && hash.is_some();
-        let client = client.filter(|client| right && !client.disabled)?;
-        let role = client.administration?;
-        Some(Principal { name: client.username.clone(), role, is_token: false })
     }
 }
 

@@ -100,6 +100,15 @@ impl State {
         self.settings.anonymous_group.as_deref()
     }
 
+    /// Whether names that the store does not know are labels where anonymous clients may connect: until there is, or was, a
+    /// client with a purpose other than administration.
+    #[must_use]
+    pub fn admits_unknown_names(&self) -> bool {
+        self.settings.anonymous_group.is_none()
+            && self.clients.values().all(|client| client.only_administers())
+            && self.removed.values().all(|removal| removal.only_administered)
+    }
+
     /// A group's clients with its rank among their groups, by rank.
     #[must_use]
     pub fn members(&self, group: &str) -> Vec<Ranked> {
@@ -388,7 +397,9 @@ impl State {
     /// Its name stays, so that it has no more rights than before with a token or a certificate.
     fn remove_client(&self, name: Box<str>) -> Vec<Row> {
         let last = self.removals.last().map_or(0, |(number, _)| *number);
-        let removal = Arc::new(Removal { number: last.saturating_add(1) });
+        let only_administered =
+            self.clients.get(&name).is_some_and(|client| client.only_administers());
+        let removal = Arc::new(Removal { number: last.saturating_add(1), only_administered });
         let oldest = self.removals.first().filter(|_| self.removals.len() >= MAX_REMOVED);
         let forgotten = oldest.map(|(_, name)| Row::Removed(name.clone(), None));
         let rows = [Row::Client(name.clone(), None), Row::Removed(name, Some(removal))];

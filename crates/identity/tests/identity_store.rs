@@ -6,8 +6,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use fulmar_identity::{
-    AdministrationRole, Affected, ApplyError, Client, Command, Identities, PasswordHasher, Refused,
-    Store, StoreError,
+    Affected, ApplyError, Client, Command, Identities, Refused, Store, StoreError,
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -56,26 +55,6 @@ fn what_another_process_changes_is_seen() {
     identities.apply(vec![client("eve")]).unwrap();
     assert!(other.refresh().unwrap().is_some() && other.state().clients().contains_key("eve"));
     assert_eq!(other.refresh().unwrap(), None);
-}
-
-#[test]
-fn principals_are_enabled_clients_with_an_administration_role() {
-    let folder = tempfile::tempdir().unwrap();
-    let (identities, _) = open(&folder.path().join("identities.db"));
-    let password = Some(PasswordHasher::default().hash(b"secret").unwrap());
-    let role = Some(AdministrationRole::Operator);
-    let ann = Client { username: "ann".into(), administration: role, ..Client::default() };
-    let ann = ann.with_password(password);
-    let bob = Client { username: "bob".into(), administration: None, ..ann.clone() };
-    let eve = Client { username: "eve".into(), disabled: true, ..ann.clone() };
-    identities.apply([ann, bob, eve].map(Command::CreateClient).into()).unwrap();
-    let principal = identities.verify_password("ann", "secret").unwrap();
-    assert_eq!((&*principal.name, principal.role), ("ann", AdministrationRole::Operator));
-    for (name, password) in
-        [("ann", "Secret"), ("bob", "secret"), ("eve", "secret"), ("x", "secret")]
-    {
-        assert_eq!(identities.verify_password(name, password), None, "{name}");
-    }
 }
 
 #[test]

@@ -66,7 +66,7 @@ pub use error::Error;
 pub use measurements::message::SensorMessage;
 pub use platform::{AdmittedUser, Platform};
 pub use role::Role;
-pub use settings::{DiskLimits, Monitoring, Settings};
+pub use settings::{DiskLimits, Monitoring, Settings, time_zone};
 pub use shared::SharedPlatform;
 pub use store::sql::{Address, Database, DatabaseError};
 pub use store::{DATABASE_FILE, copy};

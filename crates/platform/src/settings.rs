@@ -1,6 +1,7 @@
 //! What an operator sets.
 
 use fulmar_http::AnswerSpace;
+use jiff::tz::TimeZone;
 
 use crate::alerts::webhook_allowlist::WebhookAllowlist;
 use crate::store::sql::Database;
@@ -17,6 +18,8 @@ pub struct Settings {
     pub photo_bytes_per_day: u64,
     /// How long what sensors measured is kept.
     pub monitoring: Monitoring,
+    /// Whose days and months reports have; of UTC if nothing is set.
+    pub time_zone: TimeZone,
     /// Where everything is kept.
     pub database: Database,
     /// Addresses to which webhooks may connect besides public ones.
@@ -25,6 +28,17 @@ pub struct Settings {
     pub disk: DiskLimits,
     /// Memory for answers that clients have not taken yet.
     pub answers: AnswerSpace,
+}
+
+/// The time zone of this name in IANA's database, such as `Europe/Berlin`.
+///
+/// # Errors
+/// There is none; the error is a sentence.
+pub fn time_zone(name: &str) -> Result<TimeZone, String> {
+    let found = TimeZone::get(name);
+    found.map_err(|_| {
+        format!("{name:?} is no name of a time zone, such as \"Europe/Berlin\" or \"UTC\"")
+    })
 }
 
 /// What the platform may take of the disk, in bytes.
@@ -88,6 +102,7 @@ impl Default for Settings {
             max_requests_per_s: 200,
             photo_bytes_per_day: 512_000_000,
             monitoring: Monitoring::default(),
+            time_zone: TimeZone::UTC,
             database: Database::File,
             webhook_allowlist: WebhookAllowlist::default(),
             disk: DiskLimits::default(),

@@ -300,7 +300,7 @@ impl UserAction {
         match self {
             UserAction::Add { twin: Some(_), .. } => Err(only_platform("add --twin")),
             UserAction::Add { name, display_name, admin, .. } => {
-                users.add(name, display_name.as_deref(), *admin, &ask_new()?)
+                users.add(name, display_name.as_deref(), *admin, ask_new)
             }
             UserAction::Passwd { name } => users.set_password(name, &ask_new()?),
             UserAction::Remove { name } => {

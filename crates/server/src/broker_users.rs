@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use fulmar_command::password::FIRST_USER;
 use fulmar_identity::{
     AdministrationRole, Client, ClientChanges, Command, FILE, PasswordHasher, Ranked, Store, Texts,
     administrator_role,
@@ -24,6 +25,8 @@ pub(crate) struct BrokerUsers {
     #[cfg(feature = "admin")]
     node: Option<NodeUsers>,
     hasher: PasswordHasher,
+    /// Whether clients may have any user name until there is one here.
+    names_are_labels: bool,
 }
 
 impl BrokerUsers {
@@ -53,6 +56,7 @@ impl BrokerUsers {
             #[cfg(feature = "admin")]
             node,
             hasher,
+            names_are_labels: config.names_are_labels(),
         })
     }
 
@@ -68,13 +72,14 @@ impl BrokerUsers {
         Err(Usage(text).into())
     }
 
-    /// Adds a client; as an administrator, it may do everything, change the store included.
+    /// Adds a client; as an administrator, it may do everything, change the store included. The password is asked for when
+    /// the person knows what else changes.
     pub(crate) fn add(
         &self,
         name: &str,
         text_name: Option<&str>,
         admin: bool,
-        password: &str,
+        password: impl FnOnce() -> anyhow::Result<String>,
     ) -> anyhow::Result<()> {
         #[cfg(feature = "admin")]
         if let Some(node) = &self.node {
@@ -83,6 +88,12 @@ impl BrokerUsers {
             }
             return node.add(name, admin, password);
         }
+        let is_first =
+            || anyhow::Ok(!self.file.is_file() || self.open()?.state().admits_unknown_names());
+        if self.names_are_labels && is_first()? {
+            eprintln!("{FIRST_USER}");
+        }
+        let password = password()?;
         if let Some(folder) = self.file.parent() {
             fulmar_certs::files::make_private_dir(folder)?;
         }

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use fulmar_admin::{PREFIX, SocketPath};
+use fulmar_admin::{PREFIX, SocketPath, encode};
+use fulmar_command::password::FIRST_USER;
 use serde_json::{Value, json};
 
 use crate::exit::Usage;
@@ -35,8 +36,16 @@ impl NodeUsers {
     }
 
     /// Adds a user; as an administrator, it may do everything.
-    pub(crate) fn add(&self, name: &str, admin: bool, password: &str) -> anyhow::Result<()> {
-        let mut user = json!({ "name": name, "password": password });
+    pub(crate) fn add(
+        &self,
+        name: &str,
+        admin: bool,
+        password: impl FnOnce() -> anyhow::Result<String>,
+    ) -> anyhow::Result<()> {
+        if self.request("GET", "/users?limit=1", None)?["admits_unknown_names"] == true {
+            eprintln!("{FIRST_USER}");
+        }
+        let mut user = json!({ "name": name, "password": password()? });
         if admin {
             self.add_administrators_role()?;
             user["administration"] = "administrator".into();
@@ -144,19 +153,6 @@ fn line(user: &Value) -> String {
     rest.extend(texts("roles", "role="));
     rest.extend(texts("groups", "group="));
     format!("{name}\t{name}\t{}", rest.join(" "))
-}
-
-/// Percent-encodes a segment of a path, or a value of a query.
-fn encode(text: &str) -> String {
-    let mut encoded = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    encoded
 }
 
 #[cfg(test)]

@@ -115,6 +115,8 @@ pub struct IdentityChanges {
     pub defaults: DefaultAccess,
     /// Filters of what some role denies to receive.
     pub denials: Vec<Box<str>>,
+    /// Whether other names than the store's remain labels where anonymous clients may connect.
+    pub admits_unknown_names: bool,
 }
 
 /// All clients of the store.
@@ -123,6 +125,7 @@ pub struct IdentityTable {
     inner: RwLock<Inner>,
     /// Whether there is a client.
     in_use: AtomicBool,
+    admits_unknown_names: AtomicBool,
     replacements: OnceLock<Arc<dyn HashReplacements>>,
 }
 
@@ -158,6 +161,7 @@ impl IdentityTable {
         inner.denials = changes.denials.iter().map(|filter| anybodys(filter)).collect();
         let in_use =
             !inner.users.is_empty() || inner.anonymous.is_some() || !inner.removed.is_empty();
+        self.admits_unknown_names.store(changes.admits_unknown_names, Ordering::Release);
         self.in_use.store(in_use, Ordering::Release);
     }
 
@@ -178,6 +182,18 @@ impl IdentityTable {
     /// Whether the store has this client.
     pub(crate) fn knows(&self, username: &str) -> bool {
         self.is_in_use() && self.inner.read().users.contains_key(username)
+    }
+
+    /// Whether a client with this user name has to log in, where anonymous clients may connect or not.
+    pub(super) fn requires_login(&self, username: Option<&str>, allow_anonymous: bool) -> bool {
+        if !self.is_in_use() {
+            return false;
+        }
+        if !allow_anonymous || !self.admits_unknown_names.load(Ordering::Acquire) {
+            return true;
+        }
+        let inner = self.inner.read();
+        username.is_some_and(|name| inner.users.contains_key(name) || inner.removed.contains(name))
     }
 
     /// The client's hash and revision.

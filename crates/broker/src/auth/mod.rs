@@ -154,7 +154,9 @@ impl AccessControl {
             let (password, client_id) = (Some(password), credentials.client_id);
             return hook.log_in(HookLogin { user, password, client_id, applicant: applicant() });
         }
-        let passwords = self.passwords.as_ref().filter(|passwords| passwords.has_users());
+        let passwords = self.passwords.as_ref().filter(|passwords| {
+            passwords.requires_login(credentials.username, credentials.allow_anonymous)
+        });
         match (passwords, credentials.username, credentials.password) {
             (Some(passwords), Some(username), Some(password)) => match User::named(username) {
                 Ok(user) => passwords.check(user, password, applicant),
@@ -216,8 +218,11 @@ impl AccessControl {
         let Some(username) = credentials.username else { return Asked::Nobody(applicant) };
         // Without a file, and if names are not mere labels, the time until the answer must not show whether there is
         // such an external user.
-        let has_users = self.passwords.as_ref().is_some_and(PasswordFile::has_users);
-        let unknown = !has_users && self.hook.is_none() && !credentials.allow_anonymous;
+        let allow_anonymous = credentials.allow_anonymous;
+        let passwords = self.passwords.as_ref();
+        let must_log_in = passwords
+            .is_some_and(|passwords| passwords.requires_login(Some(username), allow_anonymous));
+        let unknown = !must_log_in && self.hook.is_none() && !allow_anonymous;
         if in_file || !(external_users.knows(username) || unknown) {
             return Asked::Nobody(applicant);
         }
@@ -258,6 +263,19 @@ impl AccessControl {
             }),
             (None, None) => Err(ReasonCode::BadUserNameOrPassword),
         }
+    }
+
+    /// Whether a user name that nobody knows is a label where anonymous clients may connect.
+    pub(crate) fn admits_unknown_names(&self) -> bool {
+        let passwords = self.passwords.as_ref();
+        self.hook.is_none()
+            && !passwords.is_some_and(|passwords| passwords.requires_login(None, true))
+    }
+
+    /// Whether an external user has this name, and nobody else.
+    pub(crate) fn only_external(&self, name: &str) -> bool {
+        let is_operators = self.passwords.as_ref().is_some_and(|passwords| passwords.knows(name));
+        !is_operators && self.external_users.as_ref().is_some_and(|users| users.knows(name))
     }
 
     /// Takes over from `before`, which this one replaces, what is not configured: the external users and the successful

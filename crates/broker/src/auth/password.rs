@@ -240,10 +240,16 @@ impl PasswordFile {
         drop(self.desk.checker.identities.set(Arc::clone(identities)));
     }
 
-    /// Whether anybody could log in with a password.
-    pub(super) fn has_users(&self) -> bool {
-        let stored = || self.desk.checker.identities.get().is_some_and(|table| table.is_in_use());
-        self.is_file || stored()
+    /// Whether a client with this user name has to log in, because the operator has named those who may.
+    pub(super) fn requires_login(&self, username: Option<&str>, allow_anonymous: bool) -> bool {
+        let identities = self.desk.checker.identities.get();
+        self.is_file
+            || identities.is_some_and(|table| table.requires_login(username, allow_anonymous))
+    }
+
+    /// The hash in a user's line.
+    pub(crate) fn hash_in_file(&self, user: &str) -> Option<&str> {
+        self.desk.checker.users.get(user).map(|line| &*line.text)
     }
 
     fn new(users: HashMap<Box<str>, Line>, is_file: bool) -> PasswordFile {

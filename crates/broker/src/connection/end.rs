@@ -25,8 +25,9 @@ impl Connection {
         }
         self.lost = true;
         shard.turn.forget(self.at.token);
-        let kind = self.peer.transport.index();
-        shard.metrics().connections[kind].sub(1);
+        if !self.peer.is_program() {
+            shard.metrics().connections[self.peer.transport.index()].sub(1);
+        }
         self.unlist(shard);
         self.forget_memory();
         let departure = Departure { discard_will: false, expiry_interval_s: None };

@@ -282,9 +282,11 @@ impl Connection {
             }
             return Err(Refused);
         }
-        let kind = peer.transport.index();
-        shard.metrics().connections[kind].add(1);
-        shard.metrics().connections_opened[kind].add(1);
+        if !peer.is_program() {
+            let kind = peer.transport.index();
+            shard.metrics().connections[kind].add(1);
+            shard.metrics().connections_opened[kind].add(1);
+        }
         Ok(Connection {
             at: shard.turn.attachment(token),
             peer,

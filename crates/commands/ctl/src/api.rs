@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use bytes::Bytes;
+pub(crate) use fulmar_admin::encode;
 use fulmar_admin::{PREFIX, SOCKET_FILE, SocketPath};
 use fulmar_certs::files;
 use fulmar_command::exit::Usage;
@@ -301,27 +302,4 @@ fn roots(ca: Option<&Path>, loopback: bool) -> anyhow::Result<RootCertStore> {
     }
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     Ok(roots)
-}
-
-/// Percent-encodes what is one segment of a path, or a value of a query.
-pub(crate) fn encode(text: &str) -> String {
-    let mut encoded = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    encoded
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_client_identifier_is_one_segment() {
-        assert_eq!(encode("a/b?c d%é"), "a%2Fb%3Fc%20d%25%C3%A9");
-    }
 }

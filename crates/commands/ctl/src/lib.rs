@@ -14,6 +14,7 @@ mod inspect;
 mod list;
 mod server;
 mod sessions;
+mod status;
 mod table;
 mod users;
 
@@ -26,7 +27,7 @@ use server::Server;
 
 const EXAMPLES: &str = "\
 Examples:
-  fulmar ctl status                            version, sessions, and whether the broker can store messages
+  fulmar ctl status                            whether it is well, and if not, why; with --json, all numbers
   fulmar ctl clients list --transport quic     who is connected over QUIC, with round-trip time and loss
   fulmar ctl clients show meter-17
   fulmar ctl clients disconnect meter-17
@@ -56,7 +57,7 @@ pub struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
-    /// Version, sessions, and whether the broker can store messages
+    /// Whether the broker is well, and if not, why: clients, messages, refusals, memory, disk, certificates
     Status,
     /// Connected clients
     #[command(subcommand)]
@@ -108,11 +109,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     runtime::block_on(async {
         let api = Api::new(&args.server)?;
         match &args.command {
-            Command::Status => {
-                let status = api.get("/overview").await?;
-                api.print(&status, table::fields);
-                Ok(())
-            }
+            Command::Status => status::run(&api).await,
             Command::Clients(command) => clients::run(&api, command).await,
             Command::Sessions(command) => sessions::run(&api, command).await,
             Command::Retained(command) => sessions::retained(&api, command).await,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::{Subcommand, ValueEnum};
-use fulmar_command::password::ask_new;
+use fulmar_command::password::{FIRST_USER, ask_new};
 use http::Method;
 use serde_json::{Value, json};
 
@@ -51,6 +51,17 @@ pub(crate) struct AccessArgs {
 }
 
 impl AccessArgs {
+    /// Prints what changes if this makes somebody the broker's first user who is not only for administration.
+    async fn announce(&self, api: &Api, administers: bool) -> anyhow::Result<()> {
+        let has =
+            |list: &Option<String>| list.as_deref().is_some_and(|list| !split(list).is_empty());
+        let only_administers = administers && !has(&self.groups) && !has(&self.topic_roles);
+        if !only_administers && api.get("/users?limit=1").await?["admits_unknown_names"] == true {
+            eprintln!("{FIRST_USER}");
+        }
+        Ok(())
+    }
+
     /// Adds what is given to a request.
     fn add_to(&self, request: &mut Value) {
         for (field, list) in [("groups", &self.groups), ("roles", &self.topic_roles)] {
@@ -175,6 +186,7 @@ pub(crate) async fn run(api: &Api, command: &Command) -> anyhow::Result<()> {
             list::print(api, ("/users", "users"), [], list, USERS).await?;
         }
         Command::Add { name, role, access } => {
+            access.announce(api, role.is_some()).await?;
             let role = role.map(Role::name);
             let mut user = json!({ "name": name, "password": ask_new()?, "administration": role });
             access.add_to(&mut user);
@@ -186,6 +198,7 @@ pub(crate) async fn run(api: &Api, command: &Command) -> anyhow::Result<()> {
             api.print(&user, table::fields);
         }
         Command::Change { name, access, enable, disable } => {
+            access.announce(api, true).await?;
             let mut user = json!({});
             access.add_to(&mut user);
             if *enable || *disable {

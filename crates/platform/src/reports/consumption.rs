@@ -1,17 +1,18 @@
 //! Use over time, from readings that were taken whenever somebody or the radio came by.
 //!
-//! Time is cut at the full hours, days or months of UTC. The register at a cut is that of the reading at this moment
+//! Time is cut at full hours of UTC, and at the days and months of the platform's time zone. The register at a cut is that of the reading at this moment
 //! or, by linear interpolation, of the readings before and after, if these are not further apart than
 //! [`Step::reach_ms`] and the register did not fall between them (another meter, or a mistake). Consumption is the
 //! difference of two cuts. Where it cannot be computed there is a gap, never a guess: there is no extrapolation
 //! beyond the last reading. Nothing here depends on the database or the clock.
 
+use jiff::ToSpan as _;
+use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
-use time::OffsetDateTime;
 use utoipa::ToSchema;
 
 use super::Sample;
-use crate::time::{DAY_MS, HOUR_MS, SECOND_MS, Time};
+use crate::time::{DAY_MS, HOUR_MS, Time};
 
 /// Points of one answer at most: two months of hours, four years of days.
 pub(crate) const MAX_POINTS: usize = 1500;
@@ -22,9 +23,9 @@ pub(crate) const MAX_POINTS: usize = 1500;
 pub(crate) enum Step {
     /// Hours.
     Hour,
-    /// Days of UTC.
+    /// Days of the platform's time zone.
     Day,
-    /// Months of UTC.
+    /// Months of it.
     Month,
 }
 
@@ -60,37 +61,42 @@ impl Step {
     }
 
     /// When the step that `at` is in begins, and when the next one does.
-    fn around(self, at: Time) -> (Time, Time) {
+    fn around(self, at: Time, zone: &TimeZone) -> (Time, Time) {
         let even = |ms: i64| {
             let start = at.0.div_euclid(ms) * ms;
             (Time(start), Time(start + ms))
         };
         match self {
             Step::Hour => even(HOUR_MS),
-            Step::Day => even(DAY_MS),
-            // Months are only counted in years that a `Time` from outside has.
-            Step::Month => month(at).unwrap_or_else(|| even(30 * DAY_MS)),
+            // Calendars count years that a `Time` from outside has.
+            Step::Day => self.in_calendar(at, zone).unwrap_or_else(|| even(DAY_MS)),
+            Step::Month => self.in_calendar(at, zone).unwrap_or_else(|| even(30 * DAY_MS)),
         }
     }
-}
 
-fn month(at: Time) -> Option<(Time, Time)> {
-    let date = OffsetDateTime::from_unix_timestamp(at.0.div_euclid(SECOND_MS)).ok()?.date();
-    let first = date.replace_day(1).ok()?.midnight().assume_utc();
-    let start = Time(first.unix_timestamp() * SECOND_MS);
-    let days = i64::from(date.month().length(date.year()));
-    Some((start, start.plus_ms(days * DAY_MS)))
+    /// The day or month with `at`; where clocks change, a day has 23 or 25 hours.
+    fn in_calendar(self, at: Time, zone: &TimeZone) -> Option<(Time, Time)> {
+        let at = jiff::Timestamp::from_millisecond(at.0).ok()?.to_zoned(zone.clone());
+        let (first, span) = match self {
+            Step::Month => (at.first_of_month().ok()?, 1.month()),
+            _ => (at, 1.day()),
+        };
+        let next = first.date().checked_add(span).ok()?.to_zoned(zone.clone()).ok()?;
+        let begin =
+            |day: jiff::Zoned| Some(Time(day.start_of_day().ok()?.timestamp().as_millisecond()));
+        Some((begin(first)?, begin(next)?))
+    }
 }
 
 /// The cuts of the steps that `from` to `to` touches, the end of the last one included; `None` for more
 /// than [`MAX_POINTS`] steps.
-pub(crate) fn cuts(step: Step, from: Time, to: Time) -> Option<Vec<Time>> {
-    let mut cuts = vec![step.around(from).0];
+pub(crate) fn cuts(step: Step, from: Time, to: Time, zone: &TimeZone) -> Option<Vec<Time>> {
+    let mut cuts = vec![step.around(from, zone).0];
     while let Some(&last) = cuts.last().filter(|last| **last < to) {
         if cuts.len() > MAX_POINTS {
             return None;
         }
-        cuts.push(step.around(last).1);
+        cuts.push(step.around(last, zone).1);
     }
     Some(cuts)
 }
@@ -146,7 +152,7 @@ mod tests {
     }
 
     fn curve(step: Step, from: Time, to: Time, samples: &[Sample]) -> Vec<Point> {
-        let cuts = cuts(step, from, to).unwrap();
+        let cuts = cuts(step, from, to, &TimeZone::UTC).unwrap();
         let shown = cuts.into_iter().map(|cut| {
             let before = samples.iter().rev().find(|sample| sample.at <= cut).copied();
             let after = samples.iter().find(|sample| sample.at >= cut).copied();
@@ -157,6 +163,20 @@ mod tests {
 
     fn sample(text: &str, value: f64) -> Sample {
         Sample { at: at(text), value }
+    }
+
+    #[test]
+    fn a_day_is_one_of_the_time_zone_also_where_clocks_change() {
+        let zone = crate::time_zone("Europe/Berlin").unwrap();
+        let cuts = |step, from, to| super::cuts(step, at(from), at(to), &zone).unwrap();
+        let days = cuts(Step::Day, "2026-10-24T23:30:00Z", "2026-10-26T12:00:00Z");
+        let expected = ["2026-10-24T22:00:00Z", "2026-10-25T23:00:00Z", "2026-10-26T23:00:00Z"];
+        assert_eq!(days, expected.map(at));
+        assert_eq!(days[1].ms_since(days[0]), 25 * HOUR_MS);
+        let months = cuts(Step::Month, "2026-02-28T23:30:00Z", "2026-04-01T00:00:00Z");
+        let expected = ["2026-02-28T23:00:00Z", "2026-03-31T22:00:00Z", "2026-04-30T22:00:00Z"];
+        assert_eq!(months, expected.map(at));
+        assert!(crate::time_zone("Berlin").unwrap_err().contains("Europe/Berlin"));
     }
 
     #[test]
@@ -200,15 +220,29 @@ mod tests {
 
     #[test]
     fn months_have_their_own_lengths() {
-        let cuts =
-            cuts(Step::Month, at("2028-01-31T00:00:00Z"), at("2028-03-01T00:00:00Z")).unwrap();
+        let cuts = cuts(
+            Step::Month,
+            at("2028-01-31T00:00:00Z"),
+            at("2028-03-01T00:00:00Z"),
+            &TimeZone::UTC,
+        )
+        .unwrap();
         let wanted = ["2028-01-01T00:00:00Z", "2028-02-01T00:00:00Z", "2028-03-01T00:00:00Z"];
         assert_eq!(cuts, wanted.map(at));
         let (from, to) = (at("9999-12-31T23:00:00Z"), at("9999-12-31T23:59:59Z"));
         for step in [Step::Hour, Step::Day, Step::Month] {
-            assert_eq!(super::cuts(step, from, to).unwrap().len(), 2, "at the end of time");
+            assert_eq!(
+                super::cuts(step, from, to, &TimeZone::UTC).unwrap().len(),
+                2,
+                "at the end of time"
+            );
         }
-        let all = super::cuts(Step::Month, at("0001-01-01T00:00:00Z"), at("9999-12-31T00:00:00Z"));
+        let all = super::cuts(
+            Step::Month,
+            at("0001-01-01T00:00:00Z"),
+            at("9999-12-31T00:00:00Z"),
+            &TimeZone::UTC,
+        );
         assert_eq!(all, None, "more than can be asked for");
     }
 

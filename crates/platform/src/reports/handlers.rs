@@ -40,13 +40,15 @@ pub(crate) struct Consumption {
     /// The meter's unit.
     unit: String,
     step: Step,
+    /// The time zone whose days and months these are: a name of IANA's database.
+    time_zone: String,
     /// One a step; none if no reading is near.
     points: Vec<Point>,
 }
 
 /// Consumption over time
 ///
-/// In full hours, days or months of UTC. What the register showed when a step began is interpolated on a
+/// In full hours of UTC, or in days or months of the platform's time zone, where a day may have 23 or 25 hours. What the register showed when a step began is interpolated on a
 /// straight line between the readings before and after, if they are at most three steps apart and
 /// the register did not fall between them; otherwise it is null, and so is the use of the steps it
 /// belongs to. Nothing is guessed beyond the last reading.
@@ -68,8 +70,10 @@ pub(crate) async fn consumption(
         return Err(Problem::invalid("from", "expected a time before `to`"));
     }
     let too_long = || Problem::invalid("from", format!("at most {MAX_POINTS} steps at once"));
-    let cuts = cuts(step, from, to).ok_or_else(too_long)?;
-    let read = app.store.read(move |db| used(db, &member.twin, &id, step, cuts));
+    let zone = &app.settings.time_zone;
+    let cuts = cuts(step, from, to, zone).ok_or_else(too_long)?;
+    let name = zone.iana_name().unwrap_or("UTC").to_owned();
+    let read = app.store.read(move |db| used(db, &member.twin, &id, (step, name), cuts));
     conditions.json(&read.await?)
 }
 
@@ -78,7 +82,7 @@ fn used(
     db: &Db,
     twin: &Name,
     id: &Name,
-    step: Step,
+    (step, time_zone): (Step, String),
     cuts: Vec<Time>,
 ) -> Result<Consumption, Problem> {
     let meter = meters::get(db, twin, id, Time::now())?;
@@ -89,7 +93,7 @@ fn used(
         Ok((at, register(step, at, before, after)))
     });
     let shown = shown.collect::<crate::store::sql::Result<Vec<_>>>()?;
-    Ok(Consumption { meter: meter.id, unit: meter.unit, step, points: points(&shown) })
+    Ok(Consumption { meter: meter.id, unit: meter.unit, step, time_zone, points: points(&shown) })
 }
 
 /// Progress of a work list.

@@ -117,13 +117,13 @@ fn together(config: &Config) -> Result<(), Usage> {
         );
     }
     if auth.jwt_algorithm.is_empty()
-        && !(auth.jwt_audience.0.is_empty() && auth.jwt_issuer.is_empty())
+        && !(auth.jwt_audience.is_empty() && auth.jwt_issuer.is_empty())
     {
         return wrong(
             "[auth] jwt_audience and jwt_issuer are about tokens: set jwt_algorithm and jwt_key_file, too",
         );
     }
-    if auth.jwt_audience.0.iter().any(String::is_empty) {
+    if auth.jwt_audience.iter().any(String::is_empty) {
         return wrong("[auth] jwt_audience has an empty name");
     }
     if let Some(origin) = config.http.allowed_origins.iter().find(|origin| !is_origin(origin)) {
@@ -429,7 +429,7 @@ mod tests {
         let audience = |list: &[&str]| {
             with(|c| {
                 (c.auth.jwt_algorithm, c.auth.jwt_key_file) = ("HS256".to_owned(), "k".into());
-                c.auth.jwt_audience.0 = list.iter().map(|&name| name.to_owned()).collect();
+                c.auth.jwt_audience = list.iter().map(|&name| name.to_owned()).collect();
             })
         };
         audience(&["mqtt", "https://broker.example"]).unwrap();

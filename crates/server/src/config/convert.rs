@@ -273,6 +273,8 @@ impl Platform {
                 hour_days: self.hour_days,
                 day_days: self.day_days,
             },
+            time_zone: fulmar_platform::time_zone(&self.time_zone)
+                .map_err(|error| Usage(format!("[platform] time_zone: {error}")))?,
             database: self.database()?,
             webhook_allowlist: self.webhook_allowlist()?,
             // The whole configuration decides.
@@ -314,6 +316,19 @@ impl Platform {
 }
 
 impl Config {
+    /// Whether everybody on this machine may see the broker's overview: where a client without credentials could connect.
+    #[cfg(feature = "admin")]
+    pub(crate) fn has_open_overview(&self) -> bool {
+        self.listeners.https.iter().all(|address| self.allows_anonymous("https", *address))
+    }
+
+    /// Whether clients may have any user name where anonymous clients may connect, unless the store has users.
+    pub(crate) fn names_are_labels(&self) -> bool {
+        let auth = &self.auth;
+        let others = !auth.password_file.as_os_str().is_empty() || !auth.http.url.is_empty();
+        auth.allow_anonymous != Anonymous::Never && !others
+    }
+
     /// Settings of the QUIC listeners.
     pub(crate) fn quic_settings(&self, keys: QuicKeys) -> QuicSettings {
         self.quic.settings(keys, &self.limits, self.cluster.server_id)
@@ -363,7 +378,7 @@ impl Config {
                 if verifier.has_shared_key() {
                     files::check_secret(path).context("[auth] jwt_key_file")?;
                 }
-                Ok(verifier.for_audiences(auth.jwt_audience.0.clone()).requiring_issuer(issuer))
+                Ok(verifier.for_audiences(auth.jwt_audience.clone()).requiring_issuer(issuer))
             })
             .transpose()?;
         let rules = self.acl.rules.iter().map(AclRule::rule).collect();

@@ -37,7 +37,7 @@ pub use document::Config;
 pub(crate) use memory::available_to;
 pub(crate) use otlp::Otlp;
 use read::Source;
-#[cfg(feature = "cluster")]
+#[cfg(any(feature = "cluster", test))]
 pub(crate) use sections::Listeners;
 pub(crate) use sections::{Acme, Auth, AuthHttp, CrlExpired, Tls, set};
 pub(crate) use upstream::Upstream;
@@ -302,6 +302,19 @@ mod tests {
     }
 
     #[test]
+    fn a_list_of_one_needs_no_brackets_and_mosquittos_words_are_understood() {
+        let text = "[listeners]\nmqtt = \"0.0.0.0:0\"\nws = \"\"\n[tls]\nnames = \"a.example\"\n\
+                    [auth]\nallow_anonymous = true\n";
+        let config = load(text, &[("FULMAR_LISTENERS__QUIC", "127.0.0.1:0")]).unwrap();
+        let Listeners { mqtt, ws, quic, .. } = &config.listeners;
+        assert_eq!((mqtt.len(), ws.len(), quic[0].port()), (1, 0, 0));
+        assert_eq!(config.tls.names, ["a.example"]);
+        assert_eq!(config.auth.allow_anonymous, sections::Anonymous::Always);
+        let never = load("[auth]\nallow_anonymous = false\n", &[]).unwrap();
+        assert_eq!(never.auth.allow_anonymous, sections::Anonymous::Never);
+    }
+
+    #[test]
     fn errors_name_the_place_and_what_is_allowed() {
         let cases: [(&str, &[&str]); 8] = [
             (
@@ -342,7 +355,9 @@ mod tests {
         for (variable, value, part) in [
             ("FULMAR_QUIC__RETRY", "sometimes", "known here: auto, always, never"),
             ("FULMAR_LIMITS__RECEIVE_MAX", "5", "did you mean `receive_maximum`?"),
-            ("FULMAR_LISTENERS__MQTT", "127.0.0.1:1883", "expected a list"),
+            ("FULMAR_LISTENERS__MQTT", "localhost:1883", "not an ADDRESS:PORT"),
+            ("FULMAR_TLS__NAMES", "7", "expected a list"),
+            ("FULMAR_AUTH__ALLOW_ANONYMOUS", "nver", "did you mean `never`?"),
         ] {
             let error = refused("", &[(variable, value)]);
             assert!(error.contains(variable) && error.contains(part), "{error}");

@@ -17,6 +17,10 @@ use crate::exit::Usage;
 const PREFIX: &str = "FULMAR_";
 const SEPARATOR: &str = "__";
 
+/// Serde's words for a list, and for one of several words.
+const SEQUENCE: &str = "expected a sequence";
+const WORD: &str = "wanted string or table";
+
 /// Further texts of serde that are replaced for users.
 const HERE: [(&str, &str); 4] = [
     ("expected socket address", "expected ADDRESS:PORT"),
@@ -24,11 +28,8 @@ const HERE: [(&str, &str); 4] = [
         "invalid socket address syntax",
         "not an ADDRESS:PORT, such as \"127.0.0.1:1883\" or \"[::1]:1883\"; names are not accepted",
     ),
-    (
-        "wanted string or table",
-        "expected one of the setting's words, in quotes; fulmar.example.toml has them",
-    ),
-    ("expected a sequence", "expected a list in brackets: [\"...\"]"),
+    (WORD, "expected one of the setting's words, in quotes; fulmar.example.toml has them"),
+    (SEQUENCE, "expected a list in brackets: [\"...\"]"),
 ];
 
 /// Where the text of a configuration is.
@@ -80,10 +81,31 @@ fn read_file(path: &Path) -> anyhow::Result<Table> {
 
 /// An error begins with line and column.
 fn read_text(text: &str) -> Result<Table, String> {
+    let text = &completed(text);
     parse::<Config>(text)?;
     let table = parse::<Table>(text)?;
     features::check(&table, text)?;
     Ok(table)
+}
+
+/// The text with brackets where a list is expected and one item stands alone (an empty one is none), and with quotation
+/// marks where a word is expected.
+fn completed(text: &str) -> String {
+    let mut text = text.to_owned();
+    while let Err(error) = toml::from_str::<Config>(&text) {
+        let Some(span) = error.span() else { break };
+        let item = &text[span.clone()];
+        let better = match item {
+            "\"\"" if error.message().contains(SEQUENCE) => "[]".to_owned(),
+            _ if error.message().contains(SEQUENCE) && item.starts_with(['"', '\'']) => {
+                format!("[{item}]")
+            }
+            "true" | "false" if error.message().contains(WORD) => format!("\"{item}\""),
+            _ => break,
+        };
+        text.replace_range(span, &better);
+    }
+    text
 }
 
 /// Parses TOML; an error begins with line and column and shows the line.
@@ -105,16 +127,22 @@ fn read_variable(name: &str, keys: &[String], text: &str) -> anyhow::Result<Tabl
     };
     let as_toml = toml::from_str::<Table>(&format!("value = {text}"));
     let as_toml = as_toml.ok().and_then(|mut table| table.remove("value"));
-    let candidates = as_toml.into_iter().chain([Value::String(text.to_owned())]);
-    let mut first_error = None;
+    let items = if text.is_empty() { Vec::new() } else { vec![text.into()] };
+    let candidates =
+        as_toml.into_iter().chain([Value::String(text.to_owned()), Value::Array(items)]);
+    let mut first_error: Option<String> = None;
     for value in candidates {
         let layer = nest(value);
         match Config::deserialize_table(&layer) {
             Ok(_) => return Ok(layer),
-            Err(error) => first_error = first_error.or(Some(explain(&error))),
+            // Of a list, the item's error is the one that helps.
+            Err(error) => {
+                let before = first_error.filter(|error| !error.contains(SEQUENCE));
+                first_error = before.or(Some(error.message().to_owned()));
+            }
         }
     }
-    let error = first_error.unwrap_or_default();
+    let error = words::explain(&first_error.unwrap_or_default(), &HERE);
     Err(Usage(format!("environment variable {name}={text}: {error}")).into())
 }
 

@@ -421,7 +421,11 @@ pub(crate) enum Anonymous {
     /// On loopback listeners only.
     #[default]
     Loopback,
+    /// mosquitto's `true`.
+    #[serde(alias = "true")]
     Always,
+    /// mosquitto's `false`.
+    #[serde(alias = "false")]
     Never,
 }
 
@@ -437,7 +441,7 @@ pub(crate) struct Auth {
     /// The secret, the public key or the key set.
     pub(crate) jwt_key_file: PathBuf,
     /// What tokens may call this broker; without any, only tokens without `aud` are accepted.
-    pub(crate) jwt_audience: Names,
+    pub(crate) jwt_audience: Vec<String>,
     /// The issuer that tokens must have; empty for any.
     pub(crate) jwt_issuer: String,
     /// Whether sessions belong to users.
@@ -457,44 +461,13 @@ impl Default for Auth {
             password_file: PathBuf::new(),
             jwt_algorithm: String::new(),
             jwt_key_file: PathBuf::new(),
-            jwt_audience: Names::default(),
+            jwt_audience: Vec::new(),
             jwt_issuer: String::new(),
             session_owner: SessionOwner::default(),
             scram: false,
             // OWASP's advice for PBKDF2 with HMAC-SHA-256, of 2023.
             scram_iterations: 600_000,
             http: AuthHttp::default(),
-        }
-    }
-}
-
-/// A name or several; an empty one is none.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(from = "OneOrMore", into = "OneOrMore")]
-pub(crate) struct Names(pub(crate) Vec<String>);
-
-#[derive(Deserialize, Serialize)]
-#[serde(untagged, expecting = "expected a string or a list of strings")]
-enum OneOrMore {
-    One(String),
-    More(Vec<String>),
-}
-
-impl From<OneOrMore> for Names {
-    fn from(names: OneOrMore) -> Names {
-        Names(match names {
-            OneOrMore::One(name) if name.is_empty() => Vec::new(),
-            OneOrMore::One(name) => vec![name],
-            OneOrMore::More(names) => names,
-        })
-    }
-}
-
-impl From<Names> for OneOrMore {
-    fn from(Names(mut names): Names) -> OneOrMore {
-        match names.len() {
-            0 | 1 => OneOrMore::One(names.pop().unwrap_or_default()),
-            _ => OneOrMore::More(names),
         }
     }
 }
@@ -619,6 +592,8 @@ pub(crate) struct Platform {
     pub(crate) hour_days: u32,
     /// Days for which daily means are kept.
     pub(crate) day_days: u32,
+    /// Time zone of days and months.
+    pub(crate) time_zone: String,
     /// Addresses to which webhooks may connect besides public ones.
     pub(crate) webhook_allow: Vec<String>,
     /// Database: `postgres://…`; empty for a file in the data folder.
@@ -661,6 +636,7 @@ impl Default for Platform {
             raw_days: settings.monitoring.raw_days,
             hour_days: settings.monitoring.hour_days,
             day_days: settings.monitoring.day_days,
+            time_zone: "UTC".to_owned(),
             webhook_allow: Vec::new(),
             database: DatabaseUrl::default(),
             database_password_file: PathBuf::new(),
@@ -681,6 +657,7 @@ impl Default for Platform {
             raw_days: 1,
             hour_days: 1,
             day_days: 1,
+            time_zone: "UTC".to_owned(),
             webhook_allow: Vec::new(),
             database: DatabaseUrl::default(),
             database_password_file: PathBuf::new(),

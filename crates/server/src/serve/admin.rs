@@ -2,6 +2,7 @@
 //! `fulmar ctl` reaches a server of the same machine without a token.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -15,8 +16,9 @@ use fulmar_admin::{
 use fulmar_broker::{Broker, Timestamp};
 use fulmar_http::AnswerSpace;
 use fulmar_identity::control::{self, ControlChange};
-use fulmar_identity::{Asker, Identities};
+use fulmar_identity::{Asker, Client, Identities};
 use fulmar_mirror::Shared;
+use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::packet::SubscribeOptions;
 use fulmar_mqtt::{Packet, PacketId, Properties, QoS, ReasonCode};
 use fulmar_store::SqliteStorage;
@@ -142,6 +144,8 @@ impl control::ChangeLog for ChangeLog {
 /// The API and its socket. Dropping this ends the socket at once.
 pub(super) struct Running {
     admin: Admin,
+    /// Whether somebody can log in to the page.
+    has_administrator: bool,
     /// `None` where the system has no such sockets in the data folder, such as on some network file systems.
     _socket: Option<Socket>,
 }
@@ -167,7 +171,14 @@ impl Running {
             watched,
         };
         let identities = Arc::clone(identities);
-        let users = Users::new(Arc::clone(&identities), platform.cloned());
+        let administers =
+            |client: &Arc<Client>| client.administration.is_some() && !client.disabled;
+        let in_store = identities.read(|state| state.clients().values().any(administers));
+        let has_administrator =
+            in_store || platform.is_some_and(|platform| !platform.has_no_users());
+        let asked = Arc::clone(broker);
+        let in_file = Box::new(move |user: &str| asked.password_hash_in_file(user));
+        let users = Users::new(in_file, Arc::clone(&identities), platform.cloned());
         let settings = Settings {
             broker: Arc::clone(broker),
             administrators: Arc::new(users),
@@ -176,6 +187,7 @@ impl Running {
             data: data.to_owned(),
             answers: answers.clone(),
             version: super::status::VERSION,
+            open_overview: config.has_open_overview(),
         };
         let admin = Admin::open(settings, log.0.clone());
         let socket = match bind(data) {
@@ -193,7 +205,20 @@ impl Running {
                 None
             }
         };
-        Ok(Running { admin, _socket: socket })
+        Ok(Running { admin, has_administrator, _socket: socket })
+    }
+
+    /// Logs where the page is, and how to make an administrator if there is none.
+    pub(super) fn show_page(&self, https: Option<SocketAddr>, data: &Path) {
+        let Some(https) = https else { return };
+        let (port, data) = (https.port(), data.display());
+        let next = match self.has_administrator {
+            true => String::new(),
+            false => format!(
+                "; to make an administrator: fulmar ctl users add NAME --role administrator --data {data}"
+            ),
+        };
+        tracing::info!("the broker's page: https://localhost:{port}/broker{next}");
     }
 
     /// The routes of the API.
@@ -365,7 +390,8 @@ impl fulmar_admin::Server for Server {
         let connect = local_client::anonymous_session(Properties::NONE);
         let (sender, receiver) = local_client::open(&self.handoff, peer, &connect)
             .map_err(|error| format!("the broker is not available: {error}"))?;
-        let options = SubscribeOptions { qos: QoS::AtMostOnce, ..SubscribeOptions::default() };
+        // With less, the broker would lower the QoS of what is published.
+        let options = SubscribeOptions { qos: QoS::ExactlyOnce, ..SubscribeOptions::default() };
         sender.subscribe(PacketId::FIRST, [(filter, options)]);
         let (messages, tapped) = mpsc::channel(buffer);
         tokio::spawn(pass_on(sender, receiver, messages));
@@ -414,7 +440,19 @@ async fn pass_on(sender: LocalSender, mut receiver: LocalReceiver, to: mpsc::Sen
             break;
         }
         while let Ok(Some(packet)) = receiver.next() {
-            let Packet::Publish(publish) = packet else { continue };
+            let publish = match packet {
+                Packet::Publish(publish) => publish,
+                Packet::Ack(AckKind::Pubrel, ack) => {
+                    sender.acknowledge(AckKind::Pubcomp, ack.packet_id, ReasonCode::Success);
+                    continue;
+                }
+                _ => continue,
+            };
+            if let Some(id) = publish.packet_id {
+                let is_second = publish.qos == QoS::ExactlyOnce;
+                let kind = if is_second { AckKind::Pubrec } else { AckKind::Puback };
+                sender.acknowledge(kind, id, ReasonCode::Success);
+            }
             // One more, for the tap to see where text ends.
             let shown = publish.payload.len().min(Tapped::MAX_PAYLOAD_BYTES + 1);
             let sent = room.take(publish.topic.len() + shown).is_some_and(|room| {

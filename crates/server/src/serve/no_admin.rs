@@ -62,6 +62,8 @@ impl Running {
         Ok(Running)
     }
 
+    pub(super) fn show_page(&self, _: Option<std::net::SocketAddr>, _: &Path) {}
+
     pub(super) fn router(&self) -> axum::Router {
         axum::Router::new()
     }

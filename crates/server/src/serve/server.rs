@@ -368,6 +368,7 @@ impl Parts {
                 machine: certificates.machine(&data),
                 disk: disk.clone(),
                 has_acme: orders.is_some(),
+                is_development: set(&config.tls.cert).is_none(),
                 webtransport: (!config.listeners.webtransport().is_empty())
                     .then(|| Arc::clone(&certificates.webtransport_certificate.identity)),
                 crl_next_update: revocation.next_update(),
@@ -416,6 +417,7 @@ impl Parts {
         let bound = running.all(web.bound(), coap.bound(), mqtt_sn.bound(), operator.bound());
         let line = listeners::ready_line(shown.get_or_init(|| bound.clone()));
         tracing::info!(version = env!("CARGO_PKG_VERSION"), data = %data.display(), workers, "{line}");
+        admin.show_page(web.bound().https.first().copied(), &data);
         // When the listeners can answer the CA.
         let acme = orders.map(acme::Orders::start).transpose()?;
         let parts = Parts {

@@ -23,6 +23,8 @@ pub(super) struct Watched {
     pub(super) disk: DiskUse,
     /// Whether certificates are ordered with ACME.
     pub(super) has_acme: bool,
+    /// Whether the development CA signs that of the listeners.
+    pub(super) is_development: bool,
     /// That of the `webtransport` listeners; `None` if there are none.
     pub(super) webtransport: Option<Arc<Identity>>,
     /// When the first list of revoked certificates expires, in seconds since the Unix epoch; 0 without any.
@@ -70,18 +72,19 @@ mod shown {
         }
 
         fn certificates(&self) -> Vec<Certificate> {
-            let one = |name, end: Option<SystemTime>, is_renewed| {
-                Some(Certificate { name, expires_ms: ms(end?)?, is_renewed })
+            let one = |name, end: Option<SystemTime>, is_renewed, renewed_at_reload| {
+                Some(Certificate { name, expires_ms: ms(end?)?, is_renewed, renewed_at_reload })
             };
+            let at_reload = self.is_development && !self.has_acme;
             let webtransport = self.webtransport.as_ref().and_then(|identity| identity.not_after());
             let crl = self.crl_next_update.load(Ordering::Relaxed);
             let crl = u64::try_from(crl).ok().filter(|seconds| *seconds > 0);
             let crl =
                 crl.map(|seconds| SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds));
             let all = [
-                one("listeners", self.machine.certificate_end(), self.has_acme),
-                one("webtransport listeners", webtransport, true),
-                one("list of revoked client certificates", crl, false),
+                one("listeners", self.machine.certificate_end(), self.has_acme, at_reload),
+                one("webtransport listeners", webtransport, true, false),
+                one("list of revoked client certificates", crl, false, false),
             ];
             all.into_iter().flatten().collect()
         }

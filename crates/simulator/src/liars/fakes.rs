@@ -243,6 +243,7 @@ impl Law {
                 unsubscribe: open,
             },
             denials: denials.map(|(.., filter)| (*filter).into()).collect(),
+            admits_unknown_names: false,
         }
     }
 }

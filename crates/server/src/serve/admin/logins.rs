@@ -4,25 +4,34 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use fulmar_admin::{Administrators, Answer, Credentials, Login, Principal, Refused, Role};
-use fulmar_broker::auth::MAX_PASSWORD_BYTES;
+use fulmar_broker::auth::{MAX_PASSWORD_BYTES, verify_password};
 use fulmar_http::{LoginTurns, PasswordLogin};
 use fulmar_identity::{API_TOKEN_PREFIX, AdministrationRole, Client, Identities, PasswordHash};
 
 use crate::serve::platform::Platform;
 
+/// The hash of a user's password in the password file.
+pub(super) type HashInFile = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
 /// The users with an administration role: those of the store of identities, API tokens, and the platform's server admins.
 pub(super) struct Users {
+    hash_in_file: HashInFile,
     identities: Arc<Identities>,
     platform: Option<Platform>,
     turns: LoginTurns,
 }
 
 impl Users {
-    pub(super) fn new(identities: Arc<Identities>, platform: Option<Platform>) -> Users {
-        Users { identities, platform, turns: LoginTurns::default() }
+    pub(super) fn new(
+        hash_in_file: HashInFile,
+        identities: Arc<Identities>,
+        platform: Option<Platform>,
+    ) -> Users {
+        Users { hash_in_file, identities, platform, turns: LoginTurns::default() }
     }
 
-    /// The user of the store with this password; `None` if there is none of this name, so that the platform is asked.
+    /// The user of the store or the password file with this password; `None` if there is none of this name, so that the
+    /// platform is asked.
     async fn stored(
         &self,
         user: &str,
@@ -30,38 +39,45 @@ impl Users {
         from: IpAddr,
     ) -> Option<Result<Login, Refused>> {
         let known = self.identities.read(|state| state.clients().get(user).map(Arc::clone));
-        if known.is_none() && self.platform.is_some() {
+        let in_file = (self.hash_in_file)(user).filter(|_| known.is_none());
+        if let Some(platform) = &self.platform
+            && known.is_none()
+            && (in_file.is_none() || platform.knows(user))
+        {
             return None;
         }
-        Some(
-            self.with_password(known, (user, password), from).await.ok_or(Refused::Wrong).flatten(),
-        )
+        let login = self.with_password((known, in_file), (user, password), from).await;
+        Some(login.ok_or(Refused::Wrong).flatten())
     }
 
-    /// The login of a client of the store; `None` if the password is wrong or opens nothing here.
+    /// The login of a client of the store; `None` if the password is wrong. Those who may only use MQTT learn that.
     async fn with_password(
         &self,
-        known: Option<Arc<Client>>,
+        (known, in_file): (Option<Arc<Client>>, Option<String>),
         (user, password): (&str, &str),
         from: IpAddr,
     ) -> Option<Result<Login, Refused>> {
-        // Nobody else's password is worth a hash.
-        let known = known.filter(|client| client.administration.is_some() && !client.disabled);
+        let known = known.filter(|client| !client.disabled);
         let stored = known.as_ref().and_then(|client| client.password.as_ref());
-        let stored = stored.map(PasswordHash::as_str);
+        let stored = stored.map(PasswordHash::as_str).or(in_file.as_deref());
         let login = PasswordLogin { user, password, from, stored };
         let Ok(mut turn) = self.turns.turn(login).await else {
             return Some(Err(Refused::TooOften));
         };
         if turn.needs_hash() {
-            let identities = Arc::clone(&self.identities);
-            let (name, given) = (user.to_owned(), password.to_owned());
-            let verify = move || identities.verify_password(&name, &given).is_some();
+            let (hash, given) = (stored.map(str::to_owned), password.to_owned());
+            let verify = move || hash.is_some_and(|hash| verify_password(&hash, given.as_bytes()));
             turn = turn.hash(verify).await.ok()?;
         }
-        let right = turn.end().await;
-        let known = known.filter(|_| right)?;
-        let (name, role) = (known.username.clone(), known.administration?);
+        if !turn.end().await {
+            return None;
+        }
+        let Some((known, role)) =
+            known.and_then(|known| Some((Arc::clone(&known), known.administration?)))
+        else {
+            return Some(Err(Refused::NoRole));
+        };
+        let name = known.username.clone();
         let found = fulmar_identity::Principal { name, role, is_token: false };
         Some(Ok(self.login(found, known)))
     }
@@ -168,13 +184,18 @@ async fn platform_user(
 mod tests {
     use super::*;
 
+    use fulmar_broker::auth::hash_password;
     use fulmar_identity::{Command, PasswordHasher};
     use futures_util::FutureExt as _;
 
     fn users(folder: &tempfile::TempDir) -> Users {
         let file = folder.path().join("identities.db");
         let identities = Identities::open(&file, Box::new(|_, _, _| {})).unwrap();
-        Users::new(Arc::new(identities), None)
+        Users::new(
+            Box::new(|user| (user == "file").then(|| hash_password(b"right").unwrap())),
+            Arc::new(identities),
+            None,
+        )
     }
 
     fn runtime() -> tokio::runtime::Runtime {
@@ -217,6 +238,26 @@ mod tests {
                 }
             }
         });
+    }
+
+    #[test]
+    fn only_who_shows_the_password_learns_that_the_user_has_no_role() {
+        let folder = tempfile::tempdir().unwrap();
+        let users = users(&folder);
+        let password = PasswordHasher::new(None).hash(b"right").unwrap();
+        let client = Client { username: "device".into(), ..Client::default() };
+        let create = Command::CreateClient(client.with_password(Some(password)));
+        users.identities.apply(vec![create]).unwrap();
+        for user in ["device", "file", "nobody"] {
+            for password in ["right", "wrong"] {
+                let login =
+                    users.log_in(Credentials::Password { user, password }, [127, 0, 0, 1].into());
+                let refused = runtime().block_on(login).err();
+                let is_right = user != "nobody" && password == "right";
+                let expected = if is_right { Refused::NoRole } else { Refused::Wrong };
+                assert_eq!(refused, Some(expected), "{user} {password}");
+            }
+        }
     }
 
     #[test]

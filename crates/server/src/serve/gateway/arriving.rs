@@ -18,6 +18,7 @@ use super::downlink_scheduler::DownlinkMessage;
 use super::metrics::count;
 use super::outbox_thread::OutboxHandle;
 use super::shared::Shared;
+use super::wall_clock::now_ms;
 
 /// Until the local session or the dead-letter file has the message.
 type Handing = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -84,7 +85,10 @@ impl<'a> Arriving<'a> {
     ) -> Option<DownlinkMessage> {
         let shared = self.shared;
         let metrics = &shared.metrics;
-        let (rule, topic) = shared.down.map(&message.topic)?;
+        let Some((rule, topic)) = shared.down.map(&message.topic) else {
+            metrics.no_rule(&message.topic, now_ms());
+            return None;
+        };
         let properties = message.properties.as_properties();
         let identity = MessageIdentity::read(properties);
         let Some(via) = identity.via_with(&shared.name) else {

@@ -228,7 +228,7 @@ impl<'a> Session<'a> {
                 let letter = DeadLetter::nameless(topic, payload, properties, Way::Refused);
                 taken.letters.push(letter);
             }
-            Err(NotForwarded::NoRule) => {}
+            Err(NotForwarded::NoRule) => metrics.no_rule(publish.topic, now_ms()),
         }
     }
 

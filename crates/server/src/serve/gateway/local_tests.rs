@@ -3,9 +3,12 @@
 use fulmar_mqtt::Properties;
 use fulmar_mqtt::codec::{MAX_PACKET_BYTES, decode, peek_frame};
 use fulmar_mqtt::packet::Connack;
+use std::sync::atomic::Ordering;
+
 use tokio::net::UnixStream;
 
 use super::*;
+use crate::serve::gateway::arriving::Arriving;
 use crate::serve::gateway::test_support::{LONG, outbox, shared};
 
 /// More than the buffers of both sockets, with [`PAYLOAD`].
@@ -116,4 +119,33 @@ async fn a_dead_letter_is_acknowledged_when_it_is_in_the_file_and_publishers_wai
         outcome = served => panic!("{outcome:?}"),
         () = played => {}
     }
+}
+
+#[tokio::test]
+async fn a_message_that_no_rule_matches_is_acknowledged_counted_and_logged() {
+    let folder = tempfile::tempdir().unwrap();
+    let shared = shared("url = \"quic://broker.example\"\n[[up]]\nfilter = \"sensor/#\"\n");
+    let outbox = outbox(&shared, &folder.path().join("dead.jsonl"));
+    let (near, far) = UnixStream::pair().unwrap();
+    let connection = local_client::over(near, &local_client::anonymous_session(Properties::NONE));
+    let (handle, mut scheduler) = (outbox.handle(), DownlinkScheduler::default());
+    let mut session = Session::new(&shared, &handle, &mut scheduler);
+    let (_down, mut coming_down) = mpsc::channel(1);
+    let mut ended = None;
+    let served = session.serve(connection, &mut coming_down, &mut ended);
+    let mut broker =
+        Broker { stream: far, unsent: packets("else"), received: Vec::new(), acknowledged: 0 };
+    tokio::select! {
+        outcome = served => panic!("{outcome:?}"),
+        () = broker.until(|broker| broker.acknowledged == usize::from(PUBLICATIONS)) => {}
+    }
+    let metrics = shared.metrics.all(0);
+    let dropped = metrics.iter().find(|metric| metric.name == "dropped_total").unwrap();
+    let by_reason = dropped.values.iter().find(|(labels, _)| labels.contains("no_rule"));
+    assert_eq!(by_reason.unwrap().1, f64::from(PUBLICATIONS));
+    // From upstream: acknowledged there at once, too.
+    let (down, _coming_down) = mpsc::channel(1);
+    let mut arriving = Arriving::new(&shared, &handle, &down);
+    assert!(arriving.accept(fulmar_client::Message::new("else", "x")).is_none());
+    assert_eq!(shared.metrics.unmatched.load(Ordering::Relaxed), u64::from(PUBLICATIONS) + 1);
 }

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[cfg(feature = "admin")]
 use std::time::Duration;
 
+use fulmar_broker::{LogLimiter, Timestamp};
 use fulmar_client::{PathStats, Transport};
 use fulmar_gateway::mapping::Priority;
 #[cfg(feature = "admin")]
@@ -14,6 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::current_refusals::CurrentRefusals;
+use super::drop_log::shortened;
 
 /// The gateway's counters and gauges.
 #[derive(Debug, Default)]
@@ -43,6 +45,9 @@ pub(crate) struct GatewayMetrics {
     pub(super) received: AtomicU64,
     /// Messages that were in a loop.
     pub(super) circles: AtomicU64,
+    /// Messages of subscriptions that no rule has any more, and when the log has last named one.
+    pub(super) unmatched: AtomicU64,
+    unmatched_log: Mutex<LogLimiter>,
     /// Messages that were stored already.
     pub(super) repeated: AtomicU64,
     /// Connections that were accepted.
@@ -57,6 +62,8 @@ pub(crate) struct GatewayMetrics {
     pub(super) arrivals: Notify,
     /// Which lanes they arrived in.
     arrived: [AtomicBool; 2],
+    /// Since when there is no connection, and why.
+    pub(super) down: Mutex<Option<(u64, String)>>,
     /// QUIC's own metrics of the connection now.
     pub(super) path: Mutex<Option<PathStats>>,
 }
@@ -124,13 +131,25 @@ impl GatewayMetrics {
         self.refusals.lock().text(self.label())
     }
 
+    /// A message is dropped because no rule matches its topic: a subscription of an earlier configuration has brought it.
+    pub(super) fn no_rule(&self, topic: &str, now_ms: u64) {
+        count(&self.unmatched, 1);
+        if let Some(times) = self.unmatched_log.lock().occurred(Timestamp(now_ms)) {
+            let topic = shortened(topic);
+            tracing::warn!(topic, times, "dropped: no rule of [upstream] matches the topic");
+        }
+    }
+
     /// Whether there is a connection.
     pub(super) fn is_connected(&self) -> bool {
         self.transport.lock().is_some()
     }
 
-    /// The connection has ended.
-    pub(super) fn disconnected(&self) {
+    /// The connection has ended, or was not made.
+    pub(super) fn disconnected(&self, why: String, now_ms: u64) {
+        let mut down = self.down.lock();
+        let since_ms = down.as_ref().map_or(now_ms, |before| before.0);
+        *down = Some((since_ms, why));
         *self.transport.lock() = None;
         *self.path.lock() = None;
     }
@@ -143,17 +162,20 @@ impl GatewayMetrics {
         let Dropped { full, age, expired } = totals.dropped;
         let refused = of(&self.refused) + of(&self.refused_here);
         let failure = self.failure.lock().clone();
+        let (down_since_ms, down_reason) = self.down.lock().clone().unzip();
         let failure = failure.map(|why| format!("the outbox cannot be written: {why}"));
         let micros = |rtt: Duration| u64::try_from(rtt.as_micros()).unwrap_or(u64::MAX);
         fulmar_admin::Upstream {
             name: self.label.clone(),
             transport: self.transport.lock().map(Transport::scheme),
+            down_since_ms,
+            down_reason,
             queued_messages: totals.messages,
             queued_bytes: totals.bytes,
             oldest_ms: totals.oldest_ms,
             sent: of(&self.sent),
             received: of(&self.received),
-            dropped: full + age + expired + refused,
+            dropped: full + age + expired + refused + of(&self.unmatched),
             migrations: of(&self.migrations),
             early_data: of(&self.early),
             rtt_us: path.and_then(|path| path.rtt).map(micros),
@@ -227,7 +249,7 @@ impl GatewayMetrics {
                 "dropped_total",
                 "counter",
                 "Messages dropped: outbox full, too old, past their expiry, refused upstream, refused \
-                 here (from upstream), or in a loop",
+                 here (from upstream), in a loop, or matched by no rule of this configuration",
                 vec![
                     why("full", dropped.full),
                     why("age", dropped.age),
@@ -235,6 +257,7 @@ impl GatewayMetrics {
                     why("refused", refused),
                     why("refused_here", self.refused_here.load(Ordering::Relaxed)),
                     why("circle", self.circles.load(Ordering::Relaxed)),
+                    why("no_rule", self.unmatched.load(Ordering::Relaxed)),
                 ],
             ),
             metric(

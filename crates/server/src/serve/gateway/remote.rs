@@ -81,9 +81,11 @@ pub(super) async fn run(
                     End::GaveUp => {}
                 }
             }
-            Err(error) => tracing::error!("upstream: {error:#}"),
+            Err(error) => {
+                shared.metrics.disconnected(format!("{error:#}"), now_ms());
+                tracing::error!("upstream: {error:#}");
+            }
         }
-        shared.metrics.disconnected();
         tracing::info!("upstream: trying again in {} s; its files are read again", again.as_secs());
         let pause = again;
         again = (again * 2).min(AGAIN_AT_LAST);
@@ -437,6 +439,7 @@ impl<'a> Uplink<'a> {
                 count(&metrics.connections, 1);
                 count(&metrics.early, usize::from(early_data));
                 *metrics.transport.lock() = Some(transport);
+                *metrics.down.lock() = None;
                 tracing::info!(
                     %url,
                     transport = transport.scheme(),
@@ -446,7 +449,7 @@ impl<'a> Uplink<'a> {
                 );
             }
             Event::Disconnected { reason, retry_in } => {
-                metrics.disconnected();
+                metrics.disconnected(reason.to_string(), now_ms());
                 self.connected_at = None;
                 self.refused_connection(&reason);
                 let retry = retry_in.unwrap_or(AGAIN).as_secs_f32();
