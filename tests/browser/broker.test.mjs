@@ -90,6 +90,12 @@ async function open(t, at, viewport, { colorScheme = "light", path = "/" } = {})
   return page;
 }
 
+/** On this machine, the overview needs no login. */
+async function toLogin(page) {
+  await page.getByTestId("onlooker").getByRole("link", { name: "Log in" }).click();
+  await page.getByTestId("broker-login").waitFor();
+}
+
 async function logIn(page, user, password = PASSWORD) {
   await page.getByLabel("User name").fill(user);
   await page.getByLabel("Password", { exact: true }).last().fill(password);
@@ -112,6 +118,11 @@ for (const [place, viewport] of Object.entries({ desk: DESK, phone: PHONE })) {
   test(`an administrator sees a client arrive over QUIC and move, and disconnects it: ${place}`, async (t) => {
     const id = `meter/${place}`;
     const page = await open(t, server, viewport);
+    await page.getByTestId("onlooker").getByText("fulmar ctl users add NAME --role administrator").waitFor();
+    await page.getByTestId("health").getByText("All is well").waitFor();
+    assert.equal(await page.getByTestId("logout").count(), 0);
+    await sound(page, "overview without a login");
+    await toLogin(page);
     await page.getByRole("heading", { name: "MQTT broker" }).waitFor();
     assert.ok(!(await page.getByText("Meter reading").isVisible()));
     await logIn(page, "ann", "wrong");
@@ -148,6 +159,7 @@ for (const [place, viewport] of Object.entries({ desk: DESK, phone: PHONE })) {
 test("a viewer sees the client and can do nothing to it", async (t) => {
   await arrive(t, "pump");
   const page = await open(t, server, DESK);
+  await toLogin(page);
   await logIn(page, "vic");
   await section(page, "Clients");
   await page.getByRole("link", { name: "pump" }).click();
@@ -168,6 +180,7 @@ test("a viewer sees the client and can do nothing to it", async (t) => {
 
 test("an administrator adds a rule to a role and removes it; a viewer has no such thing", async (t) => {
   const page = await open(t, server, PHONE);
+  await toLogin(page);
   await logIn(page, "ann");
   await section(page, "Rules");
   const role = page.getByRole("region", { name: "Role plant" });
@@ -188,6 +201,7 @@ test("an administrator adds a rule to a role and removes it; a viewer has no suc
   assert.deepEqual(page.problems, []);
 
   const other = await open(t, server, DESK);
+  await toLogin(other);
   await logIn(other, "vic");
   await section(other, "Rules");
   await other.getByRole("button", { name: "Explain" }).waitFor();
@@ -200,7 +214,7 @@ for (const [place, viewport] of Object.entries({ desk: DESK, phone: PHONE })) {
       publishRetained();
       await arrive(t, "pump");
       const page = await open(t, server, viewport, { colorScheme });
-      await page.getByTestId("broker-login").waitFor();
+      await toLogin(page);
       await sound(page, "log in");
       await logIn(page, "ann");
       await eventually("the overview", async () => (await textOf(page, "transports")).includes("QUIC"));
@@ -271,7 +285,7 @@ test("an admin of the platform operates the broker in the app, and that of a twi
   }, JSON.stringify({ user: "tom", password: PASSWORD }));
   assert.deepEqual(statuses, [403, 403, 403]);
   await page.goto(`https://127.0.0.1:${platform.port("https")}/broker`);
-  await page.getByTestId("broker-login").waitFor();
+  await toLogin(page);
   await logIn(page, "tom");
   await page.getByText("this user has no administration role").waitFor();
 

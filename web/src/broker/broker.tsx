@@ -13,12 +13,13 @@ import { Rules } from './rules';
 import { ServerPage } from './server';
 import { SessionPage, Sessions } from './sessions';
 import { SignIn } from './sign-in';
-import { follow, isPlatforms, logOut, me, problem, recognise } from './state';
+import { follow, isOpen, isPlatforms, logOut, me, problem, recognise } from './state';
 import { Topics } from './topics';
 import './broker.css';
 
 const SCREENS: readonly (readonly [string, ComponentType<{ id: string }>])[] = [
   ['/broker', Overview],
+  ['/broker/login', Overview],
   ['/broker/clients', Clients],
   ['/broker/clients/:id', ClientPage],
   ['/broker/sessions', Sessions],
@@ -42,10 +43,12 @@ export function Section() {
     const timer = setInterval(() => void recognise(), AGAIN_MS);
     return () => clearInterval(timer);
   }, [isKnown]);
-  const isIn = Boolean(me.value);
+  const now = path.value === '/' ? '/broker' : path.value;
+  const isOnlooker = me.value === undefined && isOpen.value && now === '/broker';
+  const isIn = Boolean(me.value) || isOnlooker;
   useEffect(() => (isIn ? follow() : undefined), [isIn]);
   if (isPlatforms.value) return <Shell>{isIn ? <Current /> : <Waiting />}</Shell>;
-  if (me.value === undefined) return <SignIn />;
+  if (me.value === undefined && !isOnlooker) return <SignIn />;
   return <Frame>{isIn ? <Current /> : <Waiting />}</Frame>;
 }
 
@@ -91,12 +94,16 @@ function Frame({ children }: { children: ComponentChildren }) {
           <Logo size={30} />
           <span>Fulmar</span>
         </Link>
-        <span class="twin">
-          {me.value?.name} · {me.value?.role}
-        </span>
-        <button type="button" class="status" onClick={() => void logOut()} data-testid="logout">
-          <Icon name="out" size={18} /> Log out
-        </button>
+        {me.value && (
+          <>
+            <span class="twin">
+              {me.value.name} · {me.value.role}
+            </span>
+            <button type="button" class="status" onClick={() => void logOut()} data-testid="logout">
+              <Icon name="out" size={18} /> Log out
+            </button>
+          </>
+        )}
       </header>
       <main id="main" tabIndex={-1}>
         {children}

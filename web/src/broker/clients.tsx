@@ -4,7 +4,7 @@ import { useState } from 'preact/hooks';
 import { amount, dateTime, plural } from '../lib/format';
 import { Empty, Field, Note, Table, Tag } from '../ui/parts';
 import { Link, navigate } from '../ui/router';
-import { bytes, duration, milliseconds, share, TRANSPORTS, transportName } from './lib';
+import { bytes, duration, rtt, share, TRANSPORTS, transportName } from './lib';
 import { clientPath } from './overview';
 import { attempt, BrokerScreen, Careful, Facts, useLive, useSettled } from './parts';
 import { LIVE_MS, mayOperate, overview } from './state';
@@ -14,6 +14,8 @@ import type { Client, SessionDetails } from './types';
 const PAGE = 50;
 const SEARCH_MS = 5000;
 const MOST = 1000;
+
+const nowMs = () => overview.value?.now_ms ?? Date.now();
 
 export function Clients() {
   const [text, setText] = useState('');
@@ -105,7 +107,7 @@ function ClientTable({ clients }: { clients: Client[] }) {
         { name: 'Address', cell: (one) => one.address },
         { name: 'Transport', cell: (one) => transportName(one.transport) },
         { name: 'For', number: true, cell: (one) => duration(now - one.since_ms) },
-        { name: 'RTT', number: true, cell: (one) => (one.path ? milliseconds(one.path.rtt_us) : dash) },
+        { name: 'RTT', number: true, cell: (one) => (one.path ? rtt(one.path, nowMs()) : dash) },
         { name: 'Loss', number: true, cell: (one) => (one.path ? share(one.path.loss) : dash) },
         { name: 'Moved', number: true, cell: (one) => (one.path ? amount(one.path.migrations) : dash) },
         { name: 'Queued', number: true, cell: (one) => amount(one.queued_messages) },
@@ -217,7 +219,7 @@ function Path({ client }: { client: Client }) {
       {path && (
         <Facts
           facts={[
-            ['Round-trip time', milliseconds(path.rtt_us)],
+            ['Round-trip time', rtt(path, nowMs())],
             [
               'Loss',
               `${share(path.loss)} (${amount(path.lost_packets)} of ${amount(path.sent_packets)} packets)`,

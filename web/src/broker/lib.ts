@@ -1,12 +1,13 @@
 // Units and rates of the broker's page. No state.
 
 import { decimal } from '../lib/format';
-import type { Account, Certificate, History, Overview, Upstream } from './types';
+import type { Certificate, History, Overview, Upstream } from './types';
 
 const KEEP_MS = 3_600_000;
 /** The history has one every five seconds; more would only be slower to draw. */
 const APART_MS = 4500;
 const DAY_MS = 86_400_000;
+const OLD_MS = 30_000;
 /** A certificate that ends within this time wants attention, unless the server replaces it. */
 const SOON_MS = 21 * DAY_MS;
 
@@ -87,6 +88,12 @@ export function milliseconds(us: number): string {
   return `${decimal(ms, ms < 10 ? 1 : 0)} ms`;
 }
 
+/** Paths in use are measured every few seconds, idle ones are not: an old value has its age. */
+export function rtt({ rtt_us, measured_ms }: { rtt_us: number; measured_ms: number }, nowMs: number): string {
+  const age = nowMs - measured_ms;
+  return age < OLD_MS ? milliseconds(rtt_us) : `${milliseconds(rtt_us)}, ${duration(age)} ago`;
+}
+
 /** A share of 0 to 1. */
 export function share(value: number): string {
   return `${decimal(value * 100, value < 0.1 ? 1 : 0)} %`;
@@ -131,40 +138,4 @@ export function certificateUrgency({ expires_ms, is_renewed }: Certificate, nowM
 
 export function upstreamName({ name }: Upstream): string {
   return name ?? 'Upstream broker';
-}
-
-/** What an operator should look at first. */
-export function troubles(overview: Overview): { tone: 'warn' | 'bad'; text: string }[] {
-  const found: { tone: 'warn' | 'bad'; text: string }[] = [];
-  if (overview.storage_problem) {
-    const text = `Messages cannot be stored: ${overview.storage_problem}. Publishers are refused until that works again.`;
-    found.push({ tone: 'bad', text });
-  }
-  for (const certificate of overview.server.certificates) {
-    const urgency = certificateUrgency(certificate, overview.now_ms);
-    if (urgency === 'good') continue;
-    const left = certificate.expires_ms - overview.now_ms;
-    const when = left <= 0 ? 'has expired: clients refuse it' : `expires in ${duration(left)}`;
-    const text = `The certificate “${certificate.name}” ${when}. Replace it, then reload the server (SIGHUP).`;
-    found.push({ tone: urgency, text });
-  }
-  for (const upstream of overview.server.upstreams) {
-    if (upstream.problem) found.push({ tone: 'bad', text: `${upstreamName(upstream)}: ${upstream.problem}` });
-    else if (!upstream.transport) {
-      const text = `${upstreamName(upstream)} is not connected; messages wait in the outbox.`;
-      found.push({ tone: 'warn', text });
-    }
-  }
-  const budgets: [string, Account[]][] = [
-    ['memory', overview.memory],
-    ['disk', overview.server.disk],
-  ];
-  for (const [budget, accounts] of budgets) {
-    for (const { account, used_bytes, limit_bytes } of accounts) {
-      if (!limit_bytes || used_bytes <= 0.9 * limit_bytes) continue;
-      const full = `The ${budget} budget for ${account} is ${share(used_bytes / limit_bytes)} full`;
-      found.push({ tone: 'warn', text: `${full}; above it, the broker refuses. Raise [limits] ${budget}.` });
-    }
-  }
-  return found;
 }

@@ -5,10 +5,10 @@ import { amount, decimal, plural } from '../lib/format';
 import { Icon, type IconName } from '../ui/icons';
 import { Choice, Empty, Note, Table, Tag } from '../ui/parts';
 import { Link } from '../ui/router';
-import { bytes, duration, milliseconds, rateNow, rates, share, total, transportName, troubles } from './lib';
+import { bytes, duration, milliseconds, rateNow, rates, share, total, transportName } from './lib';
 import { BrokerScreen } from './parts';
 import { RateChart } from './rate-chart';
-import { overview, samples } from './state';
+import { me, overview, samples } from './state';
 import type { NamedClient, Overview as Shown, Transport } from './types';
 
 export function Overview() {
@@ -17,11 +17,8 @@ export function Overview() {
     <BrokerScreen title="Broker">
       {now ? (
         <>
-          {troubles(now).map(({ tone, text }) => (
-            <Note key={text} tone={tone} role="status">
-              {text}
-            </Note>
-          ))}
+          <Health now={now} />
+          {!me.value && <Onlooker />}
           <Tiles now={now} />
           <Flow />
           <Transports now={now} />
@@ -39,6 +36,34 @@ export function Overview() {
         </p>
       )}
     </BrokerScreen>
+  );
+}
+
+function Health({ now }: { now: Shown }) {
+  const { verdict, reasons } = now.health;
+  const words = { good: 'All is well', warn: 'Needs attention', bad: 'Something does not work' }[verdict];
+  return (
+    <section class="stack" aria-label="Health" data-testid="health">
+      <p>
+        <Tag tone={verdict}>{words}</Tag>
+      </p>
+      {reasons.map(({ verdict, text }) => (
+        <Note key={text} tone={verdict} role="status">
+          {text}
+        </Note>
+      ))}
+    </section>
+  );
+}
+
+/** Without a login, where everybody on the broker's machine may see the overview. */
+function Onlooker() {
+  return (
+    <p class="muted small-text" data-testid="onlooker">
+      Everybody on this machine sees this overview. <Link to="/broker/login">Log in</Link> to see more and to
+      operate the broker; on the broker's machine, <code>fulmar ctl users add NAME --role administrator</code>{' '}
+      makes a user who may.
+    </p>
   );
 }
 

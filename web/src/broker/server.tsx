@@ -5,7 +5,7 @@ import { Empty, Note, Table, Tag } from '../ui/parts';
 import { bytes, certificateUrgency, duration, milliseconds, share, transportName, upstreamName } from './lib';
 import { BrokerScreen, Facts } from './parts';
 import { overview } from './state';
-import type { Account, Cluster, ClusterNode, Overview, Upstream } from './types';
+import type { Account, Certificate, Cluster, ClusterNode, Overview, Upstream } from './types';
 
 export function ServerPage() {
   const now = overview.value;
@@ -40,6 +40,11 @@ const MEMORY: Record<string, string> = {
   logins: 'Logins that are not decided',
   connections: 'Connections',
 };
+
+function renewal({ is_renewed, renewed_at_reload }: Certificate): string {
+  if (is_renewed) return 'by the server';
+  return renewed_at_reload ? 'by the server, when it starts or reloads' : 'by you, then reload';
+}
 
 const DISK: Record<string, string> = {
   store: 'Sessions and messages',
@@ -207,7 +212,7 @@ function Certificates({ now }: { now: Overview }) {
                 return <Tag tone={tone}>{left <= 0 ? 'expired' : duration(left)}</Tag>;
               },
             },
-            { name: 'Renewal', cell: (one) => (one.is_renewed ? 'by the server' : 'by you, then reload') },
+            { name: 'Renewal', cell: (one) => renewal(one) },
           ]}
         />
       )}
@@ -235,7 +240,8 @@ function Gateway({ now }: { now: Overview }) {
 }
 
 function UpstreamCard({ upstream, nowMs }: { upstream: Upstream; nowMs: number }) {
-  const { transport, oldest_ms, rtt_us, problem } = upstream;
+  const { transport, oldest_ms, rtt_us, problem, down_since_ms, down_reason } = upstream;
+  const since = down_since_ms === undefined ? null : `since ${dateTime(down_since_ms)}: ${down_reason}`;
   return (
     <section class="card" aria-label={upstreamName(upstream)}>
       <div class="row">
@@ -247,6 +253,7 @@ function UpstreamCard({ upstream, nowMs }: { upstream: Upstream; nowMs: number }
       {problem && <Note tone="bad">{problem}</Note>}
       <Facts
         facts={[
+          ['Not connected', since],
           ['Outbox', `${plural(upstream.queued_messages, 'message')}, ${bytes(upstream.queued_bytes)}`],
           ['Oldest', oldest_ms === undefined ? null : ago(oldest_ms, nowMs)],
           ['Acknowledged', amount(upstream.sent)],

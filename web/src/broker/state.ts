@@ -16,6 +16,8 @@ const secret = signal<string | null>(readSecret());
 /** Null until the broker has said who this is; `undefined` if nobody is logged in. */
 export const me = signal<Me | null | undefined>(null);
 export const overview = signal<Overview | null>(null);
+/** Whether everybody on this machine may see the overview. */
+export const isOpen = signal(false);
 export const samples = signal<readonly Sample[]>([]);
 /** Why what is shown is old. */
 export const problem = signal<string | null>(null);
@@ -76,13 +78,14 @@ export function stream(path: string, signal: AbortSignal): Promise<Response> {
 function lost(): void {
   if (isPlatforms.value) app.expired.value = true;
   else keepSecret(null);
-  me.value = undefined;
+  [me.value, isOpen.value] = [undefined, false];
   overview.value = null;
 }
 
 /** Asks the broker who this is. */
 export async function recognise(): Promise<void> {
   if (!isPlatforms.value && secret.value === null) {
+    await lookOpen();
     me.value = undefined;
     return;
   }
@@ -92,6 +95,16 @@ export async function recognise(): Promise<void> {
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     if (error.status !== 401) problem.value = error.message;
+  }
+}
+
+async function lookOpen(): Promise<void> {
+  try {
+    const { data } = await call<Overview>('/overview', { prefix: PREFIX, session: null });
+    [overview.value, isOpen.value] = [data, true];
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    isOpen.value = false;
   }
 }
 
@@ -127,7 +140,7 @@ async function load(): Promise<void> {
 export function follow(): () => void {
   let isBusy = false;
   const look = () => {
-    if (document.visibilityState !== 'visible' || isBusy || !me.value) return;
+    if (document.visibilityState !== 'visible' || isBusy || !(me.value ?? isOpen.value)) return;
     isBusy = true;
     void load().finally(() => (isBusy = false));
   };

@@ -70,6 +70,8 @@ export interface Transport {
 export interface Upstream {
   name?: string;
   transport?: string;
+  down_since_ms?: number;
+  down_reason?: string;
   queued_messages: number;
   queued_bytes: number;
   oldest_ms?: number;
@@ -86,6 +88,8 @@ export interface Certificate {
   name: string;
   expires_ms: number;
   is_renewed: boolean;
+  /** Whether the server replaces it when it starts or reloads. */
+  renewed_at_reload: boolean;
 }
 
 /** A part of a budget; some of the disk's have no limit. */
@@ -95,8 +99,12 @@ export interface Account {
   limit_bytes?: number;
 }
 
+export type Verdict = 'good' | 'warn' | 'bad';
+
 export interface Overview {
   now_ms: number;
+  /** Whether the server wants attention; the most urgent reason first. */
+  health: { verdict: Verdict; reasons: { verdict: Verdict; text: string }[] };
   version: string;
   started_ms: number;
   sessions: number;

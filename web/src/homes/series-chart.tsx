@@ -99,10 +99,11 @@ function options(box: HTMLElement, limit: number | null, unit: string): uPlot.Op
 }
 
 /** Never so narrow that noise looks like a storm, and with the limit in view that the text names. */
-function yRange(low: number | null, high: number | null, limit: number | null): [number, number] {
+export function yRange(low: number | null, high: number | null, limit: number | null): [number, number] {
   if (low === null || high === null) return [0, (limit ?? 1) * 1.08];
   const least = Math.max(2, Math.abs(high) * 0.1);
   const top = limit === null ? high : Math.max(high, limit);
+  if (limit !== null) low = Math.min(low, limit);
   const room = Math.max((top - low) * 0.08, (least - (top - low)) / 2, 0);
   const bottom = low - room;
   return [low >= 0 ? Math.max(0, bottom) : bottom, top + room];

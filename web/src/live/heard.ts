@@ -33,7 +33,28 @@ function show(): void {
   state.heard.value = all;
 }
 
+const SINCE = 'fulmar-drive-since';
+/** A tour is over after this time. */
+const TOUR_MS = 12 * 3_600_000;
+
+/** When what is counted began: at the last reset, or when the first page of this tour was opened. */
+export function countedSince(nowMs: number): number {
+  try {
+    const kept = Number(localStorage.getItem(SINCE));
+    if (kept > nowMs - TOUR_MS && kept <= nowMs) return kept;
+    localStorage.setItem(SINCE, String(nowMs));
+  } catch {
+    // Without storage, it lasts as long as the page.
+  }
+  return nowMs;
+}
+
 export function forgetHeard(): void {
+  try {
+    localStorage.removeItem(SINCE);
+  } catch {
+    // As above.
+  }
   waiting.clear();
   state.heard.value = new Map();
 }

@@ -2,7 +2,7 @@
 
 import { useEffect, useMemo, useState } from 'preact/hooks';
 import { useAsked } from '../data/office';
-import { date, dateTime, decimal, unitName } from '../lib/format';
+import { date, dateTime, decimal, times, unitName } from '../lib/format';
 import type { ConsumptionPoint, Meter } from '../types';
 import { Chart } from '../ui/chart';
 import { Choice, Note, Table } from '../ui/parts';
@@ -19,7 +19,7 @@ export function Consumption({ meter }: { meter: Meter }) {
   const step = chosen ?? usual;
   const from = useMemo(() => new Date(Date.now() - DAYS[step] * DAY_MS).toISOString(), [step]);
   const path = `/meter/${encodeURIComponent(meter.id)}/consumption?from=${from}&to=${useNow()}&step=${step}`;
-  const { data, problem } = useAsked<{ points: ConsumptionPoint[] }>(path);
+  const { data, problem } = useAsked<{ points: ConsumptionPoint[]; time_zone: string }>(path);
   const points = data?.points ?? [];
   const times = useMemo(() => points.map((point) => Date.parse(point.at) / 1000), [data]);
   const values = useMemo(() => points.map((point) => point.consumption), [data]);
@@ -46,7 +46,11 @@ export function Consumption({ meter }: { meter: Meter }) {
         />
       </div>
       {problem && <Note tone="warn">{problem}</Note>}
-      {data && points.length === 0 && <p class="muted">No readings in this time.</p>}
+      {data && points.length === 0 && (
+        <p class="muted">
+          Fewer than two readings since {date(from)}: consumption is what the register has risen between two.
+        </p>
+      )}
       {points.length > 0 && !isKnown && (
         <p class="muted">
           The readings are too far apart to show the consumption of {PER[step]}.
@@ -61,6 +65,7 @@ export function Consumption({ meter }: { meter: Meter }) {
               times={times}
               values={values}
               unit={unit}
+              timeZone={step === 'hour' ? undefined : data?.time_zone}
             />
           )}
           <details>
@@ -70,7 +75,10 @@ export function Consumption({ meter }: { meter: Meter }) {
               rows={[...points].reverse()}
               rowKey={(point) => point.at}
               columns={[
-                { name: 'From', cell: (point) => (step === 'hour' ? dateTime(point.at) : date(point.at)) },
+                {
+                  name: 'From',
+                  cell: (point) => (step === 'hour' ? dateTime(point.at) : dayIn(data?.time_zone, point.at)),
+                },
                 { name: `Register, ${unit}`, number: true, cell: (point) => shown(point.value) },
                 {
                   name: `Consumption, ${unit}`,
@@ -83,6 +91,13 @@ export function Consumption({ meter }: { meter: Meter }) {
         </>
       )}
     </section>
+  );
+}
+
+/** The day that begins then where the utility is, whatever the browser's zone. */
+function dayIn(timeZone: string | undefined, at: string): string {
+  return times({ day: 'numeric', month: 'short', year: 'numeric', ...(timeZone && { timeZone }) })(
+    Date.parse(at),
   );
 }
 

@@ -3,8 +3,8 @@
 
 import { useEffect, useMemo, useState } from 'preact/hooks';
 import { followPosition } from '../data/route';
-import { forgetHeard } from '../live/heard';
-import { amount, ago, distance, mediumName, meterTitle, percent, plural } from '../lib/format';
+import { countedSince, forgetHeard } from '../live/heard';
+import { amount, ago, dateTime, distance, mediumName, meterTitle, percent, plural } from '../lib/format';
 import { metresBetween } from '../lib/geo';
 import { pointsOfHeard } from '../lib/points';
 import { canReceive, receiver, startReceiver, stopReceiver } from '../radio/receiver';
@@ -26,10 +26,12 @@ function wanted(list: string | null): Meter[] {
   return all.filter((meter) => meter.radio);
 }
 
-/** Meters of a list that have been read. */
-function readOn(list: string | null): Set<string> {
+/** Meters of a list that have been read, and those that were read by radio since this time. */
+function readOn(list: string | null, meters: Meter[], sinceMs: number): Set<string> {
   const tasks = state.lists.value.find((one) => one.id === list)?.tasks ?? [];
-  return new Set(tasks.filter((task) => task.state === 'read').map((task) => task.meter.id));
+  const done = tasks.filter((task) => task.state === 'read').map((task) => task.meter.id);
+  const isNew = ({ last }: Meter) => last?.method === 'radio' && Date.parse(last.at) >= sinceMs;
+  return new Set([...done, ...meters.filter(isNew).map((meter) => meter.id)]);
 }
 
 function useScreenOn(): void {
@@ -84,7 +86,8 @@ export function Drive() {
   const [isFollowing, setFollowing] = useState(true);
   const heard = state.heard.value;
   // What the server decoded is read, whoever heard it and whenever.
-  const read = useMemo(() => readOn(listId), [listId, state.lists.value]);
+  const since = useMemo(() => countedSince(Date.now()), [heard.size === 0]);
+  const read = useMemo(() => readOn(listId, meters, since), [listId, meters, state.lists.value, since]);
   const done = useMemo(
     () => meters.filter((meter) => heard.has(meter.id) || read.has(meter.id)).length,
     [meters, heard, read],
@@ -101,7 +104,11 @@ export function Drive() {
         </h1>
         <ModeChoice now="drive" />
         <div class="figures">
-          <Figure name={listId ? 'read or received' : 'received'} value={done} testid="heard-count" />
+          <Figure
+            name={listId ? 'read or received' : `received since ${dateTime(since)}`}
+            value={done}
+            testid="heard-count"
+          />
           <Figure name="remaining" value={meters.length - done} testid="remaining-count" />
           <Figure name="per minute" value={perMinute(heard)} />
         </div>

@@ -7,9 +7,16 @@ import 'uplot/dist/uPlot.min.css';
 
 const HEIGHT = 240;
 
-export function Chart(props: { label: string; times: number[]; values: (number | null)[]; unit: string }) {
+export function Chart(props: {
+  label: string;
+  times: number[];
+  values: (number | null)[];
+  unit: string;
+  /** Of the labels below; the browser's without it. */
+  timeZone?: string | undefined;
+}) {
   const element = useRef<HTMLDivElement>(null);
-  const { label, times, values, unit } = props;
+  const { label, times, values, unit, timeZone } = props;
   const theme = state.theme.value;
   useEffect(() => {
     let plot: { destroy(): void; setSize(size: { width: number; height: number }): void } | null = null;
@@ -38,6 +45,7 @@ export function Chart(props: { label: string; times: number[]; values: (number |
           axes: axes(box, unit),
           legend: { show: false },
           cursor: { y: false },
+          ...(timeZone && { tzDate: (at: number) => Plot.tzDate(new Date(at * 1000), timeZone) }),
           // What a test can see of a picture.
           hooks: { draw: [(drawn) => (box.dataset['from'] = String(drawn.scales['y']?.min))] },
         },
@@ -52,7 +60,7 @@ export function Chart(props: { label: string; times: number[]; values: (number |
       observer.disconnect();
       plot?.destroy();
     };
-  }, [times, values, unit, theme]);
+  }, [times, values, unit, theme, timeZone]);
   return <div ref={element} class="chart" role="img" aria-label={label} />;
 }
 
