@@ -101,7 +101,7 @@ pub enum Step {
     Tidy,
     /// A process dies and starts again with this many workers; of what its disk has not synced, `survival` remains.
     Crash { process: Process, survival: Survival, workers: usize },
-    /// The power of a process' disk fails after so many changes of its files.
+    /// The power of a process' disk fails after this number of changes of its files.
     FailPower { process: Process, changes: u64 },
     /// A process' disk fails, or works again.
     Disk { process: Process, trouble: Trouble },

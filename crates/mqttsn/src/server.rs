@@ -445,8 +445,11 @@ impl<A: Clone + Ord> Server<A> {
     }
 }
 
-/// The message in a datagram, and the node behind a forwarder from which it comes.
-fn open(datagram: &[u8]) -> Result<(Option<Box<[u8]>>, Message<'_>), DecodeError> {
+/// A message, and the node behind a forwarder from which it comes.
+type Opened<'a> = (Option<Box<[u8]>>, Message<'a>);
+
+/// The message in a datagram.
+fn open(datagram: &[u8]) -> Result<Opened<'_>, DecodeError> {
     match Message::decode(datagram)? {
         // Nested forwarders are not supported.
         Message::Forwarded { message, .. } if message.get(1) == Some(&0xFE) => {
