@@ -2,7 +2,8 @@
 //!
 //! [`authority`] makes and keeps a development CA and issues from it; [`files`] reads PEM with
 //! errors that say what to do and writes so that a crash leaves the old file or the new one; [`short_lived`]
-//! has the certificates that browsers trust by their hash; [`issued`] has those of a public authority;
+//! has the certificates that browsers trust by their hash; [`issued`] has those of a public authority; [`trust`]
+//! has the CAs by which the other side is verified;
 //! [`KeyLogFile`] has the secrets of connections for Wireshark; [`describe`], [`validity`], [`end_of_chain`], [`user_name`], [`is_root`] and [`is_in_order`] read certificates. Verifying them is left to TLS.
 #![forbid(unsafe_code)]
 
@@ -12,9 +13,11 @@ mod inspect;
 pub mod issued;
 mod key_log;
 mod pkcs8;
+mod random;
 pub mod revocation;
 pub mod short_lived;
 mod throwaway;
+pub mod trust;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -23,6 +26,7 @@ use rustls_pki_types::pem;
 
 pub use inspect::{Description, describe, end_of_chain, is_in_order, is_root, user_name, validity};
 pub use key_log::KeyLogFile;
+pub use random::{random, random_number};
 pub use revocation::{CertificateId, RevocationList, read_revocation_lists};
 pub use throwaway::throwaway;
 
@@ -61,6 +65,14 @@ pub enum CertError {
         path: PathBuf,
         /// Where it goes wrong.
         source: pem::Error,
+    },
+    /// A certificate that no CA can have.
+    #[error("{path}: not a usable CA: {source}")]
+    Unusable {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: rustls::Error,
     },
     /// A revocation list that is cut off or garbled.
     #[error("{0}: damaged revocation list (CRL); write it to another file first, then rename that")]
@@ -109,6 +121,9 @@ pub enum CertError {
     /// An authority has issued what was not asked for.
     #[error("the issued certificate cannot be used: {0}")]
     Issued(&'static str),
+    /// There is nothing to make a key from.
+    #[error("the system random number generator failed")]
+    Random,
     /// The certificate cannot be made.
     #[error("cannot create the certificate: {0}")]
     Generate(#[from] rcgen::Error),

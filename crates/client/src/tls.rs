@@ -8,9 +8,7 @@ use std::sync::Arc;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use rustls::version::{TLS12, TLS13};
-use rustls::{
-    ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme, SupportedProtocolVersion,
-};
+use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme, SupportedProtocolVersion};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::error::Error;
@@ -57,7 +55,9 @@ pub(crate) fn client_config(options: &Options) -> Result<ClientConfig, Error> {
         trust => {
             let loopback =
                 options.url.is_loopback() && options.others.iter().all(BrokerUrl::is_loopback);
-            builder.with_root_certificates(roots(trust, loopback)?)
+            let file = if let Trust::CaFile(path) = trust { Some(&**path) } else { None };
+            let roots = fulmar_certs::trust::roots(file, loopback).map_err(options_error)?;
+            builder.with_root_certificates(roots)
         }
     };
     let mut config = match &options.certificate {
@@ -86,27 +86,6 @@ fn versions(options: &Options) -> &'static [&'static SupportedProtocolVersion] {
         Some(TlsVersion::V1_2) => ONLY_1_2,
         Some(TlsVersion::V1_3) => ONLY_1_3,
     }
-}
-
-fn roots(trust: &Trust, loopback: bool) -> Result<RootCertStore, Error> {
-    let mut roots = RootCertStore::empty();
-    if let Trust::CaFile(path) = trust {
-        for certificate in fulmar_certs::files::read_chain(path).map_err(options_error)? {
-            roots.add(certificate).map_err(|error| {
-                Error::Options(format!("{}: not a usable CA: {error}", path.display()))
-            })?;
-        }
-        return Ok(roots);
-    }
-    if loopback {
-        for path in fulmar_certs::dev_ca_locations().iter().filter(|path| path.is_file()) {
-            // A broken default file is not an error by itself; the handshake will fail if it was needed.
-            let chain = fulmar_certs::files::read_chain(path).unwrap_or_default();
-            roots.add_parsable_certificates(chain);
-        }
-    }
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    Ok(roots)
 }
 
 /// Accepts any certificate, but still requires the signature that proves possession of its key.

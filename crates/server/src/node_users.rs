@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use fulmar_admin::{PREFIX, SocketPath, encode};
+use fulmar_admin::{PREFIX, SocketPath};
 use fulmar_command::password::FIRST_USER;
+use fulmar_text::percent::encode;
 use serde_json::{Value, json};
 
 use crate::exit::Usage;

@@ -1,10 +1,11 @@
-//! What people write and read: quantities with their [units], [hex] digits, [words] for what is wrong with a TOML
-//! file, and CSV for [spreadsheet]s.
+//! What people write and read: quantities with their [units], [hex] digits, [percent]-encoded text, [words] for what
+//! is wrong with a TOML file, and CSV for [spreadsheet]s.
 //!
 //! No I/O, and nothing of what the quantities are for.
 
 pub mod hex;
 mod names;
+pub mod percent;
 pub mod spreadsheet;
 pub mod units;
 pub mod words;

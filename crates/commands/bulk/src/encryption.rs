@@ -5,14 +5,12 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use anyhow::Context;
 use fulmar_bulk::encryption::{
     Counts, KEY_BYTES, OVERHEAD_BYTES, ReceiverEncryption, ReceiverKeys, Rejected, SESSION_BYTES,
     Secret, SenderEncryption, is_encrypted,
 };
-use fulmar_certs::files;
+use fulmar_certs::{files, random};
 use fulmar_text::hex;
-use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Value, json};
 
 use crate::exit::Usage;
@@ -53,16 +51,6 @@ impl KeyArgs {
 /// Reads the digits of a key.
 pub(super) fn parse(digits: &str) -> Option<[u8; KEY_BYTES]> {
     hex::decode(digits)?.try_into().ok()
-}
-
-/// Random bytes.
-pub(super) fn random<const N: usize>() -> anyhow::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    SystemRandom::new()
-        .fill(&mut bytes)
-        .ok()
-        .context("the system random number generator failed")?;
-    Ok(bytes)
 }
 
 /// Warns that datagrams are not protected, if others could send some.

@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use bytes::Bytes;
-pub(crate) use fulmar_admin::encode;
 use fulmar_admin::{PREFIX, SOCKET_FILE, SocketPath};
-use fulmar_certs::files;
+use fulmar_certs::{files, trust};
 use fulmar_command::exit::Usage;
 use fulmar_command::terminal;
+pub(crate) use fulmar_text::percent::encode;
 use http::{Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -266,7 +266,7 @@ async fn connect_tls(
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config =
         ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-    let config = config.with_root_certificates(roots(ca, loopback)?).with_no_client_auth();
+    let config = config.with_root_certificates(trust::roots(ca, loopback)?).with_no_client_auth();
     let name = ServerName::try_from(host.to_owned()).context("not a host name")?;
     let mut last = anyhow!("it has no address");
     for address in addresses {
@@ -284,22 +284,4 @@ async fn connect_tls(
             .context("TLS: if the certificate is not trusted, name the server's CA with --ca");
     }
     bail!(last)
-}
-
-fn roots(ca: Option<&Path>, loopback: bool) -> anyhow::Result<RootCertStore> {
-    let mut roots = RootCertStore::empty();
-    if let Some(path) = ca {
-        for certificate in files::read_chain(path)? {
-            roots.add(certificate).with_context(|| path.display().to_string())?;
-        }
-        return Ok(roots);
-    }
-    if loopback {
-        for path in fulmar_certs::dev_ca_locations().iter().filter(|path| path.is_file()) {
-            // A broken default file is no error by itself: verification fails if it was needed.
-            roots.add_parsable_certificates(files::read_chain(path).unwrap_or_default());
-        }
-    }
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    Ok(roots)
 }

@@ -7,7 +7,6 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::{Request, StatusCode, header};
-use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -22,11 +21,7 @@ const MAX_ANSWER_BYTES: usize = 16 * 1024 * 1024;
 
 /// A password for somebody of a demonstration.
 pub(super) fn password() -> anyhow::Result<String> {
-    let mut bytes = [0; PASSWORD_LETTERS];
-    SystemRandom::new()
-        .fill(&mut bytes)
-        .ok()
-        .context("the system random number generator failed")?;
+    let bytes: [u8; PASSWORD_LETTERS] = fulmar_certs::random()?;
     let letter = |&byte: &u8| char::from(LETTERS[usize::from(byte) % LETTERS.len()]);
     Ok(bytes.iter().map(letter).collect())
 }

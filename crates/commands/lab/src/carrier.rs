@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 use fulmar_certs::authority::Authority;
 use fulmar_certs::files::{read_chain, read_key};
+use fulmar_certs::trust::roots_of;
 use fulmar_client::CopyingEndpoint;
 use quinn::AckFrequencyConfig;
 use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig};
@@ -89,10 +90,7 @@ impl To {
         &self,
         is_live: bool,
     ) -> anyhow::Result<(quinn::Endpoint, quinn::Connection)> {
-        let mut roots = rustls::RootCertStore::empty();
-        for certificate in read_chain(&Authority::open(&self.ca)?.certificate_path())? {
-            roots.add(certificate)?;
-        }
+        let roots = roots_of(&Authority::open(&self.ca)?.certificate_path())?;
         let mut tls =
             rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
         tls.alpn_protocols = vec![PROTOCOL.to_vec()];

@@ -9,12 +9,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use fulmar_certs::authority::local_names;
-use fulmar_certs::files;
+use fulmar_certs::{files, random};
 use fulmar_identity::{
     AdministrationRole, Client, Command, FILE as IDENTITIES_FILE, PasswordHasher, Ranked, Store,
     administrator_role,
 };
-use ring::rand::{SecureRandom as _, SystemRandom};
 
 use super::admin::ChangeLog;
 use crate::config::Config;
@@ -133,9 +132,7 @@ fn administrator(password: &str, hasher: &PasswordHasher) -> anyhow::Result<Vec<
 }
 
 fn generate() -> anyhow::Result<String> {
-    let mut random = [0; GROUPS * GROUP];
-    let filled = SystemRandom::new().fill(&mut random);
-    filled.ok().context("the system random number generator failed")?;
+    let random: [u8; GROUPS * GROUP] = random()?;
     // Of 256 values, each letter has eight.
     let letter = |byte: &u8| char::from(LETTERS[usize::from(byte % 32)]);
     let groups = random.chunks(GROUP).map(|group| group.iter().map(letter).collect::<String>());

@@ -3,11 +3,9 @@
 use std::io::ErrorKind;
 use std::path::Path;
 
-use anyhow::Context;
-use fulmar_certs::{CertError, files};
+use fulmar_certs::{CertError, files, random};
 use fulmar_scram::DecoyKey;
 use fulmar_transport::QuicKeys;
-use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::config::Auth;
 use crate::exit::Usage;
@@ -49,11 +47,7 @@ fn keys<const N: usize>(path: &Path) -> anyhow::Result<[u8; N]> {
     {
         return Ok(keys);
     }
-    let mut keys = [0; N];
-    SystemRandom::new()
-        .fill(&mut keys)
-        .ok()
-        .context("the system random number generator failed")?;
+    let keys = random()?;
     files::write(path, &keys, true)?;
     Ok(keys)
 }

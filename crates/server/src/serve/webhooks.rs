@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use bytes::Bytes;
+use fulmar_certs::trust;
 use fulmar_platform::{Delivery, Platform, WebhookAllowlist};
 use http::uri::Scheme;
 use http::{Method, Request, Uri, header};
@@ -18,8 +19,8 @@ use http_body_util::Full;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::ClientConfig;
 use rustls::crypto::ring::default_provider;
-use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -68,11 +69,9 @@ pub(super) async fn run(platform: &Platform) {
 }
 
 fn pool(allowlist: &WebhookAllowlist) -> anyhow::Result<Pool> {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     let tls = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
+        .with_root_certificates(trust::roots(None, false)?)
         .with_no_client_auth();
     let builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1();
     // Without a connection kept for the next delivery: one to each host that ever was a webhook's would stay.

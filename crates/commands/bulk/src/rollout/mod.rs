@@ -27,9 +27,9 @@ use super::file_to_send::FileToSend;
 use super::send;
 use super::show::SHOW;
 use super::show::Show;
+use super::socket;
 use super::via::{Fountain, TlsArgs};
 use super::wait::interrupted;
-use super::{encryption, socket};
 use stages::Share;
 use topics::{Admission, Announcement, BrokerClient, Carrier, Phase, State, Status, Topics};
 
@@ -131,7 +131,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<()> {
     let broker_client =
         BrokerClient::open(&args.broker, &args.access, args.tls.files(), "", &filters).await?;
     let announcement = Announcement {
-        transfer: hex::encode(&encryption::random::<8>()?),
+        transfer: hex::encode(&fulmar_certs::random::<8>()?),
         name: file.manifest.name.clone(),
         bytes: file.bytes,
         sha256: file.hash.to_string(),
@@ -216,7 +216,7 @@ impl Run<'_> {
         if chosen.is_empty() {
             return Ok(());
         }
-        let (secret, mut tokens) = (Secret::new(encryption::random()?), HashSet::new());
+        let (secret, mut tokens) = (Secret::new(fulmar_certs::random()?), HashSet::new());
         for (index, name) in chosen.iter().enumerate() {
             // A sender's identity is a hash of 32 bits, so it is hardly ever one of these.
             let keys = secret.receiver(index as u32 + 2);

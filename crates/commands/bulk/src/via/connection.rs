@@ -1,18 +1,17 @@
 //! Connections: plain TCP, and QUIC with certificates.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use fulmar_certs::authority::{Authority, local_names};
-use fulmar_certs::{AUTHORITY_FOLDER, default_data_dir, files};
+use fulmar_certs::{AUTHORITY_FOLDER, default_data_dir, files, trust};
 use fulmar_client::{Congestion, CopyingEndpoint, Options, Trust};
 use quinn::congestion::{ControllerFactory, CubicConfig};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{Endpoint, IdleTimeout, TransportConfig, VarInt};
-use rustls::RootCertStore;
 use rustls::server::WebPkiClientVerifier;
 use tokio::io::{AsyncRead, AsyncWrite, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -281,7 +280,7 @@ fn server_config(tls: &TlsArgs) -> anyhow::Result<quinn::ServerConfig> {
     let builder = match &tls.cafile {
         None => builder.with_no_client_auth(),
         Some(file) => {
-            let roots = Arc::new(roots(file)?);
+            let roots = Arc::new(trust::roots_of(file)?);
             let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build()?;
             builder.with_client_cert_verifier(verifier)
         }
@@ -293,12 +292,4 @@ fn server_config(tls: &TlsArgs) -> anyhow::Result<quinn::ServerConfig> {
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
     config.transport_config(Arc::new(transport(Control::default())?));
     Ok(config)
-}
-
-fn roots(file: &Path) -> anyhow::Result<RootCertStore> {
-    let mut roots = RootCertStore::empty();
-    for certificate in files::read_chain(file)? {
-        roots.add(certificate).with_context(|| file.display().to_string())?;
-    }
-    Ok(roots)
 }

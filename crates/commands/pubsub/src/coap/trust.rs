@@ -1,15 +1,14 @@
 //! The credentials for `coaps://`, and the verification of the server's certificate.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
-use fulmar_certs::files;
+use fulmar_certs::{files, trust};
 use fulmar_client::Trust;
 use fulmar_coap::dtls::{Certificate, Credentials, DtlsSession};
 use fulmar_command::psk::{self, MIN_KEY_BYTES};
-use rustls::RootCertStore;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier as _;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
@@ -73,7 +72,8 @@ impl Given {
             return Ok(());
         }
         let Some(shown) = session.certificate() else { bail!("the server sent no certificate") };
-        let roots = Arc::new(self.roots(server.ip())?);
+        let file = if let Trust::CaFile(path) = &self.trust { Some(&**path) } else { None };
+        let roots = Arc::new(trust::roots(file, server.ip().is_loopback())?);
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider).build();
         let name = ServerName::try_from(host.to_owned()).context("the server's name")?;
@@ -82,24 +82,6 @@ impl Given {
             .verify_server_cert(&CertificateDer::from(shown), &[], &name, &[], UnixTime::now())
             .context("the server's certificate is not trusted")?;
         Ok(())
-    }
-
-    fn roots(&self, server: IpAddr) -> anyhow::Result<RootCertStore> {
-        let mut roots = RootCertStore::empty();
-        if let Trust::CaFile(path) = &self.trust {
-            for certificate in files::read_chain(path)? {
-                roots.add(certificate).with_context(|| path.display().to_string())?;
-            }
-            return Ok(roots);
-        }
-        if server.is_loopback() {
-            for path in fulmar_certs::dev_ca_locations().iter().filter(|path| path.is_file()) {
-                // A broken default file is not an error by itself; verification will fail if it was needed.
-                roots.add_parsable_certificates(files::read_chain(path).unwrap_or_default());
-            }
-        }
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        Ok(roots)
     }
 }
 

@@ -32,7 +32,8 @@ impl Wire {
         };
         let socket = UdpSocket::bind(SocketAddr::new(any, 0)).await.context("socket")?;
         socket.connect(server).await.with_context(|| server.to_string())?;
-        let client = Client::new(ClientLimits::default(), seed()?);
+        // From the system: tokens are what keeps strangers from answering in the server's place.
+        let client = Client::new(ClientLimits::default(), fulmar_certs::random_number()?);
         let mut wire = Wire { client, socket, session: None, room: vec![0; MAX_DATAGRAM] };
         if url.secure {
             wire.session = Some(DtlsSession::client(&given.credentials()?, Instant::now())?);
@@ -148,13 +149,4 @@ impl Wire {
         // The server forgets it some day otherwise.
         let _ = self.flush().await;
     }
-}
-
-/// From the system: tokens are what keeps strangers from answering in the server's place.
-fn seed() -> anyhow::Result<u64> {
-    use ring::rand::SecureRandom as _;
-    let mut seed = [0; 8];
-    let filled = ring::rand::SystemRandom::new().fill(&mut seed).ok();
-    filled.context("the system random number generator failed")?;
-    Ok(u64::from_ne_bytes(seed))
 }

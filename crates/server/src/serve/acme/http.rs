@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
-use fulmar_certs::files;
+use fulmar_certs::trust;
 use http::{HeaderValue, Method, Request, Response, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
@@ -16,8 +16,8 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
+use rustls::ClientConfig;
 use rustls::crypto::ring::default_provider;
-use rustls::{ClientConfig, RootCertStore};
 use serde::Deserialize;
 
 use super::super::timed_connector::TimedConnector;
@@ -43,25 +43,13 @@ impl Https {
     pub(super) fn new(ca_file: Option<&Path>) -> anyhow::Result<Https> {
         let tls = ClientConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots(ca_file)?)
+            .with_root_certificates(trust::roots(ca_file, false).context("[acme] ca_file")?)
             .with_no_client_auth();
         let builder = HttpsConnectorBuilder::new().with_tls_config(tls);
         let connector = builder.https_only().enable_http1().build();
         let connector = TimedConnector::new(connector, TIMEOUT);
         Ok(Https(Client::builder(TokioExecutor::new()).build(connector)))
     }
-}
-
-fn roots(ca_file: Option<&Path>) -> anyhow::Result<RootCertStore> {
-    let mut roots = RootCertStore::empty();
-    let Some(file) = ca_file else {
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        return Ok(roots);
-    };
-    for certificate in files::read_chain(file).context("[acme] ca_file")? {
-        roots.add(certificate).with_context(|| format!("[acme] ca_file {}", file.display()))?;
-    }
-    Ok(roots)
 }
 
 impl HttpClient for Https {

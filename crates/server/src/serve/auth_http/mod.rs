@@ -23,7 +23,7 @@ use fulmar_broker::auth::{
     Ticket, WaitingLogin,
 };
 use fulmar_broker::{Broker, Timestamp, User, network_of};
-use fulmar_certs::files;
+use fulmar_certs::{files, trust};
 use fulmar_mqtt::ReasonCode;
 use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
@@ -32,8 +32,8 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use parking_lot::Mutex;
+use rustls::ClientConfig;
 use rustls::crypto::ring::default_provider;
-use rustls::{ClientConfig, RootCertStore};
 use tokio::sync::{Notify, Semaphore};
 
 use self::answer::Allowed;
@@ -299,17 +299,7 @@ fn now_ms() -> u64 {
 }
 
 fn pool(settings: &AuthHttp) -> anyhow::Result<Pool> {
-    let mut roots = RootCertStore::empty();
-    match set(&settings.ca_file) {
-        None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-        Some(file) => {
-            for certificate in files::read_chain(file).context("[auth.http] ca_file")? {
-                roots.add(certificate).context("[auth.http] ca_file")?;
-            }
-        }
-    }
+    let roots = trust::roots(set(&settings.ca_file), false).context("[auth.http] ca_file")?;
     let tls = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots)

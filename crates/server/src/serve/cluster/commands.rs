@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use fulmar_certs::files;
+use fulmar_certs::{files, random_number};
 use fulmar_cluster_nats::{Connection, Control, Creation, Entry, GiveUp, LogStream, Snapshots};
 use fulmar_store::Follower;
 use fulmar_store::journal::LogPosition;
@@ -13,7 +13,7 @@ use fulmar_store::journal::LogPosition;
 use super::lease::{self, Watch};
 use super::membership::{self, Known, Shared, replicas, say, scratch};
 use super::replica::{self, DATABASE, Read};
-use super::{check, platform_copy, random, shared_files};
+use super::{check, platform_copy, shared_files};
 use crate::config::Config;
 use crate::exit::Usage;
 use crate::serve::cluster_status::GONE_S;
@@ -128,7 +128,7 @@ fn init(config: &Config, data: &Path, connection: &Connection) -> anyhow::Result
         }
     }
     let path = data.join(DATABASE);
-    let cluster = format!("{:016x}", random()?);
+    let cluster = format!("{:016x}", random_number()?);
     let joins = !membership::is_member(data);
     let mut follower = if !joins || !path.exists() {
         Follower::open(&path, &options(config))?
@@ -330,7 +330,7 @@ fn restore(config: &Config, data: &Path, shared: Shared, discard: bool) -> anyho
     }
     snapshots.put(position.number, &file, HashMap::new(), &GiveUp::default())?;
     log.remove()?;
-    let (cluster, replicas) = (format!("{:016x}", random()?), replicas(&config.cluster));
+    let (cluster, replicas) = (format!("{:016x}", random_number()?), replicas(&config.cluster));
     let creation = Creation { cluster: cluster.clone(), first: position.number + 1, replicas };
     // Without it there is no cluster any more.
     until_answered(|| Ok(LogStream::create(&connection, &creation)?))?;

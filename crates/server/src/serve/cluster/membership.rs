@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use fulmar_certs::files;
+use fulmar_certs::{files, trust};
 use fulmar_cluster_nats::{Connection, Control, Error, LogStream, REPLICAS, Settings, Snapshots};
+use rustls::ClientConfig;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::{ClientConfig, RootCertStore};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Cluster, set};
@@ -79,19 +79,7 @@ fn check_credentials(cluster: &Cluster, connection: &Connection) -> Result<(), U
 }
 
 fn tls(cluster: &Cluster) -> anyhow::Result<ClientConfig> {
-    let mut roots = RootCertStore::empty();
-    match set(&cluster.ca_file) {
-        None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-        Some(file) => {
-            for certificate in
-                CertificateDer::pem_file_iter(file).with_context(|| at("ca_file", file))?
-            {
-                roots.add(certificate.with_context(|| at("ca_file", file))?)?;
-            }
-        }
-    }
+    let roots = trust::roots(set(&cluster.ca_file), false).context("[cluster] ca_file")?;
     let config = ClientConfig::builder_with_provider(default_provider().into());
     let config = config.with_safe_default_protocol_versions()?.with_root_certificates(roots);
     let (Some(cert), Some(key)) = (set(&cluster.cert), set(&cluster.key)) else {

@@ -27,11 +27,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fulmar_certs::files;
+use fulmar_certs::{files, random_number};
 use fulmar_cluster_nats::Error;
 use fulmar_store::Follower;
 use fulmar_store::journal::Claimant;
-use ring::rand::{SecureRandom as _, SystemRandom};
 use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
 
@@ -156,7 +155,7 @@ impl Node {
         let Some(shared) = until_answered(signals, &config, open)? else { return Ok(None) };
         membership::check_folder(&data, shared.log.cluster())?;
         config.cluster.server_id = Some(config.cluster.server_id_in(shared.log.cluster()));
-        let incarnation = random()?;
+        let incarnation = random_number()?;
         let begin = || Beat::begin(&shared.control, &config.cluster, incarnation);
         let Some(beat) = until_answered(signals, &config, begin)? else { return Ok(None) };
         let status = Arc::new(ClusterStatus::new(&config.cluster.node));
@@ -200,7 +199,7 @@ impl Node {
         keeper: &Keeper,
     ) -> anyhow::Result<TakenOver> {
         // Another one for each claim: the log may have an earlier claim of this process.
-        let incarnation = random()?;
+        let incarnation = random_number()?;
         let claimant = Claimant { node: &self.config.cluster.node, incarnation };
         let position = replica::claim(&mut follower, &self.shared.log, claimant)?;
         platform.follow(&mut follower)?;
@@ -337,10 +336,4 @@ fn stops_within(signals: &mut Signals, time: Duration) -> bool {
         std::thread::sleep(TURN);
     }
     false
-}
-
-fn random() -> anyhow::Result<u64> {
-    let mut bytes = [0; 8];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| anyhow::anyhow!("no random numbers"))?;
-    Ok(u64::from_le_bytes(bytes))
 }

@@ -21,9 +21,9 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use fulmar_broker::{Broker, ListenerPolicy, Peer, PeerIdentity, TransportKind, network_of};
+use fulmar_certs::random;
 use fulmar_coap::{Server, Trust};
 use fulmar_transport::{Clock, Handoff};
-use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::net::UdpSocket;
 use tokio::sync::{Notify, mpsc, watch};
 
@@ -82,15 +82,10 @@ impl Coap {
         if sockets.is_empty() {
             return Ok(Coap { bound, statistics, stop, thread: None });
         }
-        let mut secret = [0; 32];
-        SystemRandom::new()
-            .fill(&mut secret)
-            .ok()
-            .context("the system random number generator failed")?;
         let limits = config.coap.limits(config.memory());
         // As much again as for bodies in transfer.
         let in_flight = InFlight::new(limits.max_buffered_bytes);
-        let server = Server::new(limits, &secret, Instant::now());
+        let server = Server::new(limits, &random()?, Instant::now());
         let (sender, events) = mpsc::channel(MAX_WAITING_EVENTS);
         let broker = Arc::clone(wiring.broker);
         let bans = Arc::<Notify>::default();

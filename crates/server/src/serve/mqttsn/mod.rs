@@ -13,12 +13,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
 use fulmar_broker::{Broker, LogLimiter, User};
+use fulmar_certs::random_number;
 use fulmar_mqttsn::{Event, Message, Request, Server, Trust};
 use fulmar_transport::{Clock, Handoff};
 use parking_lot::Mutex;
-use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::net::UdpSocket;
 use tokio::sync::{mpsc, watch};
 
@@ -72,14 +71,9 @@ impl MqttSn {
         if sockets.is_empty() {
             return Ok(MqttSn { bound, statistics, stop, thread: None });
         }
-        let mut seed = [0; 8];
-        SystemRandom::new()
-            .fill(&mut seed)
-            .ok()
-            .context("the system random number generator failed")?;
         let settings = config.mqtt_sn.settings(config.limits.max_client_id_bytes);
         let most = settings.max_message_bytes;
-        let server = Server::new(settings, u64::from_le_bytes(seed), Instant::now());
+        let server = Server::new(settings, random_number()?, Instant::now());
         let (sender, events) = mpsc::channel(MAX_WAITING_EVENTS);
         let connections = BrokerConnections::new(handoff, sender, listeners, most);
         let advertising = Advertising::new(config);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
+use fulmar_certs::trust;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
@@ -65,10 +66,8 @@ impl Exporter {
         counts: Arc<Counts>,
         stopped: watch::Receiver<bool>,
     ) -> anyhow::Result<Exporter> {
-        let mut roots = RootCertStore::empty();
-        if endpoint.starts_with("https:") {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
+        let is_secure = endpoint.starts_with("https:");
+        let roots = if is_secure { trust::roots(None, false)? } else { RootCertStore::empty() };
         let tls = ClientConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots)

@@ -9,9 +9,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use ring::digest::{Algorithm, SHA256, SHA384, SHA512, digest};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use tokio_rustls::TlsConnector;
@@ -23,23 +22,8 @@ use super::super::DatabaseError;
 
 /// TLS for connections, with the CAs of this PEM file or else the system's.
 pub(super) fn connector(ca_file: Option<&Path>) -> Result<Tls, DatabaseError> {
-    let mut roots = RootCertStore::empty();
-    match ca_file {
-        Some(path) => {
-            let wrong = |error: &dyn std::fmt::Display| {
-                DatabaseError::Setting(format!("CAs in {}: {error}", path.display()))
-            };
-            let certificates =
-                CertificateDer::pem_file_iter(path).map_err(|error| wrong(&error))?;
-            for certificate in certificates {
-                let certificate = certificate.map_err(|error| wrong(&error))?;
-                roots.add(certificate).map_err(|error| wrong(&error))?;
-            }
-        }
-        None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-    }
+    let roots = fulmar_certs::trust::roots(ca_file, false)
+        .map_err(|error| DatabaseError::Setting(format!("CAs: {error}")))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
