@@ -1,34 +1,10 @@
 //! Where administrative users are, and what their logins are: the server answers this for the API.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
-
-/// What an administrative user may do; each role includes those before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    /// Sees clients, sessions, topics and rules.
-    Viewer,
-    /// Also disconnects, bans, deletes sessions and retained messages, and reads messages.
-    Operator,
-    /// Also users and rules, backups, and the log of changes.
-    Administrator,
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Role::Viewer => "viewer",
-            Role::Operator => "operator",
-            Role::Administrator => "administrator",
-        })
-    }
-}
+pub use fulmar_identity::AdministrationRole as Role;
 
 /// An administrative user.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -209,7 +209,7 @@ macro_rules! at_least {
                 if caller.role >= Role::$name {
                     return Ok($name(caller));
                 }
-                let (role, needed) = (caller.role, Role::$name);
+                let (role, needed) = (caller.role.name(), Role::$name.name());
                 Err(Problem::forbidden(format!("requires the role {needed}; yours is {role}")))
             }
         }

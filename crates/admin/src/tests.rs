@@ -52,7 +52,7 @@ impl Administrators for ByRole {
         let revoked = Arc::clone(&self.revoked);
         Box::pin(async move {
             let role = role?;
-            let principal = Principal { name: role.to_string(), role };
+            let principal = Principal { name: role.name().to_owned(), role };
             let holds = move || (!revoked.load(Ordering::Relaxed)).then_some(role);
             Ok(Login { principal, holds: Arc::new(holds) })
         })

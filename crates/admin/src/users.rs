@@ -9,8 +9,7 @@ use axum::Json as JsonBody;
 use axum::extract::State;
 use axum::http::StatusCode;
 use fulmar_identity::{
-    AdministrationRole, ApiToken, Client, ClientChanges, Command, NewToken as MadeToken,
-    StoredPassword,
+    ApiToken, Client, ClientChanges, Command, NewToken as MadeToken, StoredPassword,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -28,22 +27,6 @@ use crate::problem::Problem;
 const MAX_FOR_S: u64 = 10 * 366 * 86_400;
 /// Characters of a password.
 const PASSWORD_CHARACTERS: std::ops::RangeInclusive<usize> = 8..=200;
-
-fn role(role: AdministrationRole) -> Role {
-    match role {
-        AdministrationRole::Viewer => Role::Viewer,
-        AdministrationRole::Operator => Role::Operator,
-        AdministrationRole::Administrator => Role::Administrator,
-    }
-}
-
-fn stored(role: Role) -> AdministrationRole {
-    match role {
-        Role::Viewer => AdministrationRole::Viewer,
-        Role::Operator => AdministrationRole::Operator,
-        Role::Administrator => AdministrationRole::Administrator,
-    }
-}
 
 /// An API token, without its secret.
 #[derive(Serialize, ToSchema)]
@@ -93,7 +76,7 @@ pub(crate) async fn tokens(State(app): State<App>, _: Administrator) -> JsonBody
     let tokens = app.identities.read(|state| {
         let token = |token: &Arc<ApiToken>| Token {
             name: token.name.to_string(),
-            role: role(token.role),
+            role: token.role,
             created_ms: token.created_ms,
             expires_ms: token.expires_ms,
         };
@@ -114,7 +97,7 @@ pub(crate) async fn add_token(
     }
     let now = app.now().0;
     let expires = new.for_s.map(|seconds| now + seconds * 1000);
-    let made = ApiToken::generate(&new.name, stored(new.role), now, expires);
+    let made = ApiToken::generate(&new.name, new.role, now, expires);
     let MadeToken { row, secret } =
         made.ok_or_else(|| Problem::unavailable("the system has no random numbers"))?;
     let detail = json!({ "role": new.role, "for_s": new.for_s });
@@ -164,7 +147,7 @@ impl From<&Client> for User {
             name: client.username.to_string(),
             client_id: client.client_id.as_deref().map(str::to_owned),
             disabled: client.disabled,
-            administration: client.administration.map(role),
+            administration: client.administration,
             has_password: client.password.is_some(),
             groups: names(&client.groups),
             roles: names(&client.roles),
@@ -294,7 +277,7 @@ pub(crate) async fn add_user(
     });
     let client = Client {
         username: new.name.as_str().into(),
-        administration: new.administration.map(stored),
+        administration: new.administration,
         client_id: new.client_id.map(Into::into),
         groups: ranked(&new.groups, &[]),
         roles: ranked(&new.roles, &[]),
@@ -330,7 +313,7 @@ pub(crate) async fn change_user(
     let changes = ClientChanges {
         password: hashed(&app, new.password).await?,
         disabled: new.disabled,
-        administration: new.administration.map(|role| role.map(stored)),
+        administration: new.administration,
         client_id: new.client_id.map(|id| Some(id.into())),
         groups: new.groups.map(|groups| ranked(&groups, &before.groups)),
         roles: new.roles.map(|roles| ranked(&roles, &before.roles)),

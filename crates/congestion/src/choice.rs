@@ -14,6 +14,8 @@ pub(crate) const INITIAL_WINDOW_BYTES: u64 = 14_720;
 
 /// The congestion control of a QUIC path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
 pub enum Congestion {
     /// CUBIC (RFC 9438) that does not fill deep queues before its first loss. Every loss reduces the window.
     #[default]

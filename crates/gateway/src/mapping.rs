@@ -5,9 +5,13 @@
 
 use fulmar_mqtt::QoS;
 use fulmar_mqtt::topic::{TopicError, check_filter, check_name, matches, overlaps};
+use serde::{Deserialize, Serialize};
 
 /// A message's priority; urgent messages are sent first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize,
+)]
+#[serde(rename_all = "lowercase")]
 pub enum Priority {
     /// Before all normal messages.
     Urgent = 0,

@@ -34,15 +34,16 @@ pub struct ScramVerifier(pub(crate) Box<str>);
 
 fulmar_text::opaque_debug!(ScramVerifier);
 
-/// What a person may do with the administration API.
+/// What an administrative user may do; each role includes those before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = Role))]
 #[serde(rename_all = "lowercase")]
 pub enum AdministrationRole {
-    /// May look.
+    /// Sees clients, sessions, topics and rules.
     Viewer,
-    /// May also act on clients, sessions and messages.
+    /// Also disconnects, bans, deletes sessions and retained messages, and reads messages.
     Operator,
-    /// May do everything.
+    /// Also users and rules, backups, and the log of changes.
     Administrator,
 }
 

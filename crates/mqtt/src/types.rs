@@ -5,11 +5,14 @@ use std::num::NonZeroU16;
 
 /// Protocol version, by its level byte in CONNECT.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub enum Version {
     /// MQTT 3.1.1, level 4.
+    #[cfg_attr(feature = "serde", serde(rename = "3.1.1"))]
     V311,
     /// MQTT 5.0, level 5.
     #[default]
+    #[cfg_attr(feature = "serde", serde(rename = "5"))]
     V5,
 }
 

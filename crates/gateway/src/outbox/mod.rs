@@ -15,6 +15,7 @@ use bytes::Bytes;
 use fulmar_mirror::{CommitError, Mirror, Rows, Shared};
 use fulmar_mqtt::QoS;
 use rusqlite::{Connection, OptionalExtension as _, Result as SqlResult, Row, Transaction, params};
+use serde::{Deserialize, Serialize};
 
 pub use schema::check_owner;
 
@@ -36,7 +37,8 @@ const BATCHABLE_BYTES: usize = 1024;
 const TABLES: [&str; 3] = ["message", "seen", "meta"];
 
 /// What to do when the outbox is full.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Policy {
     /// Drop the oldest messages, normal ones before urgent ones: newer messages matter more.
     #[default]

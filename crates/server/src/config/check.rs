@@ -4,13 +4,14 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use fulmar_http::MIN_HEADER_BYTES;
+use fulmar_transport::tls::ClientAuth;
 
 use super::cluster;
 use super::document::Config;
 use super::mqttsn;
 use super::otlp;
 use super::range::within;
-use super::sections::{Challenge, ClientAuth, set};
+use super::sections::{Challenge, set};
 use crate::exit::Usage;
 
 /// Maximum number of workers of a broker.

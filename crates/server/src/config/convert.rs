@@ -11,17 +11,15 @@ use fulmar_broker::access::AccessRules;
 use fulmar_broker::auth::{AccessControl, JwtVerifier, PasswordFile};
 use fulmar_broker::{Limits, ListenerPolicy};
 use fulmar_certs::{CertError, files};
-use fulmar_transport::{QuicKeys, QuicSettings, RetryPolicy, ServerId, TransportLimits, tls};
+use fulmar_congestion::Congestion;
+use fulmar_transport::{QuicKeys, QuicSettings, ServerId, TransportLimits};
 
 use super::acl_rule::AclRule;
 use super::document::Config;
 use super::memory::Parts;
 #[cfg(feature = "platform")]
 use super::sections::Platform;
-use super::sections::{
-    Anonymous, Auto, ClientAuth, Coap, Congestion, Enabled, Http, LimitsConfig, Quic, Retry,
-    Storage, set,
-};
+use super::sections::{Anonymous, Auto, Coap, Enabled, Http, LimitsConfig, Quic, Storage, set};
 use super::store_part::StorePart;
 use super::upstream::Upstream;
 use crate::exit::Usage;
@@ -185,15 +183,6 @@ impl Quic {
         Ok(())
     }
 
-    /// Congestion control of all QUIC connections of this program.
-    pub(crate) fn congestion(&self) -> fulmar_congestion::Congestion {
-        match self.congestion {
-            Congestion::Cubic => fulmar_congestion::Congestion::Cubic,
-            Congestion::Bbr => fulmar_congestion::Congestion::Bbr,
-            Congestion::Adaptive => fulmar_congestion::Congestion::Adaptive,
-        }
-    }
-
     /// Settings of the QUIC listeners.
     fn settings(
         &self,
@@ -210,13 +199,9 @@ impl Quic {
             stream_window_bytes: self.stream_window_bytes,
             connection_window_bytes: self.connection_window_bytes,
             min_send_window_bytes: u64::from(self.min_send_window_bytes),
-            retry: match self.retry {
-                Retry::Auto => RetryPolicy::Auto,
-                Retry::Always => RetryPolicy::Always,
-                Retry::Never => RetryPolicy::Never,
-            },
+            retry: self.retry,
             early_data: self.early_data,
-            congestion: self.congestion(),
+            congestion: self.congestion,
             copies: self.copies,
             mtu_discovery: self.mtu_discovery,
             qlog_dir: set(&self.qlog_dir).map(Path::to_owned),
@@ -225,17 +210,6 @@ impl Quic {
             losses,
             keys,
             server_id,
-        }
-    }
-}
-
-impl ClientAuth {
-    /// The transports' form.
-    pub(crate) fn policy(self) -> tls::ClientAuth {
-        match self {
-            ClientAuth::Off => tls::ClientAuth::Off,
-            ClientAuth::Optional => tls::ClientAuth::Optional,
-            ClientAuth::Required => tls::ClientAuth::Required,
         }
     }
 }

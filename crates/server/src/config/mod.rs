@@ -218,14 +218,14 @@ mod tests {
     #[test]
     fn the_older_name_of_bbr_is_understood() {
         use fulmar_congestion::Congestion;
-        let congestion = |text: &str| load(text, &[]).unwrap().quic.congestion();
+        let congestion = |text: &str| load(text, &[]).unwrap().quic.congestion;
         assert_eq!(congestion(""), Congestion::Cubic);
         assert_eq!(
             congestion("[quic]\nbbr = false\ncongestion = \"adaptive\"\n"),
             Congestion::Adaptive
         );
         let config = load("[quic]\nbbr = true\n", &[]).unwrap();
-        assert_eq!(config.quic.congestion(), Congestion::Bbr);
+        assert_eq!(config.quic.congestion, Congestion::Bbr);
         assert_eq!(config.changes_requiring_restart(&Config::default()), ["quic.congestion"]);
         let error = refused("[quic]\nbbr = true\ncongestion = \"adaptive\"\n", &[]);
         assert!(error.contains("leave out bbr"), "{error}");

@@ -7,7 +7,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use fulmar_broker::{ClientStatistics, DropPolicy, Limits, RatePolicy, SessionOwner};
-use fulmar_transport::{QuicKeys, QuicSettings, TransportLimits};
+use fulmar_congestion::Congestion;
+use fulmar_transport::tls::ClientAuth;
+use fulmar_transport::{QuicKeys, QuicSettings, RetryPolicy, TransportLimits};
 use serde::{Deserialize, Serialize};
 
 use super::acl_rule::AclRule;
@@ -199,42 +201,12 @@ pub(crate) enum Challenge {
     Http01,
 }
 
-/// Whether clients need certificates.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum ClientAuth {
-    #[default]
-    Off,
-    Optional,
-    Required,
-}
-
 /// Settings for measurements only.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Lab {
     /// Whether https serves objects of any size to everybody.
     pub(crate) objects: bool,
-}
-
-/// When QUIC clients must validate their address.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Retry {
-    #[default]
-    Auto,
-    Always,
-    Never,
-}
-
-/// The congestion controller.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Congestion {
-    #[default]
-    Cubic,
-    Bbr,
-    Adaptive,
 }
 
 /// QUIC; see [`QuicSettings`].
@@ -244,7 +216,7 @@ pub(crate) struct Quic {
     pub(crate) idle_timeout_s: u32,
     pub(crate) max_streams: u32,
     pub(crate) early_data: bool,
-    pub(crate) retry: Retry,
+    pub(crate) retry: RetryPolicy,
     pub(crate) congestion: Congestion,
     /// How `congestion = "bbr"` was written before 0.2; read only.
     #[serde(skip_serializing)]
@@ -264,7 +236,7 @@ impl Default for Quic {
             idle_timeout_s: seconds(quic.idle_timeout),
             max_streams: quic.max_streams,
             early_data: quic.early_data,
-            retry: Retry::Auto,
+            retry: RetryPolicy::Auto,
             congestion: Congestion::default(),
             bbr: false,
             copies: quic.copies,

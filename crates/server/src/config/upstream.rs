@@ -42,7 +42,7 @@ pub(crate) struct Upstream {
     pub(crate) fallback_port: u16,
     /// The gateway's name; empty for one created at the first start.
     pub(crate) name: String,
-    pub(crate) version: Protocol,
+    pub(crate) version: Version,
     pub(crate) user: String,
     pub(crate) password: Password,
     pub(crate) password_file: PathBuf,
@@ -66,7 +66,7 @@ impl Default for Upstream {
             url: String::new(),
             fallback_port: 8883,
             name: String::new(),
-            version: Protocol::default(),
+            version: Version::default(),
             user: String::new(),
             password: Password::default(),
             password_file: PathBuf::new(),
@@ -95,16 +95,6 @@ impl std::fmt::Debug for Password {
     }
 }
 
-/// A version of MQTT.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
-pub(crate) enum Protocol {
-    #[default]
-    #[serde(rename = "5")]
-    V5,
-    #[serde(rename = "3.1.1")]
-    V311,
-}
-
 /// Messages that wait for the link.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
@@ -112,7 +102,7 @@ pub(crate) struct Outbox {
     pub(crate) max_bytes: u64,
     /// 0 for no limit.
     pub(crate) max_age_s: u32,
-    pub(crate) policy: FullPolicy,
+    pub(crate) policy: Policy,
     pub(crate) max_in_flight_bytes: usize,
     /// The dead-letter file; empty for none.
     pub(crate) dead_letter_file: PathBuf,
@@ -124,22 +114,12 @@ impl Default for Outbox {
         Outbox {
             max_bytes: 256 << 20,
             max_age_s: 0,
-            policy: FullPolicy::default(),
+            policy: Policy::default(),
             max_in_flight_bytes: 64 << 10,
             dead_letter_file: PathBuf::new(),
             dead_letter_max_bytes: 16 << 20,
         }
     }
-}
-
-/// What to do when the outbox is full.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum FullPolicy {
-    #[default]
-    DropOldest,
-    DropNewest,
-    Refuse,
 }
 
 /// Several messages as one publication.
@@ -178,19 +158,11 @@ pub(crate) struct Crossing {
     #[serde(default = "at_least_once")]
     qos: u8,
     #[serde(default)]
-    priority: Urgency,
+    priority: Priority,
 }
 
 fn at_least_once() -> u8 {
     1
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Urgency {
-    Urgent,
-    #[default]
-    Normal,
 }
 
 impl Crossing {
@@ -210,10 +182,7 @@ impl Crossing {
             from_prefix: self.from_prefix.clone(),
             to_prefix: self.to_prefix.clone(),
             qos,
-            priority: match self.priority {
-                Urgency::Urgent => Priority::Urgent,
-                Urgency::Normal => Priority::Normal,
-            },
+            priority: self.priority,
         })
     }
 }
@@ -302,7 +271,7 @@ impl Upstream {
         }
         self.check_numbers()?;
         let (up, down) = (self.mapping("up")?, self.mapping("down")?);
-        if self.version == Protocol::V311
+        if self.version == Version::V311
             && let Some((up, down)) = mapping::circle(&up, &down)
         {
             return wrong(format!(
@@ -317,7 +286,7 @@ impl Upstream {
     /// Checks that a message of this size, which the broker accepts, does not wait for ever.
     pub(super) fn check_room_for(&self, largest: u64) -> Result<(), Usage> {
         let bytes = self.outbox.max_bytes;
-        if self.outbox.policy != FullPolicy::Refuse || bytes >= largest {
+        if self.outbox.policy != Policy::Refuse || bytes >= largest {
             return Ok(());
         }
         Err(Usage(format!(
@@ -345,7 +314,7 @@ impl Upstream {
         if check_name(&batch.topic).is_err() || batch.topic.starts_with('$') {
             return wrong("batch: topic must be a topic name");
         }
-        if self.version == Protocol::V311 {
+        if self.version == Version::V311 {
             return wrong(
                 "batch: needs version = \"5\", whose properties distinguish a batch from a message",
             );
@@ -390,11 +359,7 @@ impl Upstream {
         Bounds {
             max_bytes: self.outbox.max_bytes,
             max_age_ms: (age > 0).then_some(u64::from(age) * 1000),
-            policy: match self.outbox.policy {
-                FullPolicy::DropOldest => Policy::DropOldest,
-                FullPolicy::DropNewest => Policy::DropNewest,
-                FullPolicy::Refuse => Policy::Refuse,
-            },
+            policy: self.outbox.policy,
             max_file_bytes: None,
         }
     }
@@ -439,8 +404,8 @@ impl Upstream {
         let useful = local.saturating_mul(2).clamp(LEAST_MAX_PACKET_BYTES, MAX_PACKET_BYTES);
         let useful = u32::try_from(useful).unwrap_or(u32::MAX);
         match self.version {
-            Protocol::V5 => useful,
-            Protocol::V311 => useful.max(MAX_PACKET_BYTES_3_1_1),
+            Version::V5 => useful,
+            Version::V311 => useful.max(MAX_PACKET_BYTES_3_1_1),
         }
     }
 
@@ -453,17 +418,14 @@ impl Upstream {
         options.publish_before_connack = true;
         // Messages from upstream are acknowledged when the local broker has stored them.
         options.acknowledge_by_hand = true;
-        options.version = match self.version {
-            Protocol::V5 => Version::V5,
-            Protocol::V311 => Version::V311,
-        };
+        options.version = self.version;
         name.clone_into(&mut options.client_id);
         options.username = (!self.user.is_empty()).then(|| self.user.clone());
         options.password = self.secret()?.map(String::into_bytes);
         options.clean_start = false;
         options.session_expiry_s = self.session_expiry_s.max(1);
         options.keep_alive_s = self.keep_alive_s;
-        options.bridge = self.version == Protocol::V311;
+        options.bridge = self.version == Version::V311;
         // At the end, not waiting loses nothing: the messages are in the outbox.
         options.drain_timeout = Duration::from_secs(2);
         options.max_queued_messages = MAX_IN_FLIGHT * 2;
@@ -501,7 +463,7 @@ mod tests {
             from_prefix: String::new(),
             to_prefix: "fulmar/rural/".into(),
             qos: 1,
-            priority: Urgency::Normal,
+            priority: Priority::Normal,
         };
         let mut upstream =
             Upstream { url: "quic://broker.example".into(), up: vec![up], ..Upstream::default() };
@@ -539,16 +501,16 @@ mod tests {
     fn what_the_broker_here_cannot_accept_by_far_is_not_received() {
         let bytes =
             |version, local| Upstream { version, ..Upstream::default() }.max_packet_bytes(local);
-        assert_eq!(bytes(Protocol::V5, 3 << 20), 6 << 20);
-        assert_eq!(bytes(Protocol::V5, 4096), 1 << 20, "what is too large becomes a dead letter");
-        assert_eq!(bytes(Protocol::V311, 4096), 16 << 20, "it would be sent again for ever");
-        assert_eq!(bytes(Protocol::V311, 64 << 20), 128 << 20);
+        assert_eq!(bytes(Version::V5, 3 << 20), 6 << 20);
+        assert_eq!(bytes(Version::V5, 4096), 1 << 20, "what is too large becomes a dead letter");
+        assert_eq!(bytes(Version::V311, 4096), 16 << 20, "it would be sent again for ever");
+        assert_eq!(bytes(Version::V311, 64 << 20), 128 << 20);
     }
 
     #[test]
     fn directions_of_3_1_1_are_kept_apart() {
         let error = refused(|u| {
-            u.version = Protocol::V311;
+            u.version = Version::V311;
             u.down = vec![Crossing { filter: "fulmar/#".into(), ..u.up[0].clone() }];
             u.down[0].to_prefix.clear();
         });

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use fulmar_gateway::mapping;
+use fulmar_mqtt::Version;
 
 use super::document::Config;
-use super::upstream::{Protocol, Upstream};
+use super::upstream::Upstream;
 use crate::exit::Usage;
 
 /// Upstream brokers of one gateway. Each has an outbox and two threads.
@@ -81,7 +82,7 @@ fn differ(
 /// If both addresses lead to the same broker, messages of one could return by the other for ever: the broker excludes
 /// only what the same client has sent, and 3.1.1 has no property that lists the gateways passed.
 fn no_endless_loop((one, other): (&Upstream, &Upstream)) -> Result<(), Usage> {
-    if one.version == Protocol::V5 && other.version == Protocol::V5 {
+    if one.version == Version::V5 && other.version == Version::V5 {
         return Ok(());
     }
     let (up, down) = (one.mapping("up")?, other.mapping("down")?);

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context, bail};
 use fulmar_certs::authority::{Authority, local_names};
-use fulmar_certs::{AUTHORITY_FOLDER, KeyLogFile, files, read_revocation_lists};
+use fulmar_certs::{AUTHORITY_FOLDER, KeyLogFile, files, read_revocation_lists, trust};
 use fulmar_transport::tickets::Tickets;
 use fulmar_transport::tls::{ClientTrust, Identity, RootCertStore, ServerTls};
 use fulmar_transport::{SharedTls, TlsSettings, tls};
@@ -45,7 +45,7 @@ impl Certificates {
             true => Tickets::open(&data.join("tickets.db"))?,
             false => Tickets::in_memory()?,
         };
-        let (auth, trust) = (config.tls.client_auth.policy(), client_trust(&config.tls)?);
+        let (auth, trust) = (config.tls.client_auth, client_trust(&config.tls)?);
         let mut tls = ServerTls::with_tickets(&identity, auth, trust, &tickets)?;
         if let Some(path) = &config.tls.key_log {
             tracing::warn!(file = %path.display(), "whoever has this file can read what connections carry (--keylog)");
@@ -90,7 +90,7 @@ impl Certificates {
         let certificate =
             Certificate { certificate: leaf.to_vec(), key: key.secret_der().to_vec() };
         // dimpl either requires a certificate or requests none; where a certificate is optional, it requests none.
-        let verifier = match config.tls.client_auth.policy() {
+        let verifier = match config.tls.client_auth {
             tls::ClientAuth::Required => Some(self.tls.client_verifier()),
             tls::ClientAuth::Off | tls::ClientAuth::Optional => None,
         };
@@ -102,7 +102,7 @@ impl Certificates {
     /// Reads certificate, key, client CAs and revocation lists again, for new connections. A development certificate that expires soon or
     /// lacks a name is replaced. All or nothing.
     pub(super) fn reload(&self, config: &Config) -> anyhow::Result<ClientTrust> {
-        if config.tls.client_auth.policy() != self.tls.client_auth {
+        if config.tls.client_auth != self.tls.client_auth {
             bail!("[tls] client_auth has changed, which requires a restart");
         }
         let identity = read_identity(config, &self.acme, &self.data)?;
@@ -143,7 +143,7 @@ pub(super) enum Presented {
 /// A file cannot be read, or does not match the others.
 pub(super) fn inspect(config: &Config, data: &Path) -> anyhow::Result<Presented> {
     let trust = client_trust(&config.tls)?;
-    if config.tls.client_auth.policy() != tls::ClientAuth::Off {
+    if config.tls.client_auth != tls::ClientAuth::Off {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(trust.roots), provider);
         builder.build().context("[tls] client_ca")?;
@@ -187,10 +187,6 @@ pub(super) fn client_trust(tls: &Tls) -> anyhow::Result<ClientTrust> {
 }
 
 fn client_roots(tls: &Tls) -> anyhow::Result<RootCertStore> {
-    let mut roots = RootCertStore::empty();
-    let Some(file) = set(&tls.client_ca) else { return Ok(roots) };
-    for certificate in files::read_chain(file)? {
-        roots.add(certificate).with_context(|| format!("[tls] client_ca {}", file.display()))?;
-    }
-    Ok(roots)
+    let Some(file) = set(&tls.client_ca) else { return Ok(RootCertStore::empty()) };
+    trust::roots_of(file).context("[tls] client_ca")
 }

@@ -143,7 +143,7 @@ pub(super) fn start_web(
         origins: Arc::clone(&running.origins),
         early_data: config.quic.early_data,
         is_repeatable,
-        congestion: config.quic.congestion(),
+        congestion: config.quic.congestion,
         mtu_discovery: config.quic.mtu_discovery,
         limits: config.http.limits(&config.limits, config.memory()),
         bodies: bodies.clone(),

@@ -11,6 +11,7 @@ use quinn_proto::{
     TransportConfig, ValidationTokenConfig, VarInt,
 };
 use ring::{hkdf, hmac};
+use serde::{Deserialize, Serialize};
 
 use super::losses::Losses;
 use super::server_id::ServerId;
@@ -41,7 +42,8 @@ const FIRST_UNI_STREAMS: u32 = 4;
 const LONGEST_SILENCE: Duration = Duration::from_secs(98_303 + 60);
 
 /// Whether clients must prove their address before the server does work for them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum RetryPolicy {
     /// While many handshakes are in progress.
     #[default]

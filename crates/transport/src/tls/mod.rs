@@ -24,6 +24,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::tickets::{TicketError, Tickets};
 use clients::{Bound, Clients};
+use serde::{Deserialize, Serialize};
 use sessions::MemorySessions;
 
 /// Names of MQTT over QUIC in the handshake; the second is RMQTT's for MQTT 5.
@@ -64,7 +65,8 @@ impl From<RootCertStore> for ClientTrust {
 }
 
 /// Whether clients show certificates.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ClientAuth {
     /// They are not asked.
     #[default]

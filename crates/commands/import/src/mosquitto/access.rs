@@ -8,9 +8,11 @@
 //! In mosquitto, a filter that begins with a wildcard does not match topics that begin with `$`, and in Fulmar's rules
 //! about receiving it does. Therefore, rules about such topics come before all others, and end with a denial, too.
 
+use fulmar_identity::AclKind;
+
 use super::acl::{self, Access, Whom};
 use super::conf::{Conf, Options};
-use super::dynsec::{Dynsec, Kind, Role};
+use super::dynsec::{Dynsec, Role};
 use super::files::{self, Files};
 use super::report::{Error, Place, Report};
 use super::users::Users;
@@ -156,7 +158,7 @@ impl Lists {
                     rules in fulmar.toml, then send SIGHUP";
         report.differs(place, "plugin", text);
         let denied = |role: &Role| {
-            let kinds = [Kind::UnsubscribeLiteral, Kind::UnsubscribePattern];
+            let kinds = [AclKind::UnsubscribeLiteral, AclKind::UnsubscribePattern];
             kinds.iter().any(|kind| role.entries(*kind).iter().any(|entry| !entry.allow))
         };
         if !dynsec.default_access.unsubscribe || dynsec.roles.iter().any(denied) {
@@ -203,15 +205,15 @@ impl Lists {
     fn add_role(&mut self, who: &Who, role: &Role) -> bool {
         let mut with_placeholder = false;
         for (kind, action) in [
-            (Kind::PublishClientSend, "publish"),
-            (Kind::PublishClientReceive, "receive"),
-            (Kind::SubscribeLiteral, "subscribe"),
-            (Kind::SubscribePattern, "subscribe"),
+            (AclKind::PublishClientSend, "publish"),
+            (AclKind::PublishClientReceive, "receive"),
+            (AclKind::SubscribeLiteral, "subscribe"),
+            (AclKind::SubscribePattern, "subscribe"),
         ] {
             let entries = role.entries(kind).into_iter();
             for entry in entries.filter(|entry| !entry.topic.starts_with(CONTROL)) {
                 let from = format!("role {}", role.rolename);
-                let exact = kind == Kind::SubscribeLiteral;
+                let exact = kind == AclKind::SubscribeLiteral;
                 self.add(Rule {
                     exact,
                     ..rule(entry.allow, who.clone(), action, &entry.topic, from)

@@ -7,6 +7,7 @@
 
 use std::path::Path;
 
+use fulmar_identity::AclKind;
 use fulmar_mqtt::topic::check_filter;
 use serde::Deserialize;
 
@@ -116,29 +117,11 @@ pub struct Role {
     pub acls: Vec<Entry>,
 }
 
-/// What an entry is about.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub enum Kind {
-    /// Publishing.
-    PublishClientSend,
-    /// Receiving.
-    PublishClientReceive,
-    /// Subscribing to exactly this filter.
-    SubscribeLiteral,
-    /// Subscribing to anything that the filter includes.
-    SubscribePattern,
-    /// Unsubscribing.
-    UnsubscribeLiteral,
-    /// Unsubscribing.
-    UnsubscribePattern,
-}
-
 /// An entry of a role.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 pub struct Entry {
     /// What it is about.
-    pub acltype: Kind,
+    pub acltype: AclKind,
     /// Topic filter.
     pub topic: String,
     /// Whether it allows.
@@ -230,7 +213,7 @@ impl Dynsec {
 impl Role {
     /// Its entries of a kind, in the order in which they decide.
     #[must_use]
-    pub fn entries(&self, kind: Kind) -> Vec<&Entry> {
+    pub fn entries(&self, kind: AclKind) -> Vec<&Entry> {
         let mut entries: Vec<&Entry> =
             self.acls.iter().filter(|entry| entry.acltype == kind).collect();
         entries.sort_by_key(|entry| std::cmp::Reverse(entry.priority));
@@ -275,7 +258,7 @@ mod tests {
         };
         assert_eq!(names(dynsec.roles_of(&dynsec.clients[0])), ["first", "aa", "zz", "r1", "r2"]);
         assert_eq!(names(dynsec.roles_of_anonymous()), ["r1"]);
-        let entries = dynsec.role("first").unwrap().entries(Kind::PublishClientSend);
+        let entries = dynsec.role("first").unwrap().entries(AclKind::PublishClientSend);
         let topics: Vec<_> = entries.iter().map(|entry| entry.topic.as_str()).collect();
         assert_eq!(topics, ["c", "a", "b"]);
         assert_eq!(dynsec.clients[0].hash().as_deref(), Some("$7$101$c2FsdA==$cGFzcw=="));

@@ -1,11 +1,9 @@
 //! The file of mosquitto's dynamic security plugin as commands for the broker's store of users, which has the same
 //! clients, groups and roles.
 
-use fulmar_identity::{
-    AccessKind, Acl, AclKind, Client, Command, Group, PasswordHash, Ranked, Role, Texts,
-};
+use fulmar_identity::{AccessKind, Acl, Client, Command, Group, PasswordHash, Ranked, Role, Texts};
 
-use super::dynsec::{self, Dynsec, Kind};
+use super::dynsec::{self, Dynsec};
 
 /// What fills a store, in the order in which it is possible.
 #[derive(Clone, Debug, Default)]
@@ -45,14 +43,7 @@ pub fn filling(dynsec: &Dynsec) -> Filling {
 
 fn role(role: &dynsec::Role) -> Role {
     let acls = role.acls.iter().map(|entry| Acl {
-        kind: match entry.acltype {
-            Kind::PublishClientSend => AclKind::PublishClientSend,
-            Kind::PublishClientReceive => AclKind::PublishClientReceive,
-            Kind::SubscribeLiteral => AclKind::SubscribeLiteral,
-            Kind::SubscribePattern => AclKind::SubscribePattern,
-            Kind::UnsubscribeLiteral => AclKind::UnsubscribeLiteral,
-            Kind::UnsubscribePattern => AclKind::UnsubscribePattern,
-        },
+        kind: entry.acltype,
         topic: entry.topic.as_str().into(),
         priority: priority(entry.priority),
         allow: entry.allow,

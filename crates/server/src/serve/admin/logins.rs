@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fulmar_admin::{Administrators, Answer, Credentials, Login, Principal, Refused, Role};
 use fulmar_broker::auth::{MAX_PASSWORD_BYTES, verify_password};
 use fulmar_http::{LoginTurns, PasswordLogin};
-use fulmar_identity::{API_TOKEN_PREFIX, AdministrationRole, Client, Identities, PasswordHash};
+use fulmar_identity::{API_TOKEN_PREFIX, Client, Identities, PasswordHash};
 
 use crate::serve::platform::Platform;
 
@@ -89,7 +89,7 @@ impl Users {
             identities.read(|state| {
                 let now = state.clients().get(&known.username)?;
                 let same = !now.disabled && now.password == known.password;
-                now.administration.filter(|_| same).map(role)
+                now.administration.filter(|_| same)
             })
         };
         Login { principal: principal(found), holds: Arc::new(holds) }
@@ -98,22 +98,14 @@ impl Users {
     fn api_token(&self, token: &str) -> Result<Login, Refused> {
         let found = self.identities.verify_token(token).map(principal).ok_or(Refused::Wrong)?;
         let (identities, token) = (Arc::clone(&self.identities), token.to_owned());
-        let holds = move || identities.verify_token(&token).map(|found| role(found.role));
+        let holds = move || identities.verify_token(&token).map(|found| found.role);
         Ok(Login { principal: found, holds: Arc::new(holds) })
-    }
-}
-
-fn role(role: AdministrationRole) -> Role {
-    match role {
-        AdministrationRole::Viewer => Role::Viewer,
-        AdministrationRole::Operator => Role::Operator,
-        AdministrationRole::Administrator => Role::Administrator,
     }
 }
 
 fn principal(found: fulmar_identity::Principal) -> Principal {
     let name = if found.is_token { format!("token:{}", found.name) } else { found.name.into() };
-    Principal { name, role: role(found.role) }
+    Principal { name, role: found.role }
 }
 
 impl Administrators for Users {
@@ -206,7 +198,7 @@ mod tests {
     fn an_administrator_does_not_wait_for_wrong_logins_from_many_networks() {
         let folder = tempfile::tempdir().unwrap();
         let users = Arc::new(users(&folder));
-        let administration = Some(AdministrationRole::Viewer);
+        let administration = Some(Role::Viewer);
         let password = PasswordHasher::new(None).hash(b"right").unwrap();
         let known = (0..250).map(|number| format!("user{number}")).chain(["ann".to_owned()]);
         let create = |name: String| {

@@ -6,10 +6,10 @@ use std::thread::JoinHandle;
 
 use anyhow::Context as _;
 use fulmar_broker::storage::Restored;
+use fulmar_certs::random_number;
 use fulmar_gateway::identity::Stamper;
 use fulmar_gateway::outbox::Outbox;
 use fulmar_transport::Handoff;
-use ring::rand::{SecureRandom as _, SystemRandom};
 use tokio::sync::{mpsc, watch};
 
 use super::dead_letters::DeadLetters;
@@ -62,10 +62,10 @@ impl Forwarder {
         data: &Path,
         (restored, shared): (&Restored, Option<&SharedRows>),
     ) -> anyhow::Result<Forwarder> {
-        let (congestion, copies) = (config.quic.congestion(), config.quic.copies);
+        let (congestion, copies) = (config.quic.congestion, config.quic.copies);
         let max_packet_bytes = upstream.max_packet_bytes(config.limits.max_packet_bytes);
         let config = upstream;
-        let random = random()?;
+        let random = [random_number()?, random_number()?, random_number()?];
         let (file, bounds) = (data.join(config.outbox_file()), config.bounds());
         let mut outbox = match shared {
             Some(shared) => {
@@ -160,17 +160,4 @@ fn client_id_prefix(upstream: &Upstream) -> String {
         None => "gateway-".to_owned(),
         Some(label) => format!("upstream/{label}/"),
     }
-}
-
-fn random() -> anyhow::Result<[u64; 3]> {
-    let mut bytes = [0; 24];
-    SystemRandom::new()
-        .fill(&mut bytes)
-        .ok()
-        .context("the system random number generator failed")?;
-    let mut numbers = [0; 3];
-    for (number, bytes) in numbers.iter_mut().zip(bytes.as_chunks().0) {
-        *number = u64::from_le_bytes(*bytes);
-    }
-    Ok(numbers)
 }
