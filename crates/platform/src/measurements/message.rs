@@ -8,7 +8,8 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Deserializer, de};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 use super::{NewMeasurement, Quantity};
@@ -35,56 +36,35 @@ pub struct SensorMessage {
 /// One measurement of a payload.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Item {
-    #[serde(deserialize_with = "amount")]
-    value: Amount,
-    at: Option<At>,
+struct Item<'a> {
+    #[serde(borrow)]
+    value: &'a RawValue,
+    #[serde(borrow)]
+    at: Option<&'a RawValue>,
     unit: Option<Text<0, 16>>,
     id: Option<Text<1, 160>>,
 }
 
 /// A number, or a switch.
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "expected a number")]
-enum Measured {
-    Switch(bool),
-    Number(f64),
-}
-
-fn amount<'de, D: Deserializer<'de>>(from: D) -> Result<Amount, D::Error> {
-    let number = match Measured::deserialize(from)? {
-        Measured::Switch(is_on) => f64::from(u8::from(is_on)),
-        Measured::Number(number) => number,
+fn amount(json: &str) -> Result<Amount, String> {
+    let number = match json {
+        "true" => Some(1.0),
+        "false" => Some(0.0),
+        number => number.parse().ok(),
     };
-    Amount::new(number).ok_or_else(|| de::Error::custom("the number is too large"))
+    number.and_then(Amount::new).ok_or_else(|| "expected a number".to_owned())
 }
 
 /// A time as text, or as seconds or milliseconds since 1970.
-#[derive(Clone, Copy, Deserialize)]
-#[serde(try_from = "TimeOrNumber")]
-struct At(Time);
-
-#[derive(Deserialize)]
-#[serde(untagged, expecting = "expected a time such as 2026-11-21T12:00:00Z, or one since 1970")]
-enum TimeOrNumber {
-    Text(Time),
-    Number(f64),
-}
-
-impl TryFrom<TimeOrNumber> for At {
-    type Error = &'static str;
-
-    fn try_from(from: TimeOrNumber) -> Result<Self, Self::Error> {
-        // In seconds, that would be the year 5138, in milliseconds it is 1973.
-        const FIRST_IN_MS: f64 = 1e11;
-        let ms = match from {
-            TimeOrNumber::Text(time) => return Ok(At(time)),
-            TimeOrNumber::Number(seconds) if seconds < FIRST_IN_MS => seconds * SECOND_MS as f64,
-            TimeOrNumber::Number(ms) => ms,
-        };
-        let is_time = (0.0..=Time::NEVER.0 as f64).contains(&ms);
-        is_time.then_some(At(Time(ms as i64))).ok_or("the time is not one since 1970")
-    }
+fn moment(json: &str) -> Result<Time, String> {
+    // In seconds, that would be the year 5138, in milliseconds it is 1973.
+    const FIRST_IN_MS: f64 = 1e11;
+    let Ok(number) = json.parse::<f64>() else {
+        return serde_json::from_str(json).map_err(|error| format!("at: {error}"));
+    };
+    let ms = if number < FIRST_IN_MS { number * SECOND_MS as f64 } else { number };
+    let is_time = (0.0..=Time::NEVER.0 as f64).contains(&ms);
+    is_time.then_some(Time(ms as i64)).ok_or_else(|| "at: expected a time since 1970".to_owned())
 }
 
 /// What a message says beside its payload.
@@ -96,22 +76,29 @@ struct Envelope {
 }
 
 impl Envelope {
-    /// A measurement; `part` distinguishes it from others under the message's identifier.
-    fn item(&self, quantity: &Quantity, item: Item, part: &str) -> Result<NewMeasurement, String> {
-        let id = match (item.id, &self.id) {
-            (Some(id), _) => Some(id),
-            (None, Some(id)) => Some(identifier(&format!("{id}{part}"))?),
-            (None, None) => None,
-        };
-        Ok(NewMeasurement {
-            device: self.device.clone(),
-            quantity: quantity.clone(),
-            at: item.at.map_or(self.at, |at| at.0),
-            value: item.value,
-            unit: item.unit,
-            id,
-        })
+    /// A measurement of a value alone; `part` distinguishes it from others under the message's identifier.
+    fn one(&self, quantity: &Quantity, json: &str, part: &str) -> Result<NewMeasurement, String> {
+        let id = self.id.as_ref().map(|id| identifier(&format!("{id}{part}"))).transpose()?;
+        let (device, quantity) = (self.device.clone(), quantity.clone());
+        Ok(NewMeasurement { device, quantity, at: self.at, value: amount(json)?, unit: None, id })
     }
+
+    /// The same of an object with a value, which may say more.
+    fn item(&self, quantity: &Quantity, json: &str, part: &str) -> Result<NewMeasurement, String> {
+        if !json.starts_with('{') {
+            return self.one(quantity, json, part);
+        }
+        let Item { value, at, unit, id } = serde_json::from_str(json).map_err(no_measurement)?;
+        let at = at.map_or(Ok(self.at), |at| moment(at.get()))?;
+        let own =
+            Envelope { at, id: if id.is_some() { None } else { self.id.clone() }, ..self.clone() };
+        let measurement = own.one(quantity, value.get(), part)?;
+        Ok(NewMeasurement { unit, id: id.or(measurement.id), ..measurement })
+    }
+}
+
+fn no_measurement(error: serde_json::Error) -> String {
+    format!("the payload is not a measurement: {error}")
 }
 
 fn identifier(text: &str) -> Result<Text<1, 160>, String> {
@@ -160,34 +147,30 @@ pub(crate) fn parse(
     let at = at.map_err(|wrong| format!("user property at: {wrong}"))?.unwrap_or(arrived);
     let envelope = Envelope { device, at, id: message.id.clone() };
     let text = std::str::from_utf8(&message.payload).map_err(|_| "the payload is not text")?.trim();
-    let json = |error: serde_json::Error| format!("the payload is not a measurement: {error}");
-    let mut contents = Contents::default();
     let repaired;
-    let text = if serde_json::from_str::<&RawValue>(text).is_ok() {
+    let text = if serde_json::from_str::<IgnoredAny>(text).is_ok() {
         text
     } else {
         repaired = without_nan(text);
-        &repaired
+        repaired.trim()
     };
-    let items: Vec<(String, &RawValue)> = if text.starts_with('[') {
-        let list: Vec<&RawValue> = serde_json::from_str(text).map_err(json)?;
+    let mut items = vec![(String::new(), text)];
+    if text.starts_with('[') {
+        let list: Vec<&RawValue> = serde_json::from_str(text).map_err(no_measurement)?;
         if list.len() > MAX_ITEMS {
             return Err(too_many());
         }
-        list.into_iter().enumerate().map(|(number, item)| (format!("#{number}"), item)).collect()
-    } else {
-        vec![(String::new(), serde_json::from_str(text).map_err(json)?)]
-    };
-    for (part, item) in items {
+        items = (0..).map(|at| format!("#{at}")).zip(list.into_iter().map(RawValue::get)).collect();
+    }
+    let mut contents = Contents::default();
+    for (part, json) in items {
         match &quantity {
-            None => wide(&envelope, item, &part, &mut contents)?,
+            None => {
+                let read = wide(&envelope, json, &part, &mut contents);
+                contents.unusable.extend(read.err());
+            }
             Some(quantity) => {
-                let json = item.get();
-                let is_object = json.starts_with('{');
-                let item = if is_object { serde_json::from_str(json) } else { alone(json) };
-                let item = item.map_err(|error| error.to_string());
-                let item = item.and_then(|item| envelope.item(quantity, item, &part));
-                contents.add(&format!("{quantity}{part}"), item);
+                contents.add(&format!("{quantity}{part}"), envelope.item(quantity, json, &part))
             }
         }
         if contents.measurements.len() + contents.unusable.len() > MAX_ITEMS {
@@ -199,12 +182,6 @@ pub(crate) fn parse(
         return Err(format!("the payload contains no measurement {}", reasons.join(", ")));
     }
     Ok(contents)
-}
-
-/// A value without time, unit and identifier.
-fn alone(json: &str) -> Result<Item, serde_json::Error> {
-    let value = amount(&mut serde_json::Deserializer::from_str(json))?;
-    Ok(Item { value, at: None, unit: None, id: None })
 }
 
 /// The text with null in place of numbers that are none, as C and Python print them.
@@ -233,35 +210,30 @@ type Fields<'a> = BTreeMap<String, &'a RawValue>;
 /// in objects of their own between texts.
 fn wide(
     envelope: &Envelope,
-    item: &RawValue,
+    json: &str,
     part: &str,
     contents: &mut Contents,
 ) -> Result<(), String> {
-    let mut object: Fields<'_> = serde_json::from_str(item.get())
-        .map_err(|error| format!("the payload is not a measurement: {error}"))?;
+    let mut object: Fields<'_> = serde_json::from_str(json).map_err(no_measurement)?;
     let mut envelope = envelope.clone();
     let values = object.get("values").and_then(|values| serde_json::from_str(values.get()).ok());
     let at = object.remove(if values.is_some() { "ts" } else { "at" });
     let mut object = values.unwrap_or(object);
     if let Some(at) = at {
-        let At(at) = serde_json::from_str(at.get()).map_err(|error| format!("at: {error}"))?;
-        envelope.at = at;
+        envelope.at = moment(at.get())?;
     }
     if let Some(id) = object.remove("id") {
         envelope.id = serde_json::from_str(id.get()).map_err(|error| format!("id: {error}"))?;
     }
     if let Some(time) = object.remove("Time") {
         // Mostly the device's own time without a zone, which is none.
-        envelope.at = serde_json::from_str(time.get()).unwrap_or(envelope.at);
+        envelope.at = moment(time.get()).unwrap_or(envelope.at);
         object = of_tasmota(object);
     }
     for (name, value) in object {
         let quantity = Quantity::new(&name).map_err(str::to_owned);
-        let measured = quantity.and_then(|quantity| {
-            let item = alone(value.get()).map_err(|error| error.to_string())?;
-            envelope.item(&quantity, item, &format!("{part}/{name}"))
-        });
-        contents.add(&name, measured);
+        let part = format!("{part}/{name}");
+        contents.add(&name, quantity.and_then(|own| envelope.one(&own, value.get(), &part)));
     }
     Ok(())
 }
@@ -306,6 +278,7 @@ mod tests {
         };
         assert_eq!(one("21.5"), (now, 21.5, 1));
         assert_eq!(one(" -3 \n"), (now, -3.0, 1));
+        assert_eq!((one("+.5"), one("true")), ((now, 0.5, 1), (now, 1.0, 1)));
         assert_eq!(one(r#"{"value":7}"#), (now, 7.0, 1));
         let with_time = r#"{"value":7,"at":"1970-01-01T00:00:02Z","unit":"Bq/m³","id":"x"}"#;
         assert_eq!(one(with_time), (Time(2000), 7.0, 1));
@@ -364,6 +337,9 @@ mod tests {
             let names = read.unusable.first().map(String::as_str).unwrap_or_default();
             assert!(names.contains(unusable) && read.unusable.is_empty() == unusable.is_empty());
         }
+        let read = parse("attic", None, &message(r#"[5,{"co2":7},{"at":"x","co2":8}]"#), Time(1));
+        let read = read.unwrap();
+        assert_eq!((read.measurements.len(), read.unusable.len()), (1, 2));
         let list = r#"[{"value":1},{"value":null},{"value":true},7]"#;
         let read = parse("attic", Some("radon"), &message(list), Time(1)).unwrap();
         let values: Vec<f64> = read.measurements.iter().map(|item| *item.value).collect();
