@@ -61,17 +61,21 @@ pub enum LineError {
     TooMany,
 }
 
-/// The readings of a line; none for an empty line or a comment.
+/// The readings of a line, and which of its quantities have none.
+pub type Readings = (Vec<Reading>, Vec<LineError>);
+
+/// The readings of a line; none for an empty line or a comment. Of an object of quantities, one without a number costs only
+/// itself; switches are 0 and 1.
 ///
 /// # Errors
 /// The line is not as documented; then none of its readings are returned.
-pub fn parse(line: &[u8]) -> Result<Vec<Reading>, LineError> {
+pub fn parse(line: &[u8]) -> Result<Readings, LineError> {
     if line.len() > MAX_BYTES {
         return Err(LineError::TooLong);
     }
     let line = std::str::from_utf8(line).map_err(|_| LineError::NotText)?.trim();
     if line.is_empty() || line.starts_with('#') {
-        return Ok(Vec::new());
+        return Ok(Readings::default());
     }
     if line.starts_with('{') {
         let object =
@@ -86,10 +90,10 @@ pub fn parse(line: &[u8]) -> Result<Vec<Reading>, LineError> {
     };
     let value = value.parse().map_err(|_| LineError::Value(quantity.to_owned()))?;
     let at_ms = time.map(parse_time).transpose()?;
-    Ok(vec![checked(device, quantity, value, None, at_ms)?])
+    Ok((vec![checked(device, quantity, value, None, at_ms)?], Vec::new()))
 }
 
-fn of_object(mut object: Map<String, Value>) -> Result<Vec<Reading>, LineError> {
+fn of_object(mut object: Map<String, Value>) -> Result<Readings, LineError> {
     let Some(Value::String(device)) = object.remove("device") else {
         return Err(LineError::Device);
     };
@@ -108,7 +112,7 @@ fn of_object(mut object: Map<String, Value>) -> Result<Vec<Reading>, LineError> 
             Some(Value::String(unit)) if unit.len() <= MAX_UNIT_BYTES => Some(unit),
             Some(_) => return Err(LineError::Unit),
         };
-        return Ok(vec![checked(&device, &quantity, value, unit, at_ms)?]);
+        return Ok((vec![checked(&device, &quantity, value, unit, at_ms)?], Vec::new()));
     }
     if object.len() > MAX_READINGS {
         return Err(LineError::TooMany);
@@ -116,17 +120,26 @@ fn of_object(mut object: Map<String, Value>) -> Result<Vec<Reading>, LineError> 
     if object.is_empty() {
         return Err(LineError::Form);
     }
-    let one = |(quantity, value): (&String, &Value)| {
-        checked(&device, quantity, number(quantity, Some(value))?, None, at_ms)
-    };
+    let (mut readings, mut unusable) = Readings::default();
+    for (quantity, value) in &object {
+        let value = number(quantity, Some(value));
+        match value.and_then(|value| checked(&device, quantity, value, None, at_ms)) {
+            Ok(reading) => readings.push(reading),
+            Err(error) => unusable.push(error),
+        }
+    }
+    if readings.is_empty() && !unusable.is_empty() {
+        return Err(unusable.swap_remove(0));
+    }
     // The order of an object's keys depends on serde_json's features.
-    let mut readings = object.iter().map(one).collect::<Result<Vec<_>, _>>()?;
     readings.sort_by(|a, b| a.quantity.cmp(&b.quantity));
-    Ok(readings)
+    Ok((readings, unusable))
 }
 
 fn number(quantity: &str, value: Option<&Value>) -> Result<f64, LineError> {
-    value.and_then(Value::as_f64).ok_or_else(|| LineError::Value(quantity.to_owned()))
+    let switch = value.and_then(Value::as_bool).map(|is_on| f64::from(u8::from(is_on)));
+    let number = switch.or_else(|| value.and_then(Value::as_f64));
+    number.ok_or_else(|| LineError::Value(quantity.to_owned()))
 }
 
 fn checked(
@@ -172,17 +185,20 @@ mod tests {
             r#"{"device":"kitchen","quantity":"temperature","value":21.5,"at":"2026-11-21T17:30:00.25Z"}"#,
             r#"{"device":"kitchen","at":"2026-11-21T17:30:00.250Z","temperature":21.5}"#,
         ] {
-            assert_eq!(parse(line.as_bytes()).unwrap(), expected, "{line}");
+            assert_eq!(parse(line.as_bytes()).unwrap().0, expected, "{line}");
         }
         let wide = br#"{"device":"k","co2":640,"temperature":21.5}"#;
         let both = vec![reading("k", "co2", 640.0, None), reading("k", "temperature", 21.5, None)];
-        assert_eq!(parse(wide).unwrap(), both);
+        assert_eq!(parse(wide).unwrap(), (both, vec![]));
+        let partly = br#"{"device":"k","co2":null,"motion":true,"temperature":"21.5"}"#;
+        let (readings, unusable) = parse(partly).unwrap();
+        assert_eq!((readings, unusable.len()), (vec![reading("k", "motion", 1.0, None)], 2));
     }
 
     #[test]
     fn nothing_is_said_by_empty_lines_and_comments() {
         for line in ["", "   ", "# kitchen temperature 1", "\r"] {
-            assert_eq!(parse(line.as_bytes()), Ok(Vec::new()));
+            assert_eq!(parse(line.as_bytes()), Ok(Readings::default()));
         }
     }
 
@@ -216,7 +232,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_line_is_answered(line in ".{0,200}") {
-            if let Ok(readings) = parse(line.as_bytes()) {
+            if let Ok((readings, _)) = parse(line.as_bytes()) {
                 prop_assert!(readings.iter().all(|one| one.value.is_finite() && is_device(&one.device)));
             }
         }

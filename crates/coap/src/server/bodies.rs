@@ -51,7 +51,7 @@ impl Uploads {
                 self.0.push_back(kept);
                 return Progress::Continue;
             }
-            // Another block is on its way, or lost and sent again.
+            // The block before it is in flight, or was lost and is sent again.
             Some(kept) if kept.1.len() < from => {
                 self.0.push_back(kept);
                 return Progress::Refused(code::INCOMPLETE);

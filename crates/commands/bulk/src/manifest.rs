@@ -74,9 +74,12 @@ mod tests {
 
     #[test]
     fn a_manifest_comes_back_as_it_went() {
-        for hash in [None, Some(Hash([7; 32]))] {
-            let manifest = Manifest { name: "Karte 1.zip".into(), hash };
-            assert_eq!(Manifest::decode(&manifest.encode()), Ok(manifest));
+        let long = "a".repeat(MAX_NAME_BYTES);
+        for name in ["Karte 1.zip", "🗺.zip", "e\u{301}", "é", "-x", "a\\b", "\"q\"", &long] {
+            for hash in [None, Some(Hash([7; 32]))] {
+                let manifest = Manifest { name: name.into(), hash };
+                assert_eq!(Manifest::decode(&manifest.encode()), Ok(manifest));
+            }
         }
     }
 

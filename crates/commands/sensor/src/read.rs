@@ -113,22 +113,20 @@ async fn of_lines(mut publisher: Publisher<()>) -> anyhow::Result<()> {
     let (mut text, mut number, mut bad) = (Vec::new(), 0u64, 0u64);
     while lines::next(&mut input, &mut text).await.context("standard input")? {
         number += 1;
-        match line::parse(&text) {
-            Ok(readings) => {
-                for mut reading in readings {
-                    reading.at_ms.get_or_insert_with(now_ms);
-                    publisher.send(reading, ()).await?;
-                }
-            }
-            Err(error) => {
-                bad += 1;
-                eprintln!("fulmar: line {number}: {error}");
-            }
+        let (readings, wrong) =
+            line::parse(&text).unwrap_or_else(|error| (Vec::new(), vec![error]));
+        bad += u64::from(!wrong.is_empty());
+        for error in wrong {
+            eprintln!("fulmar: line {number}: {error}");
+        }
+        for mut reading in readings {
+            reading.at_ms.get_or_insert_with(now_ms);
+            publisher.send(reading, ()).await?;
         }
     }
     publisher.end().await?;
     if bad > 0 {
-        bail!("{bad} of {number} lines were not readings");
+        bail!("{bad} of {number} lines were not readings, or not wholly");
     }
     Ok(())
 }

@@ -182,6 +182,8 @@ mod tests {
         assert_eq!(Trace::parse("\n"), Err(TraceError::Empty));
         assert_eq!(Trace::parse("0\n"), Err(TraceError::Empty));
         assert_eq!(Trace::parse("99999999999\n"), Err(TraceError::TooLong));
+        let plain = Trace::parse("4\n5\n");
+        assert!(plain.is_ok() && plain == Trace::parse("4\r\n\r\n# note\r\n5"), "nor do these");
     }
 
     proptest! {

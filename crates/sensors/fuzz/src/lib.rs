@@ -15,7 +15,7 @@ const MAX_HEAP_BYTES: usize = 4096;
 pub fn line(data: &[u8]) {
     let (read, used) = heap::measure(|| parse(data));
     assert!(used.peak_bytes <= MAX_HEAP_BYTES + MAX_HEAP_PER_BYTE * data.len(), "{used:?}");
-    let Ok(readings) = read else { return };
+    let Ok((readings, _)) = read else { return };
     assert!(data.len() <= MAX_BYTES && readings.len() <= MAX_READINGS);
     for reading in readings {
         assert!(is_device(&reading.device) && is_quantity(&reading.quantity), "{reading:?}");
@@ -41,7 +41,7 @@ fn check(reading: Reading, at: Option<&str>) {
 }
 
 fn reads_as(line: &str, reading: &Reading) -> bool {
-    let Ok(all) = parse(line.as_bytes()) else { return false };
+    let Ok((all, _)) = parse(line.as_bytes()) else { return false };
     let [read] = &all[..] else { return false };
     // serde_json may read the closest number but one.
     let apart = (read.value - reading.value).abs();
