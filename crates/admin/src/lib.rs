@@ -52,7 +52,7 @@ pub use administrators::{
 pub use app::Settings;
 pub use archive::{Manifest, RestoreError, restore};
 pub use bans::apply as apply_bans;
-pub use local::{LocalCaller, SOCKET_FILE, SocketPath, encode};
+pub use local::{LocalCaller, SOCKET_FILE, SocketPath};
 pub use openapi::PREFIX;
 pub use server::{
     Certificate, Cluster, ClusterNode, DiskAccount, Later, Listener, Server, ServerState, TapRoom,

@@ -67,20 +67,6 @@ impl SocketPath {
     }
 }
 
-/// Percent-encodes what is one segment of a path, or a value of a query.
-#[must_use]
-pub fn encode(text: &str) -> String {
-    let mut encoded = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    encoded
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -97,10 +83,5 @@ mod tests {
             UnixStream::connect(SocketPath::of(data).unwrap().path()).unwrap();
             assert!(data.join(SOCKET_FILE).exists());
         }
-    }
-
-    #[test]
-    fn a_client_identifier_is_one_segment() {
-        assert_eq!(encode("a/b?c d%é"), "a%2Fb%3Fc%20d%25%C3%A9");
     }
 }

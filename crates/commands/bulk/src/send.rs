@@ -121,6 +121,7 @@ impl Args {
             tls: TlsArgs::default(),
             key: KeyArgs::default(),
             adaptive,
+            congestion: None,
             resume: false,
             stream: StreamArgs { lines: false, push: false, buffer: BUFFER_MIB },
             receivers,
