@@ -6,7 +6,7 @@ use fulmar_tests::{fulmar, run};
 
 use crate::check;
 
-fn help(words: &[String]) -> String {
+pub(crate) fn help(words: &[String]) -> String {
     // As on a terminal of 100 columns.
     let mut command = fulmar();
     command.args(words).arg("--help").env("COLUMNS", "100").stdin(Stdio::null());
@@ -16,7 +16,7 @@ fn help(words: &[String]) -> String {
 }
 
 /// Names of the commands below one, from its help.
-fn below(help: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn below(help: &str) -> impl Iterator<Item = &str> {
     let lines = help.lines().skip_while(|line| !line.starts_with("Usage:"));
     lines
         .take_while(|line| *line != "Options:")

@@ -7,6 +7,7 @@ mod commands;
 mod http;
 mod limits;
 mod metrics;
+mod readme;
 mod settings;
 mod topics;
 
