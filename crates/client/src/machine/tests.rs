@@ -647,6 +647,8 @@ fn a_refused_publication_is_over_its_identifier_free_and_it_is_never_sent_again(
         pair.publish(qos, 1);
         pair.flush();
         pair.give(&[kind, 3, 0, 1, ReasonCode::NotAuthorized.as_u8()]).unwrap();
+        let full = Error::Rejected(ReasonCode::ImplementationSpecificError).to_string();
+        assert!(full.contains("(0x83); of Fulmar, the broker cannot store"), "{full}");
         let refused = Error::Rejected(ReasonCode::NotAuthorized).to_string();
         assert!(matches!(&pair.done[..], [(0, Err(error))] if error.to_string() == refused));
         assert!(refused.contains("Not authorized"), "{refused}");

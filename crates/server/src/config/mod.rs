@@ -356,7 +356,7 @@ mod tests {
             ("FULMAR_QUIC__RETRY", "sometimes", "known here: auto, always, never"),
             ("FULMAR_LIMITS__RECEIVE_MAX", "5", "did you mean `receive_maximum`?"),
             ("FULMAR_LISTENERS__MQTT", "localhost:1883", "not an ADDRESS:PORT"),
-            ("FULMAR_TLS__NAMES", "7", "expected a list"),
+            ("FULMAR_TLS__NAMES", "[7]", "expected a string"),
             ("FULMAR_AUTH__ALLOW_ANONYMOUS", "nver", "did you mean `never`?"),
         ] {
             let error = refused("", &[(variable, value)]);
