@@ -52,8 +52,12 @@ impl Counts {
 
     /// Counts frames that became no reading.
     pub(crate) fn frames(&self, results: &[FrameResult]) {
-        let refused = results.iter().filter(|result| result.status.is_refusal()).count();
-        self.frames_refused.fetch_add(refused as u64, Ordering::Relaxed);
+        self.frames_refused(results.iter().filter(|result| result.status.is_refusal()).count());
+    }
+
+    /// Counts frames that were refused at once.
+    pub(crate) fn frames_refused(&self, frames: usize) {
+        self.frames_refused.fetch_add(frames as u64, Ordering::Relaxed);
     }
 
     /// Counts a message that was no measurement.

@@ -238,7 +238,11 @@ impl Platform {
         payloads: &[Vec<u8>],
     ) -> Result<(), Error> {
         let (Ok(twin), Ok(receiver)) = (twin.parse::<Name>(), receiver.parse::<Name>()) else {
-            tracing::info!(twin, receiver, "frames of a receiver with an invalid name");
+            self.app.counts.frames_refused(payloads.len());
+            static LOG: LogLimit = LogLimit::new();
+            if let Some(times) = LOG.occurred(Instant::now()) {
+                tracing::info!(twin, receiver, times, "frames of a receiver with an invalid name");
+            }
             return Ok(());
         };
         let (from, to) = (publisher, &receiver);
