@@ -221,7 +221,7 @@ fn the_overview_is_open_on_this_machine_where_anonymous_clients_may_connect() {
         let config =
             format!("[auth]\nallow_anonymous = \"{policy}\"\npassword_file = {passwords:?}\n");
         let broker = TestBroker::builder().config(&config).start();
-        let mut browser = Browser::new(&broker);
+        let browser = Browser::new(&broker);
         for (path, expected) in
             [("/overview", expected), ("/history", expected), ("/clients", 401), ("/me", 401)]
         {
@@ -245,8 +245,8 @@ fn the_overview_is_open_on_this_machine_where_anonymous_clients_may_connect() {
 fn an_upstream_broker_that_is_not_connected_has_time_and_reason_and_is_no_client() {
     let config = "[upstream]\nurl = \"mqtt://127.0.0.1:1\"\n[[upstream.up]]\nfilter = \"#\"\n";
     let broker = TestBroker::builder().config(config).start();
-    let mut browser = Browser::new(&broker);
-    let mut overview = || browser.send("GET", "/api/admin/v1/overview", &Value::Null, &[]).1;
+    let browser = Browser::new(&broker);
+    let overview = || browser.send("GET", "/api/admin/v1/overview", &Value::Null, &[]).1;
     eventually("the failed attempt", || overview()["health"]["verdict"] == "warn");
     let overview = overview();
     let reason = overview["health"]["reasons"][0]["text"].as_str().unwrap();

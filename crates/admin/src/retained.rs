@@ -139,7 +139,7 @@ pub(crate) async fn show(
     let found = app.broker.retained_message(&topic, app.now()).ok_or_else(|| unknown(&topic))?;
     let (payload, payload_base64) = text_or_base64(found.payload());
     let retained = Retained { summary: Summary::from(&*found), payload, payload_base64 };
-    // Not compressed: its length would tell a payload's secret.
+    // Not compressed: its length would reveal a payload's secret.
     Ok(([(header::CACHE_CONTROL, "no-store, no-transform")], Json(retained)))
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::CertError;
 
-/// A key log (draft-ietf-tls-keylogfile). Whoever reads it can read what the connections carried.
+/// A key log (draft-ietf-tls-keylogfile). Anyone who reads it can read what the connections carried.
 #[derive(Debug)]
 pub struct KeyLogFile(Mutex<File>);
 

@@ -24,7 +24,7 @@ impl KeyLogArgs {
     pub fn file(&self, is_loopback: bool) -> Result<Option<PathBuf>, Usage> {
         match &self.keylog {
             Some(file) if !is_loopback && !self.keylog_remote => Err(Usage(format!(
-                "--keylog (or SSLKEYLOGFILE): whoever has {} can read what this connection to another machine \
+                "--keylog (or SSLKEYLOGFILE): anyone who has {} can read what this connection to another machine \
                  carries. Next: add --keylog-remote (or FULMAR_KEYLOG_REMOTE=1), or leave both out",
                 file.display()
             ))),

@@ -1,8 +1,8 @@
 //! Compresses answers with gzip (RFC 9110 section 8.4) for clients that accept it, and decompresses the bodies of requests.
 //!
 //! What is compressed is JSON and CSV in answer to GET, where a router has the middleware and the answer does not forbid it
-//! (`Cache-Control: no-transform`): the length of a body that has a secret beside text that somebody else chose tells
-//! the secret (BREACH). So answers to POST, which show new tokens, are never compressed, nor the addresses of webhooks,
+//! (`Cache-Control: no-transform`): the length of a body that has a secret beside text that somebody else chose
+//! reveals the secret (BREACH). So answers to POST, which show new tokens, are never compressed, nor the addresses of webhooks,
 //! nor what devices publish.
 //!
 //! Each part of a body is compressed by itself and the parts are joined, so that a client which takes none of its answer
@@ -207,7 +207,7 @@ mod tests {
         for parts in [vec![], vec![vec![]], vec![b"abc".to_vec(), random, vec![], long]] {
             let plain = parts.concat();
             for is_whole in [true, false] {
-                let parts = parts.clone().into_iter().map(|part| Ok::<_, axum::BoxError>(part));
+                let parts = parts.clone().into_iter().map(Ok::<_, axum::BoxError>);
                 let body = Body::from_stream(stream::iter(parts));
                 let packed = runtime.block_on(async {
                     let body = if is_whole { whole(body).await } else { in_parts(body) };

@@ -70,7 +70,7 @@ pub(crate) async fn list(State(app): State<App>, member: Member, conditions: Con
     member.may(Deed::Manage)?;
     let items = app.store.read(move |db| Ok(webhooks::list(db, &member.twin)?)).await?;
     let mut answer = conditions.json(&Page { items, next: None })?;
-    // Not compressed: its length would tell what is secret in an address.
+    // Not compressed: its length would reveal what is secret in an address.
     let uncompressed = HeaderValue::from_static("private, no-cache, no-transform");
     answer.headers_mut().insert(header::CACHE_CONTROL, uncompressed);
     Ok(answer)

@@ -77,7 +77,7 @@ impl Config {
         let mut addresses = encrypted.flat_map(|(_, addresses)| addresses.iter());
         if let Some(address) = addresses.find(|address| !address.ip().is_loopback() && !remote) {
             return Err(crate::Usage(format!(
-                "--keylog: clients of other machines can connect to {address}, and whoever has the file can read what \
+                "--keylog: clients of other machines can connect to {address}, and anyone who has the file can read what \
                  they send. Next: listen on loopback only, or add --keylog-remote"
             ))
             .into());

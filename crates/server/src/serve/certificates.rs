@@ -48,7 +48,7 @@ impl Certificates {
         let (auth, trust) = (config.tls.client_auth, client_trust(&config.tls)?);
         let mut tls = ServerTls::with_tickets(&identity, auth, trust, &tickets)?;
         if let Some(path) = &config.tls.key_log {
-            tracing::warn!(file = %path.display(), "whoever has this file can read what connections carry (--keylog)");
+            tracing::warn!(file = %path.display(), "anyone who has this file can read what connections carry (--keylog)");
             tls = tls.with_key_log(&KeyLogFile::open(path)?);
         }
         let webtransport_certificate = WebTransportCertificate::start(data)?;
