@@ -7,7 +7,7 @@ import dgram from "node:dgram";
 import { once } from "node:events";
 import { readFileSync } from "node:fs";
 import { after, before, test } from "node:test";
-import { launch, trust } from "./chromium.mjs";
+import { launch, picture, trust } from "./chromium.mjs";
 import { BINARY, PATIENCE_MS, Server, eventually } from "./fulmar.mjs";
 
 const AXE = readFileSync(new URL("../../web/node_modules/axe-core/axe.min.js", import.meta.url), "utf8");
@@ -120,6 +120,7 @@ for (const [place, viewport] of Object.entries({ desk: DESK, phone: PHONE })) {
     const page = await open(t, server, viewport);
     await page.getByTestId("onlooker").getByText("fulmar ctl users add NAME --role administrator").waitFor();
     await page.getByTestId("health").getByText("All is well").waitFor();
+    if (place === "desk") await picture(page, "broker-overview");
     assert.equal(await page.getByTestId("logout").count(), 0);
     await sound(page, "overview without a login");
     await toLogin(page);

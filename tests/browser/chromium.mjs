@@ -125,3 +125,12 @@ export async function noBackgroundSync(browser, page) {
   const permission = { permission: { name: "background-sync" }, setting: "denied", browserContextId };
   await (await browser.newBrowserCDPSession()).send("Browser.setPermission", permission);
 }
+
+/** Where pictures for the documentation go, if they are wanted. */
+export const PICTURES = process.env.FULMAR_SCREENSHOTS;
+
+export async function picture(page, name) {
+  if (!PICTURES) return;
+  mkdirSync(PICTURES, { recursive: true });
+  await page.screenshot({ path: join(PICTURES, `${name}.png`) });
+}

@@ -3,11 +3,9 @@
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
-import { mkdirSync } from "node:fs";
-import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { after, before, test } from "node:test";
-import { launch, trust } from "./chromium.mjs";
+import { PICTURES, launch, picture, trust } from "./chromium.mjs";
 import { PATIENCE_MS, Server, eventually } from "./fulmar.mjs";
 
 const PHONE = { width: 360, height: 740 };
@@ -21,8 +19,6 @@ const UP_S = [40, 160, 640];
 const CATCH_UP_MS = PATIENCE_MS + OUTAGE_S * 1000;
 /** What the broker lets a page be silent for: one and a half times its keep alive. */
 const SILENCE_S = 45;
-/** Where pictures for the documentation go, if they are wanted. */
-const PICTURES = process.env.FULMAR_SCREENSHOTS;
 const TWIN = "/api/v1/rural";
 
 let demo;
@@ -39,12 +35,6 @@ async function start(upS) {
 }
 before(() => start(UP_S[0]));
 after(() => demo?.close());
-
-async function picture(page, name) {
-  if (!PICTURES) return;
-  mkdirSync(PICTURES, { recursive: true });
-  await page.screenshot({ path: join(PICTURES, `${name}.png`) });
-}
 
 /** The same page at a desk and on a phone, with its curve in view. */
 async function pictures(page, name) {

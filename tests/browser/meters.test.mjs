@@ -3,19 +3,17 @@
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { TcpOnly } from "./blocked.mjs";
-import { launch, noBackgroundSync, protocolOf, protocolOfPage, trust } from "./chromium.mjs";
+import { launch, noBackgroundSync, picture, protocolOf, protocolOfPage, trust } from "./chromium.mjs";
 import { PATIENCE_MS, Server, eventually } from "./fulmar.mjs";
 
 const METERS = 400;
 const PHONE = { width: 360, height: 740 };
 const DESK = { width: 1280, height: 800 };
-/** Where pictures for the documentation go, if they are wanted. */
-const PICTURES = process.env.FULMAR_SCREENSHOTS;
 
 let demo;
 const passwords = {};
@@ -31,12 +29,6 @@ before(async () => {
 after(() => demo?.close());
 
 const local = (port) => `https://127.0.0.1:${port}`;
-
-async function picture(page, name) {
-  if (!PICTURES) return;
-  mkdirSync(PICTURES, { recursive: true });
-  await page.screenshot({ path: join(PICTURES, `${name}.png`) });
-}
 
 async function open(t, { flags = [], port = demo.port("https"), viewport = PHONE } = {}) {
   const browser = await launch({ ...trust.installed(demo), flags });

@@ -175,12 +175,14 @@ fn captures_open_in_tshark_and_show_what_was_encrypted() {
         let url = format!("{scheme}://198.18.1.2:{port}");
         let capture = folder.path().join(format!("{scheme}.pcapng"));
         let mut program = vec![own.as_str(), "pub", &url, "-t", "a", "-m", "b"];
-        if scheme == "quic" {
+        if scheme != "mqtt" {
             program.push("--insecure");
         }
         let settings =
             ["--delay", "5ms", "--pcap", capture.to_str().unwrap(), "--up.duplicate", "0"];
-        assert!(summary(folder.path(), &settings, &program).0.status.success());
+        let output = summary(folder.path(), &settings, &program).0;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{scheme}: {said}");
         for filter in filters {
             let Some(packets) = tshark(&capture, &decode.replace("PORT", &port), filter) else {
                 return;

@@ -105,15 +105,19 @@ impl ServerConnection {
         }
     }
 
-    /// Ends the stream and, over QUIC, closes the connection only when everything has arrived: a close would discard
-    /// data in flight.
-    pub(crate) async fn close(self) {
+    /// Ends the stream and, over QUIC, closes the connection: a close discards data in flight, so if everything
+    /// `must_arrive`, only when the server has it, and otherwise when it is sent.
+    pub(crate) async fn close(self, must_arrive: bool) {
         let close = async {
             match self.writer {
                 Writer::Plain(mut writer) => drop(writer.shutdown().await),
                 Writer::Quic(mut stream) => {
+                    let sent = self.quic.as_ref().map(QuicConnection::datagrams_sent);
                     if stream.finish().is_ok() {
-                        drop(stream.stopped().await);
+                        match (&self.quic, sent) {
+                            (Some(quic), Some(sent)) if !must_arrive => quic.sends(sent).await,
+                            _ => drop(stream.stopped().await),
+                        }
                     }
                 }
             }

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, BufMut, BytesMut};
-use fulmar_mqtt::ReasonCode;
 use fulmar_mqtt::packet::SubscribeOptions;
+use fulmar_mqtt::{QoS, ReasonCode};
 use tokio::io::AsyncReadExt;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, sleep_until, timeout};
@@ -88,6 +88,9 @@ pub(crate) struct Driver {
     ended: Vec<oneshot::Sender<()>>,
     /// When to stop waiting for deliveries; set when the client is to be closed.
     drain_by: Option<Instant>,
+    /// Whether the end waits until the server has everything: nothing else answers messages at QoS 0, nor the DISCONNECT
+    /// that a will or a session depends on.
+    must_arrive: bool,
 }
 
 /// The commands' receiving ends.
@@ -164,6 +167,8 @@ impl Driver {
         control: mpsc::Receiver<Control>,
         events: QueueSender<Event>,
     ) -> Driver {
+        let has_session = !options.clean_start || options.session_expiry_s > 0;
+        let must_arrive = options.will.is_some() || has_session;
         Driver {
             machine: Machine::new(Arc::clone(&options), Instant::now()),
             dialer: Arc::new(dialer),
@@ -179,6 +184,7 @@ impl Driver {
             stats_wanted: Vec::new(),
             ended: Vec::new(),
             drain_by: None,
+            must_arrive,
             options,
         }
     }
@@ -298,10 +304,11 @@ impl Driver {
     fn command(&mut self, command: Command) {
         match command {
             Command::Publish((message, done)) => {
-                self.machine.publish(message, done);
+                self.publish(message, done);
                 self.take_publications(BATCH);
             }
             Command::Control(Control::Subscribe(filters, done)) => {
+                self.must_arrive = true;
                 self.machine.subscribe(filters, done);
             }
             Command::Control(Control::Unsubscribe(filters, done)) => {
@@ -318,20 +325,25 @@ impl Driver {
         }
     }
 
+    fn publish(&mut self, message: Message, done: Published) {
+        self.must_arrive |= message.qos == QoS::AtMostOnce;
+        self.machine.publish(message, done);
+    }
+
     fn take_publications(&mut self, most: usize) {
         for _ in 0..most {
             if !self.machine.has_room() {
                 return;
             }
             let Ok((message, done)) = self.inbox.publications.try_recv() else { return };
-            self.machine.publish(message, done);
+            self.publish(message, done);
         }
     }
 
     fn close(&mut self) {
         // Earlier publications come first, with or without room: the channel is bounded.
         while let Ok((message, done)) = self.inbox.publications.try_recv() {
-            self.machine.publish(message, done);
+            self.publish(message, done);
         }
         self.drain_by.get_or_insert_with(|| Instant::now() + self.options.drain_timeout);
         self.machine.close();
@@ -372,7 +384,7 @@ impl Driver {
             self.attend(&mut served.conn);
             let said = self.machine.output(CONTROL).is_empty() && !served.unflushed;
             if self.machine.is_done() && said {
-                served.conn.close().await;
+                served.conn.close(self.must_arrive).await;
                 return Ok(None);
             }
             let wake = self.wait(&mut served, rival).await;

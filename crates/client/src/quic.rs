@@ -247,12 +247,20 @@ impl QuicConnection {
         if self.connection.close_reason().is_some() {
             return;
         }
-        let sent = || self.connection.stats().udp_tx.datagrams;
-        let before = sent();
+        let before = self.datagrams_sent();
         self.connection.close(VarInt::from_u32(0), b"");
-        // The task of the connection sends it in its next turn.
+        self.sends(before).await;
+    }
+
+    /// Datagrams sent so far.
+    pub(crate) fn datagrams_sent(&self) -> u64 {
+        self.connection.stats().udp_tx.datagrams
+    }
+
+    /// Waits until more than this number of datagrams are sent: the task of the connection does so in its next turn.
+    pub(crate) async fn sends(&self, before: u64) {
         for _ in 0..MOST_TURNS {
-            if sent() > before {
+            if self.datagrams_sent() > before {
                 return;
             }
             tokio::time::sleep(TURN).await;

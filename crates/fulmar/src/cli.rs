@@ -70,7 +70,7 @@ pub(crate) enum Command {
     /// Print who changed what
     #[cfg_attr(not(feature = "admin"), command(hide = true))]
     Audit(ctl::AuditArgs),
-    /// Run several brokers with one state: create a cluster, show it, drain a node
+    /// Run several brokers with one state: create, show, drain a node
     #[cfg_attr(not(feature = "cluster"), command(hide = true))]
     Cluster(cluster::ClusterArgs),
     /// Manage users of the platform and their roles
@@ -84,7 +84,7 @@ pub(crate) enum Command {
     Demo(demo::Args),
     /// Create a development CA and certificates
     Cert(cert::Args),
-    /// Add a user to the password file, change a password, or remove a user
+    /// Add or remove a user of the password file, or change a password
     Passwd(passwd::Args),
     /// Translate another broker's configuration
     #[cfg_attr(not(feature = "import"), command(hide = true))]

@@ -95,7 +95,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     exit::end_with_the_reader();
-    if let Some(usage) = pubsub::mosquitto_host(&std::env::args().collect::<Vec<_>>()) {
+    let words: Vec<_> =
+        std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    if let Some(usage) = pubsub::mosquitto_host(&words) {
         return exit::code(Err(usage.into()));
     }
     let mut line = help::grouped(help::laid_out(Cli::command()));

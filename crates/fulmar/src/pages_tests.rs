@@ -196,7 +196,7 @@ fn every_target_and_script_in_the_pages_exists() {
 #[test]
 fn faults_in_pages_are_found() {
     for line in [
-        "fulmar subscribe quic://localhost -t a",
+        "fulmar consume quic://localhost -t a",
         "fulmar sub quic://localhost -t a --verbos",
         "fulmar lab run x --seeed 3",
         "fulmar user token gw-1 --twin rural --role nobody",

@@ -20,7 +20,7 @@ Examples:
 
 The broker reads the file named by [auth] password_file at start and on SIGHUP.";
 
-/// Add a user to the password file, change a password, or remove a user
+/// Add or remove a user of the password file, or change a password
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {

@@ -35,7 +35,11 @@ pub fn subscribe(args: SubArgs) -> anyhow::Result<()> {
 #[must_use]
 pub fn mosquitto_host(words: &[String]) -> Option<Usage> {
     let is_command = |word: &String| matches!(&**word, "pub" | "publish" | "sub" | "subscribe");
-    let [command, words @ ..] = &words[words.iter().position(is_command)?..] else { return None };
+    // Elsewhere it may be the word of another command, such as a program behind an emulated link.
+    let [_, command, words @ ..] = words else { return None };
+    if !is_command(command) {
+        return None;
+    }
     let value = |names: [&str; 2]| {
         let value = words.get(words.iter().position(|word| names.contains(&&**word))? + 1);
         value.filter(|value| !value.starts_with('-'))

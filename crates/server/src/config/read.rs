@@ -127,9 +127,10 @@ fn read_variable(name: &str, keys: &[String], text: &str) -> anyhow::Result<Tabl
     };
     let as_toml = toml::from_str::<Table>(&format!("value = {text}"));
     let as_toml = as_toml.ok().and_then(|mut table| table.remove("value"));
-    let items = if text.is_empty() { Vec::new() } else { vec![text.into()] };
-    let candidates =
-        as_toml.into_iter().chain([Value::String(text.to_owned()), Value::Array(items)]);
+    // A list that is wrong is no single item.
+    let alone = (!matches!(as_toml, Some(Value::Array(_))))
+        .then(|| Value::Array(if text.is_empty() { Vec::new() } else { vec![text.into()] }));
+    let candidates = as_toml.into_iter().chain([Value::String(text.to_owned())]).chain(alone);
     let mut first_error: Option<String> = None;
     for value in candidates {
         let layer = nest(value);
