@@ -349,9 +349,9 @@ class Log(Base):
         node, old = self.cluster(servers, "a", "old")
         node.kill()
         # A record begins with its version, and ends with its checksum.
-        record = b"\x02 and what this program does not know"
+        record = b"\x03 and what this program does not know"
         servers.append(record + zlib.crc32(record).to_bytes(4, "little"))
-        self.refused(old, "was written by a newer node", "has version 2", "upgrade it")
+        self.refused(old, "was written by a newer node", "has version 3", "upgrade it")
         self.assertNotIn("cannot be used", old.log.read_text())
         restore = old.command("restore", "--discard", check=False)
         self.assertNotEqual(restore.returncode, 0)

@@ -30,9 +30,10 @@ pub(crate) fn grouped(mut program: Command) -> Command {
     for (heading, names) in GROUPS {
         let commands = names.iter().filter_map(|name| program.find_subcommand(name));
         let mut commands = commands.filter(|command| !command.is_hide_set()).peekable();
-        if commands.peek().is_some() {
-            end_line(&mut groups, &format!("{heading}:"));
+        if commands.peek().is_none() {
+            continue;
         }
+        end_line(&mut groups, &format!("{heading}:"));
         for command in commands {
             let about = command.get_about().map(ToString::to_string).unwrap_or_default();
             end_line(&mut groups, &format!("  {:<11}  {about}", command.get_name()));
@@ -177,7 +178,7 @@ mod tests {
             let begin = format!("\n  {} ", command.get_name());
             assert_eq!(help.matches(&begin).count(), 1, "{begin:?}: {help}");
         }
-        assert!(help.contains("\nOperate it:\n  ctl "), "{help}");
+        assert!(help.contains("\nPublish and subscribe:\n  pub "), "{help}");
     }
 
     #[test]

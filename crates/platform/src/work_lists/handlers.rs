@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use super::types::{FullWorkList, ListState, TaskMeter, TaskState, WorkList};
+use super::types::{FullWorkList, ListState, MeterId, TaskMeter, TaskState, WorkList};
 use crate::accounts::caller::{Ids, Member};
 use crate::app::App;
 use crate::extract::{Each, Params, Unread, at_most, given};
@@ -105,7 +105,7 @@ pub(crate) async fn show(
         let mut tasks = work_lists::tasks(db, &member.twin, list.id, Time::now())?;
         for task in tasks.iter_mut().filter(|_| query.meters == Some(false)) {
             if let TaskMeter::Whole(meter) = &task.meter {
-                task.meter = TaskMeter::Id { id: meter.id.clone() };
+                task.meter = TaskMeter::Id(MeterId { id: meter.id.clone() });
             }
         }
         Ok(FullWorkList { list, tasks })

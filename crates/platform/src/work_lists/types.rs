@@ -60,7 +60,14 @@ pub(crate) enum TaskMeter {
     /// All of it.
     Whole(Box<Meter>),
     /// With `meters=false`.
-    Id { id: Name },
+    Id(MeterId),
+}
+
+/// A meter's id alone.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MeterId {
+    pub(crate) id: Name,
 }
 
 /// A meter on a work list.

@@ -297,6 +297,7 @@ impl Config {
     }
 
     /// Whether clients may have any user name where anonymous clients may connect, unless the store has users.
+    #[cfg(feature = "platform")]
     pub(crate) fn names_are_labels(&self) -> bool {
         let auth = &self.auth;
         let others = !auth.password_file.as_os_str().is_empty() || !auth.http.url.is_empty();

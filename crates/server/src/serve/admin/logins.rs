@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use fulmar_admin::{Administrators, Answer, Credentials, Login, Principal, Refused, Role};
+#[cfg(feature = "platform")]
+use fulmar_admin::Role;
+use fulmar_admin::{Administrators, Answer, Credentials, Login, Principal, Refused};
 use fulmar_broker::auth::{MAX_PASSWORD_BYTES, verify_password};
 use fulmar_http::{LoginTurns, PasswordLogin};
 use fulmar_identity::{API_TOKEN_PREFIX, Client, Identities, PasswordHash};
