@@ -310,7 +310,8 @@ mod tests {
         assert_eq!((mqtt.len(), ws.len(), quic[0].port()), (1, 0, 0));
         assert_eq!(config.tls.names, ["a.example"]);
         assert_eq!(config.auth.allow_anonymous, sections::Anonymous::Always);
-        let never = load("[auth]\nallow_anonymous = false\n", &[]).unwrap();
+        let text = "[auth]\nallow_anonymous = false\npassword_file = \"passwords\"\n";
+        let never = load(text, &[]).unwrap();
         assert_eq!(never.auth.allow_anonymous, sections::Anonymous::Never);
     }
 
