@@ -1,4 +1,4 @@
-//! Whether the server wants attention, and why: one verdict, for the page and for `fulmar ctl status`.
+//! The health of the server: one verdict with its reasons, for the page and for `fulmar ctl status`.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -11,7 +11,7 @@ const SOON_MS: u64 = 21 * DAY_MS;
 /// The share of a budget above which it wants attention, in percent.
 const NEARLY_FULL: u64 = 90;
 
-/// How urgent something is: nothing to do, to be looked at, or something does not work.
+/// The urgency: nothing to do, to be examined, or something does not work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verdict {
@@ -21,12 +21,12 @@ pub(crate) enum Verdict {
     Bad,
 }
 
-/// What wants attention.
+/// A condition that wants attention.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Reason {
-    /// How urgent it is.
+    /// The urgency.
     verdict: Verdict,
-    /// What it is, and what to do.
+    /// The condition, and the next step.
     text: String,
 }
 

@@ -15,7 +15,7 @@ const EXAMPLES: &str = "\
 Examples:
   fulmar cert ca                                         create a development CA, or show where it is
   fulmar cert issue broker.lan --san 192.0.2.7           a certificate for a server
-  fulmar cert issue meter-7 --client                     one for a client; meter-7 is its user name
+  fulmar cert issue meter-7 --client                     a certificate for the client with the user name meter-7
   fulmar cert show broker.lan.pem                        names, validity, fingerprints
 
 Clients on other machines need the CA's ca.pem: mosquitto_pub --cafile ca.pem …";

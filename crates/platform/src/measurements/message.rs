@@ -77,7 +77,12 @@ struct Envelope {
 
 impl Envelope {
     /// A measurement of a value alone; `part` distinguishes it from others under the message's identifier.
-    fn one(&self, quantity: &Quantity, json: &str, part: &str) -> Result<NewMeasurement, String> {
+    fn measurement(
+        &self,
+        quantity: &Quantity,
+        json: &str,
+        part: &str,
+    ) -> Result<NewMeasurement, String> {
         let id = self.id.as_ref().map(|id| identifier(&format!("{id}{part}"))).transpose()?;
         let (device, quantity) = (self.device.clone(), quantity.clone());
         Ok(NewMeasurement { device, quantity, at: self.at, value: amount(json)?, unit: None, id })
@@ -86,13 +91,13 @@ impl Envelope {
     /// The same of an object with a value, which may say more.
     fn item(&self, quantity: &Quantity, json: &str, part: &str) -> Result<NewMeasurement, String> {
         if !json.starts_with('{') {
-            return self.one(quantity, json, part);
+            return self.measurement(quantity, json, part);
         }
         let Item { value, at, unit, id } = serde_json::from_str(json).map_err(no_measurement)?;
         let at = at.map_or(Ok(self.at), |at| moment(at.get()))?;
         let own =
             Envelope { at, id: if id.is_some() { None } else { self.id.clone() }, ..self.clone() };
-        let measurement = own.one(quantity, value.get(), part)?;
+        let measurement = own.measurement(quantity, value.get(), part)?;
         Ok(NewMeasurement { unit, id: id.or(measurement.id), ..measurement })
     }
 }
@@ -233,7 +238,8 @@ fn wide(
     for (name, value) in object {
         let quantity = Quantity::new(&name).map_err(str::to_owned);
         let part = format!("{part}/{name}");
-        contents.add(&name, quantity.and_then(|own| envelope.one(&own, value.get(), &part)));
+        contents
+            .add(&name, quantity.and_then(|own| envelope.measurement(&own, value.get(), &part)));
     }
     Ok(())
 }

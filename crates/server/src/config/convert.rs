@@ -290,7 +290,7 @@ impl Platform {
 }
 
 impl Config {
-    /// Whether everybody on this machine may see the broker's overview: where a client without credentials could connect.
+    /// True if everybody on this machine may see the broker's overview: where a client without credentials could connect.
     #[cfg(feature = "admin")]
     pub(crate) fn has_open_overview(&self) -> bool {
         self.listeners.https.iter().all(|address| self.allows_anonymous("https", *address))
