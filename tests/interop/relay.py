@@ -42,7 +42,7 @@ class Relay:
             if client not in self.onward:
                 onward = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
                 onward.connect(self.server)
-                self.sent[client] = []
+                self.sent.setdefault(client, [])
                 self.onward[client] = onward
                 threading.Thread(target=self._down, args=(client, onward), daemon=True).start()
             self.sent[client].append(datagram)
@@ -63,9 +63,19 @@ class Relay:
             except OSError:
                 return
 
+    def forget(self):
+        """Gives each client another port towards the server, as a router does that was started again. What still
+        comes to the old ones is lost."""
+        onward, self.onward = self.onward, {}
+        self._end(onward.values())
+
     def close(self):
         self.closing = True
-        for one in [self.socket, *list(self.onward.values())]:
+        self._end([self.socket, *self.onward.values()])
+
+    @staticmethod
+    def _end(sockets):
+        for one in sockets:
             # Closing alone would not wake the threads that read.
             try:
                 one.shutdown(socket.SHUT_RDWR)

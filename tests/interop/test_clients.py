@@ -13,6 +13,7 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.events import StreamDataReceived
 
 from broker import PATIENCE_S, Broker, eventually
+from relay import Relay
 
 
 class WithBroker(unittest.TestCase):
@@ -130,8 +131,8 @@ class Aioquic(WithBroker):
         configuration.load_verify_locations(self.broker.ca)
         return configuration
 
-    def dial(self):
-        port = self.broker.ports["quic"]
+    def dial(self, port=None):
+        port = port or self.broker.ports["quic"]
         how = {"configuration": self.configuration(), "create_protocol": Stream}
         return quic_connect("localhost", port, **how)
 
@@ -166,6 +167,28 @@ class Aioquic(WithBroker):
                 await quic.wait_for(0, bytes([0x40, 2]) + number.to_bytes(2, "big"))
                 await quic.wait_for(0, b"message %d." % number)
             self.assertEqual(list(quic.received), [0])
+
+    async def subscribe_and_change_the_port(self, relay):
+        async with self.dial(relay.port) as quic:
+            body = text(b"MQTT") + bytes([4, 2, 0, 60]) + text(b"moved")
+            quic.send(0, bytes([0x10, len(body)]) + body)
+            await quic.wait_for(0, bytes([0x20, 2, 0, 0]))
+            body = bytes([0, 1]) + text(b"large") + bytes([0])
+            quic.send(0, bytes([0x82, len(body)]) + body)
+            await quic.wait_for(0, bytes([0x90, 3, 0, 1, 0]))
+            relay.forget()
+            quic.send(0, bytes([0xC0, 0]))
+            await quic.wait_for(0, bytes([0xD0, 0]))
+            # The client says nothing of its own accord from here on.
+            command = ["mosquitto_pub", "-h", "localhost", "-p", str(self.broker.ports["mqtt"]), "-t", "large", "-s"]
+            publish = asyncio.to_thread(
+                subprocess.run, command, input=b"7" * 100_000 + b"!", check=True, timeout=PATIENCE_S)
+            await asyncio.gather(publish, quic.wait_for(0, b"7!"))
+
+    def test_a_subscriber_at_another_port_gets_large_messages_before_its_next_packet(self):
+        relay = Relay(self.broker.ports["quic"])
+        self.addCleanup(relay.close)
+        self.run_on_ipv4(self.subscribe_and_change_the_port(relay))
 
     def test_unidirectional_streams_are_answered_on_the_control_stream(self):
         self.run_on_ipv4(self.publish_on_unidirectional_streams())

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::losses::Losses;
 use super::server_id::ServerId;
+use super::smaller_packets::Resizable;
 use super::steering::{FirstCid, WorkerCids};
 use crate::tls::{ServerTls, TlsError};
 
@@ -151,6 +152,7 @@ impl QuicSettings {
         }
         let crypto = QuicServerConfig::try_from(Arc::new(rustls))?;
         let token_key = hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(&self.keys.0[32..]);
+        let crypto = Resizable(Arc::new(crypto));
         let mut config = ServerConfig::new(Arc::new(crypto), Arc::new(token_key));
         config.transport_config(Arc::new(self.transport()));
         config.migration(true);

@@ -15,6 +15,7 @@ mod peek;
 mod pieces;
 mod server_id;
 mod silence;
+mod smaller_packets;
 mod socket;
 pub(crate) mod steering;
 #[cfg(test)]
@@ -247,26 +248,14 @@ impl QuicShard {
         if first == First::Short && self.is_misrouted(io, remote, &bytes) {
             return;
         }
-        // Only datagrams too small to be answered by a path challenge may have to be handled once more.
-        let again =
-            (first == First::Short && length < conn::MIN_DIRECT_BYTES).then(|| bytes.clone());
         self.scratch.clear();
         match self.endpoint.handle(now, remote, local_ip, ecn, bytes, &mut self.scratch) {
-            Some(DatagramEvent::ConnectionEvent(handle, mut event)) => {
+            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 let Some(conn) = self.conns.get_mut(handle.0).and_then(Option::as_mut) else {
                     return;
                 };
-                let mut hidden = false;
-                if let Some(bytes) = again
-                    && let Some(known) = conn.substitute_address(remote, length)
-                {
-                    let told =
-                        self.endpoint.handle(now, known, local_ip, ecn, bytes, &mut self.scratch);
-                    let Some(DatagramEvent::ConnectionEvent(_, same)) = told else { return };
-                    (event, hidden) = (same, true);
-                }
                 conn.heard(now);
-                conn.receive(event, Arrival { remote, length, first, hidden }, now);
+                conn.receive(event, Arrival { remote, length, first }, now);
                 self.drive(io, handle.0, now);
             }
             Some(DatagramEvent::NewConnection(incoming)) => {
@@ -587,25 +576,23 @@ fn transmit(
 ) -> bool {
     while !out.socket.is_blocked() {
         out.scratch.clear();
-        let most = match unvalidated {
-            None => out.socket.max_segments(),
-            Some(unvalidated) => unvalidated.may_send(inner, out.socket.max_segments()),
-        };
-        if most == 0 {
+        let most = out.socket.max_segments();
+        let room = unvalidated.as_ref().map(|path| path.room(inner, most));
+        let unused = room.as_ref().map_or(0, |room| room.unused);
+        let datagrams = room.map_or(most, |room| room.datagrams);
+        if datagrams == 0 {
             // Continues when the next datagram from the client arrives.
             return true;
         }
-        let Some(mut transmit) = inner.poll_transmit(out.now, most, out.scratch) else {
-            if unvalidated.as_mut().is_some_and(|unvalidated| unvalidated.pings(inner)) {
-                inner.ping();
-                continue;
-            }
-            return true;
-        };
+        let resize = |unused| unvalidated.iter().for_each(|path| path.resize(unused));
+        resize(unused);
+        let built = inner.poll_transmit(out.now, datagrams, out.scratch);
+        resize(0);
+        let Some(mut transmit) = built else { return true };
+        transmit.size -= unused;
         let is_validated = unvalidated.is_none();
         match unvalidated.as_mut().map(|unvalidated| unvalidated.sending(inner, &transmit)) {
-            None => {}
-            Some(Sending::To(address)) => transmit.destination = address,
+            None | Some(Sending::Allowed) => {}
             Some(Sending::Nowhere) => continue,
             Some(Sending::Proven) => *unvalidated = None,
         }

@@ -36,7 +36,7 @@ use crate::tls;
 use crate::unread::Unread;
 pub(in crate::quic) use setup::Setup;
 use stream::Stream;
-pub(in crate::quic) use unvalidated::{Arrival, MIN_DIRECT_BYTES, Proof, Sending, UnvalidatedPath};
+pub(in crate::quic) use unvalidated::{Arrival, Proof, Sending, UnvalidatedPath};
 
 /// Bounds of the time that the end of a handshake waits for the client's first word. The lower one is
 /// the granularity of QUIC's timers (RFC 9002 section 6.1.2): no client repeats itself sooner.

@@ -14,7 +14,7 @@ const STATS_INTERVAL: Duration = Duration::from_secs(5);
 
 impl QuicConn {
     pub(super) fn watch_path(&mut self, io: &mut Io, now: Instant) {
-        let remote = self.client_address();
+        let remote = self.inner.remote_address();
         let moved = remote != self.last_remote;
         if moved {
             tracing::info!(from = %self.last_remote, to = %remote, "QUIC client changed its address");

@@ -1,13 +1,9 @@
 //! The path to an address that is not validated yet: at most three times the bytes received from it are sent there,
 //! which is the anti-amplification limit of RFC 9000 (sections 8.1 and 9.3.1).
 //!
-//! quinn-proto exceeds that limit by one datagram, and answers the first datagram from any new address with
-//! a path challenge of 1200 bytes. So this module decides what may be sent during a handshake, and hides a
-//! new address from quinn-proto until the limit permits a challenge. Until then quinn-proto is given what
-//! comes from the new address as if it came from the old one, and packets that fit within the limit are sent
-//! to the new one: a client whose router has forgotten it is answered at once, in packets as small as its
-//! own. It is also sent PINGs, whose acknowledgements raise the limit, so that after a few round trips the
-//! address can be challenged.
+//! quinn-proto exceeds that limit by one datagram, and answers the first datagram from any new address with a path
+//! challenge of 1200 bytes. So this module decides what may be sent, and makes packets small enough: a client whose
+//! router has forgotten it says little, such as PINGREQ, and is challenged at once by a packet that is not much larger.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -16,17 +12,14 @@ use quinn_proto::{Connection, ConnectionEvent, FrameStats, Transmit};
 
 use super::QuicConn;
 use crate::quic::peek::First;
+use crate::quic::smaller_packets::Unused;
 
-/// Size in bytes of a datagram with a path challenge (RFC 9000 section 8.2.1).
-const CHALLENGE: u64 = 1200;
 /// Bytes that may be sent per byte received.
 const FACTOR: u64 = 3;
-/// Largest size in bytes of a packet with a PING; the client answers every second one.
-const PING: u64 = 36;
-/// Maximum number of PINGs that are sent at once.
-const MAX_PINGS: u64 = 16;
-/// Size in bytes from which a datagram from a new address may be answered by a challenge at once.
-pub(in crate::quic) const MIN_DIRECT_BYTES: usize = (CHALLENGE / FACTOR) as usize;
+/// Size in bytes of a datagram that has room for a header with the longest connection ID, ACK, PATH_CHALLENGE and a tag.
+const SMALLEST: usize = 72;
+/// What quinn-proto pads packets with PATH_CHALLENGE to, which must be more than the tag, with what is left unused.
+const MOST_UNUSED: usize = 1200 - SMALLEST;
 
 /// Whether the address of a new connection's client is validated.
 #[derive(Clone, Copy, Debug)]
@@ -44,14 +37,20 @@ pub(in crate::quic) struct Arrival {
     /// Its length in bytes.
     pub(in crate::quic) length: usize,
     pub(in crate::quic) first: First,
-    /// quinn-proto is given another source address, see [`QuicConn::substitute_address`].
-    pub(in crate::quic) hidden: bool,
+}
+
+/// What may be built now.
+pub(in crate::quic) struct Room {
+    /// Number of datagrams.
+    pub(in crate::quic) datagrams: usize,
+    /// Bytes by which each is to be smaller than the path's MTU.
+    pub(in crate::quic) unused: usize,
 }
 
 /// What to do with a datagram to be sent.
 pub(in crate::quic) enum Sending {
-    /// Send it to this address.
-    To(SocketAddr),
+    /// Send it.
+    Allowed,
     /// Drop it.
     Nowhere,
     /// Send it: the address is validated now.
@@ -66,11 +65,8 @@ pub(in crate::quic) struct UnvalidatedPath {
     home: SocketAddr,
     received: u64,
     sent: u64,
-    /// The client's newest packet came from there.
-    is_newest: bool,
-    /// PINGs to be sent, and datagrams to be received before more are sent.
-    pings: u64,
-    awaited: u64,
+    /// Of an open connection: how its packets are made smaller.
+    unused: Option<Unused>,
     /// The connection's counters when quinn-proto learned of the address: path responses received, path
     /// challenges sent.
     responses: u64,
@@ -84,9 +80,7 @@ impl UnvalidatedPath {
             home,
             received,
             sent: 0,
-            is_newest: false,
-            pings: 0,
-            awaited: 0,
+            unused: None,
             responses: 0,
             challenges: 0,
         }
@@ -103,53 +97,39 @@ impl UnvalidatedPath {
         fits
     }
 
-    /// The client has sent something from there, but too little for a challenge: makes it send more.
-    fn elicit_more(&mut self) {
-        self.awaited = self.awaited.saturating_sub(1);
-        if self.awaited == 0 {
-            self.pings = (self.left() / PING).min(MAX_PINGS);
-            self.awaited = self.pings.div_ceil(2);
-        }
-    }
-
-    /// Whether a PING is to be sent now.
-    pub(in crate::quic) fn pings(&mut self, inner: &Connection) -> bool {
-        let hidden = self.is_newest && inner.remote_address() != self.address;
-        self.pings = if hidden { self.pings } else { 0 };
-        let pings = self.pings > 0;
-        self.pings = self.pings.saturating_sub(1);
-        pings
-    }
-
-    /// How many datagrams may be built at once, at most `most`.
-    pub(in crate::quic) fn may_send(&self, inner: &Connection, most: usize) -> usize {
+    /// What may be built now, of at most `most` datagrams.
+    pub(in crate::quic) fn room(&self, inner: &Connection, most: usize) -> Room {
+        let full = |datagrams| Room { datagrams, unused: 0 };
         if inner.remote_address() != self.address {
-            return most;
+            return full(most);
         }
         let stats = inner.stats();
         if !inner.is_handshaking() && stats.frame_rx.path_response > self.responses {
             // Whether the response was the right one shows in what is sent next.
-            return 1;
+            return full(1);
         }
-        let room = self.left() / u64::from(stats.path.current_mtu.max(1));
-        usize::try_from(room).unwrap_or(most).min(most)
+        let (left, mtu) = (usize::try_from(self.left()).unwrap_or(most), stats.path.current_mtu);
+        let mtu = usize::from(mtu.max(1));
+        if left >= mtu || self.unused.is_none() {
+            return full((left / mtu).min(most));
+        }
+        // What is left after this one repeats it.
+        let unused = mtu.saturating_sub((left / 2).max(SMALLEST)).min(MOST_UNUSED);
+        Room { datagrams: usize::from(mtu - unused <= left), unused }
+    }
+
+    /// Sets the size of packets that are built from now on.
+    pub(in crate::quic) fn resize(&self, unused: usize) {
+        if let Some(packets) = &self.unused {
+            packets.set(unused);
+        }
     }
 
     /// A datagram is about to be sent.
     pub(in crate::quic) fn sending(&mut self, inner: &Connection, transmit: &Transmit) -> Sending {
-        let size = transmit.size as u64;
-        let fits = size <= self.left();
-        if inner.remote_address() != self.address {
-            let moves = self.is_newest && fits && transmit.destination == inner.remote_address();
-            let to = if moves { self.address } else { transmit.destination };
-            if to == self.address {
-                self.sent += size;
-            }
-            return Sending::To(to);
-        }
         if transmit.destination != self.address {
             // To the client's previous address.
-            return Sending::To(transmit.destination);
+            return Sending::Allowed;
         }
         let stats = inner.stats();
         let challenges = std::mem::replace(&mut self.challenges, stats.frame_tx.path_challenge);
@@ -159,40 +139,11 @@ impl UnvalidatedPath {
             return Sending::Proven;
         }
         self.responses = stats.frame_rx.path_response;
-        if !fits {
-            return Sending::Nowhere;
-        }
-        self.sent += size;
-        Sending::To(self.address)
+        if self.spend(transmit.size as u64) { Sending::Allowed } else { Sending::Nowhere }
     }
 }
 
 impl QuicConn {
-    /// The address to give to quinn-proto as the source of a datagram of `length` bytes from `remote`, if
-    /// that is not `remote` itself.
-    pub(in crate::quic) fn substitute_address(
-        &self,
-        remote: SocketAddr,
-        length: usize,
-    ) -> Option<SocketAddr> {
-        let known = self.inner.remote_address();
-        let is_home =
-            self.unvalidated.as_ref().is_some_and(|unvalidated| unvalidated.home == remote);
-        if remote == known || is_home || self.inner.is_handshaking() {
-            return None;
-        }
-        let unvalidated =
-            self.unvalidated.as_ref().filter(|unvalidated| unvalidated.address == remote);
-        let left = unvalidated.map_or(0, |unvalidated| unvalidated.left());
-        (left + length as u64 * FACTOR < CHALLENGE).then_some(known)
-    }
-
-    /// Where the client's newest packet came from, validated or not.
-    pub(super) fn client_address(&self) -> SocketAddr {
-        let newest = self.unvalidated.as_ref().filter(|unvalidated| unvalidated.is_newest);
-        newest.map_or(self.inner.remote_address(), |unvalidated| unvalidated.address)
-    }
-
     /// Receives a datagram.
     pub(in crate::quic) fn receive(
         &mut self,
@@ -200,7 +151,7 @@ impl QuicConn {
         arrival: Arrival,
         now: Instant,
     ) {
-        let Arrival { remote, length, first, hidden } = arrival;
+        let Arrival { remote, length, first } = arrival;
         let before = self.inner.remote_address();
         if self.unvalidated.is_none() && remote == before {
             self.handle(event, (remote, first), now);
@@ -221,19 +172,17 @@ impl QuicConn {
                 }
                 return;
             }
-            if !is_clients {
+            if known != remote {
                 return;
             }
-            self.unvalidated = Some(Box::new(UnvalidatedPath::new(remote, home, 0)));
+            let mut path = UnvalidatedPath::new(remote, home, 0);
+            path.unused = Unused::of(&self.inner).filter(|_| !self.inner.is_handshaking());
+            self.unvalidated = Some(Box::new(path));
         }
         let Some(unvalidated) = &mut self.unvalidated else { return };
         unvalidated.received += length as u64;
         if !is_clients {
             return;
-        }
-        unvalidated.is_newest |= hidden || known == remote;
-        if hidden {
-            unvalidated.elicit_more();
         }
         if known == remote && before != remote {
             unvalidated.responses = stats.frame_rx.path_response;
