@@ -513,6 +513,26 @@ fn a_viewers_token_shows_clients_and_disconnects_none() {
     assert!(said.contains("wrong or expired credentials"), "{said}");
 }
 
+/// A one-shot `pub` has gone when its user asks why it was refused.
+#[test]
+fn explain_does_not_speak_for_users_that_it_does_not_know() {
+    let broker = TestBroker::builder().config("[platform]\nenabled = false\n").start();
+    let why = json(&broker, &["explain", "publish", "t", "--client", "s1"]);
+    let notes = why["notes"].to_string();
+    assert!(why["allowed"] == true && notes.contains("no session of") && notes.contains("--user"));
+    let why = json(&broker, &["explain", "publish", "t", "--user", "nosuch"]);
+    assert!(why["notes"].to_string().contains("neither the password file"), "{why}");
+    let folder = tempfile::tempdir().unwrap();
+    let passwords = folder.path().join("passwords");
+    fulmar_tests::write_secret(&passwords, "# none yet\n");
+    let closed = format!("[auth]\nallow_anonymous = \"never\"\npassword_file = {passwords:?}\n");
+    let closed = TestBroker::builder().config(&closed).start();
+    let why = json(&closed, &["explain", "publish", "t", "--client", "s1"]);
+    let because = why["because"].as_str().unwrap();
+    assert!(why["allowed"] == false && because.contains("allow_anonymous"), "{because}");
+    assert!(because.contains("--user"), "{because}");
+}
+
 #[test]
 fn explain_names_limits_that_are_reached_and_bans_of_networks() {
     let broker = TestBroker::builder()
@@ -522,7 +542,7 @@ fn explain_names_limits_that_are_reached_and_bans_of_networks() {
         )
         .start();
     let notes = |words: &[&str]| json(&broker, words)["notes"].to_string();
-    let publish = ["explain", "publish", "a", "--client", "d2"];
+    let publish = ["explain", "publish", "a", "--client", "d2", "--user", ""];
     assert_eq!(notes(&publish), "[]");
     let url = format!("mqtt://{}", broker.address("mqtt"));
     let mut sub = fulmar();

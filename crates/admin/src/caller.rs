@@ -210,7 +210,9 @@ macro_rules! at_least {
                     return Ok($name(caller));
                 }
                 let (role, needed) = (caller.role.name(), Role::$name.name());
-                Err(Problem::forbidden(format!("requires the role {needed}; yours is {role}")))
+                Err(Problem::forbidden(format!(
+                    "requires the role {needed}; yours is {role}, which an administrator can change"
+                )))
             }
         }
     )+};

@@ -75,12 +75,18 @@ pub(crate) async fn explain(
     Query(question): Query<Question>,
 ) -> Result<Json<Decision>, Problem> {
     let Question { client, user, address, action, topic } = question;
+    let is_user_named = user.is_some();
     let client = client.unwrap_or_default();
     let session = app.broker.session_details(&client, 0).map(|found| found.summary);
     let owner = session.as_ref().and_then(|session| session.user.as_deref().map(str::to_owned));
     let named = user.filter(|user| !user.is_empty()).map(|user| app.broker.user_named(&user));
     let user = named.map(|user| user.text().to_owned()).or_else(|| owner.clone());
     let (mut notes, mut refusal) = (Vec::new(), None);
+    if session.is_none() {
+        let who = Unconnected { client: &client, user: user.as_deref(), is_user_named };
+        refusal = who.refusal(&app);
+        notes.extend(who.note(&app).filter(|_| refusal.is_none()));
+    }
     let action = match action {
         ClientAction::Publish => Action::Publish,
         ClientAction::Subscribe => Action::Subscribe,
@@ -147,6 +153,45 @@ pub(crate) async fn explain(
         connected: session.is_some_and(|session| session.connected),
         notes,
     }))
+}
+
+/// A client without a session.
+struct Unconnected<'a> {
+    client: &'a str,
+    user: Option<&'a str>,
+    /// The question says whose right it is about, if only that it is nobody's.
+    is_user_named: bool,
+}
+
+impl Unconnected<'_> {
+    fn refusal(&self, app: &App) -> Option<String> {
+        if self.user.is_some() || app.server.admits_anonymous() {
+            return None;
+        }
+        let refused = "anonymous clients are refused, by [auth] allow_anonymous".to_owned();
+        Some(self.nobody().map_or(refused.clone(), |nobody| format!("{refused}; {nobody}")))
+    }
+
+    fn note(&self, app: &App) -> Option<String> {
+        let Some(user) = self.user else { return self.nobody() };
+        (!app.broker.knows_user(user)).then(|| {
+            format!(
+                "neither the password file nor the store of users has {user:?}: such a client connects by a certificate \
+                 or a token, or where any name is accepted"
+            )
+        })
+    }
+
+    /// The client is named, but nothing says whose it is.
+    fn nobody(&self) -> Option<String> {
+        let Unconnected { client, is_user_named, .. } = self;
+        (!is_user_named && !client.is_empty()).then(|| {
+            format!(
+                "no session of {client:?} is known, and so neither is its user: name it, as in \
+                 `fulmar ctl explain … --user NAME`"
+            )
+        })
+    }
 }
 
 fn note(obstacle: Obstacle, user: Option<&str>) -> String {

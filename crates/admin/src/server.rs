@@ -231,6 +231,9 @@ pub trait Server: Send + Sync {
     /// What operators see of it. From memory, or a few system calls.
     fn state(&self) -> ServerState;
 
+    /// Whether clients may connect without a login anywhere.
+    fn admits_anonymous(&self) -> bool;
+
     /// Where the rule of this number is, counted from 0, in words.
     fn place_of_rule(&self, number: usize) -> String;
 }

@@ -105,6 +105,10 @@ impl crate::Server for NoServer {
         crate::ServerState::default()
     }
 
+    fn admits_anonymous(&self) -> bool {
+        true
+    }
+
     fn place_of_rule(&self, number: usize) -> String {
         number.to_string()
     }
@@ -223,7 +227,10 @@ async fn each_role_includes_those_below_it() {
         assert_eq!(api.ask(token, "DELETE", "/clients/x").await.0, disconnect, "{token}");
     }
     let (_, problem) = api.ask("viewer", "DELETE", "/clients/x").await;
-    assert_eq!(problem["detail"], "requires the role operator; yours is viewer");
+    assert_eq!(
+        problem["detail"],
+        "requires the role operator; yours is viewer, which an administrator can change"
+    );
     assert_eq!(api.ask("viewer", "GET", "/me").await.1["role"], "viewer");
 }
 

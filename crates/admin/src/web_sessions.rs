@@ -81,6 +81,11 @@ impl WebSessions {
     ) -> Result<Principal, Problem> {
         check_origin(headers)?;
         let second = headers.get(HEADER).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        if second.is_empty() {
+            return Err(Problem::unauthorized(format!(
+                "the header {HEADER} is missing: it has the second secret, which the login's answer contains"
+            )));
+        }
         let (first, now) = (hash(cookie), Instant::now());
         let mut sessions = self.0.lock();
         let session = sessions.get_mut(&first).ok_or_else(ended)?;

@@ -141,6 +141,13 @@ impl Broker {
         self.access_control().admits_unknown_names()
     }
 
+    /// Whether the password file, the store of identities or the platform has a user of this name. Others may connect by
+    /// certificates and tokens.
+    #[must_use]
+    pub fn knows_user(&self, name: &str) -> bool {
+        self.access_control().knows_user(name)
+    }
+
     /// The hash of a user's password in the password file.
     #[must_use]
     pub fn password_hash_in_file(&self, user: &str) -> Option<String> {

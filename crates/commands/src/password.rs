@@ -32,7 +32,9 @@ pub fn ask_new() -> anyhow::Result<String> {
         line(&mut input.lock())?
     };
     if password.is_empty() {
-        bail!("no password was given");
+        bail!(
+            "no password was given: type it in a terminal, or pass it as the first line of standard input"
+        );
     }
     Ok(password)
 }

@@ -274,8 +274,20 @@ impl AccessControl {
 
     /// Whether an external user has this name, and nobody else.
     pub(crate) fn only_external(&self, name: &str) -> bool {
-        let is_operators = self.passwords.as_ref().is_some_and(|passwords| passwords.knows(name));
-        !is_operators && self.external_users.as_ref().is_some_and(|users| users.knows(name))
+        !self.has_password(name) && self.has_external(name)
+    }
+
+    fn has_password(&self, name: &str) -> bool {
+        self.passwords.as_ref().is_some_and(|passwords| passwords.knows(name))
+    }
+
+    fn has_external(&self, name: &str) -> bool {
+        self.external_users.as_ref().is_some_and(|users| users.knows(name))
+    }
+
+    /// Whether the password file, the store of identities or the platform has a user of this name.
+    pub(crate) fn knows_user(&self, name: &str) -> bool {
+        self.has_password(name) || self.has_external(name)
     }
 
     /// Takes over from `before`, which this one replaces, what is not configured: the external users and the successful

@@ -215,7 +215,7 @@ impl Running {
         let next = match self.has_administrator {
             true => String::new(),
             false => format!(
-                "; to make an administrator: fulmar ctl users add NAME --role administrator --data {data}"
+                "; to make an administrator of the broker: fulmar ctl users add NAME --role administrator --data {data}"
             ),
         };
         tracing::info!("the broker's page: https://localhost:{port}/broker{next}");
@@ -421,6 +421,11 @@ impl fulmar_admin::Server for Server {
 
     fn state(&self) -> ServerState {
         self.watched.state()
+    }
+
+    fn admits_anonymous(&self) -> bool {
+        let bound = self.watched.listeners.get();
+        bound.into_iter().flatten().any(|(name, at)| self.config.policy(name, *at).allow_anonymous)
     }
 
     fn place_of_rule(&self, number: usize) -> String {

@@ -126,9 +126,10 @@ fn write(reason: Reason, protocol: &str, host: &str, reachable: Vec<(Kind, u16)>
              this address is the broker's page, if the program was built with it."
         }
         Reason::NoUsers => {
-            "This is an MQTT broker with the platform for meters and homes, which has no users yet. \
-             Once <code>fulmar user add NAME --admin</code> on the broker's machine has made the first \
-             one, this address is the app. <a href=/broker>The broker's page</a> is there already."
+            "This is an MQTT broker. <a href=/broker>The broker's page</a> shows it; <code>fulmar ctl users add NAME \
+             --role administrator</code> on the broker's machine makes somebody who may change it. The platform for \
+             meters and homes has no users yet: once <code>fulmar user add NAME --admin</code> has made the first \
+             one, this address is the platform's app."
         }
         Reason::NotBuilt => {
             "This is an MQTT broker. The program was built without the web app. With Node.js 18 or later \

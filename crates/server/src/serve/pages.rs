@@ -38,6 +38,8 @@ mod files {
 
 /// The start page, which all paths of the app get.
 const START: &str = "/index.html";
+/// The broker's page.
+const BROKER: &str = "/broker";
 /// The build puts a hash into the names of the files below this path.
 const HASHED: &str = "/assets/";
 const FOR_EVER: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
@@ -86,8 +88,12 @@ fn find(files: &'static [File], path: &str, headers: &HeaderMap) -> Option<&'sta
     at(path).or_else(|| at(START).filter(|_| path == "/" || is_screen(path, headers)))
 }
 
-/// Whether a browser requests a page, at a path that is not one of files or of the API.
+/// Whether a browser requests a page, at a path that is not one of files or of the API. The log shows people the broker's,
+/// which they may ask for with anything.
 fn is_screen(path: &str, headers: &HeaderMap) -> bool {
+    if path == BROKER {
+        return true;
+    }
     let other = ["/api/", HASHED].iter().any(|start| path.starts_with(start));
     !other && accepts_html(headers)
 }

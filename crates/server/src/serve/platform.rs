@@ -68,8 +68,8 @@ impl Running {
         if platform.has_no_users() {
             config.check_ways_in()?;
             tracing::info!(
-                "the platform has no users yet; create one with `fulmar user add NAME --admin \
-                 --data {}`",
+                "the platform for meters and homes has no users yet; to use it, create one with \
+                 `fulmar user add NAME --admin --data {}`",
                 data.display()
             );
         }

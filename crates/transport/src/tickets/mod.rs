@@ -54,7 +54,9 @@ pub enum TicketError {
         source: std::io::Error,
     },
     /// Another process has it open.
-    #[error("{0} is in use; is another broker running on this data folder?")]
+    #[error(
+        "{0} is in use by another broker, it seems: stop that one, or choose another data folder with --data"
+    )]
     InUse(PathBuf),
     /// SQLite cannot work with the file, not even with a new one.
     #[error("cannot store TLS tickets in {path}: {source}")]

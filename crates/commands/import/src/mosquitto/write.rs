@@ -116,16 +116,17 @@ impl Parts<'_> {
 
     fn listeners(&self, text: &mut String) {
         text.push_str("\n[listeners]\n");
-        comment(text, "Fulmar has more, which mosquitto has not; to open them, write addresses:");
-        comment(text, "quic = [\"0.0.0.0:14567\"]       MQTT over QUIC");
-        comment(
-            text,
-            "http = [\"127.0.0.1:14568\"]     /metrics, /health/ready and /health/upstream",
-        );
+        comment(text, "Fulmar has more, which mosquitto has not: write addresses to open them.");
         for key in KEYS {
             let here = self.listeners.addresses.iter().filter(|(of, _)| *of == key);
             let here: Vec<String> = here.map(|(_, address)| format!("\"{address}\"")).collect();
-            let _ = writeln!(text, "{key} = [{}]", here.join(", "));
+            let example = match key {
+                "quic" => "  # [\"0.0.0.0:14567\"]: MQTT over QUIC",
+                "http" => "  # [\"127.0.0.1:14568\"]: /metrics, /health/ready and /health/upstream",
+                _ => "",
+            };
+            let example = if here.is_empty() { example } else { "" };
+            let _ = writeln!(text, "{key} = [{}]{example}", here.join(", "));
         }
     }
 

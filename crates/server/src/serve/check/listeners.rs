@@ -48,7 +48,8 @@ pub(crate) fn sockets(config: &Config) -> Vec<Socket> {
     add("http", &config.listeners.http, &[false]);
     add("mqtt_sn", &config.listeners.mqtt_sn, &[true]);
     for (name, addresses, default) in config.listeners.coap_listeners() {
-        all.extend(addresses.iter().map(|&address| Socket {
+        let used = addresses.iter().filter(|&&address| !is_off(config, name, address));
+        all.extend(used.map(|&address| Socket {
             name,
             address,
             datagrams: true,
@@ -58,11 +59,23 @@ pub(crate) fn sockets(config: &Config) -> Vec<Socket> {
     all
 }
 
+/// Whether nothing listens there, although the address is the default: no client could use it.
+fn is_off(config: &Config, name: &str, address: SocketAddr) -> bool {
+    name == "coap" && !config.policy(name, address).allow_anonymous
+}
+
 pub(super) fn check(config: &Config, server: Option<&Process>) -> Vec<Finding> {
     let sockets = sockets(config);
     let conflicts = conflicts(&sockets);
     let bound = sockets.iter().map(|socket| socket_finding(socket, server));
     let mut findings: Vec<Finding> = conflicts.into_iter().chain(bound).collect();
+    for (name, addresses, _) in config.listeners.coap_listeners() {
+        let off = addresses.iter().filter(|&&address| is_off(config, name, address));
+        findings.extend(off.map(|address| {
+            let text = format!("off at {address}: anonymous clients are not allowed");
+            Finding::ok(format!("listener {name}"), text)
+        }));
+    }
     // Of the same listener, once: `https` has two sockets per address.
     findings.dedup();
     findings
