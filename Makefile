@@ -135,7 +135,7 @@ test-rust: built ## Run the tests that need only Rust
 # Of the whole workspace, so that nothing is compiled again for it; no other crate has tests of these names.
 test-postgres: interop-needs built ## Run the platform's tests on a PostgreSQL server of their own
 	tests/interop/postgres.py cargo test --workspace --locked --no-fail-fast --test accounts --test alerts \
-		--test corrections --test document --test field --test homes --test postgres --test radio \
+		--test corrections --test document --test exchanges --test field --test homes --test postgres --test radio \
 		--test removed_sensors --test reports
 
 # Of the whole workspace, as above; without the server's program these tests do nothing.

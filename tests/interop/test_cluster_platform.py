@@ -140,6 +140,8 @@ class Platform(Base):
                    "method": "photo", "photo": photo, "work_list": work_list}
         self.call(first, "POST", "/hamburg/reading", {"items": [reading]}, reader)
         self.call(first, "PATCH", f"/hamburg/reading/{reading['id']}", {"value": 13.5, "reason": "the photo"}, admin)
+        exchange = {"id": str(uuid.uuid4()), "at": moment(time.time() * 1000), "final": 20, "first": 0, "new_serial": "B-2"}
+        self.call(first, "POST", "/hamburg/meter/m1/exchange", exchange, admin)
         self.call(first, "POST", "/rural/home", {"id": "mill", "name": "Mill"}, admin)
         self.call(first, "PUT", "/rural/sensor/attic", {"home": "mill", "room": "Attic"}, admin)
         now = int(time.time() * 1000)
@@ -158,7 +160,8 @@ class Platform(Base):
         # A session that was given back stays so.
         gone = self.log_in(first, "rita")
         self.call(first, "DELETE", "/session", token=gone)
-        paths = ["/hamburg/meter", "/hamburg/work_list", "/hamburg/reading", "/hamburg/reading_change", "/hamburg/user",
+        paths = ["/hamburg/meter", "/hamburg/work_list", "/hamburg/reading", "/hamburg/reading_change", "/hamburg/meter/m1/exchange",
+                 "/hamburg/user",
                  "/rural/alert", "/rural/home", "/rural/sensor", "/rural/alert_rule", "/twin"]
 
         def everything(node):

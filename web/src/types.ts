@@ -102,6 +102,23 @@ export interface Reading {
   etag?: string;
 }
 
+/** An exchange of a meter. */
+export interface Exchange {
+  id: string;
+  at: string;
+  /** The last value of the old register. */
+  final: number;
+  /** The value that the new register showed first. */
+  first: number;
+  old_serial: string | null;
+  new_serial: string | null;
+  note: string | null;
+  entered_by: string;
+  /** Set if it was taken back. */
+  withdrawn_by: string | null;
+  withdrawn_at: string | null;
+}
+
 export type TaskState = 'open' | 'read' | 'unreachable';
 
 export interface Task {

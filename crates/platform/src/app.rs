@@ -176,6 +176,19 @@ impl App {
         T: Send + 'static,
         F: FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
     {
+        self.write_logged(who, self.and_load(change)).await
+    }
+
+    /// Makes a change that is in the server's log of changes before it is made, and then with its result.
+    pub(crate) async fn write_logged<T, F>(
+        &self,
+        who: RosterChange,
+        change: F,
+    ) -> Result<T, Problem>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Db) -> Result<T, Problem> + Send + 'static,
+    {
         let (app, log, begun) = (self.clone(), self.clone(), Arc::new(OnceLock::new()));
         let entry = Arc::clone(&begun);
         let change = move |db: &Db| {
@@ -185,7 +198,7 @@ impl App {
         let end = move |made: &Result<T, Problem>| {
             begun.get().into_iter().for_each(|id| log.change_log.end(*id, made));
         };
-        self.store.write_and(self.and_load(change), end).await
+        self.store.write_and(change, end).await
     }
 
     /// The same for callers outside async tasks.

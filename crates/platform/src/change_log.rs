@@ -1,4 +1,4 @@
-//! Callers that change accounts and twins through the API, for the log of changes of the server.
+//! Callers that change accounts, twins and exchanges of meters through the API, for the log of changes of the server.
 
 use std::sync::OnceLock;
 
@@ -15,7 +15,7 @@ pub struct RosterChange {
     pub from: String,
     /// Such as `user.add`.
     pub action: &'static str,
-    /// The account or twin that is changed.
+    /// The account, twin or meter that is changed.
     pub object: String,
     /// Further details, without secrets.
     pub detail: Value,

@@ -33,6 +33,8 @@ fn api() -> OpenApiRouter<App> {
         .routes(routes!(meters::handlers::list, meters::handlers::add))
         .routes(routes!(meters::handlers::show, meters::handlers::change))
         .routes(routes!(meters::handlers::set_key))
+        .routes(routes!(meters::handlers::exchanges, meters::handlers::enter_exchange))
+        .routes(routes!(meters::handlers::withdraw_exchange))
         .routes(routes!(reports::handlers::consumption))
         .routes(routes!(reports::handlers::progress))
         .routes(routes!(reports::handlers::missed))

@@ -163,6 +163,19 @@ async fn an_exchanged_meter_counts_from_its_beginning() {
 }
 
 #[tokio::test]
+async fn a_register_that_was_exchanged_under_its_radio_counts_from_its_beginning() {
+    let rig = Rig::new("SEN-33225544-68-07").await;
+    assert!(rig.counts(&mode5(1, &volume(100_000)), -DAY).await);
+    assert!(!rig.counts(&mode5(2, &volume(5)), -DAY + 60).await, "nobody has entered it");
+    let exchange = json!({"id": uuid::Uuid::nil(), "at": now(-DAY + 90), "final": 100, "first": 0});
+    let path = "/api/v1/north/meter/m1/exchange";
+    rig.world.good(&rig.admin, "POST", path, exchange).await;
+    assert!(rig.counts(&mode5(3, &volume(5)), -DAY + 120).await);
+    assert!(!rig.counts(&mode5(4, &volume(4)), -DAY + 180).await, "an old one of the new register");
+    assert_eq!(rig.last().await, 0.005);
+}
+
+#[tokio::test]
 async fn what_cannot_be_read_to_its_end_counts_once_the_meter_has_sent_such() {
     let rig = Rig::new("SEN-33225544-68-07").await;
     let odd = |litres| [&volume(litres)[..], &NONSENSE].concat();

@@ -297,6 +297,13 @@ impl Table {
                 format!("meter/m1/consumption?from={}&to={}&step=day", now(-86_400), now(0)),
                 Value::Null,
             ),
+            ("GET", "meter/{id}/exchange") => ("meter/m1/exchange".to_owned(), Value::Null),
+            ("POST", "meter/{id}/exchange") => ("meter/m1/exchange".to_owned(), new_exchange()),
+            ("DELETE", "meter/{id}/exchange/{exchange}") => {
+                let made = self.make("POST", "meter/m1/exchange", new_exchange()).await;
+                let id = made["id"].as_str().unwrap();
+                (format!("meter/m1/exchange/{id}"), Value::Null)
+            }
             ("POST", "frame") => (
                 path.to_owned(),
                 json!({"receiver": self.device(object, caller).await, "frames": []}),
@@ -394,6 +401,13 @@ impl Table {
         };
         if (200..300).contains(&status) { "yes".to_owned() } else { status.to_string() }
     }
+}
+
+/// Each has a time of its own, and a later one an earlier time.
+fn new_exchange() -> Value {
+    static MADE: AtomicI64 = AtomicI64::new(600);
+    let at = now(-MADE.fetch_add(1000, Ordering::Relaxed));
+    json!({"id": Uuid::new_v4(), "at": at, "final": 1000, "first": 0})
 }
 
 /// A line of the table.

@@ -3,7 +3,7 @@
 use crate::{check, source, sources, table};
 
 /// File, or folder where only one file has it, constant, what it limits, and what happens beyond it.
-const FIXED: [[&str; 4]; 37] = [
+const FIXED: [[&str; 4]; 38] = [
     [
         "crates/broker/src/limits.rs",
         "MAX_CONNECT_BYTES",
@@ -90,6 +90,7 @@ const FIXED: [[&str; 4]; 37] = [
     ["crates/gateway/src/batch.rs", "MAX_BYTES", "Bytes of a batch when it is unpacked", "refused"],
     ["crates/gateway/src/batch.rs", "MAX_MESSAGES", "Messages in a batch", "refused"],
     ["crates/platform/src/meters/handlers.rs", "MAX_METERS", "Meters in one request", "413"],
+    ["crates/platform/src/meters/handlers.rs", "MAX_EXCHANGES", "Exchanges of a meter", "409"],
     ["crates/platform/src/readings/handlers.rs", "MAX_READINGS", "Readings in one request", "413"],
     ["crates/platform/src/frames/handlers.rs", "MAX_FRAMES", "Frames in one request", "413"],
     [

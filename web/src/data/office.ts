@@ -1,6 +1,6 @@
 // What the office asks the API for, as hooks: data, its error, and asking again.
 
-import { useEffect, useState } from 'preact/hooks';
+import { useEffect, useRef, useState } from 'preact/hooks';
 import * as state from '../state';
 import { ApiError, call, pages, type Request } from './api';
 
@@ -54,6 +54,15 @@ export function usePages<T>(path: string, most: number): Loaded<T[]> {
     return pages<T>(`/${twin}${path}`, state.session.value?.token ?? '', Math.min(most, 1000), most);
   };
   return useLoaded(path, load, false);
+}
+
+/** Asks again when what the device stores has been fetched anew. */
+export function useAgainAfterRefresh(again: () => void): void {
+  const last = useRef(state.loadedAt.value);
+  useEffect(() => {
+    if (state.loadedAt.value !== last.current) again();
+    last.current = state.loadedAt.value;
+  }, [state.loadedAt.value]);
 }
 
 /** Fetches a file with the token, which a plain link could not send, and hands it to the browser. */

@@ -1,7 +1,7 @@
 // A meter's consumption over time: a curve, and the same as a table for those who cannot see it.
 
 import { useEffect, useMemo, useState } from 'preact/hooks';
-import { useAsked } from '../data/office';
+import { useAgainAfterRefresh, useAsked } from '../data/office';
 import { date, dateTime, decimal, times, unitName } from '../lib/format';
 import type { ConsumptionPoint, Meter } from '../types';
 import { Chart } from '../ui/chart';
@@ -19,7 +19,8 @@ export function Consumption({ meter }: { meter: Meter }) {
   const step = chosen ?? usual;
   const from = useMemo(() => new Date(Date.now() - DAYS[step] * DAY_MS).toISOString(), [step]);
   const path = `/meter/${encodeURIComponent(meter.id)}/consumption?from=${from}&to=${useNow()}&step=${step}`;
-  const { data, problem } = useAsked<{ points: ConsumptionPoint[]; time_zone: string }>(path);
+  const { data, problem, again } = useAsked<{ points: ConsumptionPoint[]; time_zone: string }>(path);
+  useAgainAfterRefresh(again);
   const points = data?.points ?? [];
   const times = useMemo(() => points.map((point) => Date.parse(point.at) / 1000), [data]);
   const values = useMemo(() => points.map((point) => point.consumption), [data]);

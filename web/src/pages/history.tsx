@@ -1,4 +1,4 @@
-// A meter's readings, newest first, with what was corrected; and correcting them.
+// A meter's exchanges and readings, newest first, with what was corrected; and correcting them.
 
 import { useEffect, useState } from 'preact/hooks';
 import { usePages } from '../data/office';
@@ -6,6 +6,7 @@ import { meterTitle } from '../lib/format';
 import * as state from '../state';
 import type { Meter, Reading } from '../types';
 import { Note, Table } from '../ui/parts';
+import { Exchanges } from './exchanges';
 import { Correct, keep, Photo, readingColumns } from './reading-parts';
 
 const FIRST = 20;
@@ -26,6 +27,7 @@ export function History({ meter }: { meter: Meter }) {
   return (
     <section class="card" aria-labelledby="history-head" data-testid="history">
       <h2 id="history-head">History</h2>
+      <Exchanges meter={meter} />
       {problem && <Note tone="warn">{problem}</Note>}
       {data?.length === 0 && <p class="muted">This meter has not been read yet.</p>}
       {data && data.length > 0 && (

@@ -95,6 +95,7 @@ export class Mock {
     this.village = new MockHomes();
     this.readings = new Map();
     this.photos = new Map();
+    this.exchanges = new Map();
     this.frames = [];
     this.telemetry = [];
     this.tokens = new Map();
@@ -265,13 +266,42 @@ export class Mock {
     ];
   }
 
-  on_meter({ id, action, query }) {
+  on_meter({ method, id, action, last, query, body, user }) {
+    if (action === 'exchange') return this.exchange(method, this.meters.get(id), last, body, user);
     if (action === 'consumption') return [200, { points: consumption(query.get('step') ?? 'day') }];
     if (id) return this.meters.has(id) ? [200, this.meters.get(id)] : [404, { title: 'Not found' }];
     const items = query.has('changed_since')
       ? [...this.meters.values()].filter((meter) => meter.last.at > query.get('changed_since'))
       : [...this.meters.values()];
     return [200, page(items, query)];
+  }
+
+  exchange(method, meter, id, body, user) {
+    const known = this.exchanges.get(meter.id) ?? [];
+    if (method === 'GET') return [200, { items: known, next: null }];
+    if (method === 'DELETE') {
+      const taken = known.find((one) => one.id === id);
+      Object.assign(taken, { withdrawn_by: user.name, withdrawn_at: new Date().toISOString() });
+      meter.serial = taken.old_serial;
+      return [204, null];
+    }
+    if (body.final < meter.last.value) {
+      const detail = `final: the meter showed ${meter.last.value} before: correct that reading first`;
+      return [422, { title: 'Unprocessable Entity', detail }];
+    }
+    const entered = {
+      old_serial: meter.serial,
+      entered_by: user.name,
+      withdrawn_by: null,
+      withdrawn_at: null,
+    };
+    const made = { ...body, ...entered };
+    this.exchanges.set(meter.id, [made, ...known]);
+    Object.assign(meter, {
+      serial: body.new_serial,
+      last: { ...meter.last, value: body.first, at: body.at },
+    });
+    return [201, made];
   }
 
   on_work_list({ method, id, query, body, user }) {

@@ -321,6 +321,25 @@ async function decide() {
   await history.getByText('Withdrawn by olga').waitFor();
   await accessible(page, 'history');
 
+  // Another meter is there: the server says what cannot be, and the rest is in the history.
+  await history.getByRole('button', { name: 'Meter exchanged' }).click();
+  await page.getByLabel('Final value of the old meter').fill('1');
+  await page.getByLabel('Number of the new meter').fill('B-2');
+  await page.getByRole('button', { name: 'Save', exact: true }).click();
+  await page.getByRole('alert').getByText('correct that reading first').waitFor();
+  await accessible(page, 'exchange');
+  const charted = page.waitForResponse(/\/consumption\?/);
+  await page.getByLabel('Final value of the old meter').fill('99000,5');
+  await page.getByRole('button', { name: 'Save', exact: true }).click();
+  const exchanged = page.locator('[data-testid=exchanges] tbody tr');
+  await exchanged.getByText('99,000.5').waitFor();
+  assert.equal(await exchanged.locator('[data-label="New number"]').textContent(), 'B-2');
+  await charted;
+  await page.locator('.facts').getByText('B-2').waitFor();
+  await exchanged.getByRole('button', { name: 'Take back' }).click();
+  await exchanged.getByText('Taken back by olga').waitFor();
+  assert.equal(await exchanged.getByRole('button').count(), 0, 'it is taken back once');
+
   // Who is not there: said once, by the field's name. An answer that arrives while somebody types leaves the
   // field alone.
   let people;

@@ -6,22 +6,27 @@ use fulmar_wmbus::Key;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
-use super::types::REGISTER_DIGITS;
-use super::{Expected, Medium, Meter, NewMeter};
+use super::types::{Exchange, MeterChange, NewExchange, REGISTER_DIGITS};
+use super::{Expected, Meter, NewMeter};
 use crate::accounts::caller::{Ids, Member};
 use crate::app::App;
-use crate::extract::{Body, Import, Params, Unread, given};
-use crate::number::Place;
+use crate::extract::{Body, Import, Params, Unread};
 use crate::problem::Problem;
+use crate::readings::Reading;
+use crate::readings::handlers::{announce, stored_readings};
+use crate::readings::intake::{is_future, judge_anew};
 use crate::respond::{Answer, Conditions, ImportResults, Imported, Page, done, json, open_cursor};
 use crate::role::Deed;
 use crate::store::filter::Bounds;
-use crate::store::meters::{self, Added, Change, Query};
-use crate::text::{Line, Name, Note, Text};
+use crate::store::meters::{self, Added, Query};
+use crate::store::{Db, readings, reports};
+use crate::text::{Line, Name};
 use crate::time::Time;
 
 /// Meters of a page, and of one import.
 const MAX_METERS: usize = 5000;
+/// Exchanges of a meter, those that were taken back included.
+const MAX_EXCHANGES: usize = 100;
 
 /// Which meters.
 #[derive(Deserialize, IntoParams)]
@@ -155,13 +160,18 @@ pub(crate) async fn add(
     }
 }
 
-fn name_of(new: &NewMeter) -> Result<Name, Problem> {
-    if new.register_digits.is_some_and(|digits| !REGISTER_DIGITS.contains(&digits)) {
+fn check_register(digits: Option<u8>, expected: Option<Expected>) -> Result<(), Problem> {
+    if digits.is_some_and(|digits| !REGISTER_DIGITS.contains(&digits)) {
         return Err(Problem::invalid("register_digits", "expected 1 to 12"));
     }
-    if new.expected.is_some_and(|expected| expected.low > expected.high) {
+    if expected.is_some_and(|expected| expected.low > expected.high) {
         return Err(Problem::invalid("expected", "low is above high"));
     }
+    Ok(())
+}
+
+fn name_of(new: &NewMeter) -> Result<Name, Problem> {
+    check_register(new.register_digits, new.expected)?;
     if let Some(id) = &new.id {
         return Ok(id.clone());
     }
@@ -171,7 +181,7 @@ fn name_of(new: &NewMeter) -> Result<Name, Problem> {
 
 const ADDRESS_TAKEN: &str = "another meter has this radio address";
 
-fn add_one(db: &crate::store::Db, twin: &Name, new: &NewMeter) -> Result<Meter, Problem> {
+fn add_one(db: &Db, twin: &Name, new: &NewMeter) -> Result<Meter, Problem> {
     let id = name_of(new)?;
     if meters::exists(db, twin, &id)? {
         return Err(Problem::conflict("a meter with this name exists"));
@@ -183,70 +193,13 @@ fn add_one(db: &crate::store::Db, twin: &Name, new: &NewMeter) -> Result<Meter, 
     meters::get(db, twin, &id, now)?.ok_or_else(|| Problem::not_found("meter"))
 }
 
-fn import_one(
-    db: &crate::store::Db,
-    twin: &Name,
-    id: &Name,
-    new: &NewMeter,
-) -> Result<Imported, Problem> {
+fn import_one(db: &Db, twin: &Name, id: &Name, new: &NewMeter) -> Result<Imported, Problem> {
     Ok(match meters::put(db, twin, id, new, Time::now())? {
         Added::AddressTaken => {
             Imported::rejected(Some(id.to_string()), &Problem::conflict(ADDRESS_TAKEN))
         }
         added => Imported::stored(id, added == Added::Updated),
     })
-}
-
-/// Changes: omitted fields stay as they are, null clears.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct MeterChange {
-    #[serde(default, deserialize_with = "given")]
-    #[schema(value_type = Option<Line>)]
-    serial: Option<Option<Line>>,
-    #[serde(default, deserialize_with = "given")]
-    #[schema(value_type = Option<Line>)]
-    manufacturer: Option<Option<Line>>,
-    medium: Option<Medium>,
-    #[serde(default, deserialize_with = "given")]
-    #[schema(value_type = Option<Place>)]
-    place: Option<Option<Place>>,
-    #[serde(default, deserialize_with = "given")]
-    #[schema(value_type = Option<Line>)]
-    street: Option<Option<Line>>,
-    unit: Option<Text<1, 16>>,
-    /// Digits of its register before the decimal point.
-    #[schema(minimum = 1, maximum = 12)]
-    register_digits: Option<u8>,
-    #[serde(default, deserialize_with = "given")]
-    #[schema(value_type = Option<Note>)]
-    note: Option<Option<Note>>,
-    #[serde(default, deserialize_with = "given")]
-    #[schema(value_type = Option<Expected>)]
-    expected: Option<Option<Expected>>,
-}
-
-impl MeterChange {
-    fn check(self) -> Result<Change, Problem> {
-        if self.register_digits.is_some_and(|digits| !REGISTER_DIGITS.contains(&digits)) {
-            return Err(Problem::invalid("register_digits", "expected 1 to 12"));
-        }
-        if self.expected.flatten().is_some_and(|expected| expected.low > expected.high) {
-            return Err(Problem::invalid("expected", "low is above high"));
-        }
-        let line = |text: Option<Option<Line>>| text.map(|text| text.map(|text| text.to_string()));
-        Ok(Change {
-            serial: line(self.serial),
-            manufacturer: line(self.manufacturer),
-            medium: self.medium,
-            place: self.place,
-            street: line(self.street),
-            unit: self.unit.map(|unit| unit.to_string()),
-            register_digits: self.register_digits,
-            note: self.note.map(|note| note.map(|note| note.to_string())),
-            expected: self.expected,
-        })
-    }
 }
 
 /// Change a meter
@@ -261,7 +214,7 @@ pub(crate) async fn change(
     Body(change): Body<MeterChange>,
 ) -> Answer {
     member.may(Deed::Manage)?;
-    let change = change.check()?;
+    check_register(change.register_digits, change.expected.flatten())?;
     let meter = app.store.write(move |db| {
         let (twin, now) = (&member.twin, Time::now());
         let meter = meters::get(db, twin, &id, now)?.ok_or_else(|| Problem::not_found("meter"))?;
@@ -316,4 +269,157 @@ fn key_bytes(hex: &str) -> Result<[u8; 16], Problem> {
     hex.parse::<Key>().map_err(|error| Problem::invalid("key", error.to_string()))?;
     let number = u128::from_str_radix(hex, 16);
     number.map(u128::to_be_bytes).map_err(|_| Problem::invalid("key", "not hexadecimal"))
+}
+
+/// A meter's exchanges, newest first
+///
+/// All of them, at most 100; those that were taken back have `withdrawn_at`.
+#[utoipa::path(get, path = "/{twin}/meter/{id}/exchange", tag = "meters",
+    params(("twin" = Name, Path), ("id" = Name, Path)),
+    responses((status = 200, body = Page<Exchange>)))]
+pub(crate) async fn exchanges(
+    State(app): State<App>,
+    member: Member,
+    Ids([id]): Ids<1>,
+    conditions: Conditions,
+) -> Answer {
+    member.may(Deed::LookAtReadings)?;
+    let items = app.store.read(move |db| Ok(with_exchanges(db, &member.twin, &id)?.1));
+    conditions.json(&Page { items: items.await?, next: None })
+}
+
+/// Enter that a meter was exchanged
+///
+/// This requires an admin or the office. Consumption goes on across the exchange, and readings are compared with the register
+/// in place; those that came before it was entered are judged anew. One that is sent again is answered with 200.
+#[utoipa::path(post, path = "/{twin}/meter/{id}/exchange", tag = "meters",
+    params(("twin" = Name, Path), ("id" = Name, Path)), request_body = NewExchange,
+    responses((status = 200, body = Exchange), (status = 201, body = Exchange)))]
+pub(crate) async fn enter_exchange(
+    State(app): State<App>,
+    member: Member,
+    Ids([id]): Ids<1>,
+    Body(new): Body<NewExchange>,
+) -> Answer {
+    member.may(Deed::Manage)?;
+    let detail = serde_json::json!({ "twin": member.twin, "exchange": new });
+    let entry = member.caller.change("meter.exchange", &id, detail);
+    let (twin, entered_by) = (member.twin.clone(), member.name().clone());
+    let entered = app.write_logged(entry, move |db| {
+        let (meter, known) = with_exchanges(db, &twin, &id)?;
+        if let Some(found) = known.iter().find(|known| known.new.id == new.id) {
+            let values = |one: &NewExchange| (one.at, one.last, one.first);
+            let same = values(&found.new) == values(&new);
+            let other = || Problem::conflict("another exchange has this id: make a new one");
+            return same.then(|| (StatusCode::OK, found.clone(), Vec::new())).ok_or_else(other);
+        }
+        check_exchange(db, &twin, &meter, &known, &new)?;
+        let is_newest = next_exchange(&known, new.at).is_none();
+        let serial = meter.serial.as_deref().filter(|_| is_newest);
+        let old_serial = new.old_serial.or_else(|| Line::cut(serial?));
+        let (new, entered_at) = (NewExchange { old_serial, ..new }, Time::now());
+        let exchange =
+            Exchange { new, entered_by, entered_at, withdrawn_by: None, withdrawn_at: None };
+        let judged = store_exchange(db, &twin, &meter, &known, &exchange)?;
+        Ok((StatusCode::CREATED, exchange, judged))
+    });
+    let (status, exchange, judged) = entered.await?;
+    announce(&app, &member.twin, &judged);
+    json(status, &exchange)
+}
+
+/// Take back an exchange that was a mistake
+///
+/// This requires an admin or the office. It stays in the list and counts no longer; readings are judged as without it.
+#[utoipa::path(delete, path = "/{twin}/meter/{id}/exchange/{exchange}", tag = "meters",
+    params(("twin" = Name, Path), ("id" = Name, Path), ("exchange" = Uuid, Path)),
+    responses((status = 204)))]
+pub(crate) async fn withdraw_exchange(
+    State(app): State<App>,
+    member: Member,
+    Ids([id, exchange]): Ids<2>,
+) -> Answer {
+    member.may(Deed::Manage)?;
+    let detail = serde_json::json!({ "twin": member.twin, "exchange": exchange });
+    let entry = member.caller.change("meter.exchange.withdraw", &id, detail);
+    let (twin, by) = (member.twin.clone(), member.name().clone());
+    let judged = app.write_logged(entry, move |db| {
+        let (meter, known) = with_exchanges(db, &twin, &id)?;
+        let found = known.iter().find(|known| known.new.id.to_string() == *exchange);
+        let mut exchange = found.ok_or_else(|| Problem::not_found("exchange"))?.clone();
+        if exchange.withdrawn_at.is_some() {
+            return Ok(Vec::new());
+        }
+        (exchange.withdrawn_by, exchange.withdrawn_at) = (Some(by), Some(Time::now()));
+        store_exchange(db, &twin, &meter, &known, &exchange)
+    });
+    announce(&app, &member.twin, &judged.await?);
+    done()
+}
+
+fn with_exchanges(db: &Db, twin: &Name, id: &Name) -> Result<(Meter, Vec<Exchange>), Problem> {
+    let meter = meters::get(db, twin, id, Time::now())?;
+    let meter = meter.ok_or_else(|| Problem::not_found("meter"))?;
+    Ok((meter, meters::exchanges(db, twin, id)?))
+}
+
+fn check_exchange(
+    db: &Db,
+    twin: &Name,
+    meter: &Meter,
+    known: &[Exchange],
+    new: &NewExchange,
+) -> Result<(), Problem> {
+    if is_future(new.at, Time::now()) {
+        return Err(Problem::invalid("at", "this is in the future"));
+    }
+    for (field, value) in [("final", new.last), ("first", new.first)] {
+        if !meter.can_show(*value, &meter.unit) {
+            return Err(Problem::invalid(field, "the meter's register cannot show this"));
+        }
+    }
+    if known.len() >= MAX_EXCHANGES {
+        return Err(Problem::conflict(format!("a meter has at most {MAX_EXCHANGES} exchanges")));
+    }
+    if known.iter().any(|known| known.withdrawn_at.is_none() && known.new.at == new.at) {
+        return Err(Problem::conflict("the meter was exchanged at this time: take that back"));
+    }
+    let before = reports::newest_before(db, twin, &meter.id, new.at)?.map(|shown| shown.last.value);
+    match before.filter(|before| *new.last < *before && !meter.medium.may_be_negative()) {
+        None => Ok(()),
+        Some(before) => {
+            let hint = "correct that reading, or enter an earlier exchange, first";
+            Err(Problem::invalid("final", format!("the meter showed {before} before: {hint}")))
+        }
+    }
+}
+
+/// The time of the first exchange after `at` that counts.
+fn next_exchange(known: &[Exchange], at: Time) -> Option<Time> {
+    let counting = known.iter().filter(|known| known.withdrawn_at.is_none());
+    counting.map(|known| known.new.at).filter(|next| *next > at).min()
+}
+
+/// Stores an exchange, or that it was taken back, and what follows: the meter's serial number, if no exchange is newer, its
+/// last value, and the flags of readings; gives those that changed.
+fn store_exchange(
+    db: &Db,
+    twin: &Name,
+    meter: &Meter,
+    known: &[Exchange],
+    exchange: &Exchange,
+) -> Result<Vec<Reading>, Problem> {
+    let (Exchange { new, withdrawn_at, .. }, now) = (exchange, Time::now());
+    let until = next_exchange(known, new.at);
+    meters::put_exchange(db, twin, &meter.id, exchange)?;
+    let (from, to) = match withdrawn_at {
+        None => (meter.serial.as_deref(), &new.new_serial),
+        Some(_) => (new.new_serial.as_deref(), &new.old_serial),
+    };
+    if new.new_serial.is_some() && until.is_none() && from == meter.serial.as_deref() {
+        let change = MeterChange { serial: Some(to.clone()), ..MeterChange::default() };
+        meters::change(db, twin, &meter.id, &change, now)?;
+    }
+    readings::update_meter(db, twin, &meter.id, now)?;
+    stored_readings(db, twin, judge_anew(db, twin, meter, new.at, until)?)
 }

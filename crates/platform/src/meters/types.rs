@@ -8,7 +8,9 @@ use fulmar_wmbus::{Manufacturer, MeterId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
+use uuid::Uuid;
 
+use crate::extract::given;
 use crate::number::{Amount, Place};
 use crate::text::{Line, Name, Note, Text};
 use crate::time::{DAY_MS, Time};
@@ -315,6 +317,67 @@ pub(crate) struct NewMeter {
     pub(crate) note: Option<Note>,
     /// The plausible range of its next value; the next reading clears it.
     pub(crate) expected: Option<Expected>,
+}
+
+/// Changes: omitted fields stay as they are, null clears.
+#[derive(Clone, Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MeterChange {
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Line>)]
+    pub(crate) serial: Option<Option<Line>>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Line>)]
+    pub(crate) manufacturer: Option<Option<Line>>,
+    pub(crate) medium: Option<Medium>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Place>)]
+    pub(crate) place: Option<Option<Place>>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Line>)]
+    pub(crate) street: Option<Option<Line>>,
+    pub(crate) unit: Option<Text<1, 16>>,
+    /// Digits of its register before the decimal point.
+    #[schema(minimum = 1, maximum = 12)]
+    pub(crate) register_digits: Option<u8>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Note>)]
+    pub(crate) note: Option<Option<Note>>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Expected>)]
+    pub(crate) expected: Option<Option<Expected>>,
+}
+
+/// A new exchange of a meter.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewExchange {
+    /// Chosen by the sender. An exchange that is sent again under the same id is stored once.
+    pub(crate) id: Uuid,
+    /// Readings before this time are of the old register, those at or after it of the new one.
+    pub(crate) at: Time,
+    /// The last value of the old register.
+    #[serde(rename = "final")]
+    pub(crate) last: Amount,
+    /// The first value of the new register.
+    pub(crate) first: Amount,
+    /// The old meter's serial number: the meter's, unless given.
+    pub(crate) old_serial: Option<Line>,
+    /// The new meter's serial number. Of the newest exchange, it becomes the meter's.
+    pub(crate) new_serial: Option<Line>,
+    pub(crate) note: Option<Note>,
+}
+
+/// An exchange of a meter.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub(crate) struct Exchange {
+    #[serde(flatten)]
+    pub(crate) new: NewExchange,
+    pub(crate) entered_by: Name,
+    pub(crate) entered_at: Time,
+    /// The account that took it back; null if it counts.
+    pub(crate) withdrawn_by: Option<Name>,
+    pub(crate) withdrawn_at: Option<Time>,
 }
 
 /// How many digits registers have.

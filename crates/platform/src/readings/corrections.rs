@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::Reading;
 use super::handlers::{announce, announce_lists, as_uuid, existing};
-use super::intake::{complete_work, is_future};
+use super::intake::{complete_work, is_future, judge};
 use super::types::{Action, Change, Flag, Original, ReadingChange};
 use crate::accounts::caller::{Ids, Member};
 use crate::app::App;
@@ -135,7 +135,6 @@ fn flags(
 ) -> Result<Vec<Flag>, Problem> {
     let is_corrected = (known.value, known.at) != (before.value, before.at);
     let stays = |flag: &Flag| match flag {
-        // The person who corrects a reading says what the register showed.
         Flag::Implausible | Flag::Backwards | Flag::Unproven => !is_corrected,
         Flag::Future => known.at == before.at,
         Flag::Conflict => !known.conflict_with.is_empty(),
@@ -143,11 +142,8 @@ fn flags(
         Flag::Superseded | Flag::NotOnList => true,
     };
     let mut flags: Vec<Flag> = known.flags.iter().copied().filter(stays).collect();
-    if is_corrected {
-        let meter = meters::get(db, twin, &known.meter, Time::now())?;
-        let can_show = meter.is_none_or(|meter| meter.can_show(known.value, &known.unit));
-        flags.extend(corrections::is_backwards(db, twin, known)?.then_some(Flag::Backwards));
-        flags.extend((!can_show).then_some(Flag::Implausible));
+    if is_corrected && let Some(meter) = meters::get(db, twin, &known.meter, Time::now())? {
+        flags.extend(judge(db, twin, &meter, known)?);
     }
     flags.extend(known.original.is_some().then_some(Flag::Corrected));
     flags.extend(withdrawn.then_some(Flag::Withdrawn));

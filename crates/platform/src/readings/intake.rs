@@ -8,15 +8,18 @@ use uuid::Uuid;
 use super::types::{Flag, Proof};
 use super::{NewReading, Reading, ReadingResult, Status};
 use crate::extract::Each;
+use crate::meters::types::expect;
 use crate::meters::{Expected, Meter, Method, Protection};
 use crate::problem::Problem;
-use crate::store::readings::{self, Row};
-use crate::store::{Db, conflicts, meters, work_lists};
+use crate::store::readings::{self, Query, Row};
+use crate::store::{Db, conflicts, meters, reports, work_lists};
 use crate::text::Name;
 use crate::time::{HOUR_MS, Time};
 
 /// How far clocks of devices may be ahead.
 const AHEAD_MS: i64 = HOUR_MS;
+/// Readings that are judged anew at an exchange: from the second on, new ones were compared with the first.
+const JUDGED: usize = 100;
 
 /// The sender of readings, the twin and the time.
 #[derive(Clone, Debug)]
@@ -220,21 +223,74 @@ fn unit<'a>(meter: &'a Meter, new: &'a NewReading) -> &'a str {
     new.unit.as_deref().unwrap_or(&meter.unit)
 }
 
-/// What looks wrong about a new reading.
+/// The flags of a new reading that looks wrong.
 pub(crate) fn flags(meter: &Meter, new: &NewReading, now: Time) -> Vec<Flag> {
     let mut flags = Vec::new();
-    if is_future(new.at, now) {
-        flags.push(Flag::Future);
-    }
-    let before = meter.last.as_ref().filter(|last| last.at <= new.at);
-    if before.is_some_and(|last| *new.value < last.value) {
+    flags.extend(is_future(new.at, now).then_some(Flag::Future));
+    flags.extend(wrong_value(meter, new.at, *new.value, unit(meter, new)));
+    flags
+}
+
+/// The flags of a value that looks wrong for a meter in this state.
+fn wrong_value(meter: &Meter, at: Time, value: f64, unit: &str) -> Vec<Flag> {
+    let mut flags = Vec::new();
+    let before = meter.last.as_ref().filter(|last| last.at <= at);
+    if before.is_some_and(|last| value < last.value) {
         flags.push(Flag::Backwards);
     }
-    let newest = meter.last.as_ref().is_none_or(|last| last.at <= new.at);
-    let outside = |expected: Expected| new.value < expected.low || new.value > expected.high;
+    let newest = meter.last.as_ref().is_none_or(|last| last.at <= at);
+    let outside = |expected: Expected| value < *expected.low || value > *expected.high;
     let unexpected = newest && meter.expected.is_some_and(outside);
-    if unexpected || !meter.can_show(*new.value, unit(meter, new)) {
+    if unexpected || !meter.can_show(value, unit) {
         flags.push(Flag::Implausible);
     }
     flags
+}
+
+/// The flags of a stored reading whose value looks wrong after the one before it.
+pub(super) fn judge(
+    db: &Db,
+    twin: &Name,
+    meter: &Meter,
+    reading: &Reading,
+) -> Result<Vec<Flag>, Problem> {
+    let before = reports::newest_before(db, twin, &meter.id, reading.at)?;
+    // The person who corrects a reading says what the register showed.
+    let expected = match before.as_ref().filter(|_| reading.original.is_none()) {
+        None => None,
+        Some(before) => readings::rate_start(db, twin, &meter.id, before)?.and_then(|first| {
+            expect(first, (before.last.value, before.last.at), reading.received_at)
+        }),
+    };
+    let meter = Meter { last: before.map(|before| before.last), expected, ..meter.clone() };
+    Ok(wrong_value(&meter, reading.at, reading.value, &reading.unit))
+}
+
+/// Judges anew after an exchange was entered or taken back: of the readings from `since` to `until`, the first that counts,
+/// and those with flags before the next without. Gives those whose flags changed.
+pub(crate) fn judge_anew(
+    db: &Db,
+    twin: &Name,
+    meter: &Meter,
+    since: Time,
+    until: Option<Time>,
+) -> Result<Vec<Uuid>, Problem> {
+    let is_of_value = |flag: &&Flag| matches!(flag, Flag::Backwards | Flag::Implausible);
+    let (id, mut changed, mut is_first) = (meter.id.clone(), Vec::new(), true);
+    let query = Query { meter: Some(id), since: Some(since), until, ..Query::default() };
+    for (reading, _) in readings::list(db, twin, &query, JUDGED)? {
+        let counts = readings::holds(&reading.flags);
+        let before: Vec<Flag> = reading.flags.iter().filter(is_of_value).copied().collect();
+        if before.is_empty() && counts && !is_first {
+            break;
+        }
+        is_first &= !counts;
+        let mut flags = judge(db, twin, meter, &reading)?;
+        if flags != before {
+            flags.extend(reading.flags.iter().filter(|flag| !is_of_value(flag)));
+            readings::set_flags(db, twin, reading.id, &flags)?;
+            changed.push(reading.id);
+        }
+    }
+    Ok(changed)
 }

@@ -2,8 +2,9 @@
 //!
 //! Time is cut at full hours of UTC, and at the days and months of the platform's time zone. The register at a cut is that of the reading at this moment
 //! or, by linear interpolation, of the readings before and after, if these are not further apart than
-//! [`Step::reach_ms`] and the register did not fall between them (another meter, or a mistake). Consumption is the
-//! difference of two cuts. Where it cannot be computed there is a gap, never a guess: there is no extrapolation
+//! [`Step::reach_ms`] and the register did not fall between them (a mistake, or another meter of which nobody has entered
+//! the exchange). Consumption is the difference of two cuts, in the count that goes on across exchanges, each of which is a
+//! reading of both registers. Where it cannot be computed there is a gap, never a guess: there is no extrapolation
 //! beyond the last reading. Nothing here depends on the database or the clock.
 
 use jiff::ToSpan as _;
@@ -101,8 +102,8 @@ pub(crate) fn cuts(step: Step, from: Time, to: Time, zone: &TimeZone) -> Option<
     Some(cuts)
 }
 
-/// What the register showed at `at`, from the newest reading until then and the oldest from then on.
-pub(crate) fn register(
+/// The count at `at`, from the newest one until then and the oldest from then on.
+pub(crate) fn count(
     step: Step,
     at: Time,
     before: Option<Sample>,
@@ -136,7 +137,7 @@ pub(crate) fn points(cuts: &[(Time, Option<f64>)]) -> Vec<Point> {
 }
 
 /// Without what binary fractions add: no register shows millionths.
-fn tidy(value: f64) -> f64 {
+pub(super) fn tidy(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
 }
 
@@ -156,7 +157,7 @@ mod tests {
         let shown = cuts.into_iter().map(|cut| {
             let before = samples.iter().rev().find(|sample| sample.at <= cut).copied();
             let after = samples.iter().find(|sample| sample.at >= cut).copied();
-            (cut, register(step, cut, before, after))
+            (cut, count(step, cut, before, after))
         });
         points(&shown.collect::<Vec<_>>())
     }

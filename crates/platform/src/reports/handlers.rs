@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use super::consumption::{MAX_POINTS, Point, Step, cuts, points, register};
+use super::consumption::{MAX_POINTS, Point, Step, count, cuts, points, tidy};
+use super::{Missed, Overall};
 use crate::accounts::caller::{Ids, Member};
 use crate::app::App;
 use crate::extract::Params;
@@ -14,11 +15,11 @@ use crate::paging::{self, PageQuery};
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, Page, open_cursor, open_number, open_numbers};
 use crate::role::Deed;
-use crate::store::reports::{self, MissedTask};
+use crate::store::reports::{self, Shown};
 use crate::store::{Db, meters, work_lists};
 use crate::text::Name;
 use crate::time::Time;
-use crate::work_lists::types::{ListState, TaskState, WorkList};
+use crate::work_lists::types::WorkList;
 
 /// Of which time.
 #[derive(Deserialize, IntoParams)]
@@ -50,8 +51,8 @@ pub(crate) struct Consumption {
 ///
 /// In full hours of UTC, or in days or months of the platform's time zone, where a day may have 23 or 25 hours. What the register showed when a step began is interpolated on a
 /// straight line between the readings before and after, if they are at most three steps apart and
-/// the register did not fall between them; otherwise it is null, and so is the use of the steps it
-/// belongs to. Nothing is guessed beyond the last reading.
+/// the register did not fall between them; an exchange is a reading of both registers. Otherwise it is null, and so is
+/// the use of the steps it belongs to. Nothing is guessed beyond the last reading.
 #[utoipa::path(get, path = "/{twin}/meter/{id}/consumption", tag = "reports",
     params(("twin" = Name, Path), ("id" = Name, Path), ConsumptionQuery),
     responses((status = 200, body = Consumption)))]
@@ -87,13 +88,18 @@ fn used(
 ) -> Result<Consumption, Problem> {
     let meter = meters::get(db, twin, id, Time::now())?;
     let meter = meter.ok_or_else(|| Problem::not_found("meter"))?;
-    let shown = cuts.into_iter().map(|at| {
+    let mut offsets = Vec::with_capacity(cuts.len());
+    let counts = cuts.into_iter().map(|at| {
         let before = reports::newest_until(db, twin, id, at)?;
         let after = reports::oldest_from(db, twin, id, at)?;
-        Ok((at, register(step, at, before, after)))
+        offsets.push(before.as_ref().map_or(0.0, |before| before.offset));
+        Ok((at, count(step, at, before.map(Shown::count), after.map(Shown::count))))
     });
-    let shown = shown.collect::<crate::store::sql::Result<Vec<_>>>()?;
-    Ok(Consumption { meter: meter.id, unit: meter.unit, step, time_zone, points: points(&shown) })
+    let mut points = points(&counts.collect::<crate::store::sql::Result<Vec<_>>>()?);
+    for (point, offset) in points.iter_mut().zip(offsets).filter(|(_, offset)| *offset != 0.0) {
+        point.value = point.value.map(|count| tidy(count - offset));
+    }
+    Ok(Consumption { meter: meter.id, unit: meter.unit, step, time_zone, points })
 }
 
 /// Progress of a work list.
@@ -109,18 +115,6 @@ pub(crate) struct Progress {
     conflicts: u64,
     /// When the newest of its readings was taken.
     last_reading_at: Option<Time>,
-}
-
-/// Overall progress of all work lists.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct Overall {
-    work_lists: u64,
-    /// Meters on them.
-    total: u64,
-    /// Of these, read.
-    done: u64,
-    unreachable: u64,
-    open: u64,
 }
 
 /// Progress of work lists.
@@ -145,11 +139,11 @@ pub(crate) async fn progress(
     let limit = paging::limit(query.limit, paging::MOST)?;
     let after = open_number(query.cursor.as_deref())?;
     let read = app.store.read(move |db| {
-        let sums = reports::sums(db, &member.twin)?;
+        let all = reports::overall(db, &member.twin)?;
         let lists = reports::progress(db, &member.twin, after, limit + 1, Time::now())?;
-        Ok((sums, lists))
+        Ok((all, lists))
     });
-    let (sums, lists) = read.await?;
+    let (all, lists) = read.await?;
     let rows = lists.into_iter().map(|(list, details, number)| {
         let progress = Progress {
             open: list.total.saturating_sub(list.done + list.unreachable),
@@ -161,9 +155,6 @@ pub(crate) async fn progress(
         (progress, number)
     });
     let Page { items, next } = Page::of_rows(rows.collect(), limit, |_, number| number.to_string());
-    let reports::Sums { work_lists, total, done, unreachable } = sums;
-    let open = total.saturating_sub(done + unreachable);
-    let all = Overall { work_lists, total, done, unreachable, open };
     conditions.json(&ProgressReport { all, items, next })
 }
 
@@ -179,35 +170,6 @@ pub(crate) struct MissedQuery {
     limit: Option<usize>,
     /// `next` of the previous page.
     cursor: Option<String>,
-}
-
-/// The work list that missed a meter.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct MissedBy {
-    id: Uuid,
-    name: String,
-    assignee: Option<Name>,
-    state: ListState,
-    due: Option<Time>,
-}
-
-/// A meter that was missed.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct Missed {
-    meter: Meter,
-    work_list: MissedBy,
-    /// Its state on the work list: open, or unreachable.
-    state: TaskState,
-    note: Option<String>,
-}
-
-impl From<MissedTask> for Missed {
-    fn from(task: MissedTask) -> Missed {
-        let MissedTask { meter, list, list_name, assignee, list_state, due, state, note, .. } =
-            task;
-        let work_list = MissedBy { id: list, name: list_name, assignee, state: list_state, due };
-        Missed { meter, work_list, state, note }
-    }
 }
 
 /// Meters that were missed
@@ -234,9 +196,8 @@ pub(crate) async fn missed(
         }
         Ok(reports::missed(db, twin, list, after, limit + 1, Time::now())?)
     });
-    let rows = read.await?.into_iter().map(|task| (task.key, task));
-    let rows = rows.map(|(key, task)| (Missed::from(task), key)).collect();
-    conditions.json(&Page::of_rows(rows, limit, |_: &Missed, key| format!("{} {}", key.0, key.1)))
+    let cursor = |_: &Missed, key: &(i64, i64)| format!("{} {}", key.0, key.1);
+    conditions.json(&Page::of_rows(read.await?, limit, cursor))
 }
 
 /// A meter whose flow does not pause.

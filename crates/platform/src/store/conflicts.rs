@@ -25,6 +25,11 @@ pub(crate) struct Rival {
     contested: bool,
 }
 
+/// True where the times of `r` and ?7 are on one side of all exchanges: values of two registers contradict nothing.
+const SAME_REGISTER: &str =
+    "NOT EXISTS (SELECT 1 FROM meter_exchange e WHERE e.twin = ?1 AND e.meter = ?3
+    AND e.withdrawn_at IS NULL AND (e.at <= r.at) <> (e.at <= ?7))";
+
 fn id(row: &Row<'_>) -> Result<Uuid> {
     Ok(row.get::<String>(0)?.parse().unwrap_or_default())
 }
@@ -40,13 +45,14 @@ pub(crate) fn rivals(
 ) -> Result<Vec<Rival>> {
     let sql = format!(
         "SELECT r.id, r.contested FROM (
-             SELECT id, contested, seq, value, reader, device FROM reading
+             SELECT id, contested, seq, at, value, reader, device FROM reading
              WHERE twin = ?1 AND work_list = ?2 AND meter = ?3 AND method <> 'radio' AND holds = 1
              LIMIT {COMPARED}) r
-         WHERE r.value <> ?4 AND (r.device IS DISTINCT FROM ?5 OR r.reader <> ?6) ORDER BY r.contested, r.seq"
+         WHERE r.value <> ?4 AND (r.device IS DISTINCT FROM ?5 OR r.reader <> ?6) AND {SAME_REGISTER}
+         ORDER BY r.contested, r.seq"
     );
     let mut rows = db.prepare_cached(&sql)?;
-    let values = params![twin, list.to_string(), new.meter, new.value, new.device, reader];
+    let values = params![twin, list.to_string(), new.meter, new.value, new.device, reader, new.at];
     let rows = rows.query_map(values, |row| Ok(Rival { id: id(row)?, contested: row.get(1)? }))?;
     rows.collect()
 }
@@ -105,14 +111,15 @@ pub(crate) fn opponents(db: &Db, twin: &str, reading: &Reading) -> Result<Vec<Uu
 /// Up to `limit` readings in conflict, with whatever, that contradict this one.
 fn undecided(db: &Db, twin: &str, reading: &Reading, limit: usize) -> Result<Vec<Uuid>> {
     let Some(list) = reading.work_list else { return Ok(Vec::new()) };
-    let mut rows = db.prepare_cached(
-        "SELECT id FROM reading WHERE twin = ?1 AND work_list = ?2 AND meter = ?3 AND contested = 1 AND holds = 1
-         AND value <> ?4 AND (device IS DISTINCT FROM ?5 OR reader <> ?6) AND id <> ?7 ORDER BY seq LIMIT ?8",
-    )?;
-    let Reading { id: own, meter, value, device, reader, .. } = reading;
-    let values =
-        params![twin, list.to_string(), meter, *value, device, reader, own.to_string(), limit];
-    rows.query_map(values, id)?.collect()
+    let sql = format!(
+        "SELECT id FROM reading r WHERE twin = ?1 AND work_list = ?2 AND meter = ?3 AND contested = 1 AND holds = 1
+         AND value <> ?4 AND (device IS DISTINCT FROM ?5 OR reader <> ?6) AND {SAME_REGISTER} AND id <> ?8
+         ORDER BY seq LIMIT ?9"
+    );
+    let Reading { id: own, meter, value, device, reader, at, .. } = reading;
+    let own = own.to_string();
+    let values = params![twin, list.to_string(), meter, *value, device, reader, at, own, limit];
+    db.prepare_cached(&sql)?.query_map(values, id)?.collect()
 }
 
 /// Whether a reading contradicts more readings in conflict than `one`: it may have recorded that alone.

@@ -4,7 +4,6 @@ use uuid::Uuid;
 
 use super::Db;
 use super::filter::Filter;
-use super::readings::IN_TIME;
 use super::sql::{Result, ToSql, params, params_from_iter};
 use crate::readings::Reading;
 use crate::readings::types::{Action, Change, Original, ReadingChange};
@@ -52,18 +51,6 @@ pub(crate) fn set(db: &Db, twin: &str, id: Uuid, after: &Original) -> Result<()>
          WHERE twin = ?1 AND id = ?2",
     )?;
     update.execute(params![twin, id.to_string(), after.value, after.at]).map(drop)
-}
-
-/// Whether the meter showed more than this before, by its valid readings.
-pub(crate) fn is_backwards(db: &Db, twin: &str, reading: &Reading) -> Result<bool> {
-    let sql = format!(
-        "SELECT value FROM reading r WHERE twin = ?1 AND meter = ?2 AND at < ?3 AND holds = 1 AND {IN_TIME} AND id <> ?4
-         ORDER BY at DESC, seq DESC LIMIT 1"
-    );
-    let mut rows = db.prepare_cached(&sql)?;
-    let values = params![twin, reading.meter, reading.at, reading.id.to_string()];
-    let before = rows.query_map(values, |row| row.get::<f64>(0))?.next().transpose()?;
-    Ok(before.is_some_and(|before| reading.value < before))
 }
 
 /// Up to `limit` entries of the audit trail, newest first, before that number; each with its number.
@@ -150,7 +137,7 @@ mod tests {
                 let values: Vec<f64> = found.iter().map(|(reading, _)| reading.value).collect();
                 assert_eq!(values, [7.0, 6.0]);
                 let first = crate::store::reports::oldest_from(db, "t", "m", Time(0))?;
-                assert_eq!(first.map(|sample| sample.value), Some(6.0), "superseded before");
+                assert_eq!(first.map(|shown| shown.last.value), Some(6.0), "superseded before");
 
                 let url = "https://192.0.2.1/".to_owned();
                 let hook = Webhook { id: Uuid::from_u128(1), url, least_severity: Severity::Info };

@@ -2,8 +2,10 @@
 
 use super::Db;
 use super::filter::{self, Bounds, Filter};
-use super::sql::{OptionalExtension as _, Result, Row, params, params_from_iter};
-use crate::meters::types::{MeterState, REGISTER_DIGITS, USUAL_DIGITS, expect};
+use super::sql::{OptionalExtension as _, Result, Row, ToSql, params, params_from_iter};
+use crate::meters::types::{
+    Exchange, MeterChange, MeterState, NewExchange, REGISTER_DIGITS, USUAL_DIGITS, expect,
+};
 use crate::meters::{Expected, LastReading, Medium, Meter, NewMeter};
 use crate::number::{Amount, Place};
 use crate::text::Name;
@@ -132,15 +134,15 @@ pub(crate) fn list(
         filter.and(
             "(lower(m.id) LIKE ? ESCAPE '\\' OR lower(m.serial) LIKE ? ESCAPE '\\'
               OR lower(m.address) LIKE ? ESCAPE '\\' OR lower(m.street) LIKE ? ESCAPE '\\')",
-            [(); 4].map(|()| Box::new(like.clone()) as Box<dyn super::sql::ToSql>),
+            [(); 4].map(|()| Box::new(like.clone()) as Box<dyn ToSql>),
         );
     }
     filter.and_if("m.changed_at > ?", query.changed_since);
     filter.and_if("m.id > ?", query.after.as_deref());
     let sql = format!("SELECT {COLUMNS} FROM meter m{} ORDER BY m.id LIMIT ?", filter.sql());
     let mut rows = db.prepare_cached(&sql)?;
-    let now_value: &dyn super::sql::ToSql = &now;
-    let limit_value: &dyn super::sql::ToSql = &limit;
+    let now_value: &dyn ToSql = &now;
+    let limit_value: &dyn ToSql = &limit;
     let values = std::iter::once(now_value).chain(filter.values()).chain([limit_value]);
     let rows = rows.query_map(params_from_iter(values), |row| meter(row, now))?;
     rows.collect()
@@ -217,56 +219,34 @@ pub(crate) fn by_radio_address(db: &Db, twin: &str, short_address: &str) -> Resu
     rows.query_row([twin, short_address], |row| row.get(0)).optional()
 }
 
-/// A change of a meter; the outer `None` leaves a field, the inner one clears it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Change {
-    pub(crate) serial: Option<Option<String>>,
-    pub(crate) manufacturer: Option<Option<String>>,
-    pub(crate) medium: Option<Medium>,
-    pub(crate) place: Option<Option<Place>>,
-    pub(crate) street: Option<Option<String>>,
-    pub(crate) unit: Option<String>,
-    pub(crate) register_digits: Option<u8>,
-    pub(crate) note: Option<Option<String>>,
-    pub(crate) expected: Option<Option<Expected>>,
-}
-
 /// Changes an existing meter.
-pub(crate) fn change(db: &Db, twin: &str, id: &str, change: &Change, now: Time) -> Result<()> {
-    let set = |column: &str, value: &dyn super::sql::ToSql| -> Result<()> {
-        let sql = format!("UPDATE meter SET {column} = ?3 WHERE twin = ?1 AND id = ?2");
-        db.prepare_cached(&sql)?.execute(params![twin, id, value]).map(drop)
-    };
-    let texts = [
-        ("serial", &change.serial),
-        ("manufacturer", &change.manufacturer),
-        ("street", &change.street),
-        ("note", &change.note),
+pub(crate) fn change(db: &Db, twin: &str, id: &str, change: &MeterChange, now: Time) -> Result<()> {
+    let (lat, lon) = change.place.map(Place::columns).unzip();
+    let low = change.expected.map(|expected| expected.map(|expected| expected.low));
+    let high = change.expected.map(|expected| expected.map(|expected| expected.high));
+    let values = [
+        ("serial", given(&change.serial)),
+        ("manufacturer", given(&change.manufacturer)),
+        ("medium", given(&change.medium)),
+        ("lat", given(&lat)),
+        ("lon", given(&lon)),
+        ("street", given(&change.street)),
+        ("unit", given(&change.unit)),
+        ("register_digits", given(&change.register_digits)),
+        ("note", given(&change.note)),
+        ("expected_low", given(&low)),
+        ("expected_high", given(&high)),
     ];
-    for (column, text) in texts {
-        if let Some(text) = text {
-            set(column, text)?;
-        }
-    }
-    if let Some(medium) = change.medium {
-        set("medium", &medium)?;
-    }
-    if let Some(unit) = &change.unit {
-        set("unit", unit)?;
-    }
-    if let Some(digits) = change.register_digits {
-        set("register_digits", &digits)?;
-    }
-    if let Some(place) = change.place {
-        let (lat, lon) = Place::columns(place);
-        set("lat", &lat)?;
-        set("lon", &lon)?;
-    }
-    if let Some(expected) = change.expected {
-        set("expected_low", &expected.map(|expected| expected.low))?;
-        set("expected_high", &expected.map(|expected| expected.high))?;
+    for (column, value) in values {
+        let Some(value) = value else { continue };
+        let sql = format!("UPDATE meter SET {column} = ?3 WHERE twin = ?1 AND id = ?2");
+        db.prepare_cached(&sql)?.execute(params![twin, id, value])?;
     }
     touch(db, twin, id, now)
+}
+
+fn given<T: ToSql>(value: &Option<T>) -> Option<&dyn ToSql> {
+    value.as_ref().map(|value| value as &dyn ToSql)
 }
 
 /// Increments the meter's revision.
@@ -299,4 +279,48 @@ pub(crate) fn set_key(
     }
     touch(db, twin, id, now)?;
     Ok(true)
+}
+
+const EXCHANGE: &str =
+    "id, at, final_value, first_value, old_serial, new_serial, note, entered_by, entered_at,
+    withdrawn_by, withdrawn_at";
+
+/// The meter's exchanges, newest first.
+pub(crate) fn exchanges(db: &Db, twin: &str, meter: &str) -> Result<Vec<Exchange>> {
+    let sql = format!(
+        "SELECT {EXCHANGE} FROM meter_exchange WHERE twin = ?1 AND meter = ?2
+         ORDER BY at DESC, entered_at DESC, id"
+    );
+    let exchange = |row: &Row<'_>| {
+        let new = NewExchange {
+            id: row.get::<String>(0)?.parse().unwrap_or_default(),
+            at: row.get(1)?,
+            last: row.get(2)?,
+            first: row.get(3)?,
+            old_serial: row.get(4)?,
+            new_serial: row.get(5)?,
+            note: row.get(6)?,
+        };
+        let (entered_by, entered_at) = (row.get(7)?, row.get(8)?);
+        let (withdrawn_by, withdrawn_at) = (row.get(9)?, row.get(10)?);
+        Ok(Exchange { new, entered_by, entered_at, withdrawn_by, withdrawn_at })
+    };
+    db.prepare_cached(&sql)?.query_map([twin, meter], exchange)?.collect()
+}
+
+/// Stores an exchange, or that it was taken back.
+pub(crate) fn put_exchange(db: &Db, twin: &str, meter: &str, exchange: &Exchange) -> Result<()> {
+    let Exchange { new, entered_by, entered_at, withdrawn_by, withdrawn_at } = exchange;
+    let id = new.id.to_string();
+    let (old, serial) = (&new.old_serial, &new.new_serial);
+    let sql = format!(
+        "INSERT INTO meter_exchange (twin, meter, {EXCHANGE})
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13) ON CONFLICT (twin, meter, id)
+         DO UPDATE SET withdrawn_by = excluded.withdrawn_by, withdrawn_at = excluded.withdrawn_at"
+    );
+    let values: [&[&dyn ToSql]; 2] = [
+        params![twin, meter, id, new.at, new.last, new.first, old, serial, new.note],
+        params![entered_by, entered_at, withdrawn_by, withdrawn_at],
+    ];
+    db.execute(&sql, params_from_iter(values.concat().into_iter())).map(drop)
 }

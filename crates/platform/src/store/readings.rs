@@ -3,6 +3,7 @@
 use uuid::Uuid;
 
 use super::filter::Filter;
+use super::reports::{OFFSET, Shown};
 use super::sql::{DatabaseError, OptionalExtension as _, Result, params, params_from_iter};
 use super::{Db, reports};
 use crate::meters::Method;
@@ -214,7 +215,7 @@ pub(crate) fn insert(db: &Db, row: &Row<'_>) -> Result<()> {
 }
 
 /// Whether a reading with these flags counts.
-fn holds(flags: &[Flag]) -> bool {
+pub(crate) fn holds(flags: &[Flag]) -> bool {
     !flags.iter().any(|flag| matches!(flag, Flag::Superseded | Flag::Withdrawn | Flag::Unproven))
 }
 
@@ -233,8 +234,8 @@ pub(crate) fn set_flags(db: &Db, twin: &str, id: Uuid, flags: &[Flag]) -> Result
     update.execute(params![twin, id.to_string(), words(flags), holds(flags), contested]).map(drop)
 }
 
-/// What the meter's newest message with a key said until `at`, of those that count, since its key or address changed.
-/// Earlier versions did not record the protection.
+/// What the meter's newest message with a key said until `at`, of those that count, since its key or address changed or
+/// it was exchanged. Earlier versions did not record the protection.
 pub(crate) fn newest_by_key(
     db: &Db,
     twin: &str,
@@ -246,6 +247,8 @@ pub(crate) fn newest_by_key(
         "SELECT value FROM reading r WHERE twin = ?1 AND meter = ?2 AND at <= ?3 AND holds = 1 AND {IN_TIME}
          AND method = 'radio' AND unit = ?4 AND protection IS DISTINCT FROM 'unauthenticated'
          AND seq > coalesce((SELECT radio_after FROM meter m WHERE m.twin = ?1 AND m.id = ?2), 0)
+         AND at >= coalesce((SELECT max(e.at) FROM meter_exchange e WHERE e.twin = ?1 AND e.meter = ?2 AND e.at <= ?3
+                             AND e.withdrawn_at IS NULL), at)
          ORDER BY at DESC, seq DESC LIMIT 1"
     );
     db.prepare_cached(&sql)?.query_row(params![twin, meter, at, unit], |row| row.get(0)).optional()
@@ -286,26 +289,41 @@ pub(crate) fn set_work_list(db: &Db, twin: &str, id: Uuid, list: Uuid) -> Result
     db.execute(sql, params![twin, id.to_string(), list.to_string()]).map(drop)
 }
 
-/// Updates the meter's first and last reading, and whether its flow pauses, after a reading was added or changed.
-///
-/// The rate of consumption counts from the first reading that is not above the last one: a meter that starts again
-/// has been exchanged. Readings from the future do not count: nothing could be compared with them for years.
+/// The value that the rate of consumption until `last` counts from, as the last one's register would have shown it, and its
+/// time: the first that is not above the last. A meter that starts again without an exchange has been exchanged, too.
+pub(crate) fn rate_start(
+    db: &Db,
+    twin: &str,
+    meter: &str,
+    last: &Shown,
+) -> Result<Option<(f64, Time)>> {
+    let offset = if last.offset == 0.0 { "0.0" } else { OFFSET };
+    // Sums of fractions differ with their order, and no register shows millionths.
+    let sql = format!(
+        "SELECT value + {offset} - ?5, at FROM reading r WHERE twin = ?1 AND meter = ?2 AND at >= ?3 AND at <= ?4
+         AND holds = 1 AND {IN_TIME} AND value + {offset} - ?5 - 0.000001 <= ?6 ORDER BY at, seq LIMIT 1"
+    );
+    let Shown { last, offset } = last;
+    let since = last.at.plus_ms(-RATE_OVER_MS);
+    let values = params![twin, meter, since, last.at, *offset, last.value];
+    db.prepare_cached(&sql)?.query_row(values, |row| Ok((row.get(0)?, row.get(1)?))).optional()
+}
+
+/// Updates the meter's first and last value, and whether its flow pauses, after a reading or an exchange was added or
+/// changed. Readings from the future do not count: nothing could be compared with them for years.
 pub(crate) fn update_meter(db: &Db, twin: &str, meter: &str, now: Time) -> Result<()> {
-    let sql = format!(
-        "UPDATE meter SET (last_value, last_at, last_method, last_protection) =
-             (SELECT value, at, method, protection FROM reading r WHERE r.twin = ?1 AND r.meter = ?2
-                 AND r.holds = 1 AND {IN_TIME} ORDER BY at DESC, seq DESC LIMIT 1)
-         WHERE twin = ?1 AND id = ?2"
-    );
-    db.prepare_cached(&sql)?.execute(params![twin, meter])?;
-    let sql = format!(
-        "UPDATE meter SET (first_value, first_at) =
-             (SELECT value, at FROM reading r WHERE r.twin = ?1 AND r.meter = ?2 AND r.holds = 1 AND {IN_TIME}
-                 AND r.value <= meter.last_value AND r.at >= meter.last_at - ?3 ORDER BY at, seq LIMIT 1),
-             expected_low = NULL, expected_high = NULL, revision = revision + 1, changed_at = ?4
-         WHERE twin = ?1 AND id = ?2"
-    );
-    db.prepare_cached(&sql)?.execute(params![twin, meter, RATE_OVER_MS, now])?;
+    let shown = reports::newest_before(db, twin, meter, Time(i64::MAX))?;
+    let first = shown.as_ref().map(|last| rate_start(db, twin, meter, last)).transpose()?.flatten();
+    let (first_value, first_at) = first.unzip();
+    let (value, at, method, protection) = match shown.map(|shown| shown.last) {
+        Some(last) => (Some(last.value), Some(last.at), Some(last.method), last.protection),
+        None => (None, None, None, None),
+    };
+    let sql = "UPDATE meter SET last_value = ?3, last_at = ?4, last_method = ?5, last_protection = ?6, first_value = ?7,
+             first_at = ?8, expected_low = NULL, expected_high = NULL, revision = revision + 1, changed_at = ?9
+         WHERE twin = ?1 AND id = ?2";
+    let values = params![twin, meter, value, at, method, protection, first_value, first_at, now];
+    db.prepare_cached(sql)?.execute(values)?;
     reports::note_flow(db, twin, meter)
 }
 

@@ -5,33 +5,74 @@ use uuid::Uuid;
 use super::readings::IN_TIME;
 use super::sql::{OptionalExtension as _, Result, Row, params};
 use super::{Db, meters, work_lists};
-use crate::meters::Meter;
-use crate::reports::Sample;
+use crate::meters::{LastReading, Meter};
 use crate::reports::leaks::{Flow, continuous_flow};
-use crate::text::Name;
+use crate::reports::{Missed, MissedBy, Overall, Sample};
 use crate::time::Time;
-use crate::work_lists::types::{ListState, TaskState, WorkList};
+use crate::work_lists::types::WorkList;
 
-fn sample(row: &Row<'_>) -> Result<Sample> {
-    Ok(Sample { at: row.get(0)?, value: row.get(1)? })
+/// A value that a register showed: of a reading that counts, or of an exchange, which put the register in place.
+pub(crate) struct Shown {
+    pub(crate) last: LastReading,
+    /// Added to the value, it gives the count that goes on across exchanges.
+    pub(crate) offset: f64,
 }
 
-/// The meter's newest reading at or before `at`.
-pub(crate) fn newest_until(db: &Db, twin: &str, meter: &str, at: Time) -> Result<Option<Sample>> {
-    let sql = format!(
-        "SELECT at, value FROM reading r WHERE twin = ?1 AND meter = ?2 AND at <= ?3
-         AND holds = 1 AND {IN_TIME} ORDER BY at DESC, seq DESC LIMIT 1"
-    );
-    db.prepare_cached(&sql)?.query_row(params![twin, meter, at], sample).optional()
+impl Shown {
+    /// The count that goes on across exchanges.
+    pub(crate) fn count(self) -> Sample {
+        Sample { at: self.last.at, value: self.last.value + self.offset }
+    }
 }
 
-/// The meter's oldest reading at or after `at`.
-pub(crate) fn oldest_from(db: &Db, twin: &str, meter: &str, at: Time) -> Result<Option<Sample>> {
+/// The offset of the register in place at the time of `r`.
+pub(super) const OFFSET: &str =
+    "(SELECT coalesce(sum(e.final_value - e.first_value), 0.0) FROM meter_exchange e
+    WHERE e.twin = ?1 AND e.meter = ?2 AND e.at <= r.at AND e.withdrawn_at IS NULL)";
+
+/// The first value in this order of those whose time compares so with `at`: of readings, and of exchanges. Of both at one
+/// time, the exchange came before.
+fn shown(
+    db: &Db,
+    twin: &str,
+    meter: &str,
+    at: Time,
+    [readings, exchanges]: [&str; 2],
+    order: &str,
+) -> Result<Option<Shown>> {
     let sql = format!(
-        "SELECT at, value FROM reading r WHERE twin = ?1 AND meter = ?2 AND at >= ?3
-         AND holds = 1 AND {IN_TIME} ORDER BY at, seq LIMIT 1"
+        "SELECT at, value, unit, method, protection, {OFFSET} FROM (
+             SELECT * FROM (SELECT at, value, unit, method, protection, seq FROM reading r
+                 WHERE twin = ?1 AND meter = ?2 AND at {readings} ?3 AND holds = 1 AND {IN_TIME}
+                 ORDER BY at {order}, seq {order} LIMIT 1) AS sent
+             UNION ALL
+             SELECT * FROM (SELECT e.at, e.first_value, m.unit, 'manual', NULL, 0
+                 FROM meter_exchange e JOIN meter m ON m.twin = e.twin AND m.id = e.meter
+                 WHERE e.twin = ?1 AND e.meter = ?2 AND e.at {exchanges} ?3 AND e.withdrawn_at IS NULL
+                 ORDER BY e.at {order} LIMIT 1) AS entered
+         ) AS r ORDER BY at {order}, seq {order} LIMIT 1"
     );
-    db.prepare_cached(&sql)?.query_row(params![twin, meter, at], sample).optional()
+    let shown = |row: &Row<'_>| {
+        let (at, value, unit) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        let last = LastReading { value, unit, at, method: row.get(3)?, protection: row.get(4)? };
+        Ok(Shown { last, offset: row.get(5)? })
+    };
+    db.prepare_cached(&sql)?.query_row(params![twin, meter, at], shown).optional()
+}
+
+/// The value that the meter showed last at or before `at`.
+pub(crate) fn newest_until(db: &Db, twin: &str, meter: &str, at: Time) -> Result<Option<Shown>> {
+    shown(db, twin, meter, at, ["<="; 2], "DESC")
+}
+
+/// The value that the register in place at `at` showed before.
+pub(crate) fn newest_before(db: &Db, twin: &str, meter: &str, at: Time) -> Result<Option<Shown>> {
+    shown(db, twin, meter, at, ["<", "<="], "DESC")
+}
+
+/// The value that the meter showed first at or after `at`.
+pub(crate) fn oldest_from(db: &Db, twin: &str, meter: &str, at: Time) -> Result<Option<Shown>> {
+    shown(db, twin, meter, at, [">="; 2], "ASC")
 }
 
 /// The meter's flow up to its last reading, if continuous; only for water.
@@ -42,7 +83,8 @@ pub(crate) fn flow(db: &Db, twin: &str, meter: &str) -> Result<Option<Flow>> {
     )?;
     let last: Option<Time> = rows.query_row([twin, meter], |row| row.get(0)).optional()?;
     let Some(last) = last else { return Ok(None) };
-    continuous_flow(last, |at| newest_until(db, twin, meter, at))
+    let count = |at| Ok(newest_until(db, twin, meter, at)?.map(Shown::count));
+    continuous_flow(last, count)
 }
 
 /// Sets or clears `leak_since`; an existing value is kept.
@@ -75,21 +117,8 @@ pub(crate) fn leaks(
     rows.collect()
 }
 
-/// A meter that should have been read for a work list.
-pub(crate) struct MissedTask {
-    pub(crate) meter: Meter,
-    pub(crate) list: Uuid,
-    pub(crate) list_name: String,
-    pub(crate) assignee: Option<Name>,
-    pub(crate) list_state: ListState,
-    pub(crate) due: Option<Time>,
-    pub(crate) state: TaskState,
-    pub(crate) note: Option<String>,
-    /// The list's number and the place in it; sorted by these.
-    pub(crate) key: (i64, i64),
-}
-
-/// Up to `limit` missed meters, of one list or of all, after the key `after`.
+/// Up to `limit` missed meters, of one list or of all, after the key `after`, each with its key: the list's number and the
+/// place in it.
 pub(crate) fn missed(
     db: &Db,
     twin: &str,
@@ -97,7 +126,7 @@ pub(crate) fn missed(
     after: (i64, i64),
     limit: usize,
     now: Time,
-) -> Result<Vec<MissedTask>> {
+) -> Result<Vec<(Missed, (i64, i64))>> {
     let sql = format!(
         "SELECT {}, w.id, w.name, w.assignee, w.state, w.due, t.state, t.note, w.seq, t.place
          FROM work_list w JOIN task t ON t.twin = w.twin AND t.work_list = w.id
@@ -109,17 +138,16 @@ pub(crate) fn missed(
     );
     let at = meters::COLUMN_COUNT;
     let task = |row: &Row<'_>| {
-        Ok(MissedTask {
-            meter: meters::meter(row, now)?,
-            list: row.get::<String>(at)?.parse().unwrap_or_default(),
-            list_name: row.get(at + 1)?,
+        let work_list = MissedBy {
+            id: row.get::<String>(at)?.parse().unwrap_or_default(),
+            name: row.get(at + 1)?,
             assignee: row.get(at + 2)?,
-            list_state: row.get(at + 3)?,
+            state: row.get(at + 3)?,
             due: row.get(at + 4)?,
-            state: row.get(at + 5)?,
-            note: row.get(at + 6)?,
-            key: (row.get(at + 7)?, row.get(at + 8)?),
-        })
+        };
+        let (meter, state) = (meters::meter(row, now)?, row.get(at + 5)?);
+        let missed = Missed { meter, work_list, state, note: row.get(at + 6)? };
+        Ok((missed, (row.get(at + 7)?, row.get(at + 8)?)))
     };
     let list = list.map(|list| list.to_string());
     let mut rows = db.prepare_cached(&sql)?;
@@ -169,21 +197,15 @@ pub(crate) fn progress(
     detailed.collect()
 }
 
-/// Counts over all of a twin's work lists.
-pub(crate) struct Sums {
-    pub(crate) work_lists: u64,
-    pub(crate) total: u64,
-    pub(crate) done: u64,
-    pub(crate) unreachable: u64,
-}
-
-pub(crate) fn sums(db: &Db, twin: &str) -> Result<Sums> {
+/// The progress of all of a twin's work lists.
+pub(crate) fn overall(db: &Db, twin: &str) -> Result<Overall> {
     let sql = "SELECT (SELECT count(*) FROM work_list WHERE twin = ?1), count(*),
                    count(CASE WHEN state = 'read' THEN 1 END),
-                   count(CASE WHEN state = 'unreachable' THEN 1 END)
+                   count(CASE WHEN state = 'unreachable' THEN 1 END),
+                   count(CASE WHEN state = 'open' THEN 1 END)
                FROM task WHERE twin = ?1";
     db.query_row(sql, [twin], |row| {
-        let (work_lists, total) = (row.get(0)?, row.get(1)?);
-        Ok(Sums { work_lists, total, done: row.get(2)?, unreachable: row.get(3)? })
+        let (work_lists, total, done) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        Ok(Overall { work_lists, total, done, unreachable: row.get(3)?, open: row.get(4)? })
     })
 }

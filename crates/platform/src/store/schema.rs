@@ -16,6 +16,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("indexes.sql"),
     include_str!("protection.sql"),
     include_str!("radio.sql"),
+    include_str!("exchanges.sql"),
 ];
 
 /// Everything that nodes of a cluster share.
@@ -34,6 +35,7 @@ pub(super) const TABLES: &[&str] = &[
     "measurement_id",
     "member",
     "meter",
+    "meter_exchange",
     "photo",
     "reading",
     "reading_change",
