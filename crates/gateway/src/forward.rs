@@ -119,7 +119,7 @@ fn one(stored: &Stored, now_ms: u64) -> Outgoing {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::mapping::{Priority, Rule};
+    use crate::mapping::{Direction, Priority, Rule};
 
     fn up() -> Mapping {
         let rule = Rule {
@@ -129,7 +129,7 @@ mod tests {
             qos: QoS::AtLeastOnce,
             priority: Priority::Urgent,
         };
-        Mapping::new(vec![rule]).unwrap()
+        Mapping::new(Direction::Up, vec![rule]).unwrap()
     }
 
     fn publish<'a>(topic: &'a str, properties: &'a PropertyBuf) -> Publish<'a> {

@@ -1,7 +1,8 @@
 //! Which topics are forwarded, and with which names: a list of rules per direction, of which the first match decides.
 //!
 //! A rule applies to the topics that its filter matches. It replaces `from_prefix` in their names by `to_prefix`. Names
-//! that begin with `$` are never forwarded: they are a broker's own.
+//! that begin with `$` are a broker's own: here they are never forwarded, upstream they may be an interface (`$aws/`,
+//! `$iothub/`), which a rule has to name.
 
 use fulmar_mqtt::QoS;
 use fulmar_mqtt::topic::{TopicError, check_filter, check_name, matches, overlaps};
@@ -18,6 +19,15 @@ pub enum Priority {
     /// In order of arrival.
     #[default]
     Normal = 1,
+}
+
+/// The way of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From this broker to the upstream broker.
+    Up,
+    /// From there.
+    Down,
 }
 
 /// One rule.
@@ -48,7 +58,9 @@ pub enum RuleError {
         error: TopicError,
     },
     /// With a shared subscription, each of several gateways would get only a part of the messages.
-    #[error("filter {0:?}: shared subscriptions and names that begin with $ cannot be forwarded")]
+    #[error(
+        "filter {0:?}: shared subscriptions cannot be forwarded, nor names of this broker that begin with $"
+    )]
     Dollar(String),
     /// The filter also matches names that do not begin with the prefix to be removed.
     #[error(
@@ -63,6 +75,11 @@ pub enum RuleError {
     /// A prefix with a wildcard or U+0000 in it.
     #[error("prefix {0:?} is not valid in a topic name; do not use +, # or U+0000")]
     NoName(String),
+    /// A prefix of names of this broker begins with `$`.
+    #[error(
+        "prefix {0:?}: names of this broker that begin with $ are its own; only upstream they may be others'"
+    )]
+    DollarPrefix(String),
 }
 
 impl Rule {
@@ -70,16 +87,20 @@ impl Rule {
     ///
     /// # Errors
     /// The filter or a prefix is invalid.
-    pub fn check(&self) -> Result<(), RuleError> {
+    pub fn check(&self, direction: Direction) -> Result<(), RuleError> {
         let filter = &self.filter;
         let wrong = |error| RuleError::Filter { filter: filter.clone(), error };
         check_filter(filter).map_err(wrong)?;
-        if filter.starts_with('$') {
+        let is_down = direction == Direction::Down;
+        if filter.starts_with("$share/") || filter.starts_with('$') && !is_down {
             return Err(RuleError::Dollar(filter.clone()));
         }
-        for prefix in [&self.from_prefix, &self.to_prefix] {
-            if !prefix.is_empty() && (check_name(prefix).is_err() || prefix.starts_with('$')) {
+        for (prefix, is_here) in [(&self.from_prefix, !is_down), (&self.to_prefix, is_down)] {
+            if !prefix.is_empty() && check_name(prefix).is_err() {
                 return Err(RuleError::NoName(prefix.clone()));
+            }
+            if is_here && prefix.starts_with('$') {
+                return Err(RuleError::DollarPrefix(prefix.clone()));
             }
         }
         if !filter.starts_with(&self.from_prefix) {
@@ -96,7 +117,9 @@ impl Rule {
             return None;
         }
         let mapped = format!("{}{}", self.to_prefix, topic.strip_prefix(&*self.from_prefix)?);
-        check_name(&mapped).is_ok().then_some(mapped)
+        // What is left of a name behind its prefix may begin with `$`.
+        let is_named = !mapped.starts_with('$') || self.to_prefix.starts_with('$');
+        (is_named && check_name(&mapped).is_ok()).then_some(mapped)
     }
 
     /// A filter over the names on the other side that matches all names that the rule produces.
@@ -118,9 +141,9 @@ impl Mapping {
     ///
     /// # Errors
     /// The first invalid rule, with its number counted from 1.
-    pub fn new(rules: Vec<Rule>) -> Result<Mapping, (usize, RuleError)> {
+    pub fn new(direction: Direction, rules: Vec<Rule>) -> Result<Mapping, (usize, RuleError)> {
         for (number, rule) in (1..).zip(&rules) {
-            rule.check().map_err(|error| (number, error))?;
+            rule.check(direction).map_err(|error| (number, error))?;
         }
         Ok(Mapping { rules })
     }
@@ -186,25 +209,46 @@ mod tests {
             ("home/+", "", "", "home/1/co", None),
         ] {
             let rule = rule(filter, from, to);
-            rule.check().unwrap();
+            rule.check(Direction::Up).unwrap();
             assert_eq!(rule.map(name).as_deref(), mapped, "{filter} {name}");
         }
     }
 
     #[test]
     fn wrong_rules_are_told_apart() {
-        let wrong = |filter, from, to| rule(filter, from, to).check().unwrap_err().to_string();
+        let wrong =
+            |filter, from, to| rule(filter, from, to).check(Direction::Up).unwrap_err().to_string();
         assert!(wrong("a/#/b", "", "").contains("wildcard in the wrong place"));
         assert!(wrong("$share/g/a", "", "").contains("shared"));
         assert!(wrong("+/b", "a/", "").contains("begin the filter with it"));
         assert!(wrong("a/b", "", "x/+/").contains("not valid in a topic name"));
         let rules = vec![rule("a", "", ""), rule("", "", "")];
-        assert_eq!(Mapping::new(rules).unwrap_err().0, 2);
+        assert_eq!(Mapping::new(Direction::Up, rules).unwrap_err().0, 2);
+    }
+
+    /// AWS IoT and Azure have interfaces there; reports of people who bridged mosquitto to them.
+    #[test]
+    fn names_with_a_dollar_are_forwarded_to_and_from_upstream_only() {
+        let up = rule("shadow/#", "shadow/", "$aws/things/thing/shadow/");
+        up.check(Direction::Up).unwrap();
+        assert_eq!(up.map("shadow/update").as_deref(), Some("$aws/things/thing/shadow/update"));
+        assert!(up.check(Direction::Down).unwrap_err().to_string().contains("begin with $"));
+        let down = rule("$iothub/twin/res/#", "$iothub/", "azure/");
+        down.check(Direction::Down).unwrap();
+        assert_eq!(down.map("$iothub/twin/res/200").as_deref(), Some("azure/twin/res/200"));
+        assert!(down.check(Direction::Up).unwrap_err().to_string().contains("$iothub"));
+        assert!(rule("$share/g/a", "", "").check(Direction::Down).is_err());
+        // No message becomes one of this broker's own topics.
+        let odd = rule("x/#", "x/", "");
+        odd.check(Direction::Down).unwrap();
+        assert_eq!(odd.map("x/$SYS/a"), None);
     }
 
     #[test]
     fn the_first_rule_that_matches_decides() {
-        let mapping = Mapping::new(vec![rule("a/b", "", "x/"), rule("a/#", "", "y/")]).unwrap();
+        let mapping =
+            Mapping::new(Direction::Up, vec![rule("a/b", "", "x/"), rule("a/#", "", "y/")])
+                .unwrap();
         assert_eq!(mapping.map("a/b").unwrap().1, "x/a/b");
         assert_eq!(mapping.map("a/c").unwrap().1, "y/a/c");
         assert!(mapping.map("b").is_none());
@@ -212,7 +256,7 @@ mod tests {
 
     #[test]
     fn circles_are_found_by_what_the_rules_make() {
-        let one = |rule| Mapping::new(vec![rule]).unwrap();
+        let one = |rule| Mapping::new(Direction::Up, vec![rule]).unwrap();
         let up = one(rule("both/#", "", ""));
         assert_eq!(circle(&up, &one(rule("both/a", "", ""))), Some((1, 1)));
         assert_eq!(circle(&up, &one(rule("down/#", "", ""))), None);

@@ -10,7 +10,7 @@ use fulmar_baddisk::{Disk, Survival};
 use fulmar_broker::{Arrival, Limits, PublishHook};
 use fulmar_gateway::forward;
 use fulmar_gateway::identity::{MessageIdentity, Sent, Stamper};
-use fulmar_gateway::mapping::{Mapping, Priority, Rule};
+use fulmar_gateway::mapping::{Direction, Mapping, Priority, Rule};
 use fulmar_gateway::outbox::{Bounds, Item, Outbox, Page, Policy};
 use fulmar_mqtt::{PacketId, Properties, QoS};
 use fulmar_simulator::World;
@@ -89,7 +89,7 @@ fn mapping() -> Mapping {
         priority,
     };
     let rules = vec![rule("sensor/+/co", Priority::Urgent), rule("sensor/#", Priority::Normal)];
-    Mapping::new(rules).unwrap_or_else(|error| panic!("{error:?}"))
+    Mapping::new(Direction::Up, rules).unwrap_or_else(|error| panic!("{error:?}"))
 }
 
 /// What a new process finds and makes.

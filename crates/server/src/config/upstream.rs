@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use fulmar_certs::files;
 use fulmar_client::{BrokerUrl, Fallback, Options, Transport, Trust, Version};
-use fulmar_gateway::mapping::{self, Mapping, Priority, Rule};
+use fulmar_gateway::mapping::{self, Direction, Mapping, Priority, Rule};
 use fulmar_gateway::outbox::{Bounds, Policy};
 use fulmar_gateway::uplink_scheduler::{Batching, Window};
 use fulmar_mqtt::QoS;
@@ -342,7 +342,10 @@ impl Upstream {
     /// # Errors
     /// A rule is invalid; the error names it.
     pub(crate) fn mapping(&self, direction: &str) -> Result<Mapping, Usage> {
-        let crossings = if direction == "up" { &self.up } else { &self.down };
+        let (way, crossings) = match direction {
+            "up" => (Direction::Up, &self.up),
+            _ => (Direction::Down, &self.down),
+        };
         let wrong = |(number, error): (usize, String)| {
             Usage(format!("[[{}.{direction}]] number {number}: {error}", self.section()))
         };
@@ -350,7 +353,7 @@ impl Upstream {
             .zip(crossings)
             .map(|(number, crossing)| crossing.rule().map_err(|error| wrong((number, error))));
         let rules = rules.collect::<Result<Vec<_>, _>>()?;
-        Mapping::new(rules).map_err(|(number, error)| wrong((number, error.to_string())))
+        Mapping::new(way, rules).map_err(|(number, error)| wrong((number, error.to_string())))
     }
 
     /// Bounds of the outbox.

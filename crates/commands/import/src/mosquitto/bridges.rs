@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 
-use fulmar_gateway::mapping::{self, Mapping, Priority, Rule};
+use fulmar_gateway::mapping::{self, Direction, Mapping, Priority, Rule};
 use fulmar_mqtt::QoS;
 
 use super::conf::{Bridge, Conf, Line, Options, first_word};
@@ -41,8 +41,8 @@ impl Upstream {
 
     fn mappings(&self) -> (Mapping, Mapping) {
         // Each rule was checked when it was added.
-        let mapping = |rules: &Vec<Rule>| Mapping::new(rules.clone()).unwrap_or_default();
-        (mapping(&self.up), mapping(&self.down))
+        let mapping = |way, rules: &Vec<Rule>| Mapping::new(way, rules.clone()).unwrap_or_default();
+        (mapping(Direction::Up, &self.up), mapping(Direction::Down, &self.down))
     }
 }
 
@@ -296,13 +296,14 @@ fn topic(
             return Err(Error::malformed(&line.place, text));
         }
     };
-    for (wanted, from, to, rules) in
-        [(outgoing, local, remote, &mut *up), (incoming, remote, local, &mut *down)]
-    {
+    for (wanted, way, (from, to), rules) in [
+        (outgoing, Direction::Up, (local, remote), &mut *up),
+        (incoming, Direction::Down, (remote, local), &mut *down),
+    ] {
         let filter = format!("{from}{pattern}");
         let (from_prefix, to_prefix) = (from.to_owned(), to.to_owned());
         let rule = Rule { filter, from_prefix, to_prefix, qos, priority: Priority::Normal };
-        match rule.check() {
+        match rule.check(way) {
             _ if !wanted => {}
             Ok(()) => rules.push(rule),
             Err(error) => report.not_translated(&line.place, "topic", error.to_string()),
@@ -415,11 +416,14 @@ mod tests {
         );
         let (all, _) = run(&text.replace("far.example", "127.0.0.1:1")).unwrap();
         assert_eq!(all[0].off, None);
-        let (all, report) = run("connection a\naddress h\ntopic x in 0 l/ $SYS/\n").unwrap();
+        let (all, report) = run("connection a\naddress h\ntopic x out 0 $SYS/ r/\n").unwrap();
         assert!(
             all[0].off.is_some() && report.contains("m.conf:3: topic: not translated"),
             "{report}"
         );
+        // What another broker has there may come.
+        let (all, report) = run("connection a\naddress h\ntopic x in 0 l/ $SYS/\n").unwrap();
+        assert!(all[0].down.len() == 1 && !report.contains("topic"), "{report}");
     }
 
     #[test]
