@@ -11,9 +11,13 @@ use ring::digest::{SHA256, digest};
 use rustls_pki_types::CertificateDer;
 use x509_parser::certificate::BasicExtension;
 use x509_parser::extensions::ExtendedKeyUsage;
-use x509_parser::prelude::{FromDer, GeneralName, ParsedExtension, X509Certificate};
+use x509_parser::prelude::{FromDer, GeneralName, ParsedExtension, X509Certificate, X509Version};
+use x509_parser::public_key::PublicKey;
 
 use crate::authority::{begin_of, end_of};
+
+/// The shortest RSA keys that are used.
+const MIN_RSA_BITS: usize = 2048;
 
 /// What a certificate says, as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,6 +100,28 @@ pub fn user_name(certificate: &CertificateDer<'_>) -> Option<Box<str>> {
 pub fn is_root(certificate: &CertificateDer<'_>) -> bool {
     X509Certificate::from_der(certificate)
         .is_ok_and(|(_, parsed)| parsed.subject().as_raw() == parsed.issuer().as_raw())
+}
+
+/// The reason why no TLS library accepts a server's certificate, and how to issue another; `None` if there is none that is
+/// known here.
+#[must_use]
+pub fn defect(certificate: &CertificateDer<'_>) -> Option<String> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    if parsed.version != X509Version::V3 {
+        return Some(
+            "it is of X.509 version 1, which has no host names: issue it again with extensions, as in \
+             `openssl x509 -req … -extfile FILE` with `subjectAltName = DNS:broker.example.org` in FILE, or with \
+             `fulmar cert issue`"
+                .to_owned(),
+        );
+    }
+    match parsed.public_key().parsed().ok()? {
+        PublicKey::RSA(key) if key.key_size() < MIN_RSA_BITS => Some(format!(
+            "its RSA key has {} bits, which is too short to be safe: make one of {MIN_RSA_BITS} or more, or an ECDSA key",
+            key.key_size()
+        )),
+        _ => None,
+    }
 }
 
 /// From when until when a certificate is valid; `None` if it is not one.
@@ -254,5 +280,46 @@ mod tests {
         assert!(!about.is_authority && about.is_server && about.is_client);
         assert_eq!(about.user.as_deref(), Some("broker"));
         assert!(describe(&CertificateDer::from(vec![1, 2, 3])).is_none());
+    }
+
+    /// What `openssl x509 -req` makes without `-extfile`.
+    const VERSION_1: &str = "\
+-----BEGIN CERTIFICATE-----\n\
+MIIBIjCByQIUE0v3C4xXMHRhI+Zas4PtZppigx4wCgYIKoZIzj0EAwIwFDESMBAG\n\
+A1UEAwwJbG9jYWxob3N0MB4XDTI2MTEzMDEwMTczOFoXDTM2MTEyNzEwMTczOFow\n\
+FDESMBAGA1UEAwwJbG9jYWxob3N0MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE\n\
+HCBlVtsSfyiyyLA2yWNY4eYzcT3H83itf3yaBHyZlI3tOv/ytdZ0HLJOF4savqHn\n\
+pDm8QvFXfz8Q3QfVgVaUGjAKBggqhkjOPQQDAgNIADBFAiBc10ZEiwRS7g9sTIh5\n\
+Soz7hSdQGHDo0Y3F42ddByoQ9gIhAKnvFKzeoA9S5IBg3cZTaNlOx2TDHYAO5UUd\n\
+cOB/NTY2\n\
+-----END CERTIFICATE-----\n\
+";
+
+    const RSA_1024: &str = "\
+-----BEGIN CERTIFICATE-----\n\
+MIICAjCCAWugAwIBAgIUTnyUNYxrBUYrD2g9JnUV0es/ZvAwDQYJKoZIhvcNAQEL\n\
+BQAwDDEKMAgGA1UEAwwBYTAeFw0yNjExMzAxMDE3MzhaFw0zNjExMjcxMDE3Mzha\n\
+MAwxCjAIBgNVBAMMAWEwgZ8wDQYJKoZIhvcNAQEBBQADgY0AMIGJAoGBALN/icTn\n\
+gc9RQxePWqUmjFG4B5K/4b2zQZ3QWkq4I1PIrY976r6EytVYfkXgcwd1PGw30ViT\n\
+8b2g6ZXAnfTFf+AQ5Acd7nhR65VMEmmZxAb1F/YgmbfuUWpdsPXNndRQbjzof3FF\n\
+E0aN0WePQ9jltWQVRZkHPoBJkTEk6+qQ+Jc/AgMBAAGjYTBfMB0GA1UdDgQWBBT2\n\
+i+W6k2DaqZXKIDET/DRZwEdoDzAfBgNVHSMEGDAWgBT2i+W6k2DaqZXKIDET/DRZ\n\
+wEdoDzAPBgNVHRMBAf8EBTADAQH/MAwGA1UdEQQFMAOCAWEwDQYJKoZIhvcNAQEL\n\
+BQADgYEAE+VA6e7LJ8C9R3wuJJgC4GcgDtGkrlTwqjBPtLnt+r9HBTsDbt73zy9T\n\
+yCFxkSF+GcE51y5KBBaExW0tiwPFenkcM9dS8bR1qUSvTD7ayOdbxDEB3H22Il9I\n\
+G0bD2jObesOaZrCwZG+oO1jENAwbGXMKBczFTYaRGZzG0KBbITk=\n\
+-----END CERTIFICATE-----\n\
+";
+
+    #[test]
+    fn certificates_that_clients_refuse_are_named_with_what_to_do() {
+        use rustls_pki_types::pem::PemObject as _;
+        let defect = |pem: &str| defect(&CertificateDer::from_pem_slice(pem.as_bytes()).unwrap());
+        let old = defect(VERSION_1).unwrap();
+        assert!(old.contains("version 1") && old.contains("subjectAltName"), "{old}");
+        let short = defect(RSA_1024).unwrap();
+        assert!(short.contains("1024 bits") && short.contains("2048"), "{short}");
+        let fine = certificate(Some("a"), Vec::new());
+        assert_eq!(super::defect(&fine), None);
     }
 }

@@ -24,7 +24,9 @@ use std::path::PathBuf;
 
 use rustls_pki_types::pem;
 
-pub use inspect::{Description, describe, end_of_chain, is_in_order, is_root, user_name, validity};
+pub use inspect::{
+    Description, defect, describe, end_of_chain, is_in_order, is_root, user_name, validity,
+};
 pub use key_log::KeyLogFile;
 pub use random::{random, random_number};
 pub use revocation::{CertificateId, RevocationList, read_revocation_lists};

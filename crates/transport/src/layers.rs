@@ -14,6 +14,7 @@ use crate::config::{ListenerConfig, TlsSettings};
 use crate::origin::Origins;
 use crate::proxy_protocol::{Header, HeaderReader, Proxies};
 use crate::secure::{MAX_RAW_BYTES, TlsSession};
+use crate::tls;
 use crate::ws::{
     CloseCode, Event, FrameDecoder, MAX_REQUEST_BYTES, Upgrade, answer, append_binary,
     append_close, append_pong,
@@ -146,7 +147,8 @@ impl Layers {
             return self.receive_plain(None, input, 0, out, sink);
         };
         let progress = tls.receive(input, plain, out).map_err(|error| {
-            tracing::info!(peer = %self.address, "TLS handshake or record failed: {error}");
+            let why = tls::explained(&error);
+            tracing::info!(peer = %self.address, "TLS handshake or record failed: {why}");
             "TLS failed"
         })?;
         let too_long = tls.raw().len() > MAX_RAW_BYTES;

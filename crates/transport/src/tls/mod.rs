@@ -36,6 +36,9 @@ pub enum TlsError {
     /// Certificate and key do not fit, or the key is of an unknown kind.
     #[error("certificate and private key cannot be used together: {0}")]
     Certificate(#[from] rustls::Error),
+    /// The certificate is of a kind that clients refuse.
+    #[error("the certificate cannot be used: {0}")]
+    Defect(String),
     /// The client authorities are unusable.
     #[error("client CAs cannot be used: {0}")]
     ClientAuthorities(#[from] rustls::server::VerifierBuilderError),
@@ -119,7 +122,22 @@ fn certified(
     while chain.len() > 1 && chain.last().is_some_and(fulmar_certs::is_root) {
         chain.pop();
     }
+    if let Some(defect) = chain.first().and_then(fulmar_certs::defect) {
+        return Err(TlsError::Defect(defect));
+    }
     Ok(Arc::new(CertifiedKey::from_der(chain, key, &default_provider())?))
+}
+
+/// A failed handshake in words.
+pub(crate) fn explained(error: &rustls::Error) -> String {
+    let hint = match error {
+        rustls::Error::PeerIncompatible(rustls::PeerIncompatible::NoCipherSuitesInCommon) => {
+            "; a client with TLS 1.2 that knows RSA only needs a certificate with an RSA key, which the development CA \
+             does not make: [tls] cert and key"
+        }
+        _ => "",
+    };
+    format!("{error}{hint}")
 }
 
 impl ResolvesServerCert for Identity {

@@ -4,6 +4,9 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
+
 use super::conf::{Conf, Line, Listener, Options, first_word};
 use super::files::Files;
 use super::report::{Error, Report};
@@ -201,6 +204,10 @@ impl Listeners {
                         check that access rules name these users";
             report.differs(&line.place, "use_identity_as_username", text);
         }
+        let cert_line = options.get("certfile").map_or(&listener.place, |line| &line.place);
+        for text in faults(files, cert, options.path("cafile").map(|(_, path)| path)) {
+            report.differs(cert_line, "certfile", text);
+        }
         if files.is_exposed(key) {
             let text = format!(
                 "Fulmar accepts a key only if nobody but its owner can read it, or a group if root owns it: copy {} \
@@ -234,6 +241,33 @@ impl Listeners {
         }
         Ok(true)
     }
+}
+
+/// What is wrong with a certificate's file for Fulmar, as far as the files can be read here.
+fn faults(files: &dyn Files, cert: &Path, ca: Option<&Path>) -> Vec<String> {
+    let read = |path: &Path| -> Vec<CertificateDer<'static>> {
+        let text = files.read(path).unwrap_or_default();
+        CertificateDer::pem_slice_iter(text.as_bytes()).filter_map(Result::ok).collect()
+    };
+    let chain = read(cert);
+    let defect = chain.first().and_then(fulmar_certs::defect);
+    let mut faults: Vec<String> = defect.into_iter().collect();
+    let Some(last) = chain.last().and_then(fulmar_certs::describe) else { return faults };
+    let others = ca.map(read).unwrap_or_default();
+    let between = others.iter().filter(|other| !fulmar_certs::is_root(other));
+    let next = between
+        .filter_map(fulmar_certs::describe)
+        .find(|other| other.subject == last.issuer && last.issuer != last.subject);
+    if let (Some(next), Some(ca)) = (next, ca) {
+        faults.push(format!(
+            "mosquitto sends the intermediate certificate {:?} from cafile {} with it, Fulmar only what is in the file: \
+             append that certificate to {}",
+            next.subject,
+            ca.display(),
+            cert.display()
+        ));
+    }
+    faults
 }
 
 /// As the server will find it, wherever it runs.
@@ -344,11 +378,51 @@ mod tests {
         Ok((listeners, report.to_string()))
     }
 
+    /// A server's certificate, the one that signed it, and the root.
+    fn chain() -> [String; 3] {
+        use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+        let params = |name: &str, is_ca: bool| {
+            let mut params = CertificateParams::new(vec!["broker".to_owned()]).unwrap();
+            params.distinguished_name.push(DnType::CommonName, name);
+            let ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            params.is_ca = if is_ca { ca } else { IsCa::NoCa };
+            params
+        };
+        let [leaf, between, root] = [(); 3].map(|()| KeyPair::generate().unwrap());
+        let pem = |params: CertificateParams, key: &KeyPair, by: &Issuer<'_, &KeyPair>| {
+            params.signed_by(key, by).unwrap().pem()
+        };
+        let authority = params("root", true);
+        let shown = authority.clone().self_signed(&root).unwrap().pem();
+        let by_root = Issuer::new(authority, &root);
+        let by_between = Issuer::new(params("between", true), &between);
+        let signed = pem(params("leaf", false), &leaf, &by_between);
+        [signed, pem(params("between", true), &between, &by_root), shown]
+    }
+
     fn shown(listeners: &Listeners) -> Vec<String> {
         listeners.addresses.iter().map(|(key, to)| format!("{key} {to}")).collect()
     }
 
     const TLS: &str = "certfile /c.pem\nkeyfile /k.pem\n";
+
+    #[test]
+    fn certificates_that_only_openssl_completes_are_reported() {
+        let conf = format!("listener 8883\n{TLS}cafile /ca.pem\n");
+        let [leaf, intermediate, authority] = chain();
+        let report = |cert: &str, ca: &str| {
+            let mut report = Report::default();
+            let files = Memory::new(&[("m.conf", &conf), ("/c.pem", cert), ("/ca.pem", ca)]);
+            let read = Conf::read(&files, Path::new("m.conf"), &mut report).unwrap();
+            translate(&files, &read, &mut report).unwrap();
+            report.to_string()
+        };
+        let both = format!("{intermediate}{authority}");
+        let said = report(&leaf, &both);
+        assert!(said.contains("between") && said.contains("append"), "{said}");
+        assert!(!report(&format!("{leaf}{intermediate}"), &both).contains("append"));
+        assert!(!report(&intermediate, &authority).contains("append"), "roots are not sent");
+    }
 
     #[test]
     fn ports_addresses_and_protocols() {
