@@ -30,6 +30,13 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<(TcpListener, UdpSocket)> 
     }
 }
 
+/// A TCP socket alone, non-blocking.
+pub(crate) fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    let tcp = open(address, Type::STREAM, Protocol::TCP)?;
+    tcp.listen(BACKLOG)?;
+    Ok(tcp.into())
+}
+
 /// A UDP socket alone, non-blocking.
 pub(crate) fn bind_udp(address: SocketAddr) -> io::Result<UdpSocket> {
     Ok(open(address, Type::DGRAM, Protocol::UDP)?.into())
@@ -61,5 +68,15 @@ mod tests {
         assert_eq!(bind(address).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(tcp);
         assert_eq!(bind(address).unwrap_err().kind(), io::ErrorKind::AddrInUse, "UDP is taken");
+    }
+
+    #[test]
+    fn both_families_listen_on_one_port() {
+        // Another program may have the port in the other family.
+        let is_possible = (0..20).any(|_| {
+            let Ok(six) = bind_tcp("[::]:0".parse().unwrap()) else { return false };
+            bind_tcp(([0; 4], six.local_addr().unwrap().port()).into()).is_ok()
+        });
+        assert_eq!(is_possible, TcpListener::bind("[::1]:0").is_ok());
     }
 }

@@ -23,6 +23,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{debug, error, warn};
 
+use crate::bind::bind_tcp;
 use crate::bodies::BodyBudget;
 use crate::config::Limits;
 use crate::connection_slots::{ConnectionSlot, ConnectionSlots};
@@ -68,8 +69,7 @@ impl Plain {
         let (mut listeners, mut bound) = (Vec::new(), Vec::new());
         for &address in addresses {
             let failed = |source| StartError::Bind { address, source };
-            let listener = std::net::TcpListener::bind(address).map_err(failed)?;
-            listener.set_nonblocking(true)?;
+            let listener = bind_tcp(address).map_err(failed)?;
             bound.push(listener.local_addr()?);
             let _entered = runtime.enter();
             listeners.push(TcpListener::from_std(listener)?);

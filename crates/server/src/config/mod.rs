@@ -114,6 +114,7 @@ impl Config {
         self.quic.rename_bbr()?;
         self.label_upstreams();
         self.adapt_to_cluster();
+        self.listeners.adapt_to_machine();
         check::check(&self)?;
         Ok(self)
     }

@@ -3,7 +3,7 @@
 //! `fulmar.example.toml` explains the keys. An empty path or string means "not set", so that every key can be written
 //! with its default.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use fulmar_broker::{ClientStatistics, DropPolicy, Limits, RatePolicy, SessionOwner};
@@ -59,13 +59,18 @@ pub(crate) struct Listeners {
     pub(crate) mqtt_sn: Vec<SocketAddr>,
 }
 
-/// Default address of CoAP.
-const COAP: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 5683);
-const COAPS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 5684);
+/// Default ports of CoAP.
+const COAP: u16 = 5683;
+const COAPS: u16 = 5684;
+
+/// This machine's own addresses: `localhost` is the second first for some clients.
+fn local(port: u16) -> Vec<SocketAddr> {
+    let addresses = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    addresses.map(|address| SocketAddr::new(address, port)).to_vec()
+}
 
 impl Default for Listeners {
     fn default() -> Self {
-        let local = |port| vec![SocketAddr::from(([127, 0, 0, 1], port))];
         Listeners {
             mqtt: local(1883),
             mqtts: local(8883),
@@ -73,10 +78,10 @@ impl Default for Listeners {
             wss: Vec::new(),
             quic: local(14567),
             https: local(8443),
-            webtransport: local(0),
+            webtransport: vec![SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)],
             http: local(14568),
-            coap: vec![COAP],
-            coaps: vec![COAPS],
+            coap: local(COAP),
+            coaps: local(COAPS),
             mqtt_sn: Vec::new(),
         }
     }
@@ -109,8 +114,40 @@ impl Listeners {
     }
 
     /// The listeners for CoAP by name, each with its default address.
-    pub(crate) fn coap_listeners(&self) -> [(&'static str, &[SocketAddr], SocketAddr); 2] {
-        [("coap", &self.coap, COAP), ("coaps", &self.coaps, COAPS)]
+    pub(crate) fn coap_listeners(&self) -> [(&'static str, &[SocketAddr]); 2] {
+        [("coap", &self.coap), ("coaps", &self.coaps)]
+    }
+
+    /// Whether this is a default address of CoAP, which may be another program's.
+    pub(crate) fn is_coap_default(address: SocketAddr) -> bool {
+        local(COAP).contains(&address) || local(COAPS).contains(&address)
+    }
+
+    /// Leaves out `[::1]` on a machine without IPv6.
+    pub(crate) fn adapt_to_machine(&mut self) {
+        let near = |address: &SocketAddr| address.ip() == IpAddr::V6(Ipv6Addr::LOCALHOST);
+        let nowhere = SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 0);
+        if fulmar_transport::can_listen(nowhere, true).is_ok() {
+            return;
+        }
+        let Listeners {
+            mqtt,
+            mqtts,
+            ws,
+            wss,
+            quic,
+            https,
+            webtransport,
+            http,
+            coap,
+            coaps,
+            mqtt_sn,
+        } = self;
+        for addresses in
+            [mqtt, mqtts, ws, wss, quic, https, webtransport, http, coap, coaps, mqtt_sn]
+        {
+            addresses.retain(|address| !near(address));
+        }
     }
 
     /// Without `https` there are no pages that could use it, and no endpoint that announces it to them.

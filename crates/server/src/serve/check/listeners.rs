@@ -7,7 +7,7 @@ use fulmar_transport::StartError;
 
 use super::finding::Finding;
 use super::processes::Process;
-use crate::config::Config;
+use crate::config::{Config, Listeners};
 use crate::serve::listeners::where_to_change;
 
 /// A socket that the server would bind.
@@ -47,13 +47,13 @@ pub(crate) fn sockets(config: &Config) -> Vec<Socket> {
     }
     add("http", &config.listeners.http, &[false]);
     add("mqtt_sn", &config.listeners.mqtt_sn, &[true]);
-    for (name, addresses, default) in config.listeners.coap_listeners() {
+    for (name, addresses) in config.listeners.coap_listeners() {
         let used = addresses.iter().filter(|&&address| !is_off(config, name, address));
         all.extend(used.map(|&address| Socket {
             name,
             address,
             datagrams: true,
-            optional: address == default,
+            optional: Listeners::is_coap_default(address),
         }));
     }
     all
@@ -69,7 +69,7 @@ pub(super) fn check(config: &Config, server: Option<&Process>) -> Vec<Finding> {
     let conflicts = conflicts(&sockets);
     let bound = sockets.iter().map(|socket| socket_finding(socket, server));
     let mut findings: Vec<Finding> = conflicts.into_iter().chain(bound).collect();
-    for (name, addresses, _) in config.listeners.coap_listeners() {
+    for (name, addresses) in config.listeners.coap_listeners() {
         let off = addresses.iter().filter(|&&address| is_off(config, name, address));
         findings.extend(off.map(|address| {
             let text = format!("off at {address}: anonymous clients are not allowed");

@@ -24,7 +24,6 @@ use fulmar_broker::{Broker, ListenerPolicy, Peer, PeerIdentity, TransportKind, n
 use fulmar_certs::random;
 use fulmar_coap::{Server, Trust};
 use fulmar_transport::{Clock, Handoff};
-use tokio::net::UdpSocket;
 use tokio::sync::{Notify, mpsc, watch};
 
 use self::broker_connection::{BrokerEvent, InFlight};
@@ -35,8 +34,8 @@ pub(in crate::serve) use self::secure::Settings;
 use self::secure::{Outcome, Secure};
 use super::certificates::Certificates;
 use super::listeners::where_to_change;
-use super::udp::{self, Address};
-use crate::config::Config;
+use super::udp::{self, Address, Udp};
+use crate::config::{Config, Listeners};
 
 /// Events from the broker that wait for the task.
 const MAX_WAITING_EVENTS: usize = 256;
@@ -125,7 +124,7 @@ impl Drop for Coap {
 struct Socket {
     name: &'static str,
     bound: SocketAddr,
-    udp: Arc<UdpSocket>,
+    udp: Arc<Udp>,
     policy: Arc<ListenerPolicy>,
     /// Of `coaps`.
     secure: Option<Secure>,
@@ -134,7 +133,7 @@ struct Socket {
 /// Binds the configured addresses. Needs the runtime.
 fn bind(config: &Config, wiring: &Wiring<'_>) -> anyhow::Result<Vec<Socket>> {
     let mut sockets = Vec::new();
-    for (name, addresses, default) in config.listeners.coap_listeners() {
+    for (name, addresses) in config.listeners.coap_listeners() {
         for &address in addresses {
             let policy = config.policy(name, address);
             if name == "coap" && !policy.allow_anonymous {
@@ -155,15 +154,18 @@ fn bind(config: &Config, wiring: &Wiring<'_>) -> anyhow::Result<Vec<Socket>> {
                 },
                 _ => None,
             };
-            match udp::open(address) {
+            match Udp::open(address) {
                 Ok(udp) => sockets.push(Socket {
                     name,
-                    bound: udp.local_addr()?,
+                    bound: udp.bound(),
                     udp: Arc::new(udp),
                     policy,
                     secure,
                 }),
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse && address == default => {
+                Err(error)
+                    if error.kind() == io::ErrorKind::AddrInUse
+                        && Listeners::is_coap_default(address) =>
+                {
                     tracing::warn!("{name} is off: another program has {address}");
                 }
                 Err(error) => {
@@ -228,7 +230,7 @@ impl Service {
     ) {
         let (sender, mut datagrams) = mpsc::channel(udp::MAX_WAITING_DATAGRAMS);
         for (listener, socket) in self.sockets.iter().enumerate() {
-            tokio::spawn(udp::receive(listener, Arc::clone(&socket.udp), sender.clone()));
+            tokio::spawn(Arc::clone(&socket.udp).receive(listener, sender.clone()));
         }
         loop {
             let sessions =
@@ -379,6 +381,6 @@ impl Service {
 
 impl Socket {
     fn send(&self, address: Address, datagram: &[u8]) {
-        udp::send(&self.udp, address.peer, datagram);
+        self.udp.send(address.peer, address.local, datagram);
     }
 }

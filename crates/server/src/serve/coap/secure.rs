@@ -432,7 +432,7 @@ mod tests {
     }
 
     fn address(port: u16) -> Address {
-        Address { listener: 0, peer: ([192, 0, 2, 1], port).into() }
+        Address { listener: 0, peer: ([192, 0, 2, 1], port).into(), local: None }
     }
 
     fn client(now: Instant) -> DtlsSession {

@@ -132,7 +132,7 @@ impl BrokerConnections {
         let owner = Owner::Unconnected(from.listener);
         if self.connection(owner).is_none() {
             let Some(listener) = self.listeners.get(from.listener) else { return };
-            let address = Address { listener: from.listener, peer: listener.bound };
+            let address = Address { listener: from.listener, peer: listener.bound, local: None };
             let open =
                 Open { client_id: Box::default(), clean_start: true, forget: true, will: None };
             if let Err(error) = self.connect(owner, address, open) {

@@ -18,13 +18,12 @@ use fulmar_certs::random_number;
 use fulmar_mqttsn::{Event, Message, Request, Server, Trust};
 use fulmar_transport::{Clock, Handoff};
 use parking_lot::Mutex;
-use tokio::net::UdpSocket;
 use tokio::sync::{mpsc, watch};
 
 use self::broker_connection::{ConnectionEvent, ConnectionId};
 use self::broker_connections::{BrokerConnections, Listener};
 use super::listeners::where_to_change;
-use super::udp::{self, Address};
+use super::udp::{self, Address, Udp};
 use crate::config::Config;
 
 /// Events from the broker that wait for the task.
@@ -114,7 +113,7 @@ impl Drop for MqttSn {
 }
 
 /// Binds the configured addresses. Needs the runtime.
-fn bind(config: &Config) -> anyhow::Result<(Vec<Arc<UdpSocket>>, Vec<Listener>)> {
+fn bind(config: &Config) -> anyhow::Result<(Vec<Arc<Udp>>, Vec<Listener>)> {
     let (mut sockets, mut listeners) = (Vec::new(), Vec::new());
     let name = "mqtt_sn";
     for &address in &config.listeners.mqtt_sn {
@@ -123,19 +122,20 @@ fn bind(config: &Config) -> anyhow::Result<(Vec<Arc<UdpSocket>>, Vec<Listener>)>
             tracing::info!("{name} is off at {address}: anonymous clients are not allowed");
             continue;
         }
-        let opened = udp::open(address).and_then(|socket| {
+        let opened = Udp::open(address).and_then(|socket| {
             if !config.mqtt_sn.advertise.is_empty() {
-                socket.set_broadcast(true)?;
+                socket.set_broadcast()?;
             }
-            Ok((socket.local_addr()?, socket))
+            Ok(socket)
         });
-        let (bound, socket) = opened.map_err(|error: io::Error| {
+        let socket = opened.map_err(|error: io::Error| {
             anyhow::Error::new(error)
                 .context(format!("cannot listen on {address}"))
                 .context(where_to_change(name))
         })?;
         let user = &*config.mqtt_sn.user;
         let user = (!user.is_empty()).then(|| User::named(user)).transpose()?;
+        let bound = socket.bound();
         listeners.push(Listener { bound, policy: config.policy(name, address), user });
         sockets.push(Arc::new(socket));
     }
@@ -164,7 +164,7 @@ impl Advertising {
 struct Service {
     server: Server<Address>,
     connections: BrokerConnections,
-    sockets: Vec<Arc<UdpSocket>>,
+    sockets: Vec<Arc<Udp>>,
     advertising: Option<Advertising>,
     statistics: Arc<Mutex<Statistics>>,
     broker: Arc<Broker>,
@@ -180,7 +180,7 @@ impl Service {
     ) {
         let (sender, mut datagrams) = mpsc::channel(udp::MAX_WAITING_DATAGRAMS);
         for (listener, socket) in self.sockets.iter().enumerate() {
-            tokio::spawn(udp::receive(listener, Arc::clone(socket), sender.clone()));
+            tokio::spawn(Arc::clone(socket).receive(listener, sender.clone()));
         }
         loop {
             let advertising = self.advertising.as_ref().map(|advertising| advertising.at);
@@ -235,8 +235,8 @@ impl Service {
         for to in &advertising.to {
             for socket in &self.sockets {
                 // Addresses of the other family are for the other sockets.
-                if socket.local_addr().is_ok_and(|own| own.is_ipv4() == to.is_ipv4()) {
-                    udp::send(socket, *to, &advertising.datagram);
+                if socket.bound().is_ipv4() == to.is_ipv4() {
+                    socket.send(*to, None, &advertising.datagram);
                 }
             }
         }
@@ -284,7 +284,7 @@ impl Service {
     fn send(&mut self) {
         while let Some((address, datagram)) = self.server.poll_transmit() {
             if let Some(socket) = self.sockets.get(address.listener) {
-                udp::send(socket, address.peer, &datagram);
+                socket.send(address.peer, address.local, &datagram);
             }
         }
     }
