@@ -16,7 +16,7 @@ mod wire;
 use std::time::{Duration, Instant};
 
 pub use binary::{fulmar, run, run_within};
-pub use broker::{Builder, TestBroker, http_get};
+pub use broker::{Builder, TestBroker, http_get, shrink_pipe};
 pub use log::Log;
 pub use page::{Host, Program, blocks};
 pub use ports::{default_listeners, names_a_default_port};

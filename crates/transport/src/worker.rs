@@ -25,6 +25,7 @@ use crate::clock::Clock;
 use crate::config::{Carrier, ListenerConfig};
 use crate::connection::{After, Io, StreamConn};
 use crate::handoff::{Handed, HandoffQueue};
+use crate::liveness::Pulse;
 use crate::quic::{self, QuicShard};
 use crate::socket::Socket;
 use crate::timer::{Armed, Timers};
@@ -124,6 +125,7 @@ pub(crate) struct Worker {
     conns: Slab<StreamConn>,
     quic: Vec<QuicShard>,
     handoff_queue: Arc<HandoffQueue>,
+    pulse: Arc<Pulse>,
     generation: u32,
     timers: Timers,
     again: Vec<u64>,
@@ -146,6 +148,7 @@ impl Worker {
         listeners: Vec<(TcpListener, Arc<ListenerConfig>)>,
         quic: Vec<QuicShard>,
         handoff_queue: Arc<HandoffQueue>,
+        pulse: Arc<Pulse>,
     ) -> io::Result<Worker> {
         let mut configs: Vec<_> = listeners.iter().map(|(_, config)| Arc::clone(config)).collect();
         configs.push(Arc::new(handed_over()));
@@ -159,6 +162,7 @@ impl Worker {
             conns: Slab::new(),
             quic,
             handoff_queue,
+            pulse,
             generation: 0,
             timers: Timers::default(),
             again: Vec::new(),
@@ -222,6 +226,7 @@ impl Worker {
         self.exchange();
         let drained = self.drain();
         self.io.shard.end_turn();
+        self.pulse.answer(drained);
         drained
     }
 

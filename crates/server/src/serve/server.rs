@@ -18,7 +18,7 @@ use fulmar_broker::{Broker, BrokerConfig, Tracer};
 use fulmar_certs::files;
 use fulmar_http::{AnswerSpace, BodyBudget, Endpoint, Plain};
 use fulmar_store::SqliteStorage;
-use fulmar_transport::{Clock, QuicKeys};
+use fulmar_transport::{Clock, Liveness, QuicKeys};
 
 use super::auth_http::AuthHook;
 use super::certificates::Certificates;
@@ -170,6 +170,14 @@ impl Server {
     /// The server has ended.
     pub(super) fn broker(&self) -> anyhow::Result<&Arc<Broker>> {
         Ok(&self.parts()?.broker)
+    }
+
+    /// Asks whether its workers still work.
+    ///
+    /// # Errors
+    /// The server has ended.
+    pub(super) fn liveness(&self) -> anyhow::Result<Liveness> {
+        Ok(self.parts()?.running.server.liveness())
     }
 
     fn parts(&self) -> anyhow::Result<&Parts> {
@@ -409,6 +417,7 @@ impl Parts {
             disk,
             otlp: telemetry.as_ref().map(Telemetry::counts),
             cluster: opened.cluster,
+            liveness: running.server.liveness(),
         };
         if let Some(telemetry) = &mut telemetry {
             telemetry.go_live(state.render())?;

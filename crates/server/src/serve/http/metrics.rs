@@ -110,6 +110,7 @@ pub(super) fn render(state: &Operated) -> String {
         page.cluster(cluster);
     }
     page.machine(&state.machine);
+    page.log();
     page.text
 }
 
@@ -119,6 +120,7 @@ pub(super) fn render_standby(cluster: &ClusterStatus) -> String {
     let mut page = Page::default();
     page.build_info();
     page.cluster(cluster);
+    page.log();
     page.text
 }
 
@@ -145,6 +147,11 @@ impl Page {
     fn build_info(&mut self) {
         self.head("build_info", "gauge", "Version of the running program; always 1");
         self.sample("build_info", &format!("{{version=\"{}\"}}", env!("CARGO_PKG_VERSION")), 1);
+    }
+
+    fn log(&mut self) {
+        let help = "Log lines dropped because standard error did not accept them";
+        self.one("log_lines_dropped_total", "counter", help, crate::logging::dropped_lines());
     }
 
     fn cluster(&mut self, cluster: &ClusterStatus) {
