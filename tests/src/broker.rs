@@ -208,6 +208,11 @@ impl TestBroker {
         self.process.signal(libc::SIGHUP);
     }
 
+    /// Sends another signal.
+    pub fn signal(&self, signal: i32) {
+        self.process.signal(signal);
+    }
+
     /// SIGTERM, and how it ended.
     ///
     /// # Panics

@@ -205,11 +205,15 @@ impl Worker {
         timeout: Option<Duration>,
     ) -> io::Result<()> {
         match self.poll.poll(events, timeout) {
-            Err(error) if error.kind() != io::ErrorKind::Interrupted => {
+            // After a pause of the process, what has come meanwhile is read before timers run.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                self.poll(events, Some(Duration::ZERO))
+            }
+            Err(error) => {
                 error!(%error, "the worker's poller failed");
                 Err(error)
             }
-            _ => Ok(()),
+            Ok(()) => Ok(()),
         }
     }
 

@@ -15,6 +15,7 @@ mod fan_out;
 mod memory;
 mod output;
 mod packets;
+mod pause;
 mod stall;
 mod streams;
 mod subscriptions;
@@ -44,6 +45,8 @@ use crate::shard::Shard;
 use crate::storage::FlowId;
 use crate::time::Timestamp;
 use crate::transports::SharedHere;
+
+pub use pause::grace_after_pause;
 
 use auth::Method;
 use connect::{PendingConnect, is_connect};
