@@ -121,7 +121,7 @@ impl Broker {
                 let (client_id, user) =
                     (&*client.client, client.user.as_deref().map(User::from_text));
                 let subject = BannedSubject { client_id, user: user.as_ref(), address };
-                if self.bans().covers(&subject, now) {
+                if self.bans().covers(&subject, self.wall(now)) {
                     self.disconnect(&client.client, CloseOrder::Administrative);
                 }
             }
@@ -132,7 +132,7 @@ impl Broker {
     /// which would otherwise be asked at CONNECT.
     #[must_use]
     pub fn is_network_banned(&self, address: IpAddr, now: Timestamp) -> bool {
-        self.bans().covers_address(address, now)
+        self.bans().covers_address(address, self.wall(now))
     }
 
     /// Whether clients may connect with any user name where anonymous clients may: nobody has named users yet.

@@ -221,6 +221,7 @@ impl Worker {
     pub(crate) fn turn<'e>(&mut self, events: impl Iterator<Item = &'e Event>) -> bool {
         self.io.shard.after_sleep();
         self.io.shard.set_now(self.clock.now());
+        self.io.shard.set_wall(Clock::wall());
         self.read_again();
         for event in events {
             self.event(event);

@@ -198,6 +198,7 @@ impl Drop for Server {
 /// What is opened before the listeners, and has no effect on others.
 struct Opened {
     data: PathBuf,
+    clock: Clock,
     workers: usize,
     certificates: Certificates,
     keys: QuicKeys,
@@ -238,7 +239,8 @@ impl Opened {
             workers => workers,
         };
         let cluster = cluster_status(taken_over.as_ref());
-        let mut stored = Stored::open(config, &data, taken_over)?;
+        let clock = Clock::start();
+        let mut stored = Stored::open(config, &data, taken_over, clock)?;
         let mut shared = stored.take_shared();
         let gateway = Gateway::open(config, &data, (stored.restored(), shared.as_ref()));
         let gateway = gateway.context("gateway")?;
@@ -259,6 +261,7 @@ impl Opened {
         let internal_sessions = stored.add_internal_sessions(gateway.as_ref(), &platform);
         Ok(Opened {
             data,
+            clock,
             workers,
             certificates,
             keys,
@@ -310,6 +313,7 @@ impl Parts {
     fn start(config: &Config, opened: Opened) -> anyhow::Result<(Parts, Addresses)> {
         let Opened {
             data,
+            clock,
             workers,
             certificates,
             keys,
@@ -322,7 +326,6 @@ impl Parts {
         } = opened;
         let mut telemetry = opened.telemetry;
         let spans = telemetry.as_ref().and_then(Telemetry::maker);
-        let clock = Clock::start();
         let broker_config = BrokerConfig {
             workers,
             limits: config.limits.broker(&config.storage, config.memory(), workers),
