@@ -30,7 +30,7 @@ enum Entry {
 }
 
 /// The queue's end for lines. A call of `write` is a line.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct LogQueue(SyncSender<Entry>);
 
 impl LogQueue {
@@ -64,7 +64,7 @@ impl LogQueue {
     }
 
     /// Waits until everything is written, but not for an output that accepts nothing.
-    pub(crate) fn flush(&self) {
+    fn finish(&self) {
         let (done, written) = channel();
         for _ in 0..LAST_LINES.as_millis() / AGAIN.as_millis() {
             match self.0.try_send(Entry::Flush(done.clone())) {
@@ -78,7 +78,7 @@ impl LogQueue {
     }
 }
 
-impl Write for &LogQueue {
+impl Write for LogQueue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.0.try_send(Entry::Line(line.to_vec())).is_err() {
             DROPPED.fetch_add(1, Relaxed);
@@ -88,6 +88,16 @@ impl Write for &LogQueue {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// Writes the last lines when it is dropped.
+#[derive(Debug)]
+pub struct LastLines(pub(crate) LogQueue);
+
+impl Drop for LastLines {
+    fn drop(&mut self) {
+        self.0.finish();
     }
 }
 
@@ -117,21 +127,21 @@ mod tests {
     fn lines_are_dropped_and_counted_instead_of_waited_for() {
         let (permit, permits) = channel();
         let report = |lines| _ = REPORTED.fetch_add(lines, Relaxed);
-        let queue = LogQueue::start(Reluctant(permits), report).unwrap();
+        let mut queue = LogQueue::start(Reluctant(permits), report).unwrap();
         // The thread may have taken one.
         for _ in 0..MAX_LINES + 100 {
-            assert_eq!((&queue).write(b"line\n").unwrap(), 5);
+            assert_eq!(queue.write(b"line\n").unwrap(), 5);
         }
         let dropped = dropped_lines();
         assert!((99..=100).contains(&dropped), "{dropped}");
         for _ in dropped..MAX_LINES as u64 + 100 {
             permit.send(()).unwrap();
         }
-        queue.flush();
+        queue.finish();
         assert_eq!(REPORTED.load(Relaxed), dropped, "a line says so");
         drop(permit);
-        (&queue).write_all(b"line\n").unwrap();
-        queue.flush();
+        queue.write_all(b"line\n").unwrap();
+        queue.finish();
         assert!(dropped_lines() > dropped, "nobody has the other end");
     }
 }

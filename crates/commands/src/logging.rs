@@ -23,7 +23,7 @@ use crate::field_limit::FieldLimit;
 use crate::flood::Flood;
 use crate::log_queue::LogQueue;
 
-pub use crate::log_queue::dropped_lines;
+pub use crate::log_queue::{LastLines, dropped_lines};
 
 /// Options every command takes.
 #[derive(Args, Debug)]
@@ -68,30 +68,18 @@ pub fn start_queued(
     let report = |lines| tracing::warn!(lines, "log lines were dropped: standard error was full");
     // Not by way of `stderr`, whose lock would be held while it accepts nothing.
     let stderr = File::from(std::io::stderr().as_fd().try_clone_to_owned()?);
-    let queue: &LogQueue = Box::leak(Box::new(LogQueue::start(stderr, report)?));
-    start_with(args, level, format, move || queue)?;
+    let queue = LogQueue::start(stderr, report)?;
+    let writer = queue.clone();
+    start_with(args, level, format, move || writer.clone())?;
     Ok(LastLines(queue))
 }
 
-/// Writes the last lines when it is dropped.
-#[derive(Debug)]
-pub struct LastLines(&'static LogQueue);
-
-impl Drop for LastLines {
-    fn drop(&mut self) {
-        self.0.flush();
-    }
-}
-
-fn start_with<W>(
+fn start_with(
     args: &LogArgs,
     level: &str,
     format: Option<Format>,
-    writer: W,
-) -> anyhow::Result<()>
-where
-    W: for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
-{
+    writer: impl for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
+) -> anyhow::Result<()> {
     let from_env = std::env::var("RUST_LOG").ok();
     let filter = args.log_level.as_deref().or(from_env.as_deref()).unwrap_or(level);
     let filter = targets(filter).map_err(|error| {

@@ -10,7 +10,7 @@
 //! `connection` (over TCP, TLS or WebSocket), `layers` (a proxy's header in `proxy_protocol`, TLS in `secure`,
 //! WebSocket in `ws`),
 //! `incomplete_packet` (received bytes of a packet that is not complete), `handoff` (connections accepted
-//! elsewhere), `liveness` (whether workers still end their turns). Beside them are `quic`, which has its own kind of connection, and `tls` with `tickets`:
+//! elsewhere). Beside them are `quic`, which has its own kind of connection, and `tls` with `tickets`:
 //! certificates, and how early data stays single-use.
 #![warn(missing_docs)]
 
@@ -24,7 +24,6 @@ mod incomplete_bytes;
 mod incomplete_packet;
 mod layers;
 mod listen;
-mod liveness;
 mod origin;
 pub mod proxy_protocol;
 mod quic;
@@ -48,7 +47,6 @@ pub use config::{
 pub use error::StartError;
 pub use handoff::{AllowedSilence, Framing, Handoff};
 pub use listen::{can_listen, receive_buffer};
-pub use liveness::Liveness;
 pub use origin::{Origins, authority, is_loopback};
 pub use quic::{
     Due, HandshakePressure, Losses, NoServerId, QuicKeys, QuicSettings, RetryPolicy, ServerId,

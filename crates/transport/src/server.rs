@@ -20,7 +20,6 @@ use crate::connection::Io;
 use crate::error::StartError;
 use crate::handoff::{Handoff, HandoffQueue};
 use crate::listen::{bind_tcp, bind_udp};
-use crate::liveness::{Liveness, Pulse};
 use crate::quic::{Place, QuicShard};
 use crate::run::run;
 use crate::scheduler::Scheduler;
@@ -34,7 +33,6 @@ pub struct Server {
     clock: Clock,
     control: Arc<Control>,
     handoff: Handoff,
-    liveness: Liveness,
     threads: Vec<(JoinHandle<io::Result<()>>, Arc<Waker>)>,
 }
 
@@ -43,13 +41,11 @@ struct Sockets {
     tcp: Vec<(TcpListener, Arc<ListenerConfig>)>,
     quic: Vec<QuicShard>,
     handoff_queue: Arc<HandoffQueue>,
-    pulse: Arc<Pulse>,
 }
 
 impl Sockets {
     fn new() -> Sockets {
-        let handoff_queue = Arc::new(HandoffQueue::new());
-        Sockets { tcp: Vec::new(), quic: Vec::new(), handoff_queue, pulse: Arc::default() }
+        Sockets { tcp: Vec::new(), quic: Vec::new(), handoff_queue: Arc::new(HandoffQueue::new()) }
     }
 }
 
@@ -98,11 +94,8 @@ impl Server {
             polls.push((poll, waker));
         }
         let handoff = Handoff::new(handoff_queues.into_iter());
-        let pulses = sockets.iter().map(|worker| Arc::clone(&worker.pulse));
-        let wakers = polls.iter().map(|(_, waker)| Arc::clone(waker));
-        let liveness = Liveness::new(pulses.zip(wakers));
         let threads = Vec::with_capacity(workers);
-        let mut server = Server { bound, bound_quic, clock, control, handoff, liveness, threads };
+        let mut server = Server { bound, bound_quic, clock, control, handoff, threads };
         let scheduler = Arc::new(Scheduler::new(polls.iter().map(|(_, waker)| Arc::clone(waker))));
         for (index, (sockets, poll)) in sockets.into_iter().zip(polls).enumerate() {
             let place = (Arc::clone(&scheduler), index);
@@ -138,7 +131,6 @@ impl Server {
                 sockets.tcp,
                 sockets.quic,
                 sockets.handoff_queue,
-                sockets.pulse,
             )?;
             run(&scheduler, index, worker, coalesce)
         };
@@ -165,12 +157,6 @@ impl Server {
     #[must_use]
     pub fn handoff(&self) -> Handoff {
         self.handoff.clone()
-    }
-
-    /// Asks whether the workers still work.
-    #[must_use]
-    pub fn liveness(&self) -> Liveness {
-        self.liveness.clone()
     }
 
     /// Stops accepting, sends every client DISCONNECT (MQTT 5.0 reason 0x8B) and waits at most `timeout` for data in

@@ -25,7 +25,6 @@ use crate::clock::Clock;
 use crate::config::{Carrier, ListenerConfig};
 use crate::connection::{After, Io, StreamConn};
 use crate::handoff::{Handed, HandoffQueue};
-use crate::liveness::Pulse;
 use crate::quic::{self, QuicShard};
 use crate::socket::Socket;
 use crate::timer::{Armed, Timers};
@@ -125,7 +124,6 @@ pub(crate) struct Worker {
     conns: Slab<StreamConn>,
     quic: Vec<QuicShard>,
     handoff_queue: Arc<HandoffQueue>,
-    pulse: Arc<Pulse>,
     generation: u32,
     timers: Timers,
     again: Vec<u64>,
@@ -148,7 +146,6 @@ impl Worker {
         listeners: Vec<(TcpListener, Arc<ListenerConfig>)>,
         quic: Vec<QuicShard>,
         handoff_queue: Arc<HandoffQueue>,
-        pulse: Arc<Pulse>,
     ) -> io::Result<Worker> {
         let mut configs: Vec<_> = listeners.iter().map(|(_, config)| Arc::clone(config)).collect();
         configs.push(Arc::new(handed_over()));
@@ -162,7 +159,6 @@ impl Worker {
             conns: Slab::new(),
             quic,
             handoff_queue,
-            pulse,
             generation: 0,
             timers: Timers::default(),
             again: Vec::new(),
@@ -231,7 +227,7 @@ impl Worker {
         self.exchange();
         let drained = self.drain();
         self.io.shard.end_turn();
-        self.pulse.answer(drained);
+        self.handoff_queue.answer(drained);
         drained
     }
 

@@ -107,7 +107,7 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     }
     notify::ready();
     let watchdog = Watchdog::start()?;
-    watchdog.watch(server.liveness()?);
+    watchdog.watch(server.workers());
     wait(signals, args, &server);
     notify::stopping();
     drop(memory);

@@ -16,7 +16,7 @@ use axum::routing::get;
 use fulmar_broker::Broker;
 use fulmar_http::{AnswerSpace, BodyBudget, Plain};
 use fulmar_store::SqliteStorage;
-use fulmar_transport::Liveness;
+use fulmar_transport::Handoff;
 use fulmar_transport::proxy_protocol::Proxies;
 use fulmar_transport::tickets::Tickets;
 use parking_lot::Mutex;
@@ -87,7 +87,7 @@ pub(super) struct Operated {
     pub(super) otlp: Option<Arc<otlp::Counts>>,
     /// `None` where there is no `[cluster]`.
     pub(super) cluster: Option<Arc<ClusterStatus>>,
-    pub(super) liveness: Liveness,
+    pub(super) workers: Handoff,
 }
 
 /// `/metrics` of a node that stands by.
@@ -137,7 +137,7 @@ pub(super) fn start(
 
 /// Asks each worker: one that waits for something serves no client, though the process runs.
 async fn live(State(state): State<Operated>) -> (StatusCode, String) {
-    let silent = tokio::task::spawn_blocking(move || state.liveness.silent_worker(TURN_PATIENCE));
+    let silent = tokio::task::spawn_blocking(move || state.workers.silent_worker(TURN_PATIENCE));
     match silent.await {
         Ok(None) => (StatusCode::OK, "ok\n".to_owned()),
         Ok(Some(worker)) => {

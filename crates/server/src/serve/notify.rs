@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use fulmar_transport::Liveness;
+use fulmar_transport::Handoff;
 use parking_lot::Mutex;
 
 /// Longest wait for a service manager that does not read its socket.
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Keeps the service manager's watchdog from restarting the program. Ends when it is dropped.
 #[derive(Debug, Default)]
 pub(super) struct Watchdog {
-    watched: Arc<Mutex<Liveness>>,
+    watched: Arc<Mutex<Option<Handoff>>>,
     _end: Option<Sender<()>>,
 }
 
@@ -44,7 +44,7 @@ impl Watchdog {
         thread.spawn(move || {
             while ended.recv_timeout(quarter) == Err(RecvTimeoutError::Timeout) {
                 let workers = watched.lock().clone();
-                match workers.silent_worker(quarter) {
+                match workers.and_then(|workers| workers.silent_worker(quarter)) {
                     None => tell("WATCHDOG=1"),
                     Some(worker) => tracing::error!(
                         worker,
@@ -57,7 +57,7 @@ impl Watchdog {
     }
 
     /// Changes whose workers must work. Without any, as while no server runs, the process need only run.
-    pub(super) fn watch(&self, workers: Liveness) {
+    pub(super) fn watch(&self, workers: Option<Handoff>) {
         *self.watched.lock() = workers;
     }
 }

@@ -18,7 +18,7 @@ use fulmar_broker::{Broker, BrokerConfig, Tracer};
 use fulmar_certs::files;
 use fulmar_http::{AnswerSpace, BodyBudget, Endpoint, Plain};
 use fulmar_store::SqliteStorage;
-use fulmar_transport::{Clock, Liveness, QuicKeys};
+use fulmar_transport::{Clock, Handoff, QuicKeys};
 
 use super::auth_http::AuthHook;
 use super::certificates::Certificates;
@@ -172,12 +172,9 @@ impl Server {
         Ok(&self.parts()?.broker)
     }
 
-    /// Asks whether its workers still work.
-    ///
-    /// # Errors
-    /// The server has ended.
-    pub(super) fn liveness(&self) -> anyhow::Result<Liveness> {
-        Ok(self.parts()?.running.server.liveness())
+    /// Its workers, to be asked whether they work.
+    pub(super) fn workers(&self) -> Option<Handoff> {
+        self.parts.as_ref().map(|parts| parts.running.server.handoff())
     }
 
     fn parts(&self) -> anyhow::Result<&Parts> {
@@ -420,7 +417,7 @@ impl Parts {
             disk,
             otlp: telemetry.as_ref().map(Telemetry::counts),
             cluster: opened.cluster,
-            liveness: running.server.liveness(),
+            workers: running.server.handoff(),
         };
         if let Some(telemetry) = &mut telemetry {
             telemetry.go_live(state.render())?;

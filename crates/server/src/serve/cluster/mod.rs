@@ -31,7 +31,6 @@ use fulmar_certs::{files, random_number};
 use fulmar_cluster_nats::Error;
 use fulmar_store::Follower;
 use fulmar_store::journal::Claimant;
-use fulmar_transport::Liveness;
 use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
 
@@ -230,10 +229,10 @@ impl Node {
         self.status.set_serves(true);
         announce(&listeners::ready_line(server.bound()))?;
         notify::ready();
-        self.watchdog.watch(server.liveness()?);
+        self.watchdog.watch(server.workers());
         let end = self.watch(keeper, &refused, signals, &|| reload(&server));
         self.status.set_serves(false);
-        self.watchdog.watch(Liveness::default());
+        self.watchdog.watch(None);
         drop(memory);
         match end {
             End::GiveWay(why) => {
