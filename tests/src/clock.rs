@@ -1,7 +1,8 @@
 //! A system's clock that is wrong, and is set while the program runs.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -22,6 +23,8 @@ impl TestClock {
     #[must_use]
     pub fn new() -> Option<TestClock> {
         let folder = TempDir::new().unwrap();
+        // Programs of other users load it as well.
+        std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/clock.c");
         let mut compiler = Command::new("cc");
         compiler
