@@ -219,7 +219,8 @@ impl Broker {
     }
 
     /// When the system's clock shows `wall`.
-    pub(crate) fn at_wall(&self, wall: Timestamp) -> Timestamp {
+    #[must_use]
+    pub fn at_wall(&self, wall: Timestamp) -> Timestamp {
         let behind = -self.wall_ahead_ms.load(Ordering::Relaxed);
         if wall == Timestamp::NEVER {
             wall

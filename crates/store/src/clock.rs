@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use fulmar_broker::Timestamp;
-use rusqlite::{Connection, Result};
+use rusqlite::{Connection, OptionalExtension as _, Result};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Clocks differ by less when nothing has been set.
@@ -65,21 +65,14 @@ impl Reading {
     }
 
     fn load(connection: &Connection) -> Result<Option<Reading>> {
-        let mut values =
-            connection.prepare("SELECT name, value FROM meta WHERE name LIKE 'clock_%'")?;
-        let mut rows = values.query([])?;
-        let mut reading = None;
-        while let Some(row) = rows.next()? {
-            let (value, reading) = (row.get(1)?, reading.get_or_insert(Reading::default()));
-            match &*row.get::<_, String>(0)? {
-                "clock_time" => reading.time = value,
-                "clock_wall" => reading.wall = value,
-                "clock_since_boot" => reading.since_boot = value,
-                "clock_boot" => reading.boot = value,
-                _ => {}
-            }
-        }
-        Ok(reading)
+        let sql = "SELECT t.value, w.value, s.value, b.value FROM meta t, meta w, meta s, meta b
+                   WHERE t.name = 'clock_time' AND w.name = 'clock_wall'
+                   AND s.name = 'clock_since_boot' AND b.name = 'clock_boot'";
+        let reading = connection.query_row(sql, [], |row| {
+            let (time, wall) = (row.get(0)?, row.get(1)?);
+            Ok(Reading { time, wall, since_boot: row.get(2)?, boot: row.get(3)? })
+        });
+        reading.optional()
     }
 
     fn store(&self, connection: &Connection) -> Result<()> {

@@ -336,7 +336,7 @@ impl Parts {
             internal_sessions: opened.internal_sessions,
         };
         let (store, broker) = stored.into_broker(broker_config, clock.now())?;
-        opened.log.apply_bans(&broker, clock.now())?;
+        opened.log.apply_bans(&broker, Clock::wall())?;
         if let Some(hook) = &opened.auth_hook {
             hook.watch(&broker);
         }

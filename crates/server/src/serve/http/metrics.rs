@@ -6,12 +6,12 @@
 
 use std::fmt::{Display, Write as _};
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
 
 use fulmar_broker::metrics::HistogramTotals;
 use fulmar_broker::{Account, TransportKind};
 use fulmar_http::Counts;
 use fulmar_store::{COMMIT_BUCKETS_US, Stats};
+use fulmar_transport::Clock;
 use fulmar_transport::tickets::TicketCounts;
 
 use super::Operated;
@@ -327,8 +327,7 @@ impl Page {
     }
 
     fn gateway(&mut self, gateway: &GatewayStatus) {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        for metric in gateway.metrics(u64::try_from(now.as_millis()).unwrap_or(u64::MAX)) {
+        for metric in gateway.metrics(Clock::wall().0) {
             let name = format!("gateway_{}", metric.name);
             self.head(&name, metric.kind, metric.help);
             for (labels, value) in metric.values {
