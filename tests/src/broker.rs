@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, ExitStatus, Stdio};
 
 use tempfile::TempDir;
 
@@ -25,6 +26,8 @@ pub struct Builder {
     config: String,
     env: BTreeMap<String, String>,
     log_level: Option<String>,
+    arguments: Vec<String>,
+    unread_log: bool,
 }
 
 impl Builder {
@@ -52,6 +55,20 @@ impl Builder {
     #[must_use]
     pub fn log_level(mut self, filter: &str) -> Builder {
         self.log_level = Some(filter.to_owned());
+        self
+    }
+
+    /// An argument of `fulmar serve`.
+    #[must_use]
+    pub fn arg(mut self, argument: &str) -> Builder {
+        self.arguments.push(argument.to_owned());
+        self
+    }
+
+    /// Standard error becomes a pipe of one page that nobody reads until [`TestBroker::read_log`].
+    #[must_use]
+    pub fn unread_log(mut self) -> Builder {
+        self.unread_log = true;
         self
     }
 
@@ -146,6 +163,19 @@ impl TestBroker {
         self.process.log.text()
     }
 
+    /// Reads standard error from now on.
+    ///
+    /// # Panics
+    /// It was read from the beginning.
+    pub fn read_log(&mut self) {
+        self.process.log = Log::follow(self.process.unread.take().unwrap());
+    }
+
+    /// Closes the end of standard error that is read.
+    pub fn close_log(&mut self) {
+        self.process.unread = None;
+    }
+
     /// Waits for a line of the log that contains `text` and gives it.
     ///
     /// # Panics
@@ -176,6 +206,11 @@ impl TestBroker {
     /// SIGHUP: read certificates, passwords and access rules again.
     pub fn hang_up(&self) {
         self.process.signal(libc::SIGHUP);
+    }
+
+    /// Sends another signal.
+    pub fn signal(&self, signal: i32) {
+        self.process.signal(signal);
     }
 
     /// SIGTERM, and how it ended.
@@ -221,12 +256,24 @@ fn data(folder: &Path) -> PathBuf {
     folder.join("data")
 }
 
+/// Lets a pipe accept one page before it blocks.
+///
+/// # Panics
+/// It is no pipe.
+#[allow(unsafe_code)]
+pub fn shrink_pipe(pipe: &impl AsRawFd) {
+    // SAFETY: this command of fcntl reads and writes no memory of ours.
+    let bytes = unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETPIPE_SZ, 4096) };
+    assert_eq!(bytes, 4096);
+}
+
 #[derive(Debug)]
 struct Process {
     child: Child,
     output: Log,
     log: Log,
     bound: Vec<(String, SocketAddr)>,
+    unread: Option<ChildStderr>,
 }
 
 impl Process {
@@ -236,12 +283,19 @@ impl Process {
         command.arg("serve").arg("--data").arg(data(folder));
         command.arg("--config").arg(folder.join("fulmar.toml"));
         command.args(["--log-level", builder.log_level.as_deref().unwrap_or("info")]);
-        command.envs(&builder.env).stdin(Stdio::null());
+        command.args(&builder.arguments).envs(&builder.env).stdin(Stdio::null());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let output = Log::follow(child.stdout.take().unwrap());
-        let log = Log::follow(child.stderr.take().unwrap());
+        let stderr = child.stderr.take().unwrap();
+        let (log, unread) = match builder.unread_log {
+            true => (Log::default(), Some(stderr)),
+            false => (Log::follow(stderr), None),
+        };
+        if let Some(unread) = &unread {
+            shrink_pipe(unread);
+        }
         // Owned from here on, so that a broker that never gets ready is killed all the same.
-        let mut process = Process { child, output, log, bound: Vec::new() };
+        let mut process = Process { child, output, log, bound: Vec::new(), unread };
         let Some(line) = process.output.find(PATIENCE, |line| line.starts_with("ready")) else {
             // What it says last may come after the end of its output.
             let _ = process.child.kill();

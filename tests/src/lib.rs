@@ -7,6 +7,7 @@
 
 mod binary;
 mod broker;
+mod clock;
 mod log;
 mod page;
 mod ports;
@@ -16,7 +17,8 @@ mod wire;
 use std::time::{Duration, Instant};
 
 pub use binary::{fulmar, run, run_within};
-pub use broker::{Builder, TestBroker, http_get};
+pub use broker::{Builder, TestBroker, http_get, shrink_pipe};
+pub use clock::TestClock;
 pub use log::Log;
 pub use page::{Host, Program, blocks};
 pub use ports::{default_listeners, names_a_default_port};

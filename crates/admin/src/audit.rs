@@ -80,9 +80,9 @@ impl App {
         crate::store::now_ms()
     }
 
-    /// The same, as the broker has it.
+    /// The broker's time.
     pub(crate) fn now(&self) -> Timestamp {
-        Timestamp(u64::try_from(self.now_ms()).unwrap_or(0))
+        self.broker.at_wall(Timestamp(self.now_ms().cast_unsigned()))
     }
 }
 

@@ -130,7 +130,12 @@ impl App {
             .iter()
             .filter_map(|one| Some(("disk", one.account, one.used_bytes, one.limit_bytes?)));
         let budgets = of_memory.chain(of_disk);
-        let health = Health::new(self.now().0, storage_problem.as_deref(), &server, budgets);
+        let health = Health::new(
+            self.now_ms().cast_unsigned(),
+            storage_problem.as_deref(),
+            &server,
+            budgets,
+        );
         Overview {
             now_ms: self.now_ms(),
             version: self.version,

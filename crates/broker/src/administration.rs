@@ -35,7 +35,7 @@ pub struct SessionSummary {
     pub version: u8,
     /// Seconds that it outlives its connection.
     pub expiry_interval_s: u32,
-    /// When it expires; `None` while its client is connected, and if never.
+    /// When it expires, by the system's clock; `None` while its client is connected, and if never.
     pub expires: Option<Timestamp>,
     /// Its subscriptions.
     pub subscriptions: usize,
@@ -107,8 +107,8 @@ impl Broker {
         true
     }
 
-    /// Replaces all bans, and disconnects clients that they are about.
-    pub fn set_bans(&self, bans: Vec<Ban>, now: Timestamp) {
+    /// Replaces all bans, and disconnects clients that they are about. The system's clock shows `wall`.
+    pub fn set_bans(&self, bans: Vec<Ban>, wall: Timestamp) {
         self.bans().set(bans);
         // A client that connects meanwhile looks at the bans again when it is in the list.
         let mut place = 0;
@@ -121,7 +121,7 @@ impl Broker {
                 let (client_id, user) =
                     (&*client.client, client.user.as_deref().map(User::from_text));
                 let subject = BannedSubject { client_id, user: user.as_ref(), address };
-                if self.bans().covers(&subject, now) {
+                if self.bans().covers(&subject, wall) {
                     self.disconnect(&client.client, CloseOrder::Administrative);
                 }
             }
@@ -132,7 +132,7 @@ impl Broker {
     /// which would otherwise be asked at CONNECT.
     #[must_use]
     pub fn is_network_banned(&self, address: IpAddr, now: Timestamp) -> bool {
-        self.bans().covers_address(address, now)
+        self.bans().covers_address(address, self.wall(now))
     }
 
     /// Whether clients may connect with any user name where anonymous clients may: nobody has named users yet.
@@ -172,7 +172,7 @@ impl Broker {
     #[must_use]
     pub fn session_list(&self, after: &str, most: usize) -> Vec<SessionSummary> {
         let sessions = self.registry().after(after, most);
-        sessions.iter().map(|session| summary(session, &session.lock())).collect()
+        sessions.iter().map(|session| summary(self, session, &session.lock())).collect()
     }
 
     /// A session with at most `most` of its subscriptions.
@@ -197,7 +197,7 @@ impl Broker {
             in_flight: flow.outbound.in_flight(),
         });
         let flows = flows.collect();
-        Some(SessionDetails { summary: summary(&session, &state), subscriptions, flows })
+        Some(SessionDetails { summary: summary(self, &session, &state), subscriptions, flows })
     }
 
     /// Ends a session as if it had expired: its client is disconnected, its will is published, its queue is lost. That
@@ -289,10 +289,10 @@ impl Broker {
     }
 }
 
-fn summary(session: &Session, state: &SessionState) -> SessionSummary {
+fn summary(broker: &Broker, session: &Session, state: &SessionState) -> SessionSummary {
     let in_flight = state.flows.iter().map(|flow| flow.outbound.in_flight()).sum();
     let expires = (state.attachment.is_none() && state.expires_at != Timestamp::NEVER)
-        .then_some(state.expires_at);
+        .then(|| broker.wall(state.expires_at));
     SessionSummary {
         client: session.client_id().into(),
         user: state.user.as_ref().map(|user| user.text().into()),

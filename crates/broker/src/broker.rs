@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
@@ -36,6 +36,9 @@ use crate::tracer::Tracer;
 use crate::transports::{ClientStatistics, Transports};
 use crate::tree::TopicTree;
 use crate::user::{User, Vouched};
+
+/// The system's clock differs by less from the broker's time when it has not been set.
+const CLOCK_STEP_MS: u64 = 1000;
 
 /// How a broker is set up.
 #[derive(Debug)]
@@ -84,6 +87,8 @@ pub struct Broker {
     deadlines: Mutex<Deadlines>,
     transports: Transports,
     next_housekeeping: AtomicU64,
+    /// How far the system's clock is ahead of the broker's time.
+    wall_ahead_ms: AtomicI64,
     started: Timestamp,
     publish_hook: OnceLock<Arc<dyn PublishHook>>,
     revoked: RwLock<Arc<HashSet<u64>>>,
@@ -135,6 +140,7 @@ impl Broker {
             deadlines: Mutex::default(),
             transports: Transports::default(),
             next_housekeeping: AtomicU64::new(now.0),
+            wall_ahead_ms: AtomicI64::new(0),
             started: now,
             limits: config.limits,
             publish_hook: OnceLock::new(),
@@ -186,6 +192,41 @@ impl Broker {
         }
         // What it waits for as it goes, workers must not.
         drop(before);
+    }
+
+    /// Sets what the system's clock shows at `now`. Sessions and messages keep their time when it is set; what others have
+    /// dated is compared with it.
+    pub(crate) fn set_wall(&self, now: Timestamp, wall: Timestamp) {
+        let ahead = wall.0.cast_signed() - now.0.cast_signed();
+        let before = self.wall_ahead_ms.load(Ordering::Relaxed);
+        let differs = ahead.abs_diff(before) >= CLOCK_STEP_MS;
+        let relaxed = Ordering::Relaxed;
+        if !differs || self.wall_ahead_ms.compare_exchange(before, ahead, relaxed, relaxed).is_err()
+        {
+            return;
+        }
+        tracing::warn!(
+            seconds = (ahead - before) / 1000,
+            "the system's clock was set, or the machine was suspended: sessions and messages keep the time that is left to them"
+        );
+        self.storage.clock_was_set();
+        self.recheck(self.registry.attachments());
+    }
+
+    /// What the system's clock shows at `now`.
+    pub(crate) fn wall(&self, now: Timestamp) -> Timestamp {
+        Timestamp(now.0.saturating_add_signed(self.wall_ahead_ms.load(Ordering::Relaxed)))
+    }
+
+    /// When the system's clock shows `wall`.
+    #[must_use]
+    pub fn at_wall(&self, wall: Timestamp) -> Timestamp {
+        let behind = -self.wall_ahead_ms.load(Ordering::Relaxed);
+        if wall == Timestamp::NEVER {
+            wall
+        } else {
+            Timestamp(wall.0.saturating_add_signed(behind))
+        }
     }
 
     /// Whether the rules let this session's client have what it has subscribed to and is published to

@@ -198,7 +198,7 @@ pub(crate) fn publish_will(
 ) {
     let now = shard.turn.now;
     let client = session.client_id();
-    if let Some(why) = refusal(&shard.turn.broker, client, will, now) {
+    if let Some(why) = refusal(&shard.turn.broker, client, will, shard.wall()) {
         shard.turn.metrics().wills_refused.add(1);
         tracing::info!(
             client,
@@ -221,13 +221,13 @@ pub(crate) fn publish_will(
     });
 }
 
-/// Why the will of this client may not be published now; `None` if it may.
-fn refusal(broker: &Broker, client_id: &str, will: &Will, now: Timestamp) -> Option<&'static str> {
+/// Why the will of this client may not be published at `wall`, what the system's clock shows; `None` if it may.
+fn refusal(broker: &Broker, client_id: &str, will: &Will, wall: Timestamp) -> Option<&'static str> {
     let Testator { user, address, until, credential, certificate, by_login } = &will.testator;
     let (access_control, user) = (broker.access_control(), user.as_ref());
     let subject = Subject { user, client_id };
     let banned = BannedSubject { client_id, user, address: *address };
-    if *until <= now {
+    if *until <= wall {
         Some("its client's token or certificate has expired")
     } else if certificate.is_some_and(|number| broker.revoked_certificates().contains(&number)) {
         Some("its client's certificate is revoked")
@@ -235,7 +235,7 @@ fn refusal(broker: &Broker, client_id: &str, will: &Will, now: Timestamp) -> Opt
         Some("its client's credential is no longer valid")
     } else if access_control.refuses(subject) {
         Some("its user is disabled, removed, or may not use its client identifier")
-    } else if broker.bans().covers(&banned, now) {
+    } else if broker.bans().covers(&banned, wall) {
         Some("its client is banned")
     } else if !access_control.may_leave(subject, &will.topic, *by_login) {
         Some("its user may not publish to its topic")

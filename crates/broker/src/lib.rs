@@ -84,6 +84,7 @@ pub use bans::{Ban, Banned, MAX_BANS};
 pub use broker::{Broker, BrokerConfig};
 pub use connection::{
     Closing, Connection, LostCause, Output, ReadState, Received, Refused, StreamAction, StreamEnd,
+    grace_after_pause,
 };
 pub use event::{BrokerEvent, CloseOrder};
 pub use explain::Explanation;

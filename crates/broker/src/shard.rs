@@ -113,6 +113,16 @@ impl Shard {
         self.turn.see_storage();
     }
 
+    /// Sets what the system's clock shows now.
+    pub fn set_wall(&mut self, wall: Timestamp) {
+        self.turn.broker.set_wall(self.turn.now, wall);
+    }
+
+    /// What the system's clock shows, which dates credentials and bans.
+    pub(crate) fn wall(&self) -> Timestamp {
+        self.turn.broker.wall(self.turn.now)
+    }
+
     /// The time set last.
     #[must_use]
     pub fn now(&self) -> Timestamp {

@@ -272,6 +272,9 @@ pub trait Storage: Send + Sync {
     /// what needs durability waits, or is refused when that takes long; it is `None` again once storage has recovered.
     fn failure(&self) -> Option<String>;
 
+    /// The system's clock was set; the broker's time goes on as before.
+    fn clock_was_set(&self) {}
+
     /// Whether clients may get acknowledgements now. It is false where another broker may serve the same clients by
     /// now; then even what needs no storage must not be acknowledged, such as a publication without a subscriber: the
     /// other broker may have one. Once it is true again, the broker is notified as after a commit.

@@ -21,6 +21,8 @@ use crate::{CertError, files, inspect, pkcs8};
 /// Days an authority's certificate is valid.
 const AUTHORITY_DAYS: u32 = 3650;
 
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
 /// Days a certificate is valid unless asked otherwise; browsers take no more than 398.
 pub const LEAF_DAYS: u32 = 397;
 
@@ -93,9 +95,15 @@ impl Authority {
             let pem = self_signed(&key, AUTHORITY_DAYS)?;
             keep_first(files::write_new(&certificate_path, pem.as_bytes(), false))?;
         }
-        let certificate = files::read_chain(&certificate_path)?.swap_remove(0);
+        let mut certificate = files::read_chain(&certificate_path)?.swap_remove(0);
         if !belongs(&certificate, &key) {
             return Err(CertError::Mismatch { certificate: certificate_path, key: key_path });
+        }
+        if is_undated(&certificate) && first_plausible() <= SystemTime::now() {
+            tracing::warn!(file = %certificate_path.display(),
+                "the development CA was made before the clock was set; made anew with its key: give clients the new file");
+            files::write(&certificate_path, self_signed(&key, AUTHORITY_DAYS)?.as_bytes(), false)?;
+            certificate = files::read_chain(&certificate_path)?.swap_remove(0);
         }
         let end = end_of(&certificate).unwrap_or(SystemTime::UNIX_EPOCH);
         if end <= SystemTime::now() {
@@ -242,12 +250,22 @@ fn self_signed(key: &KeyPair, days: u32) -> Result<String, CertError> {
     Ok(params.self_signed(key)?.pem())
 }
 
+/// A clock that shows less (2026-01-01) has not been set.
+fn first_plausible() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600)
+}
+
+/// Whether a certificate was dated by a clock that was not set, as by earlier versions: clients whose clock is refuse it.
+fn is_undated(certificate: &CertificateDer<'_>) -> bool {
+    begin_of(certificate).is_none_or(|begin| begin + DAY < first_plausible())
+}
+
 fn set_validity(params: &mut CertificateParams, days: u32) {
-    let now = SystemTime::now();
-    let day = Duration::from_secs(24 * 3600);
+    // A clock that is not set will be.
+    let now = SystemTime::now().max(first_plausible());
     // A client whose clock is a little behind must not find it too young.
-    params.not_before = (now - day / 24).into();
-    params.not_after = (now + day * days).into();
+    params.not_before = (now - DAY / 24).into();
+    params.not_after = (now + DAY * days).into();
 }
 
 fn check_name(name: &str) -> Result<(), CertError> {
@@ -406,6 +424,20 @@ mod tests {
         let key = KeyPair::generate().unwrap();
         files::write(&folder.join("ca.key"), key.serialize_pem().as_bytes(), true).unwrap();
         fs::write(folder.join("ca.pem"), self_signed(&key, days).unwrap()).unwrap();
+    }
+
+    #[test]
+    fn an_authority_of_before_the_clock_was_set_is_made_anew_with_its_key() {
+        let dir = tempfile::tempdir().unwrap();
+        short_lived(dir.path(), 100);
+        let key = own_key(&dir.path().join("ca.key")).unwrap();
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.not_before = (SystemTime::UNIX_EPOCH + DAY).into();
+        params.not_after = (SystemTime::UNIX_EPOCH + DAY * AUTHORITY_DAYS).into();
+        fs::write(dir.path().join("ca.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
+        let authority = Authority::open(dir.path()).unwrap();
+        assert!(belongs(&authority.certificate, &key) && authority.end > SystemTime::now());
+        assert!(!is_undated(&authority.certificate));
     }
 
     #[test]

@@ -26,7 +26,7 @@ use crate::machine::{CONTROL, MAX_OUT_BYTES, Machine, Outcome};
 use crate::message::{Message, Receipt};
 use crate::network::Monitor;
 use crate::options::{Options, Streams};
-use crate::pending::{answer, answer_all, changed, lost, or_never};
+use crate::pending::{after_sockets, answer, answer_all, changed, lost, or_never};
 use crate::quic::{Change, QuicConnection};
 use crate::streams::{DataStreams, Happened};
 use crate::url::Transport;
@@ -444,7 +444,7 @@ impl Driver {
             command = self.inbox.next(accepting) => Wake::Command(command),
             change = changed(&mut conn.quic) => Wake::Path(change),
             () = self.network.changed(), if conn.quic.is_some() => Wake::Network,
-            () = sleep_until(wake_at.into()) => Wake::Time,
+            () = after_sockets(wake_at) => Wake::Time,
         }
     }
 

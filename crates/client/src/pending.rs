@@ -1,6 +1,8 @@
 //! Optional waits of the driver besides its connection: without anything to wait for, they never end, so that a
 //! `select!` can contain them unconditionally. And its smallest parts that need nothing of it.
 
+use std::time::Instant;
+
 use tokio::sync::oneshot;
 
 use crate::api::PathStats;
@@ -29,6 +31,15 @@ pub(crate) async fn answer(early: &mut Option<quinn::ZeroRttAccepted>) -> bool {
     match early {
         Some(accepted) => accepted.await,
         None => std::future::pending().await,
+    }
+}
+
+/// Waits until `at`. After a pause of the process, timers are ready before sockets: these are polled first, and then read,
+/// for QUIC by one task for another.
+pub(crate) async fn after_sockets(at: Instant) {
+    tokio::time::sleep_until(at.into()).await;
+    for _ in 0..4 {
+        tokio::task::yield_now().await;
     }
 }
 

@@ -1,6 +1,7 @@
 //! From outcomes to exit codes, and to the one line a person reads when something went wrong.
 
 use std::fmt;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -42,8 +43,18 @@ pub fn end_with_the_reader() {
         if said.starts_with("failed printing to std") && said.contains("Broken pipe") {
             std::process::exit(0);
         }
-        otherwise(info);
+        if stderr_accepts_text() {
+            otherwise(info);
+        }
     }));
+}
+
+/// Waits for the reader of standard error, but not for long: the program must end without it.
+fn stderr_accepts_text() -> bool {
+    let stderr = std::io::stderr();
+    let mut look = [PollFd::new(&stderr, PollFlags::OUT)];
+    let second = Timespec { tv_sec: 1, tv_nsec: 0 };
+    poll(&mut look, Some(&second)).is_ok() && look[0].revents().contains(PollFlags::OUT)
 }
 
 /// Whether the error is that nobody reads standard output any more.
@@ -69,7 +80,10 @@ pub fn code(outcome: anyhow::Result<()>) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     // A reason may be a hostile peer's.
-    eprintln!("fulmar: {}", printable_lines(&explain(&error)));
+    if stderr_accepts_text() {
+        // Not `eprintln`: the exit code remains if nobody reads it any more.
+        let _ = writeln!(std::io::stderr(), "fulmar: {}", printable_lines(&explain(&error)));
+    }
     if error.downcast_ref::<Usage>().is_some() { ExitCode::from(2) } else { ExitCode::FAILURE }
 }
 

@@ -7,6 +7,7 @@ pub mod exit;
 mod field_limit;
 mod flood;
 pub mod key_log;
+mod log_queue;
 pub mod logging;
 pub mod password;
 pub mod psk;

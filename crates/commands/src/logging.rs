@@ -2,7 +2,9 @@
 //!
 //! Standard output belongs to results: the `ready` line, received messages, reports.
 
+use std::fs::File;
 use std::io::IsTerminal;
+use std::os::fd::AsFd;
 use std::sync::OnceLock;
 
 use anyhow::anyhow;
@@ -19,6 +21,9 @@ use tracing_subscriber::{Layer, Registry, reload};
 use crate::exit::Usage;
 use crate::field_limit::FieldLimit;
 use crate::flood::Flood;
+use crate::log_queue::LogQueue;
+
+pub use crate::log_queue::{LastLines, dropped_lines};
 
 /// Options every command takes.
 #[derive(Args, Debug)]
@@ -47,6 +52,34 @@ pub enum Format {
 /// # Errors
 /// The filter cannot be read.
 pub fn start(args: &LogArgs, level: &str, format: Option<Format>) -> anyhow::Result<()> {
+    start_with(args, level, format, std::io::stderr)
+}
+
+/// Starts the log of a server, which never waits for standard error. The last lines are written when the result is
+/// dropped.
+///
+/// # Errors
+/// The filter cannot be read, or the system has no thread left.
+pub fn start_queued(
+    args: &LogArgs,
+    level: &str,
+    format: Option<Format>,
+) -> anyhow::Result<LastLines> {
+    let report = |lines| tracing::warn!(lines, "log lines were dropped: standard error was full");
+    // Not by way of `stderr`, whose lock would be held while it accepts nothing.
+    let stderr = File::from(std::io::stderr().as_fd().try_clone_to_owned()?);
+    let queue = LogQueue::start(stderr, report)?;
+    let writer = queue.clone();
+    start_with(args, level, format, move || writer.clone())?;
+    Ok(LastLines(queue))
+}
+
+fn start_with(
+    args: &LogArgs,
+    level: &str,
+    format: Option<Format>,
+    writer: impl for<'writer> MakeWriter<'writer> + Send + Sync + 'static,
+) -> anyhow::Result<()> {
     let from_env = std::env::var("RUST_LOG").ok();
     let filter = args.log_level.as_deref().or(from_env.as_deref()).unwrap_or(level);
     let filter = targets(filter).map_err(|error| {
@@ -54,7 +87,7 @@ pub fn start(args: &LogArgs, level: &str, format: Option<Format>) -> anyhow::Res
     })?;
     let (filter, handle) = reload::Layer::new(filter);
     let format = args.log_format.or(format).unwrap_or(Format::Text);
-    let lines = lines(format, std::io::stderr().is_terminal(), std::io::stderr);
+    let lines = lines(format, std::io::stderr().is_terminal(), writer);
     let log = tracing_subscriber::registry().with(filter).with(Flood::default()).with(lines);
     log.try_init().map_err(|error| anyhow!("cannot start the log: {error}"))?;
     let _ = FILTER.set(handle);

@@ -13,7 +13,7 @@ use fulmar_command::exit::Usage;
 const EXAMPLES: &str = "\
 Examples:
   fulmar health                                          whether the broker on this machine can store messages
-  fulmar health http://127.0.0.1:14568/health/live       whether its process runs
+  fulmar health http://127.0.0.1:14568/health/live       whether its workers serve clients
   fulmar health http://127.0.0.1:14568/health/upstream   what a gateway's upstream broker refuses
 
 Exit codes: 0 healthy, 1 not healthy or no answer, 2 wrong usage.";

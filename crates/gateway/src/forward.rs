@@ -107,7 +107,8 @@ fn one(stored: &Stored, now_ms: u64) -> Outgoing {
         properties.push(property);
     }
     if let Some(at) = stored.expires_ms {
-        let left = at.saturating_sub(now_ms).div_ceil(1000);
+        // Never more than there was ([MQTT-3.3.2-6]), also if the clock was set back.
+        let left = at.saturating_sub(now_ms.max(stored.entered_ms)).div_ceil(1000);
         let left = u32::try_from(left).unwrap_or(u32::MAX);
         properties.push(Property::MessageExpiryInterval(left));
     }
@@ -175,6 +176,10 @@ mod tests {
         let sent = outgoing(&Publication::One(stored.clone()), &form, 1_500);
         let left: Vec<_> = sent.properties.as_properties().iter().collect();
         assert_eq!(left, [Property::MessageExpiryInterval(4)]);
+        let entered = Stored { entered_ms: 1_500, ..stored.clone() };
+        let sent = outgoing(&Publication::One(entered), &form, 3);
+        let left: Vec<_> = sent.properties.as_properties().iter().collect();
+        assert_eq!(left, [Property::MessageExpiryInterval(4)], "the clock was set back");
         let sent = outgoing(&Publication::Batch(vec![stored.clone(), stored]), &form, 0);
         assert_eq!((&*sent.topic, sent.qos), ("batch", QoS::AtLeastOnce));
     }

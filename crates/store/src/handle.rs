@@ -155,6 +155,10 @@ impl Storage for SqliteStorage {
         self.shared.failure.lock().clone()
     }
 
+    fn clock_was_set(&self) {
+        self.shared.inbox.nudge();
+    }
+
     fn may_acknowledge(&self) -> bool {
         self.lease.as_ref().is_none_or(|lease| lease.lasts())
     }

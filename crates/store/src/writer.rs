@@ -14,6 +14,7 @@ use parking_lot::{Condvar, Mutex};
 use rusqlite::wal::CheckpointMode;
 use rusqlite::{Connection, ErrorCode};
 
+use crate::clock::ClockRecord;
 use crate::group::Group;
 use crate::inbox::{Inbox, Work};
 use crate::log::Log;
@@ -82,6 +83,7 @@ impl Shared {
 /// The writer thread's state.
 pub(crate) struct Writer {
     pub(crate) connection: Connection,
+    pub(crate) clock: Option<ClockRecord>,
     pub(crate) counts: Counts,
     pub(crate) last_message_id: u64,
     pub(crate) last_session_key: u64,
@@ -103,9 +105,12 @@ impl Writer {
         log: Option<Log>,
         wake: Box<dyn Fn() + Send>,
     ) -> rusqlite::Result<(Writer, Restored)> {
+        let clock = options.clock.filter(|_| log.is_none());
+        let clock = clock.map(|start| ClockRecord::begin(&connection, start)).transpose()?;
         let (restored, counts) = restore::restore(&connection)?;
         let writer = Writer {
             connection,
+            clock,
             counts,
             last_message_id: restored.last_message_id,
             last_session_key: restored.last_session_key,
@@ -141,7 +146,7 @@ impl Writer {
     }
 
     fn work(mut self) -> Result<(), GaveUp> {
-        let mut log = self.log.take();
+        let (mut log, mut clock) = (self.log.take(), self.clock.take());
         let counts = std::mem::take(&mut self.counts);
         let mut tables =
             Tables::new(&self.connection, counts, self.last_message_id, self.last_session_key)?;
@@ -160,6 +165,9 @@ impl Writer {
                         None => self.commit(&mut tables, &mut group)?,
                         Some(log) => self.append(log, &mut tables, &mut group)?,
                     }
+                    if let Some(clock) = clock.as_mut().filter(|clock| clock.is_due()) {
+                        clock.write(&self.connection);
+                    }
                     log_pages = self.log_pages();
                     if log_pages >= self.options.log_pages {
                         log_pages = self.checkpoint();
@@ -172,7 +180,10 @@ impl Writer {
                     }
                     _ => log_pages = self.checkpoint(),
                 },
-                Work::Nudged => (self.wake)(),
+                Work::Nudged => {
+                    clock.iter_mut().for_each(|clock| clock.write(&self.connection));
+                    (self.wake)();
+                }
                 Work::Closed => break,
             }
         }
@@ -182,6 +193,7 @@ impl Writer {
         }
         tables.write_highest()?;
         drop(tables);
+        clock.iter_mut().for_each(|clock| clock.write(&self.connection));
         schema::mark_clean(&self.connection, true)?;
         let Writer { connection, shared, .. } = self;
         let _no_copy = shared.checkpoints.lock();

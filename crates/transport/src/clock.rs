@@ -2,7 +2,8 @@
 //! backwards.
 //!
 //! The wall clock is read once, at start; from then on a monotonic clock is added to it, so that a
-//! step of the system's clock neither expires every session nor stops every timer.
+//! step of the system's clock neither expires every session nor stops every timer. What others have
+//! dated, such as tokens, is compared with [`Clock::wall`].
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -19,8 +20,19 @@ impl Clock {
     /// A clock that shows the system's time now and goes on by itself.
     #[must_use]
     pub fn start() -> Clock {
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Clock { epoch: Timestamp(0) + since_epoch, started: Instant::now() }
+        Clock { epoch: Clock::wall(), started: Instant::now() }
+    }
+
+    /// What the system's clock shows now.
+    #[must_use]
+    pub fn wall() -> Timestamp {
+        Timestamp(0) + SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+    }
+
+    /// The time that it showed at an instant.
+    #[must_use]
+    pub fn origin(&self) -> (Timestamp, Instant) {
+        (self.epoch, self.started)
     }
 
     /// The time now.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use fulmar_broker::{
     BrokerEvent, Connection, LostCause, MemoryPressure, MemoryShare, Peer, PeerIdentity, ReadState,
-    Shard, StreamKey, Timestamp, Token, TransportKind, Via,
+    Shard, StreamKey, Timestamp, Token, TransportKind, Via, grace_after_pause,
 };
 use tracing::debug;
 
@@ -404,6 +404,10 @@ impl StreamConn {
     pub(crate) fn on_deadline(&mut self, io: &mut Io) -> After {
         let now = io.shard.now();
         if self.own_deadline <= now {
+            if let Some(grace) = grace_after_pause(now.since(self.own_deadline)) {
+                self.own_deadline = now + grace;
+                return After::Wait;
+            }
             if let (Phase::Opening, Some(layers)) = (&self.phase, &self.layers) {
                 layers.time_out();
             }
@@ -412,6 +416,7 @@ impl StreamConn {
         if let Some(mqtt) = &mut self.mqtt
             && mqtt.deadline(&io.shard) <= now
         {
+            mqtt.excuse_pause(&io.shard);
             mqtt.on_deadline(&mut io.shard);
             self.see_closing();
         }

@@ -4,17 +4,21 @@
 //! The other part keeps one end of a local socket pair and copies bytes; the worker treats the other
 //! end like any connection, so that bounds, access rules, deadlines and draining are in one
 //! place. The pair's buffers, which the kernel bounds, carry back-pressure. The price is two system
-//! calls and a copy per direction and batch. This module does not speak HTTP itself.
+//! calls and a copy per direction and batch. This module does not speak HTTP itself. On the same way, workers are asked
+//! whether they still work.
 
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fulmar_broker::Peer;
 use mio::Waker;
 use parking_lot::Mutex;
+
+/// Time between two looks at the answers of workers.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// What the bytes of a connection that is handed over contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,23 +60,36 @@ impl AllowedSilence {
     }
 }
 
-/// Connections that wait for one worker; `None` once the worker takes no more.
+/// What waits for one worker.
 #[derive(Debug)]
-pub(crate) struct HandoffQueue(Mutex<Option<Vec<Handed>>>);
+pub(crate) struct HandoffQueue {
+    /// Connections; `None` once the worker takes no more.
+    connections: Mutex<Option<Vec<Handed>>>,
+    /// Questions whether it still works, and how many of them it has answered.
+    asked: AtomicU64,
+    answered: AtomicU64,
+}
 
 impl HandoffQueue {
     pub(crate) fn new() -> HandoffQueue {
-        HandoffQueue(Mutex::new(Some(Vec::new())))
+        let connections = Mutex::new(Some(Vec::new()));
+        HandoffQueue { connections, asked: AtomicU64::new(0), answered: AtomicU64::new(0) }
+    }
+
+    /// Answers the questions so far, or all when the worker has ended.
+    pub(crate) fn answer(&self, has_ended: bool) {
+        let asked = if has_ended { u64::MAX } else { self.asked.load(Ordering::Acquire) };
+        self.answered.store(asked, Ordering::Release);
     }
 
     /// Takes all waiting connections.
     pub(crate) fn take(&self) -> Vec<Handed> {
-        self.0.lock().as_mut().map(std::mem::take).unwrap_or_default()
+        self.connections.lock().as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Accepts no more, and closes the waiting connections.
     pub(crate) fn close(&self) {
-        *self.0.lock() = None;
+        *self.connections.lock() = None;
     }
 }
 
@@ -113,6 +130,28 @@ impl Handoff {
         Ok((stream, silence))
     }
 
+    /// Waits for every worker to end a turn, for about `patience`; returns the first that does not. It counts looks
+    /// instead of time, which also passes while the whole process is paused.
+    #[must_use]
+    pub fn silent_worker(&self, patience: Duration) -> Option<usize> {
+        let ask = |(queue, waker): &(Arc<HandoffQueue>, Arc<Waker>)| {
+            let asked = queue.asked.fetch_add(1, Ordering::AcqRel) + 1;
+            // A waker that fails is a worker that does not answer.
+            let _ = waker.wake();
+            asked
+        };
+        let asked: Vec<u64> = self.workers.iter().map(ask).collect();
+        let silent = || {
+            let mut workers = self.workers.iter().zip(&asked);
+            workers.position(|((queue, _), asked)| queue.answered.load(Ordering::Acquire) < *asked)
+        };
+        for _ in 0..patience.as_millis() / LOOK.as_millis() {
+            silent()?;
+            std::thread::sleep(LOOK);
+        }
+        silent()
+    }
+
     fn hand(
         &self,
         peer: Peer,
@@ -125,7 +164,7 @@ impl Handoff {
         let at = self.next.fetch_add(1, Ordering::Relaxed) % self.workers.len();
         let (queue, waker) = &self.workers[at];
         let socket = mio::net::UnixStream::from_std(inner);
-        match &mut *queue.0.lock() {
+        match &mut *queue.connections.lock() {
             Some(waiting) => waiting.push(Handed { socket, peer, framing, silence }),
             None => return Err(io::ErrorKind::NotConnected.into()),
         }

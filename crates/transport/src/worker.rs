@@ -201,11 +201,15 @@ impl Worker {
         timeout: Option<Duration>,
     ) -> io::Result<()> {
         match self.poll.poll(events, timeout) {
-            Err(error) if error.kind() != io::ErrorKind::Interrupted => {
+            // After a pause of the process, what has come meanwhile is read before timers run.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                self.poll(events, Some(Duration::ZERO))
+            }
+            Err(error) => {
                 error!(%error, "the worker's poller failed");
                 Err(error)
             }
-            _ => Ok(()),
+            Ok(()) => Ok(()),
         }
     }
 
@@ -213,6 +217,7 @@ impl Worker {
     pub(crate) fn turn<'e>(&mut self, events: impl Iterator<Item = &'e Event>) -> bool {
         self.io.shard.after_sleep();
         self.io.shard.set_now(self.clock.now());
+        self.io.shard.set_wall(Clock::wall());
         self.read_again();
         for event in events {
             self.event(event);
@@ -222,6 +227,7 @@ impl Worker {
         self.exchange();
         let drained = self.drain();
         self.io.shard.end_turn();
+        self.handoff_queue.answer(drained);
         drained
     }
 

@@ -17,7 +17,7 @@ use crate::{check, sources, table};
 const BESIDE: [[&str; 4]; 13] = [
     ["http", "GET", "/", "The pages of this listener"],
     ["http", "GET", "/metrics", "[Metrics](metrics.md) for Prometheus"],
-    ["http", "GET", "/health/live", "200 while the process runs"],
+    ["http", "GET", "/health/live", "200 while every worker answers within 4 s"],
     ["http", "GET", "/health/ready", "200 while storage works; else 503 with the reason"],
     [
         "http",

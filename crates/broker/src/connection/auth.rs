@@ -304,7 +304,7 @@ impl Connection {
         if number.is_some_and(|number| revoked.contains(&number)) {
             Some("certificate revoked")
         } else {
-            (until <= shard.now()).then_some("certificate expired")
+            (until <= shard.wall()).then_some("certificate expired")
         }
     }
 
@@ -356,5 +356,5 @@ fn auth_bytes(method: Method, data: &str) -> usize {
 }
 
 fn check(shard: &Shard, token: &[u8], username: Option<&str>, from: TokenSource<'_>) -> AuthReply {
-    shard.broker().access_control().check_token(token, username, from, shard.now())
+    shard.broker().access_control().check_token(token, username, from, shard.wall())
 }

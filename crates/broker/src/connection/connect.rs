@@ -186,7 +186,7 @@ impl Connection {
             client_id: &pending.client_id,
             address: self.peer.address,
         };
-        let (at, address, now) = (self.at, self.peer.address.ip(), shard.now());
+        let (at, address, now) = (self.at, self.peer.address.ip(), shard.wall());
         let reply_to = || ReplyTo::new(broker.mailboxes().clone(), at);
         let applicant = || Applicant { address, reply_to: reply_to() };
         let decision = broker.access_control().check(&credentials, now, applicant);
@@ -418,7 +418,7 @@ impl Connection {
     /// Whether a ban is about the client; its user is not known before it is authenticated.
     fn is_banned(&self, shard: &Shard, client_id: &str, user: Option<&User>) -> bool {
         let client = BannedSubject { client_id, user, address: Some(self.peer.address.ip()) };
-        shard.broker().bans().covers(&client, shard.now())
+        shard.broker().bans().covers(&client, shard.wall())
     }
 
     fn refuse_banned(&mut self, shard: &mut Shard, client_id: &str, user: Option<&User>) {

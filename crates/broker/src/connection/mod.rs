@@ -15,6 +15,7 @@ mod fan_out;
 mod memory;
 mod output;
 mod packets;
+mod pause;
 mod stall;
 mod streams;
 mod subscriptions;
@@ -44,6 +45,8 @@ use crate::shard::Shard;
 use crate::storage::FlowId;
 use crate::time::Timestamp;
 use crate::transports::SharedHere;
+
+pub use pause::grace_after_pause;
 
 use auth::Method;
 use connect::{PendingConnect, is_connect};
@@ -224,7 +227,7 @@ struct Rare {
     challenged: bool,
     /// SCRAM waits for its last message.
     scram: Option<Box<ScramLogin>>,
-    /// When what it showed expires.
+    /// When what it showed expires, by the system's clock.
     admitted_until: Timestamp,
     /// It is another part of the program that says what the client may do.
     external_user: bool,
@@ -491,7 +494,7 @@ impl Connection {
                     || shard.turn.is_held(token);
                 let silent_at = if unheard { self.gone_by() } else { self.silent_at() };
                 let own = self.throttled_until().or(self.held_until()).unwrap_or(silent_at);
-                own.min(self.admitted_until())
+                own.min(shard.broker().at_wall(self.admitted_until()))
             }
             State::Ended => Timestamp::NEVER,
         }
@@ -549,7 +552,7 @@ impl Connection {
             self.refuse(shard, reason);
         }
         match &self.state {
-            State::Connected(_) if self.admitted_until() <= shard.now() => {
+            State::Connected(_) if self.admitted_until() <= shard.wall() => {
                 tracing::info!(peer = %self.peer.address, client = self.client_id(),
                     "closed: the client's token or certificate has expired");
                 self.disconnect(shard, ReasonCode::NotAuthorized, "token or certificate expired");

@@ -66,7 +66,10 @@ pub(super) async fn keep_time(
         silence.set_limit(if shared.is_wide.load(Relaxed) { limit } else { strangers });
         let next = silence.next(allowed, connection.rtt());
         match next {
-            Some((at, Due::GiveUp)) if at <= now => return,
+            Some((at, Due::GiveUp)) if at <= now => match silence.excuse_pause(now - at) {
+                true => continue,
+                false => return,
+            },
             Some((at, Due::Ask)) if at <= now => {
                 silence.has_asked();
                 ask(connection).await;

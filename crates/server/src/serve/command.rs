@@ -12,9 +12,10 @@ use super::check::{
     self,
     finding::{Finding, Report},
 };
+use super::listeners;
 use super::memory::{self, Memory};
+use super::notify::{self, Watchdog};
 use super::server::Server;
-use super::{listeners, notify};
 use crate::config::Config;
 use crate::exit;
 use crate::logging::{self, LogArgs};
@@ -83,7 +84,7 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     }
     let config = args.config()?;
     memory::keep_large_off_the_heap(config.is_gateway());
-    logging::start(log, &config.log.level, Some(config.log.format))?;
+    let _last_lines = logging::start_queued(log, &config.log.level, Some(config.log.format))?;
     for (file, key) in args.config.iter().flat_map(|file| {
         let keys = Config::world_readable_secrets(file).into_iter();
         keys.map(move |key| (file.display(), key))
@@ -105,6 +106,8 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
         show_first_login(file)?;
     }
     notify::ready();
+    let watchdog = Watchdog::start()?;
+    watchdog.watch(server.workers());
     wait(signals, args, &server);
     notify::stopping();
     drop(memory);

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
+use std::time::Duration;
 
 use anyhow::Context;
 use axum::extract::State;
@@ -15,6 +16,7 @@ use axum::routing::get;
 use fulmar_broker::Broker;
 use fulmar_http::{AnswerSpace, BodyBudget, Plain};
 use fulmar_store::SqliteStorage;
+use fulmar_transport::Handoff;
 use fulmar_transport::proxy_protocol::Proxies;
 use fulmar_transport::tickets::Tickets;
 use parking_lot::Mutex;
@@ -43,7 +45,7 @@ pub(super) use machine::Machine;
 const PAGES: &str = "\
 /metrics             statistics for Prometheus
 /connections         all clients as JSON; /connections/CLIENT for one
-/health/live         whether the process runs
+/health/live         whether the process runs and its workers serve clients
 /health/ready        whether the broker can store messages
 /health/upstream     what upstream brokers refuse, if there are any
 /publish/TOPIC       POST publishes the body
@@ -51,6 +53,10 @@ const PAGES: &str = "\
 
 /// Connections at once to one address.
 const CONNECTIONS: usize = 256;
+
+/// Time in which a worker that works ends a turn, also on a machine that is busy with other things. Less than the 5 s for
+/// which `fulmar health` waits.
+const TURN_PATIENCE: Duration = Duration::from_secs(4);
 
 /// The parts of the program whose state the port shows.
 #[derive(Clone)]
@@ -81,6 +87,7 @@ pub(super) struct Operated {
     pub(super) otlp: Option<Arc<otlp::Counts>>,
     /// `None` where there is no `[cluster]`.
     pub(super) cluster: Option<Arc<ClusterStatus>>,
+    pub(super) workers: Handoff,
 }
 
 /// `/metrics` of a node that stands by.
@@ -112,7 +119,7 @@ pub(super) fn start(
         .route("/metrics", get(metrics))
         .route("/connections", get(connections::list))
         .route("/connections/{client}", get(connections::one))
-        .route("/health/live", get(|| async { "ok\n" }))
+        .route("/health/live", get(live))
         .route("/health/ready", get(ready))
         .route("/health/upstream", get(upstream))
         .with_state(state)
@@ -126,6 +133,19 @@ pub(super) fn start(
     let router = hosts::only_known(router, config);
     let started = Plain::start(&config.listeners.http, &limits, bodies, router);
     started.with_context(|| where_to_change("http"))
+}
+
+/// Asks each worker: one that waits for something serves no client, though the process runs.
+async fn live(State(state): State<Operated>) -> (StatusCode, String) {
+    let silent = tokio::task::spawn_blocking(move || state.workers.silent_worker(TURN_PATIENCE));
+    match silent.await {
+        Ok(None) => (StatusCode::OK, "ok\n".to_owned()),
+        Ok(Some(worker)) => {
+            let text = format!("worker {worker} does not answer\n");
+            (StatusCode::SERVICE_UNAVAILABLE, text)
+        }
+        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")),
+    }
 }
 
 /// Whether the broker can store messages: not if the disk fails.

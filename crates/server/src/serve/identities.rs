@@ -4,18 +4,18 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::SystemTime;
 
 use anyhow::Context as _;
 use fulmar_broker::auth::{AccessControl, HashReplacements, IdentityTable, PasswordFile};
 use fulmar_broker::control::{Control, ControlRequest};
-use fulmar_broker::{Broker, LogLimiter, Timestamp};
+use fulmar_broker::{Broker, LogLimiter};
 use fulmar_identity::control::ChangeLog;
 use fulmar_identity::{
     Affected, Asker, Change, Command, Compiler, Desk, FILE, Identities, PasswordHash, State,
     control,
 };
 use fulmar_mirror::Shared;
+use fulmar_transport::Clock;
 use parking_lot::Mutex;
 
 use super::secrets;
@@ -175,7 +175,7 @@ impl Requests {
     }
 
     fn log_refused(&self, client_id: &str) {
-        if let Some(times) = self.waiting.lock().log.occurred(now()) {
+        if let Some(times) = self.waiting.lock().log.occurred(Clock::wall()) {
             tracing::warn!(
                 client = client_id,
                 times,
@@ -196,11 +196,6 @@ impl Drop for Place {
             }
         }
     }
-}
-
-fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 impl Control for Requests {

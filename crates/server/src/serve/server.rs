@@ -18,7 +18,7 @@ use fulmar_broker::{Broker, BrokerConfig, Tracer};
 use fulmar_certs::files;
 use fulmar_http::{AnswerSpace, BodyBudget, Endpoint, Plain};
 use fulmar_store::SqliteStorage;
-use fulmar_transport::{Clock, QuicKeys};
+use fulmar_transport::{Clock, Handoff, QuicKeys};
 
 use super::auth_http::AuthHook;
 use super::certificates::Certificates;
@@ -172,6 +172,11 @@ impl Server {
         Ok(&self.parts()?.broker)
     }
 
+    /// Its workers, to be asked whether they work.
+    pub(super) fn workers(&self) -> Option<Handoff> {
+        self.parts.as_ref().map(|parts| parts.running.server.handoff())
+    }
+
     fn parts(&self) -> anyhow::Result<&Parts> {
         self.parts.as_ref().context("the server has stopped")
     }
@@ -190,6 +195,7 @@ impl Drop for Server {
 /// What is opened before the listeners, and has no effect on others.
 struct Opened {
     data: PathBuf,
+    clock: Clock,
     workers: usize,
     certificates: Certificates,
     keys: QuicKeys,
@@ -230,7 +236,8 @@ impl Opened {
             workers => workers,
         };
         let cluster = cluster_status(taken_over.as_ref());
-        let mut stored = Stored::open(config, &data, taken_over)?;
+        let clock = Clock::start();
+        let mut stored = Stored::open(config, &data, taken_over, clock)?;
         let mut shared = stored.take_shared();
         let gateway = Gateway::open(config, &data, (stored.restored(), shared.as_ref()));
         let gateway = gateway.context("gateway")?;
@@ -251,6 +258,7 @@ impl Opened {
         let internal_sessions = stored.add_internal_sessions(gateway.as_ref(), &platform);
         Ok(Opened {
             data,
+            clock,
             workers,
             certificates,
             keys,
@@ -302,6 +310,7 @@ impl Parts {
     fn start(config: &Config, opened: Opened) -> anyhow::Result<(Parts, Addresses)> {
         let Opened {
             data,
+            clock,
             workers,
             certificates,
             keys,
@@ -314,7 +323,6 @@ impl Parts {
         } = opened;
         let mut telemetry = opened.telemetry;
         let spans = telemetry.as_ref().and_then(Telemetry::maker);
-        let clock = Clock::start();
         let broker_config = BrokerConfig {
             workers,
             limits: config.limits.broker(&config.storage, config.memory(), workers),
@@ -328,7 +336,7 @@ impl Parts {
             internal_sessions: opened.internal_sessions,
         };
         let (store, broker) = stored.into_broker(broker_config, clock.now())?;
-        opened.log.apply_bans(&broker, clock.now())?;
+        opened.log.apply_bans(&broker, Clock::wall())?;
         if let Some(hook) = &opened.auth_hook {
             hook.watch(&broker);
         }
@@ -409,6 +417,7 @@ impl Parts {
             disk,
             otlp: telemetry.as_ref().map(Telemetry::counts),
             cluster: opened.cluster,
+            workers: running.server.handoff(),
         };
         if let Some(telemetry) = &mut telemetry {
             telemetry.go_live(state.render())?;

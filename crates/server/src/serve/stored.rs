@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use fulmar_broker::storage::{NoStorage, Restored, Storage};
 use fulmar_broker::{Broker, BrokerConfig, Timestamp};
 use fulmar_store::SqliteStorage;
+use fulmar_transport::Clock;
 
 use super::cluster_status::ClusterStatus;
 use super::gateway::Gateway;
@@ -64,6 +65,7 @@ impl Stored {
         config: &Config,
         data: &Path,
         taken_over: Option<TakenOver>,
+        clock: Clock,
     ) -> anyhow::Result<Stored> {
         let wake = Arc::new(OnceLock::<Weak<Broker>>::new());
         if !config.storage.enabled {
@@ -77,7 +79,8 @@ impl Stored {
             }
         };
         let path = data.join("broker.db");
-        let options = config.storage.options(config.store_part());
+        let mut options = config.storage.options(config.store_part());
+        options.clock = Some(clock.origin());
         let committed = Box::new(committed);
         let (store, restored, shared): (_, _, Option<SharedRows>) = match taken_over {
             None => {

@@ -17,6 +17,9 @@ use tokio::sync::mpsc;
 const MAX_DATAGRAM: usize = 65_535;
 /// Datagrams that wait for a task, over all its sockets; further ones wait in the kernel, or are lost.
 pub(super) const MAX_WAITING_DATAGRAMS: usize = 1024;
+
+/// How often the task empties the channel before it looks for silent clients: after a pause, more may wait in the socket.
+const READS_BEFORE_DEADLINES: usize = 16;
 /// Kernel buffers, so that a burst of sensors is not lost while the task works.
 const SOCKET_BUFFER_BYTES: usize = 1 << 20;
 
@@ -135,10 +138,40 @@ impl Udp {
     }
 }
 
-/// Waits; for ever without a deadline.
+/// Handles the waiting datagrams. Returns whether there were any.
+pub(super) fn take_waiting(
+    datagrams: &mut mpsc::Receiver<(Address, Vec<u8>)>,
+    mut take: impl FnMut(Address, &[u8]),
+) -> bool {
+    let mut took_any = false;
+    while let Ok((address, datagram)) = datagrams.try_recv() {
+        take(address, &datagram);
+        took_any = true;
+    }
+    took_any
+}
+
+/// The same, and what is in the socket.
+pub(super) async fn take_all(
+    datagrams: &mut mpsc::Receiver<(Address, Vec<u8>)>,
+    mut take: impl FnMut(Address, &[u8]),
+) {
+    let mut reads = 0..READS_BEFORE_DEADLINES;
+    while take_waiting(datagrams, &mut take) && reads.next().is_some() {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Waits; for ever without a deadline. After a pause of the process, timers are ready before sockets: these are polled first,
+/// and then read by [`receive`], so that what has come is known before anyone is found silent.
 pub(super) async fn until(deadline: Option<Instant>) {
     match deadline {
-        Some(at) => tokio::time::sleep_until(at.into()).await,
+        Some(at) => {
+            tokio::time::sleep_until(at.into()).await;
+            for _ in 0..2 {
+                tokio::task::yield_now().await;
+            }
+        }
         None => std::future::pending().await,
     }
 }

@@ -12,6 +12,7 @@
 
 use std::time::{Duration, Instant};
 
+use fulmar_broker::grace_after_pause;
 use quinn_proto::transport_parameters::TransportParameters;
 
 /// What to do when a time is reached.
@@ -52,6 +53,13 @@ impl Silence {
     pub fn heard(&mut self, now: Instant) {
         self.received_at = now;
         self.pinged = false;
+    }
+
+    /// Waits longer, if the end is found so late that the process or the machine was paused. Returns whether it does.
+    pub fn excuse_pause(&mut self, late: Duration) -> bool {
+        let Some(grace) = grace_after_pause(late) else { return false };
+        self.received_at += late + grace;
+        true
     }
 
     /// The client has been sent a PING.
@@ -160,6 +168,16 @@ mod tests {
             let far = seconds(20);
             assert_eq!(silence.next(None, far), Some((now + seconds(109), Due::GiveUp)));
         }
+    }
+
+    #[test]
+    fn a_client_is_not_given_up_for_a_pause_of_the_server() {
+        let now = Instant::now();
+        let mut silence = client(now, &[]);
+        let (late, end) = (seconds(100), now + seconds(30));
+        assert!(silence.excuse_pause(late));
+        assert_eq!(silence.next(None, RTT), Some((end + late + seconds(60), Due::GiveUp)));
+        assert!(!silence.excuse_pause(Duration::from_millis(3)));
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod known;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -25,6 +25,7 @@ use fulmar_broker::auth::{
 use fulmar_broker::{Broker, Timestamp, User, network_of};
 use fulmar_certs::{files, trust};
 use fulmar_mqtt::ReasonCode;
+use fulmar_transport::Clock;
 use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
@@ -294,8 +295,7 @@ impl Logins {
 }
 
 fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+    Clock::wall().0
 }
 
 fn pool(settings: &AuthHttp) -> anyhow::Result<Pool> {

@@ -42,10 +42,11 @@ use self::platform_copy::PlatformCopy;
 use self::standby::{StandBy, Stood};
 use super::cluster_status::ClusterStatus;
 use super::command::announce;
+use super::listeners;
 use super::memory::Memory;
+use super::notify::{self, Watchdog};
 use super::server::Server;
 use super::stored::TakenOver;
-use super::{listeners, notify};
 use crate::config::Config;
 
 pub use commands::{Args as ClusterArgs, run as cluster_command};
@@ -90,6 +91,7 @@ struct Node {
     status: Arc<ClusterStatus>,
     /// Until when it does not take a lease that it has released.
     hold_off: Option<Instant>,
+    watchdog: Watchdog,
 }
 
 /// Runs a node until SIGTERM or SIGINT. `reload` is called with the server on SIGHUP.
@@ -159,7 +161,9 @@ impl Node {
         let begin = || Beat::begin(&shared.control, &config.cluster, incarnation);
         let Some(beat) = until_answered(signals, &config, begin)? else { return Ok(None) };
         let status = Arc::new(ClusterStatus::new(&config.cluster.node));
-        let node = Node { config, data, shared, incarnation, beat, status, hold_off: None };
+        let watchdog = Watchdog::start()?;
+        let node =
+            Node { config, data, shared, incarnation, beat, status, hold_off: None, watchdog };
         let open = || node.open_replica();
         let Some(mut follower) = until_answered(signals, &node.config, open)? else {
             return Ok(None);
@@ -225,8 +229,10 @@ impl Node {
         self.status.set_serves(true);
         announce(&listeners::ready_line(server.bound()))?;
         notify::ready();
+        self.watchdog.watch(server.workers());
         let end = self.watch(keeper, &refused, signals, &|| reload(&server));
         self.status.set_serves(false);
+        self.watchdog.watch(None);
         drop(memory);
         match end {
             End::GiveWay(why) => {

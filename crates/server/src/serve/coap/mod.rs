@@ -240,12 +240,14 @@ impl Service {
                 Some((address, datagram)) = datagrams.recv() => {
                     self.take(address, &datagram);
                     // All other waiting datagrams first, before anything is answered: the broker commits them together.
-                    while let Ok((address, datagram)) = datagrams.try_recv() {
-                        self.take(address, &datagram);
-                    }
+                    udp::take_waiting(&mut datagrams, |address, datagram| self.take(address, datagram));
                 }
                 Some((user, event)) = events.recv() => self.coap_to_mqtt.on_broker_event(user, event),
-                () = udp::until(deadline) => self.on_deadline(),
+                () = udp::until(deadline) => {
+                    let take = |address, datagram: &[u8]| self.take(address, datagram);
+                    udp::take_all(&mut datagrams, take).await;
+                    self.on_deadline();
+                }
                 () = self.bans.notified() => self.enforce_bans(),
                 _ = stopped.wait_for(|stop| *stop) => return,
             }

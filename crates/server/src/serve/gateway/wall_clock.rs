@@ -1,11 +1,10 @@
 //! The time of day, as the gateway stores and shows it.
 
-use std::time::{Duration, SystemTime};
+use fulmar_transport::Clock;
 
 /// Milliseconds since the Unix epoch.
 pub(super) fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+    Clock::wall().0
 }
 
 /// Milliseconds since the Unix epoch as RFC 3339 in UTC.

@@ -6,12 +6,12 @@
 
 use std::fmt::{Display, Write as _};
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
 
 use fulmar_broker::metrics::HistogramTotals;
 use fulmar_broker::{Account, TransportKind};
 use fulmar_http::Counts;
 use fulmar_store::{COMMIT_BUCKETS_US, Stats};
+use fulmar_transport::Clock;
 use fulmar_transport::tickets::TicketCounts;
 
 use super::Operated;
@@ -110,6 +110,7 @@ pub(super) fn render(state: &Operated) -> String {
         page.cluster(cluster);
     }
     page.machine(&state.machine);
+    page.log();
     page.text
 }
 
@@ -119,6 +120,7 @@ pub(super) fn render_standby(cluster: &ClusterStatus) -> String {
     let mut page = Page::default();
     page.build_info();
     page.cluster(cluster);
+    page.log();
     page.text
 }
 
@@ -145,6 +147,11 @@ impl Page {
     fn build_info(&mut self) {
         self.head("build_info", "gauge", "Version of the running program; always 1");
         self.sample("build_info", &format!("{{version=\"{}\"}}", env!("CARGO_PKG_VERSION")), 1);
+    }
+
+    fn log(&mut self) {
+        let help = "Log lines dropped because standard error did not accept them";
+        self.one("log_lines_dropped_total", "counter", help, crate::logging::dropped_lines());
     }
 
     fn cluster(&mut self, cluster: &ClusterStatus) {
@@ -320,8 +327,7 @@ impl Page {
     }
 
     fn gateway(&mut self, gateway: &GatewayStatus) {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        for metric in gateway.metrics(u64::try_from(now.as_millis()).unwrap_or(u64::MAX)) {
+        for metric in gateway.metrics(Clock::wall().0) {
             let name = format!("gateway_{}", metric.name);
             self.head(&name, metric.kind, metric.help);
             for (labels, value) in metric.values {

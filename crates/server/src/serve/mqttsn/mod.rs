@@ -189,12 +189,14 @@ impl Service {
                 Some((address, datagram)) = datagrams.recv() => {
                     self.take(address, &datagram);
                     // All other waiting datagrams first, before anything is answered: the broker commits them together.
-                    while let Ok((address, datagram)) = datagrams.try_recv() {
-                        self.take(address, &datagram);
-                    }
+                    udp::take_waiting(&mut datagrams, |address, datagram| self.take(address, datagram));
                 }
                 Some((id, event)) = events.recv() => self.connections.on_event(&mut self.server, id, event),
-                () = udp::until(deadline) => self.on_deadline(),
+                () = udp::until(deadline) => {
+                    let take = |address, datagram: &[u8]| self.take(address, datagram);
+                    udp::take_all(&mut datagrams, take).await;
+                    self.on_deadline();
+                }
                 _ = stopped.wait_for(|stop| *stop) => break,
             }
             self.settle();

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use fulmar_broker::{
     Connection as Core, ListenerPolicy, LostCause, MemoryPressure, MemoryShare, PeerIdentity,
-    Shard, Token,
+    Shard, Token, grace_after_pause,
 };
 use quinn_proto::{Connection, ConnectionHandle, Endpoint, Event, StreamEvent, VarInt};
 use rustls_pki_types::CertificateDer;
@@ -201,8 +201,10 @@ impl QuicConn {
 
     pub(crate) fn on_timeout(&mut self, io: &mut Io, now: Instant) {
         self.inner.handle_timeout(now);
-        if self.begin_by.is_some_and(|by| by <= now) {
-            self.begin_by = None;
+        let missed = self.begin_by.take_if(|by| *by <= now).map(|by| now - by);
+        if let Some(grace) = missed.and_then(grace_after_pause) {
+            self.begin_by = Some(now + grace);
+        } else if missed.is_some() {
             tracing::info!(peer = %self.inner.remote_address(),
                 "QUIC connection without a control stream in time");
             self.inner.close(now, VarInt::from_u32(0), Bytes::from_static(b"no control stream"));
@@ -215,10 +217,13 @@ impl QuicConn {
                 self.inner.ping();
                 self.silence.has_asked();
             }
-            Some((_, Due::GiveUp)) => self.give_up(io, now),
-            None => {}
+            Some((at, Due::GiveUp)) if !self.silence.excuse_pause(now - at) => {
+                self.give_up(io, now)
+            }
+            _ => {}
         }
         if let Some(core) = &mut self.core {
+            core.excuse_pause(&io.shard);
             core.on_deadline(&mut io.shard);
         }
     }
