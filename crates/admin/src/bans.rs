@@ -180,7 +180,11 @@ pub(crate) async fn lift(
     Operator(caller): Operator,
     Name(id): Name,
 ) -> Result<StatusCode, Problem> {
-    let unknown = || Problem::not_found(format!("there is no ban {id}; GET /bans lists them"));
+    let unknown = || {
+        Problem::not_found(format!(
+            "there is no ban {id}; GET /bans, or fulmar ctl clients bans, lists them"
+        ))
+    };
     let number: i64 = id.parse().map_err(|_| unknown())?;
     let (now, broker) = (app.now_ms(), std::sync::Arc::clone(&app.broker));
     let rows = app.stored(move |store| store.bans(now)).await?;

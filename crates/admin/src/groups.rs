@@ -96,7 +96,9 @@ fn counted<'a>(state: &Identities, stored: impl Iterator<Item = &'a Stored>) -> 
 }
 
 fn unknown(name: &str) -> Problem {
-    Problem::not_found(format!("there is no group {name:?}; GET /groups lists them"))
+    Problem::not_found(format!(
+        "there is no group {name:?}; GET /groups, or fulmar ctl groups list, lists them"
+    ))
 }
 
 /// Groups of users

@@ -30,16 +30,18 @@ pub(crate) async fn apply(identities: &Arc<Identities>, command: Command) -> Res
 /// A refusal with what to do; the store's own words are for tools of mosquitto.
 fn problem(refused: &Refused) -> Problem {
     match refused {
-        Refused::ClientNotFound => {
-            Problem::not_found("there is no such user; GET /users lists them")
-        }
-        Refused::GroupNotFound => {
-            Problem::not_found("there is no such group; GET /groups lists them")
-        }
-        Refused::RoleNotFound => Problem::not_found("there is no such role; GET /roles lists them"),
-        Refused::TokenNotFound => {
-            Problem::not_found("there is no such token; GET /tokens lists them")
-        }
+        Refused::ClientNotFound => Problem::not_found(
+            "there is no such user; GET /users, or fulmar ctl users list, lists them",
+        ),
+        Refused::GroupNotFound => Problem::not_found(
+            "there is no such group; GET /groups, or fulmar ctl groups list, lists them",
+        ),
+        Refused::RoleNotFound => Problem::not_found(
+            "there is no such role; GET /roles, or fulmar ctl roles list, lists them",
+        ),
+        Refused::TokenNotFound => Problem::not_found(
+            "there is no such token; GET /tokens, or fulmar ctl tokens list, lists them",
+        ),
         Refused::AclNotFound => Problem::not_found(
             "the role has no rule for this action and topic; GET /roles/NAME shows its rules",
         ),

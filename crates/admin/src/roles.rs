@@ -153,7 +153,9 @@ pub(crate) struct WhichRule {
 }
 
 fn unknown(name: &str) -> Problem {
-    Problem::not_found(format!("there is no role {name:?}; GET /roles lists them"))
+    Problem::not_found(format!(
+        "there is no role {name:?}; GET /roles, or fulmar ctl roles list, lists them"
+    ))
 }
 
 fn find(app: &App, name: &str) -> Result<Role, Problem> {

@@ -160,7 +160,7 @@ pub(crate) async fn list(
 
 fn unknown(client: &str) -> Problem {
     Problem::not_found(format!(
-        "there is no session of a client {client:?}; GET /sessions lists them"
+        "there is no session of a client {client:?}; GET /sessions, or fulmar ctl sessions list, lists them"
     ))
 }
 

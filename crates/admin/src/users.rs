@@ -235,7 +235,9 @@ pub(crate) async fn users(
 }
 
 fn unknown(name: &str) -> Problem {
-    Problem::not_found(format!("there is no user {name:?}; GET /users lists them"))
+    Problem::not_found(format!(
+        "there is no user {name:?}; GET /users, or fulmar ctl users list, lists them"
+    ))
 }
 
 /// One user

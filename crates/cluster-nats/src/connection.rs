@@ -306,10 +306,10 @@ fn without_user(server: &str) -> String {
 
 /// async-nats' errors have their reason in their source.
 fn with_source(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
-    }
+    let own = error.to_string();
+    // Some errors repeat what they come from.
+    let source = error.source().map(ToString::to_string).filter(|source| !own.contains(source));
+    source.map_or(own.clone(), |source| format!("{own}: {source}"))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ pub enum Error {
     #[error("{0}")]
     Settings(String),
     /// No server can be reached, or it refuses the connection.
-    #[error("no NATS server of {servers} can be used: {detail}")]
+    #[error("no NATS server of {servers} can be used: {detail}; is nats-server running there?")]
     Connect {
         /// The configured servers.
         servers: String,
@@ -76,8 +76,8 @@ pub enum Error {
     NoCluster,
     /// There is a log already.
     #[error(
-        "these NATS servers have the cluster {0} already: remove [cluster] from other nodes' way with a NATS account \
-         of its own, or join it by starting `fulmar serve`"
+        "these NATS servers have the cluster {0} already: start `fulmar serve` to join it; for another cluster, use other \
+         NATS servers or another NATS account"
     )]
     Exists(String),
     /// The stream was not made by a Fulmar that this one understands.

@@ -199,7 +199,7 @@ pub enum Refused {
     /// It would be in nobody's power to undo this.
     #[error(
         "this would leave no enabled administrator with a password; first make another client administrator: \
-         fulmar user add NAME --admin"
+         fulmar ctl users add NAME --role administrator"
     )]
     LastAdministrator,
     /// It would be in nobody's power to undo this with `mosquitto_ctrl`.

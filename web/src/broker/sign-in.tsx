@@ -5,7 +5,6 @@ import { ApiError } from '../data/api';
 import * as app from '../state';
 import { Logo } from '../ui/icons';
 import { Choice, Field, Note } from '../ui/parts';
-import { Link } from '../ui/router';
 import { UserAndPassword } from '../ui/user-and-password';
 import { logIn } from './state';
 
@@ -81,7 +80,8 @@ export function SignIn() {
         </details>
         {hasPlatform && (
           <p class="small-text">
-            <Link to="/">Open the app instead</Link>
+            {/* Loaded anew: while the platform has no users, the server has a greeting there instead of the app. */}
+            <a href="/">Open the app for meters and homes instead</a>
           </p>
         )}
       </form>

@@ -7,6 +7,7 @@ use anyhow::{Context, bail};
 use fulmar_client::{
     Client, Event, Events, Message, QoS, RetainHandling, SubscribeOptions, in_words,
 };
+use fulmar_mqtt::ReasonCode;
 use fulmar_mqtt::topic::{Subscription, matches};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -204,7 +205,11 @@ impl Printer {
             let codes = client.subscribe(&filters).await.map_err(explain)?;
             for (filter, code) in topics.iter().zip(codes) {
                 if code.is_error() {
-                    bail!("the broker refused the subscription to {filter:?}: {}", in_words(code));
+                    let denied = code == ReasonCode::NotAuthorized;
+                    let why =
+                        if denied { " (of Fulmar, `fulmar ctl explain` says why)" } else { "" };
+                    let code = in_words(code);
+                    bail!("the broker refused the subscription to {filter:?}: {code}{why}");
                 }
             }
             if exit { Ok(()) } else { std::future::pending().await }

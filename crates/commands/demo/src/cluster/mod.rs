@@ -24,8 +24,10 @@ use traffic::{Totals, Traffic};
 
 const EXAMPLES: &str = "\
 Examples:
-  fulmar demo cluster                           the node that serves is killed after ten seconds, and with each Enter
-  fulmar demo cluster --seconds 30 --rate 1000  a thousand messages per second, for half a minute
+  fulmar demo cluster
+      the node that serves is killed after ten seconds, and with each Enter
+  fulmar demo cluster --seconds 30 --rate 1000
+      a thousand messages per second, for half a minute
   fulmar demo cluster --nats-server ~/bin/nats-server
 
 It needs the program nats-server, 2.15 or later, and runs until Ctrl-C.";

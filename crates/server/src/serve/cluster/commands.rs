@@ -10,7 +10,7 @@ use fulmar_cluster_nats::{Connection, Control, Creation, Entry, GiveUp, LogStrea
 use fulmar_store::Follower;
 use fulmar_store::journal::LogPosition;
 
-use super::lease::{self, Watch};
+use super::lease::{self, Lease, Watch};
 use super::membership::{self, Known, Shared, replicas, say, scratch};
 use super::replica::{self, DATABASE, Read};
 use super::{check, platform_copy, shared_files};
@@ -178,13 +178,17 @@ fn status(shared: &Shared) -> anyhow::Result<()> {
     let state = shared.log.state()?;
     say(&format!("cluster   {}", shared.log.cluster()))?;
     let serving = lease::current(&shared.control)?.filter(|lease| !lease.released);
-    let shown = serving.map_or_else(|| "no node".to_owned(), |lease| lease.shown());
+    let shown = serving.as_ref().map_or_else(|| "no node".to_owned(), Lease::shown);
     say(&format!("serving   {shown}"))?;
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_secs();
     for Known { name, record, .. } in membership::nodes(&shared.control)? {
         let age = now.saturating_sub(record.at);
         let role = match (age > GONE_S, record.role.as_str()) {
             (true, _) => format!("gone for {age} s"),
+            // One that has died cannot say so.
+            (false, membership::SERVING) if serving.as_ref().is_none_or(|one| one.node != name) => {
+                format!("served until another took over; no sign for {age} s")
+            }
             (false, membership::SERVING) => membership::SERVING.to_owned(),
             (false, role) => format!("{role}, has record {}", record.position),
         };
