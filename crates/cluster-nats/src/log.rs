@@ -114,6 +114,8 @@ impl LogStream {
     /// [`Error::Exists`]; or JetStream's, for example if there are fewer servers than replicas.
     pub fn create(connection: &Connection, creation: &Creation) -> Result<LogStream, Error> {
         match LogStream::open(connection, true) {
+            // An attempt before this one had no answer.
+            Ok(log) if log.cluster == creation.cluster => return Ok(log),
             Ok(log) => return Err(Error::Exists(log.cluster)),
             Err(Error::NoCluster) => {}
             Err(error) => return Err(error),

@@ -21,8 +21,8 @@ use crate::serve::cluster_status::GONE_S;
 /// How long a lease is watched to see whether its node renews it.
 const WATCH: Duration = Duration::from_secs(6);
 const LOOK: Duration = Duration::from_millis(250);
-/// For NATS to answer; an election of its servers takes 4 to 9 s.
-const ELECTION: Duration = Duration::from_secs(15);
+/// For NATS to answer; an election of its servers takes 4 to 9 s, and longer on a busy machine.
+const ELECTION: Duration = Duration::from_secs(45);
 /// For another node to take over after a drain.
 const DRAIN: Duration = Duration::from_secs(60);
 
@@ -101,11 +101,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Repeats what NATS has not answered, for as long as an election may take.
-fn until_answered<T>(ask: impl Fn() -> anyhow::Result<T>) -> anyhow::Result<T> {
+fn until_answered<T>(mut ask: impl FnMut() -> anyhow::Result<T>) -> anyhow::Result<T> {
     let end = Instant::now() + ELECTION;
+    let mut is_said = false;
     loop {
         match ask() {
             Err(error) if replica::is_passing(&error) && Instant::now() < end => {
+                if !std::mem::replace(&mut is_said, true) {
+                    eprintln!(
+                        "NATS has not answered yet ({error}); its servers may be electing: waiting for at most {} s",
+                        ELECTION.as_secs()
+                    );
+                }
                 std::thread::sleep(LOOK);
             }
             answer => return answer,
@@ -120,13 +127,11 @@ fn options(config: &Config) -> fulmar_store::Options {
 fn init(config: &Config, data: &Path, connection: &Connection) -> anyhow::Result<()> {
     files::make_private_dir(data)?;
     // Before anything is changed: there must be no cluster yet.
-    match LogStream::open(connection, true) {
-        Err(fulmar_cluster_nats::Error::NoCluster) => {}
-        Err(error) => return Err(error.into()),
-        Ok(log) => {
-            return Err(fulmar_cluster_nats::Error::Exists(log.cluster().to_owned()).into());
-        }
-    }
+    until_answered(|| match LogStream::open(connection, true) {
+        Err(fulmar_cluster_nats::Error::NoCluster) => Ok(()),
+        Err(error) => Err(error.into()),
+        Ok(log) => Err(fulmar_cluster_nats::Error::Exists(log.cluster().to_owned()).into()),
+    })?;
     let path = data.join(DATABASE);
     let cluster = format!("{:016x}", random_number()?);
     let joins = !membership::is_member(data);
@@ -145,20 +150,22 @@ fn init(config: &Config, data: &Path, connection: &Connection) -> anyhow::Result
     check::users(config, &mut follower)?;
     let position = follower.position();
     let replicas = replicas(&config.cluster);
-    Control::open(connection, replicas)?;
-    let snapshots = Snapshots::open(connection, replicas)?;
-    for old in snapshots.list()? {
-        snapshots.remove(old.number)?;
+    until_answered(|| Ok(Control::open(connection, replicas)?))?;
+    let snapshots = until_answered(|| Ok(Snapshots::open(connection, replicas)?))?;
+    for old in until_answered(|| Ok(snapshots.list()?))? {
+        until_answered(|| Ok(snapshots.remove(old.number)?))?;
     }
     // Nodes begin with a snapshot, so it is there before the log, which makes the cluster one.
     let folder = scratch(data)?;
     let file = folder.join(DATABASE);
     follower.snapshot(&file)?;
-    let stored = snapshots.put(position.number, &file, HashMap::new(), &GiveUp::default())?;
+    let never = GiveUp::default();
+    let stored =
+        until_answered(|| Ok(snapshots.put(position.number, &file, HashMap::new(), &never)?))?;
     std::fs::remove_dir_all(&folder)?;
     membership::join(data, &cluster)?;
     let creation = Creation { cluster: cluster.clone(), first: position.number + 1, replicas };
-    LogStream::create(connection, &creation)?;
+    until_answered(|| Ok(LogStream::create(connection, &creation)?))?;
     if joins {
         platform_copy::begin(config, data, position.number)?;
     }
