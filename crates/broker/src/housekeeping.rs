@@ -217,7 +217,7 @@ pub(crate) fn publish_will(
         qos: will.qos,
         retain: will.retain,
         expires_at: will.message_expiry_s.map(|seconds| now.plus_secs(seconds)),
-        publisher: session.key().0,
+        publisher: session.publisher(),
     });
 }
 

@@ -111,7 +111,7 @@ impl Shard {
 impl Turn {
     fn hand_over(&mut self, publication: &mut Publication<'_>, target: &Target) -> bool {
         let parts = publication.parts();
-        if target.no_local && parts.publisher == target.session.key().0 {
+        if target.no_local && parts.publisher == target.session.publisher() {
             return false;
         }
         let terms = Terms {

@@ -209,7 +209,7 @@ pub(crate) struct RetainedCursor {
     pub(crate) qos: QoS,
     /// Subscription identifier to send along.
     pub(crate) identifiers: Identifiers,
-    /// No Local: skip what this session published itself.
+    /// No Local: skip what its client published itself.
     pub(crate) skip_publisher: Option<u64>,
 }
 

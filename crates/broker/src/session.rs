@@ -21,7 +21,7 @@ use crate::deferred_ops::{TurnNumber, TurnStamp};
 use crate::limits::Limits;
 use crate::mailbox::Attachment;
 use crate::memory::{Account, Charge, FREE_OUTPUT, Kept};
-use crate::message::{Identifiers, Message};
+use crate::message::{self, Identifiers, Message};
 use crate::outbox::{ClientLimits, Outbox};
 use crate::peer::StreamKey;
 use crate::quota::QuotaUse;
@@ -36,6 +36,7 @@ use crate::will::Will;
 pub(crate) struct Session {
     key: SessionKey,
     client_id: Box<str>,
+    publisher: u64,
     state: Mutex<SessionState>,
 }
 
@@ -44,6 +45,7 @@ impl Session {
         Arc::new(Session {
             key,
             client_id: client_id.into(),
+            publisher: message::publisher(client_id),
             state: Mutex::new(SessionState::new(limits)),
         })
     }
@@ -54,6 +56,11 @@ impl Session {
 
     pub(crate) fn client_id(&self) -> &str {
         &self.client_id
+    }
+
+    /// The name of its client in messages that it publishes.
+    pub(crate) fn publisher(&self) -> u64 {
+        self.publisher
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, SessionState> {

@@ -105,7 +105,7 @@ pub(crate) fn add(
     };
     // Section 3.8.4: no retained messages for shared subscriptions.
     if wants_retained && parsed.share.is_none() {
-        let skip = options.no_local.then_some(session.key().0);
+        let skip = options.no_local.then_some(session.publisher());
         let identifiers = identifier.into_iter().collect();
         let cursor = RetainedCursor::new(parsed.filter, options.qos, identifiers, skip);
         let attachment = state.attachment;

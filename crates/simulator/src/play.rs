@@ -82,7 +82,7 @@ impl<'a> Scene<'a> {
         let internal = setup.internal.iter().map(|client| Client::name(*client).into()).collect();
         let settings = Settings::open(limits, internal);
         let world = World::with_settings(disk, setup.workers, settings);
-        let ledger = Ledger::new(setup.natures.len(), world.now);
+        let ledger = Ledger::new(&setup.natures, world.now);
         Scene {
             setup,
             world,

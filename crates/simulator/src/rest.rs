@@ -71,7 +71,9 @@ impl Scene<'_> {
         let version = Version::V5;
         let connect = Connect::new(version, "newcomer");
         let mut list = Vec::new();
-        FilterList::encode_one(&mut list, "r/+", Some(SubscribeOptions::default()));
+        // Nothing of it is the newcomer's own.
+        let options = SubscribeOptions { no_local: true, ..SubscribeOptions::default() };
+        FilterList::encode_one(&mut list, "r/+", Some(options));
         let filters = FilterList::from_encoded(&list, true, version).map_err(|e| e.to_string())?;
         let (packet_id, properties) = (PacketId::FIRST, Properties::NONE);
         let subscribe = Subscribe { packet_id, properties, filters };

@@ -202,7 +202,7 @@ impl Connection {
             qos: publish.qos,
             retain: publish.retain,
             expires_at: hop.expires_at,
-            publisher: session.key().0,
+            publisher: session.publisher(),
         };
         if publish.retain {
             shard.turn.retainer = session.lock().memory_owner();

@@ -11,7 +11,7 @@ use fulmar_broker::Timestamp;
 use fulmar_mqtt::QoS;
 
 use crate::overdue::Tick;
-use crate::schedule::{FILTERS, TOPICS};
+use crate::schedule::{FILTERS, Nature, TOPICS};
 
 pub(crate) use refusals::Before;
 
@@ -133,6 +133,8 @@ pub(crate) struct Ledger {
     pub(crate) now: Timestamp,
     pub(crate) sent: Vec<Sent>,
     readers: Vec<Reader>,
+    /// Clients that do not want their own messages back, except through shared subscriptions.
+    no_local: BTreeSet<usize>,
     numbers: u64,
     /// The connection on which each publication was sent: an older connection may be read later.
     pub(crate) publications: Vec<usize>,
@@ -176,9 +178,10 @@ fn overlap(a: usize, b: usize) -> bool {
 }
 
 impl Ledger {
-    pub(crate) fn new(clients: usize, now: Timestamp) -> Ledger {
-        let readers = (0..clients).map(|_| Reader::default()).collect();
-        Ledger { now, readers, ..Ledger::default() }
+    pub(crate) fn new(natures: &[Nature], now: Timestamp) -> Ledger {
+        let readers = natures.iter().map(|_| Reader::default()).collect();
+        let no_local = (0..natures.len()).filter(|client| natures[*client].no_local).collect();
+        Ledger { now, readers, no_local, ..Ledger::default() }
     }
 
     /// A client publishes a new message.
@@ -189,7 +192,7 @@ impl Ledger {
         qos: QoS,
         expiry_s: Option<u32>,
     ) {
-        let owed = topic.map_or_else(Vec::new, |topic| self.owed_now(topic));
+        let owed = topic.map_or_else(Vec::new, |topic| self.owed_now(publisher.0, topic));
         let shared = topic.map_or_else(Vec::new, |topic| self.shared_now(topic));
         let lapses = expiry_s.map(|seconds| self.now.plus_secs(seconds));
         let (acknowledged, will) = (false, None);
@@ -226,7 +229,9 @@ impl Ledger {
 
     /// The connection of a will has ended; it may be published from then on.
     pub(crate) fn bequeath(&mut self, message: usize, not_before: Timestamp) {
-        let owed = self.sent[message].topic.map_or_else(Vec::new, |topic| self.owed_now(topic));
+        let (publisher, _) = self.sent[message].publisher;
+        let topic = self.sent[message].topic;
+        let owed = topic.map_or_else(Vec::new, |topic| self.owed_now(publisher, topic));
         self.sent[message].owed = owed;
         self.sent[message].may_come(not_before);
     }
@@ -291,7 +296,7 @@ impl Ledger {
         }
     }
 
-    fn owed_now(&self, topic: usize) -> Vec<Owed> {
+    fn owed_now(&self, publisher: usize, topic: usize) -> Vec<Owed> {
         let owed = self.readers.iter().enumerate().map(|(client, reader)| {
             let certain = reader.certain.iter().filter(|(filter, own)| {
                 own.qos > QoS::AtMostOnce && !is_shared(**filter) && matches(**filter, topic)
@@ -299,7 +304,8 @@ impl Ledger {
             let by = certain.map(|(filter, own)| (*filter, own.number)).collect();
             Owed { client, claim: reader.claim, by }
         });
-        owed.filter(|owed| !owed.by.is_empty()).collect()
+        let is_own = |owed: &Owed| owed.client == publisher && self.no_local.contains(&publisher);
+        owed.filter(|owed| !owed.by.is_empty() && !is_own(owed)).collect()
     }
 
     /// The broker acknowledged it to the publisher.
@@ -528,8 +534,10 @@ impl Ledger {
                 "client {client} got publication {publication}, which was not made"
             ));
         };
+        let is_own = sent.publisher.0 == client && self.no_local.contains(&client);
         let reader = &mut self.readers[client];
-        let asked = || reader.asked.iter().filter(|(filter, _)| matches(**filter, topic));
+        let reaches = |filter: usize| matches(filter, topic) && (!is_own || is_shared(filter));
+        let asked = || reader.asked.iter().filter(|(filter, _)| reaches(**filter));
         if asked().all(|(_, (most, _))| *most < qos) {
             return Err(format!("client {client} got message {message} it has not asked for"));
         }
