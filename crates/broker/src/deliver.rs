@@ -18,6 +18,7 @@ use crate::aliases::Naming;
 use crate::event::BrokerEvent;
 use crate::limits::DropPolicy;
 use crate::mailbox::Attachment;
+use crate::message::Message;
 use crate::outbox::{ClientLimits, Outbox, is_shared};
 use crate::publication::{Parcel, Publication, Terms, count, encode_publish, encode_start};
 use crate::session::{Block, Flow, FlowExtras, Outgoing, SendState, Session, SessionState};
@@ -184,6 +185,10 @@ impl SessionState {
             if has_memory && self.queued.has_room(size, turn.limits()) {
                 break;
             }
+            if self.queue_expires_at <= turn.now {
+                self.drop_expired(session, turn);
+                continue;
+            }
             turn.metrics().messages_dropped_queue.add(1);
             if !has_memory {
                 self.refused_memory(session, turn, "message not queued");
@@ -198,6 +203,7 @@ impl SessionState {
             }
         }
         self.queued.add(size);
+        self.note_expiry(&outgoing.message);
         outgoing.kept = self.keep(&outgoing.message);
         let flow = &mut self.flows[index];
         if self.durable {
@@ -219,6 +225,30 @@ impl SessionState {
                 "{what}: the user's sessions have their share of [limits] memory"
             );
         }
+    }
+
+    /// A message is queued that may expire there.
+    fn note_expiry(&mut self, message: &Message) {
+        let at = message.expires_at().unwrap_or(Timestamp::NEVER);
+        self.queue_expires_at = self.queue_expires_at.min(at);
+    }
+
+    /// Drops what has expired in the queues of all flows.
+    fn drop_expired(&mut self, session: &Session, turn: &mut Turn) {
+        self.queue_expires_at = Timestamp::NEVER;
+        for index in 0..self.flows.len() {
+            for outgoing in std::mem::take(&mut self.flows[index].queue) {
+                if outgoing.message.is_expired(turn.now) {
+                    turn.metrics().messages_expired.add(1);
+                    self.queued.remove(outgoing.message.size());
+                    self.forget(session, turn, index, &outgoing);
+                } else {
+                    self.note_expiry(&outgoing.message);
+                    self.flows[index].queue.push_back(outgoing);
+                }
+            }
+        }
+        self.unblock(turn);
     }
 
     fn drop_oldest(&mut self, session: &Session, turn: &mut Turn, index: usize) -> bool {
@@ -252,6 +282,7 @@ impl SessionState {
     pub(crate) fn restore(&mut self, index: usize, mut outgoing: Outgoing, progress: Progress) {
         outgoing.kept = self.keep(&outgoing.message);
         self.restore_position(outgoing.position);
+        self.note_expiry(&outgoing.message);
         let flow = &mut self.flows[index];
         match progress {
             Progress::Queued | Progress::Offered => {

@@ -108,6 +108,9 @@ impl Shard {
     }
 }
 
+/// Retained messages that are removed for a new one at most, because they have expired.
+const MOST_REMOVED: usize = 10_000;
+
 impl Turn {
     fn hand_over(&mut self, publication: &mut Publication<'_>, target: &Target) -> bool {
         let parts = publication.parts();
@@ -171,7 +174,16 @@ impl Turn {
         }
         let message = publication.message(&broker);
         let mut retained = broker.retained().write();
-        let put = retained.put(message, owner, broker.limits());
+        let mut put = retained.put(&message, owner.as_ref(), broker.limits());
+        let mut most = MOST_REMOVED;
+        while put.is_err()
+            && most > 0
+            && let Some(expired) = retained.remove_expired(self.now)
+        {
+            most -= 1;
+            self.store_retained(&expired);
+            put = retained.put(&message, owner.as_ref(), broker.limits());
+        }
         match put {
             Ok(()) if stored => self.store_retained(topic),
             Ok(()) => {}

@@ -154,15 +154,18 @@ fn restore_retained(
     repairs: &mut Repairs,
 ) {
     let mut retained = broker.retained().write();
+    let mut over = 0_usize;
     for message in messages {
         message.count_in(broker.memory().accounts());
         if message.is_expired(now) {
             // Nothing else would remove it from storage, except another message to its topic.
             repairs.ops.push(Op::RetainedRemove(message.topic().into()));
-        } else if retained.put(message, None, broker.limits()).is_err() {
-            tracing::warn!("retained messages over the limit were not restored");
-            break;
+        } else if retained.put(&message, None, broker.limits()).is_err() {
+            over += 1;
         }
+    }
+    if over > 0 {
+        tracing::warn!(messages = over, "retained messages over the limit were not restored");
     }
 }
 

@@ -109,6 +109,8 @@ pub(crate) struct SessionState {
     next_position: u64,
     /// In the queues of all flows.
     pub(crate) queued: Queued,
+    /// None of them expires before.
+    pub(crate) queue_expires_at: Timestamp,
     pub(crate) flows: SmallVec<[Flow; 1]>,
     pub(crate) subscriptions: FxHashMap<Box<str>, SessionSubscription>,
     /// How many of the subscriptions count for the owner's quota.
@@ -143,6 +145,7 @@ impl SessionState {
             awaited_by: None,
             next_position: 0,
             queued: Queued::default(),
+            queue_expires_at: Timestamp::NEVER,
             flows: SmallVec::from_buf([Flow::new(FlowId::CONTROL, limits.max_in_flight)]),
             subscriptions: FxHashMap::default(),
             quota_use: QuotaUse::default(),
