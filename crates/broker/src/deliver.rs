@@ -476,22 +476,30 @@ impl SessionState {
         let mut budget = turn.fan_out.retained_visits();
         let mut parcel = Parcel::default();
         let most = self.outbox_bytes(turn.limits()).min(REFILL_BYTES);
+        // The front cursor's filter, if storage does not know how far it has come.
+        let mut unstored = None;
         while self.flows[index].outbox.len() < most && self.may_output(index) && budget > 0 {
             let flow = &mut self.flows[index];
             let flow_id = flow.id;
             let full = flow.outbound.is_full();
-            let Some(cursors) = flow.rare.as_mut().map(|rare| &mut rare.retained) else { return };
-            let Some(cursor) = cursors.front_mut() else { return };
+            let Some(cursors) = flow.rare.as_mut().map(|rare| &mut rare.retained) else { break };
+            let Some(cursor) = cursors.front_mut() else { break };
             if full && cursor.qos > QoS::AtMostOnce {
-                return;
+                break;
             }
             let before = budget;
             let next = cursor.next(&broker.retained().read(), turn.now, &mut budget);
             turn.fan_out.look(before - budget);
             let (most, identifiers) = (cursor.qos, cursor.identifiers.clone());
-            if next.is_none() && cursor.is_done() {
-                cursors.pop_front();
+            if cursor.is_done() {
+                let over = cursors.pop_front().filter(|over| over.qos > QoS::AtMostOnce);
                 give_back(cursors);
+                unstored = None;
+                if let Some(over) = over {
+                    self.store_subscription(session, turn, over.filter());
+                }
+            } else if next.is_some() && most > QoS::AtMostOnce && unstored.is_none() {
+                unstored = Some(Box::from(cursor.filter()));
             }
             if let Some(message) = next {
                 let (user, client_id) = (self.user.as_ref(), session.client_id());
@@ -507,6 +515,10 @@ impl SessionState {
                 let mut publication = Publication::of(&message, &mut parcel);
                 self.deliver(session, turn, &mut publication, flow_id, terms);
             }
+        }
+        // In the batch of what was sent.
+        if let Some(filter) = unstored {
+            self.store_subscription(session, turn, &filter);
         }
     }
 }

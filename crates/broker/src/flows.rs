@@ -217,6 +217,9 @@ fn move_to_control(state: &mut SessionState, session: &Arc<Session>, turn: &mut 
         return;
     }
     state.wait_for_control(&mut flow);
+    if let Some(rare) = flow.rare.as_mut().filter(|rare| !rare.retained.is_empty()) {
+        state.flows[0].rare().retained.append(&mut rare.retained);
+    }
     let stored = state.durable && flow.is_stored();
     redirect_subscriptions(state, session, turn, id, stored);
     let mut waiting = Vec::new();
@@ -303,8 +306,7 @@ fn redirect_subscriptions(
             turn.broker.change_tree(|tree| tree.insert(parsed.filter, parsed.share, subscriber));
         }
         if stored {
-            let record = crate::subscribe::record(session, &filter, &subscription, FlowId::CONTROL);
-            turn.op(Op::SubscriptionPut(record));
+            state.store_subscription(session, turn, &filter);
         }
     }
 }

@@ -96,6 +96,11 @@ fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) {
         let mut state = session.lock();
         let wide = quota::is_wide(&parsed);
         let bytes = session_memory::of_subscription(&record.filter);
+        if let Some(after) = &record.replay {
+            let cursor = crate::subscribe::cursor(session, &record.filter, &own, after);
+            let index = state.flow_index(flow).unwrap_or(0);
+            state.flows[index].rare().retained.push_back(cursor);
+        }
         if state.subscriptions.insert(record.filter, own).is_none() {
             state.subscription_bytes += bytes;
             if wide {

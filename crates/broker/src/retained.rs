@@ -162,6 +162,17 @@ impl RetainedStore {
         Some(topic)
     }
 
+    /// Whether topics that this filter matches may have a message; exact for a filter without wildcards.
+    pub(crate) fn may_match(&self, filter: &str) -> bool {
+        let prefix = literal_prefix(filter);
+        if prefix.len() == filter.len() {
+            return self.get(filter).is_some();
+        }
+        let range = (Bound::Included(prefix.as_bytes()), Bound::Unbounded);
+        let first = self.by_topic.range::<[u8], _>(range).next();
+        first.is_some_and(|ByTopic(message, _)| message.topic().starts_with(prefix))
+    }
+
     /// The next message for `cursor`, looking at no more than `budget` topics.
     fn next(&self, cursor: &mut RetainedCursor, budget: &mut usize) -> Option<Arc<Message>> {
         if !cursor.filter.contains(['+', '#']) {
@@ -228,15 +239,26 @@ impl RetainedCursor {
         qos: QoS,
         identifiers: Identifiers,
         skip_publisher: Option<u64>,
+        after: &str,
     ) -> RetainedCursor {
         RetainedCursor {
             filter: filter.into(),
-            after: None,
+            after: (!after.is_empty()).then(|| after.into()),
             done: false,
             qos,
             identifiers,
             skip_publisher,
         }
+    }
+
+    /// What storage has to know, to go on after a restart ([`crate::storage::SubscriptionRecord::replay`]).
+    pub(crate) fn progress(&self) -> Option<Box<str>> {
+        let is_lasting = !self.done && self.qos > QoS::AtMostOnce;
+        is_lasting.then(|| self.after.clone().unwrap_or_default())
+    }
+
+    pub(crate) fn filter(&self) -> &str {
+        &self.filter
     }
 
     /// Whether it is a subscription's to `filter`.

@@ -430,7 +430,9 @@ impl Flow {
             rare.unsendable.shrink_to_fit();
             rare.resend = VecDeque::new();
             rare.resend_after = None;
-            rare.retained = VecDeque::new();
+            // The others are for the client that resumes the session.
+            rare.retained.retain(|cursor| cursor.qos > QoS::AtMostOnce);
+            rare.retained.shrink_to_fit();
             rare.blocked = None;
         }
     }

@@ -82,6 +82,8 @@ pub struct SubscriptionRecord {
     pub options: u8,
     /// Subscription identifier, if the client gave one.
     pub identifier: Option<u32>,
+    /// Retained messages above QoS 0 are still to be sent for it: those behind this topic, of which it may be empty.
+    pub replay: Option<Box<str>>,
 }
 
 /// How a queued message is to be delivered.

@@ -3,15 +3,16 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use common::storage::SimStorage;
 use common::{Conn, Hello, Seen, Setup, World, hello, lasting};
-use fulmar_broker::{DropPolicy, Limits};
+use fulmar_broker::{DropPolicy, Limits, StreamKey, TransportKind};
 use fulmar_mqtt::ack::AckKind;
-use fulmar_mqtt::packet::SubscribeOptions;
-use fulmar_mqtt::{Properties, Property, PropertyBuf, QoS, ReasonCode, Version};
+use fulmar_mqtt::packet::{FilterList, Subscribe, SubscribeOptions};
+use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode, Version};
 
 const Q1: QoS = QoS::AtLeastOnce;
 
@@ -204,4 +205,159 @@ fn connected_again(storage: &SimStorage, world: &mut World) -> Conn {
     storage.commit();
     world.settle();
     conn
+}
+
+/// What a reader with the receive maximum 20 has acknowledged, once everything is at rest.
+fn acknowledge_all(storage: &SimStorage, world: &mut World, conn: Conn) -> Vec<String> {
+    let mut texts = Vec::new();
+    loop {
+        storage.commit();
+        world.settle();
+        let got = world.got(conn);
+        if got.is_empty() {
+            return texts;
+        }
+        assert!(got.len() <= 20);
+        for got in got {
+            assert!(got.retain);
+            texts.push(got.topic);
+            match got.qos {
+                QoS::AtMostOnce => {}
+                QoS::AtLeastOnce => world.ack(conn, AckKind::Puback, got.id),
+                QoS::ExactlyOnce => {
+                    world.ack(conn, AckKind::Pubrec, got.id);
+                    storage.commit();
+                    world.settle();
+                    world.ack(conn, AckKind::Pubcomp, got.id);
+                }
+            }
+        }
+    }
+}
+
+/// A reader whose connection breaks after the first 20 of 500 messages that another client has retained.
+fn interrupted(qos: QoS, transport: TransportKind) -> (Arc<SimStorage>, World, BTreeSet<String>) {
+    let (storage, mut world) = world();
+    let publisher = connected(&storage, &mut world, &hello("publisher"));
+    for number in 0..500 {
+        let topic = format!("r/{number}");
+        world.publish_with(publisher, &topic, "x", qos, 1, true, Properties::NONE);
+        if qos == QoS::ExactlyOnce {
+            world.ack(publisher, AckKind::Pubrel, 1);
+        }
+    }
+    storage.commit();
+    world.settle();
+    let reader = world.open_over(0, transport);
+    world.say_hello(reader, &READER);
+    storage.commit();
+    world.settle();
+    let stream = if transport == TransportKind::Quic { StreamKey(4) } else { StreamKey::CONTROL };
+    let mut list = Vec::new();
+    let options = SubscribeOptions { qos, no_local: true, ..SubscribeOptions::default() };
+    FilterList::encode_one(&mut list, "r/#", Some(options));
+    let filters = FilterList::from_encoded(&list, true, Version::V5).unwrap();
+    let (packet_id, properties) = (PacketId::FIRST, Properties::NONE);
+    let subscribe = Packet::Subscribe(Subscribe { packet_id, properties, filters });
+    let publications = |seen: Vec<Seen>| {
+        let seen = seen.into_iter().filter_map(|seen| match seen {
+            Seen::Publish(got) => Some(got.topic),
+            _ => None,
+        });
+        seen.collect::<BTreeSet<_>>()
+    };
+    let first = match transport {
+        TransportKind::Quic => {
+            world.send_on(reader, stream, &subscribe);
+            storage.commit();
+            world.settle();
+            publications(world.seen_on(reader, stream))
+        }
+        _ => {
+            world.send(reader, &subscribe);
+            storage.commit();
+            world.settle();
+            publications(world.seen(reader))
+        }
+    };
+    assert_eq!(first.len(), 20, "its receive maximum");
+    world.cut(reader);
+    storage.commit();
+    world.settle();
+    (storage, world, first)
+}
+
+const READER: Hello = Hello {
+    id: "reader",
+    version: Version::V5,
+    bridge: false,
+    clean: false,
+    expiry: Some(1000),
+    keep_alive: 0,
+    receive_maximum: Some(20),
+    max_packet: None,
+    alias_maximum: None,
+    will: None,
+    will_qos: QoS::AtMostOnce,
+    will_retain: false,
+};
+
+/// Resumes the session without another SUBSCRIBE: the messages that come, of which those sent before the connection broke
+/// come again.
+fn resumed(storage: &SimStorage, world: &mut World, first: &BTreeSet<String>) {
+    let conn = world.open(0);
+    world.say_hello(conn, &READER);
+    let texts = acknowledge_all(storage, world, conn);
+    let all: BTreeSet<String> = texts.iter().cloned().collect();
+    assert_eq!(all.len(), 500);
+    assert_eq!(texts.len(), 500, "each comes once");
+    assert!(texts[..20].iter().all(|text| first.contains(text)), "as after each interruption");
+    world.cut(conn);
+    storage.commit();
+    world.settle();
+    let conn = world.open(0);
+    world.say_hello(conn, &READER);
+    assert_eq!(acknowledge_all(storage, world, conn), [""; 0], "that was all");
+}
+
+#[test]
+fn retained_messages_for_a_subscription_go_on_when_the_session_is_resumed() {
+    for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        let (storage, mut world, first) = interrupted(qos, TransportKind::Tcp);
+        resumed(&storage, &mut world, &first);
+    }
+}
+
+#[test]
+fn retained_messages_for_a_subscription_go_on_after_a_restart() {
+    for qos in [QoS::AtLeastOnce, QoS::ExactlyOnce] {
+        let (mut storage, world, first) = interrupted(qos, TransportKind::Tcp);
+        let mut world = world.after_crash(&mut storage);
+        resumed(&storage, &mut world, &first);
+        let tables = storage.crash().1;
+        assert!(tables.subscriptions.iter().all(|own| own.replay.is_none()), "it is over");
+    }
+}
+
+/// As of EMQX's clients: the flow ends with its stream.
+#[test]
+fn retained_messages_of_a_stream_that_has_ended_go_on_over_tcp() {
+    let (storage, mut world, first) = interrupted(Q1, TransportKind::Quic);
+    resumed(&storage, &mut world, &first);
+}
+
+#[test]
+fn retained_messages_at_qos_0_and_of_a_subscription_that_is_over_do_not_go_on() {
+    let (storage, mut world, _) = interrupted(Q1, TransportKind::Tcp);
+    let conn = world.open(0);
+    world.say_hello(conn, &READER);
+    storage.commit();
+    world.settle();
+    let got = world.got(conn);
+    world.send_bytes(conn, &[0xa2, 8, 0, 1, 0, 0, 3, b'r', b'/', b'#']);
+    got.iter().for_each(|got| world.ack(conn, AckKind::Puback, got.id));
+    storage.commit();
+    world.settle();
+    assert_eq!(world.got(conn).len(), 0);
+    assert_eq!(storage.crash().1.subscriptions.len(), 0);
 }

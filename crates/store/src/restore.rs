@@ -101,7 +101,7 @@ fn flows(connection: &Connection) -> Result<Vec<(SessionKey, FlowId, u8, u64)>> 
 }
 
 fn subscriptions(connection: &Connection) -> Result<Vec<SubscriptionRecord>> {
-    let sql = "SELECT session, flow, filter, options, identifier FROM subscription";
+    let sql = "SELECT session, flow, filter, options, identifier, replay FROM subscription";
     collect(connection, sql, |row| {
         let (session, flow) = get_flow(row, 0)?;
         Ok(SubscriptionRecord {
@@ -110,6 +110,7 @@ fn subscriptions(connection: &Connection) -> Result<Vec<SubscriptionRecord>> {
             filter: get_text(row, 2)?,
             options: row.get(3)?,
             identifier: row.get(4)?,
+            replay: row.get_ref(5)?.as_str_or_null()?.map(Into::into),
         })
     })
 }

@@ -85,7 +85,8 @@ impl<'c> Tables<'c> {
                 sql("DELETE FROM inbound WHERE session = ?1 AND flow = ?2")?,
             ],
             subscription_put: sql("INSERT OR REPLACE INTO subscription
-                (session, flow, filter, options, identifier) VALUES (?1, ?2, ?3, ?4, ?5)")?,
+                (session, flow, filter, options, identifier, replay)
+                VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?,
             subscription_remove: sql(
                 "DELETE FROM subscription WHERE session = ?1 AND filter = ?2",
             )?,
@@ -288,7 +289,8 @@ impl<'c> Tables<'c> {
             int(record.flow.0),
             &*record.filter,
             record.options,
-            record.identifier
+            record.identifier,
+            record.replay.as_deref()
         ])?;
         Ok(())
     }

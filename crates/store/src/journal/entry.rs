@@ -119,6 +119,8 @@ enum Entry<'a> {
     /// Of the will of the session just before it.
     #[serde(borrow)]
     Testator(StoredTestator<'a>),
+    /// Of the subscription just before it, if retained messages are still to be sent for it.
+    Replay(&'a str),
 }
 
 impl From<Progress> for Step {
@@ -156,6 +158,9 @@ pub fn encode<'o>(ops: impl IntoIterator<Item = Cow<'o, Op>>, out: &mut Vec<u8>)
         push(&entry(&op), out);
         if let Op::SessionPut(SessionRecord { will: Some(will), .. }) = &*op {
             push(&testator_entry(&will.testator), out);
+        }
+        if let Op::SubscriptionPut(SubscriptionRecord { replay: Some(after), .. }) = &*op {
+            push(&Entry::Replay(after), out);
         }
     }
 }
@@ -278,6 +283,11 @@ pub fn decode(mut body: &[u8]) -> Result<Vec<Op>, RecordError> {
             }
         } else if let Entry::Testator(testator) = entry {
             testator.restore_to(ops.last_mut())?;
+        } else if let Entry::Replay(after) = entry {
+            let Some(Op::SubscriptionPut(record)) = ops.last_mut() else {
+                return Err(RecordError::Malformed("no subscription to go on with"));
+            };
+            record.replay = Some(after.into());
         } else {
             ops.push(operation(entry, &messages)?);
         }
@@ -293,7 +303,7 @@ fn operation(entry: Entry<'_>, messages: &Messages) -> Result<Op, RecordError> {
         message.ok_or(RecordError::Malformed("a message that is not in its group"))
     };
     Ok(match entry {
-        Entry::Message(_) | Entry::Testator(_) => {
+        Entry::Message(_) | Entry::Testator(_) | Entry::Replay(_) => {
             return Err(RecordError::Malformed("a message is no operation"));
         }
         Entry::SessionPut(session) => Op::SessionPut(session.restore()?),
@@ -310,6 +320,7 @@ fn operation(entry: Entry<'_>, messages: &Messages) -> Result<Op, RecordError> {
             filter: stored.filter.into(),
             options: stored.options,
             identifier: stored.identifier,
+            replay: None,
         }),
         Entry::SubscriptionRemove(session, filter) => {
             Op::SubscriptionRemove { session: SessionKey(session), filter: filter.into() }
