@@ -62,9 +62,10 @@ impl SessionState {
             qos: terms.qos,
             retain: terms.retain,
             maybe_sent: false,
+            share: publication.share,
             traced: turn.is_traced(),
             send_state: SendState::of_new(self.durable, terms.qos),
-            stamp: turn.stamp(),
+            stamp: publication.stored_in.unwrap_or_else(|| turn.stamp()),
             kept: None,
         };
         self.order_after_stale_route(index, outgoing.position, publication.found_in);
@@ -73,8 +74,10 @@ impl SessionState {
         let flow = &self.flows[index];
         // The message may reach storage before the flow does. If it were sent now, it would be sent again on the
         // control flow after a crash. The flow's own worker sends it.
-        let unknown =
-            outgoing.send_state != SendState::Sendable && !turn.has_handed_over(flow.opened());
+        // So may the turn that has stored it for another member, and a crash takes that turn back.
+        let is_known = |stamp| turn.has_handed_over(stamp);
+        let unknown = outgoing.send_state != SendState::Sendable
+            && !(is_known(flow.opened()) && is_known(outgoing.stamp));
         let may_send = flow.stream.is_some()
             && !unknown
             && !behind
@@ -143,7 +146,7 @@ impl SessionState {
         let flow = &mut self.flows[index];
         let record =
             durable.then(|| enqueue_op(session, flow.stored_as(), &outgoing, Progress::Queued));
-        let (position, send_state) = (outgoing.position, outgoing.send_state);
+        let Outgoing { position, send_state, stamp, .. } = outgoing;
         let wanted = outgoing.position.packet_id();
         let Some(packet_id) = flow.outbound.push_as(wanted, terms.qos, outgoing) else {
             // The session has been locked since the window had room.
@@ -153,7 +156,12 @@ impl SessionState {
             if let Op::Enqueue { progress, .. } = &mut record {
                 *progress = flow.sent(packet_id);
             }
-            turn.op(record);
+            let stamp = turn.move_after(stamp, record);
+            if publication.stored_in.is_some()
+                && let Some(outgoing) = flow.outbound.get_mut(packet_id)
+            {
+                outgoing.stamp = stamp;
+            }
         }
         if send_state != SendState::Sendable {
             flow.rare().unsendable.push_back((packet_id, position));
@@ -207,7 +215,8 @@ impl SessionState {
         outgoing.kept = self.keep(&outgoing.message);
         let flow = &mut self.flows[index];
         if self.durable {
-            turn.op(enqueue_op(session, flow.stored_as(), &outgoing, Progress::Queued));
+            let op = enqueue_op(session, flow.stored_as(), &outgoing, Progress::Queued);
+            outgoing.stamp = turn.move_after(outgoing.stamp, op);
         }
         flow.queue.push_back(outgoing);
         true
@@ -610,6 +619,7 @@ pub(crate) fn enqueue_op(
             qos: outgoing.qos,
             retain: outgoing.retain,
             identifiers: outgoing.identifiers.as_slice().into(),
+            share: outgoing.share,
         },
         progress,
     }

@@ -171,6 +171,7 @@ fn examine(shard: &mut Shard, session: &Arc<Session>, spent: &mut usize) -> Exam
     }
     if over {
         crate::lifecycle::end(&mut state, session, turn);
+        *spent = spent.saturating_add(turn.jobs.len());
     } else {
         if will.is_some() && state.durable {
             // In the same batch as its publication, so that it is published once.

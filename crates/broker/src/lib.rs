@@ -32,6 +32,7 @@ mod explain;
 mod fan_out;
 mod flows;
 mod housekeeping;
+mod jobs;
 mod lifecycle;
 mod limits;
 mod log_limiter;

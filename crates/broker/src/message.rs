@@ -25,9 +25,19 @@ pub(crate) type Identifiers = SmallVec<[u32; 2]>;
 /// Names a publisher by its client identifier, as No Local does ([MQTT-3.8.3-3]): retained messages outlive its session,
 /// the process, and in a cluster the node. Nobody finds an identifier with the name of a given other one.
 pub(crate) fn publisher(client_id: &str) -> u64 {
-    let digest = digest::digest(&digest::SHA256, client_id.as_bytes());
-    let name = digest.as_ref().first_chunk().map_or(0, |first| u64::from_be_bytes(*first));
-    name.max(1)
+    stable_hash(client_id).max(1)
+}
+
+/// Names a shared subscription, as long as there are messages of it.
+pub(crate) fn share(share: &str, filter: &str) -> u32 {
+    let hash = stable_hash(&format!("{share}/{filter}")) >> 32;
+    u32::try_from(hash).unwrap_or_default().max(1)
+}
+
+/// A hash that is stored.
+fn stable_hash(text: &str) -> u64 {
+    let digest = digest::digest(&digest::SHA256, text.as_bytes());
+    digest.as_ref().first_chunk().map_or(0, |first| u64::from_be_bytes(*first))
 }
 
 /// Everything a [`Message`] is made of, borrowed.

@@ -133,12 +133,13 @@ impl Turn {
     /// Hands the publication to one member of a group: the next one that is connected and accepts it,
     /// or else one that is not, whose session keeps it (section 4.8.2). Returns whether one took it, and
     /// how many were tried.
-    fn hand_to_one(
+    pub(crate) fn hand_to_one(
         &mut self,
         publication: &mut Publication<'_>,
         group: &SharedGroup,
         guarded: bool,
     ) -> (bool, usize) {
+        publication.share = group.name;
         let (mut first_absent, mut tried) = (None, 0);
         for member in group.rotation() {
             tried += 1;

@@ -123,8 +123,18 @@ fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) {
     let connected: FxHashSet<SessionKey> =
         restored.sessions.iter().filter(|r| r.expires_at.is_none()).map(|r| r.key).collect();
     for queued in restored.queued {
-        let Some(session) = repairs.owner(&sessions, queued.session) else { continue };
         queued.message.count_in(broker.memory().accounts());
+        let owner = sessions.get(&queued.session);
+        // One without a session ends in the first turn, and other members get its jobs.
+        let ended = || {
+            let session = Session::new(queued.session, "", limits);
+            session.lock().durable = true;
+            session.lock().expires_at = Timestamp(0);
+            session
+        };
+        let session =
+            owner.unwrap_or_else(|| repairs.left.entry(queued.session).or_insert_with(ended));
+        let session = Arc::clone(session);
         let was_connected = connected.contains(&queued.session);
         restore_queued(&mut session.lock(), queued, was_connected, limits, &mut repairs);
     }
@@ -146,8 +156,10 @@ fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) {
         queue.make_contiguous().sort_by_key(|outgoing| outgoing.position);
     }
     restore_retained(broker, restored.retained, now, &mut repairs);
+    repairs.gone.retain(|key| !repairs.left.contains_key(key));
+    let left = std::mem::take(&mut repairs.left);
     broker.storage().submit(&mut repairs.into_ops());
-    for session in sessions.values() {
+    for session in sessions.values().chain(left.values()) {
         broker.schedule(session, &mut session.lock());
     }
 }
@@ -184,6 +196,8 @@ struct Repairs {
     ended: FxHashSet<(SessionKey, FlowId)>,
     /// Sessions that have ended, but of which something was stored afterwards.
     gone: FxHashSet<SessionKey>,
+    /// Of these, those with messages.
+    left: FxHashMap<SessionKey, Arc<Session>>,
     /// Each message has one position in its session.
     seen: FxHashSet<(SessionKey, Position)>,
 }
@@ -261,6 +275,7 @@ fn restore_queued(
         qos: queued.delivery.qos,
         retain: queued.delivery.retain,
         maybe_sent,
+        share: queued.delivery.share,
         traced: false,
         send_state: SendState::of_new(unsent, queued.delivery.qos),
         stamp: TurnStamp::default(),

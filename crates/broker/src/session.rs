@@ -449,6 +449,8 @@ pub(crate) struct Outgoing {
     /// It waits to be sent and may have been sent before, on another stream or before a restart: it is sent with DUP
     /// ([MQTT-3.3.1-1]).
     pub(crate) maybe_sent: bool,
+    /// The shared subscription whose job it is ([`crate::message::share`]); 0 for none.
+    pub(crate) share: u32,
     /// Its acknowledgement is reported to the tracer.
     pub(crate) traced: bool,
     pub(crate) send_state: SendState,

@@ -95,6 +95,8 @@ pub struct Delivery {
     pub retain: bool,
     /// Subscription identifiers to send.
     pub identifiers: Box<[u32]>,
+    /// Names the shared subscription whose member the session is for this message; 0 for none.
+    pub share: u32,
 }
 
 /// How far a stored delivery has come.

@@ -14,6 +14,7 @@ use crate::limits::Limits;
 use crate::log_limiter::LogLimiter;
 use crate::mailbox::{Addressed, Attachment};
 use crate::memory::MemoryOwner;
+use crate::message::Message;
 use crate::metrics::ShardMetrics;
 use crate::peer::Token;
 use crate::send_line::SendLine;
@@ -94,6 +95,8 @@ pub(crate) struct Turn {
     pub(crate) memory_refused: bool,
     /// For whom the message that is published next counts if it is retained.
     pub(crate) retainer: Option<Arc<MemoryOwner>>,
+    /// Jobs of members that have ended in this turn, with their shared subscription and when they were stored.
+    pub(crate) jobs: VecDeque<(Arc<Message>, u32, TurnStamp)>,
     /// The publication in hand, if it is traced.
     pub(crate) trace: Option<TraceInHand>,
 }
@@ -131,6 +134,7 @@ impl Turn {
             memory_full: LogLimiter::default(),
             memory_refused: false,
             retainer: None,
+            jobs: VecDeque::new(),
             trace: None,
         }
     }

@@ -66,6 +66,8 @@ impl<'a> Scene<'a> {
         let mut limits = Limits {
             max_in_flight: setup.max_in_flight,
             storage_stall_timeout: Duration::MAX,
+            // Each client has one, and an address may have half.
+            max_retained_messages: 2 * setup.natures.len() + 4,
             ..Limits::default()
         };
         if let Some((most, policy)) = setup.queue {
@@ -320,7 +322,7 @@ impl Scene<'_> {
         }
     }
 
-    fn crash(&mut self, workers: usize) -> Result<(), String> {
+    pub(crate) fn crash(&mut self, workers: usize) -> Result<(), String> {
         self.wills.look(&self.world, &mut self.ledger);
         self.crashed = true;
         self.ledger.undone |= self.world.dropped() > 0;

@@ -139,7 +139,7 @@ fn retained(connection: &Connection, messages: &mut Messages) -> Result<Vec<Arc<
 fn queued(connection: &Connection, messages: &mut Messages) -> Result<Vec<QueuedRecord>> {
     // In the order of the primary key, so that SQLite does not sort.
     let sql =
-        "SELECT session, flow, position, message, qos, retain, identifiers, packet_id, released
+        "SELECT session, flow, position, message, qos, retain, identifiers, share, packet_id, released
                FROM queue ORDER BY session, flow, position";
     let mut all = Vec::new();
     let mut dangling = false;
@@ -157,7 +157,7 @@ fn queued(connection: &Connection, messages: &mut Messages) -> Result<Vec<Queued
             position: Position(get_u64(row, 2)?),
             message,
             delivery: get_delivery(row, 4)?,
-            progress: get_progress(row, 7)?,
+            progress: get_progress(row, 8)?,
         });
     }
     drop(rows);

@@ -121,6 +121,9 @@ ALTER TABLE will ADD COLUMN by_login INTEGER NOT NULL DEFAULT 0; -- its client's
     "
 ALTER TABLE subscription ADD COLUMN replay TEXT; -- topic behind which retained messages are still to be sent; NULL: none
 ",
+    "
+ALTER TABLE queue ADD COLUMN share INTEGER;     -- hash of the shared subscription whose job it is; NULL: none
+",
 ];
 
 /// Opens the database at `path`, brings its schema up to date and marks it as in use.

@@ -275,7 +275,12 @@ impl Run {
             flow,
             position: Position(self.position),
             message: self.message(pick),
-            delivery: Delivery { qos: qos(pick), retain: pick.is_multiple_of(2), identifiers },
+            delivery: Delivery {
+                qos: qos(pick),
+                retain: pick.is_multiple_of(2),
+                identifiers,
+                share: pick as u32 % 3,
+            },
             progress: progress(pick >> 8),
         }
     }

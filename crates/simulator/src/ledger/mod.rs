@@ -4,6 +4,7 @@
 //! fault.
 
 mod refusals;
+mod shares;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -138,8 +139,12 @@ pub(crate) struct Ledger {
     numbers: u64,
     /// The connection on which each publication was sent: an older connection may be read later.
     pub(crate) publications: Vec<usize>,
-    /// Changes whenever a shared subscription may have lost a member, with the messages it was to receive.
+    /// Changes whenever messages of a shared subscription may be lost, because its last member may have gone.
     groups: BTreeMap<usize, u64>,
+    /// The same for another member: what may be in flight to it at QoS 2 goes to nobody else.
+    ends: BTreeMap<usize, u64>,
+    /// Messages that a member of a shared subscription has received.
+    came: BTreeSet<usize>,
     /// Shared subscriptions with members that may lose their messages.
     weak: BTreeSet<usize>,
     /// Dropped or expired messages may have returned, because a crash undid that.
@@ -193,7 +198,7 @@ impl Ledger {
         expiry_s: Option<u32>,
     ) {
         let owed = topic.map_or_else(Vec::new, |topic| self.owed_now(publisher.0, topic));
-        let shared = topic.map_or_else(Vec::new, |topic| self.shared_now(topic));
+        let shared = topic.map_or_else(Vec::new, |topic| self.shared_now(topic, qos));
         let lapses = expiry_s.map(|seconds| self.now.plus_secs(seconds));
         let (acknowledged, will) = (false, None);
         self.sent.push(Sent {
@@ -274,28 +279,6 @@ impl Ledger {
         format!("{message} {publication}")
     }
 
-    fn shared_now(&self, topic: usize) -> Vec<(usize, u64)> {
-        let certain = self.readers.iter().flat_map(|reader| &reader.certain);
-        let shared = certain.filter(|(filter, own)| {
-            own.qos > QoS::AtMostOnce && is_shared(**filter) && matches(**filter, topic)
-        });
-        let strong = shared.map(|(filter, _)| *filter).filter(|filter| !self.weak.contains(filter));
-        let groups: BTreeMap<usize, u64> =
-            strong.map(|filter| (filter, self.group(filter))).collect();
-        groups.into_iter().collect()
-    }
-
-    fn group(&self, filter: usize) -> u64 {
-        self.groups.get(&filter).copied().unwrap_or(0)
-    }
-
-    /// Messages that a client was to receive through shared subscriptions may be lost.
-    fn leaves_groups(&mut self, client: usize) {
-        for filter in self.readers[client].asked.keys().filter(|filter| is_shared(**filter)) {
-            *self.groups.entry(*filter).or_default() += 1;
-        }
-    }
-
     fn owed_now(&self, publisher: usize, topic: usize) -> Vec<Owed> {
         let owed = self.readers.iter().enumerate().map(|(client, reader)| {
             let certain = reader.certain.iter().filter(|(filter, own)| {
@@ -325,8 +308,9 @@ impl Ledger {
             });
             owed.claim == reader.claim && !owed.by.is_empty()
         });
-        let groups = &self.groups;
-        sent.shared.retain(|(filter, number)| groups.get(filter).copied().unwrap_or(0) == *number);
+        let (qos, mut shared) = (sent.qos, std::mem::take(&mut sent.shared));
+        shared.retain(|(filter, number)| self.group(*filter, qos) == *number);
+        self.sent[message].shared = shared;
     }
 
     /// A client has sent SUBSCRIBE on a lane. The subscription's former lane has a stream (`open`), and an earlier
@@ -544,6 +528,9 @@ impl Ledger {
         let shared = asked().filter(|(filter, _)| is_shared(**filter)).count();
         let plain = asked().count() - shared;
         let copies = if reader.mixed { plain } else { plain.min(1) } + shared;
+        if shared > 0 {
+            self.came.insert(message);
+        }
         let arrived = reader.arrived.entry(message).or_default();
         arrived.times += 1;
         arrived.twos += u32::from(qos == QoS::ExactlyOnce);
@@ -593,10 +580,10 @@ impl Ledger {
                 }
             }
             for (filter, number) in &sent.shared {
-                let members = || self.readers.iter().filter(|r| r.asked.contains_key(filter));
                 let all = (0..self.readers.len()).all(&is_there);
-                let strong = all && self.group(*filter) == *number && !self.weak.contains(filter);
-                if strong && !members().any(came) {
+                let same = self.group(*filter, sent.qos) == *number;
+                let strong = all && same && !self.weak.contains(filter);
+                if strong && !self.came.contains(&message) {
                     missing.push(format!("{} was owed message {message}", FILTERS[*filter]));
                 }
             }
