@@ -163,9 +163,7 @@ impl SessionState {
                 outgoing.stamp = stamp;
             }
         }
-        if send_state != SendState::Sendable {
-            flow.rare().unsendable.push_back((packet_id, position));
-            turn.when_durable(Waiter::Send(Arc::clone(session), flow.id, packet_id, position));
+        if flow.hold_back(session, turn, (packet_id, position), send_state) {
             return true;
         }
         let sent = publication.send(&mut flow.outbox, turn, client, terms, Some(packet_id));
@@ -447,9 +445,7 @@ impl SessionState {
             let (session, progress, flow) = (session.key(), flow.sent(packet_id), flow.stored_as());
             turn.op_after(stamp, Op::Advance { session, flow, position, progress });
         }
-        if send_state != SendState::Sendable {
-            flow.rare().unsendable.push_back((packet_id, position));
-            turn.when_durable(Waiter::Send(Arc::clone(session), flow.id, packet_id, position));
+        if flow.hold_back(session, turn, (packet_id, position), send_state) {
             return true;
         }
         let Flow { outbound, outbox, .. } = flow;
@@ -542,6 +538,26 @@ impl Flow {
                 false => turn.ready(attachment),
             }
         }
+    }
+
+    /// Whether a message that was just put in flight has to wait: until storage has its identifier, or behind one of which
+    /// storage has not, so that messages of all qualities of service leave in the order of their arrival.
+    fn hold_back(
+        &mut self,
+        session: &Arc<Session>,
+        turn: &mut Turn,
+        (packet_id, position): (PacketId, Position),
+        send_state: SendState,
+    ) -> bool {
+        if send_state != SendState::Sendable {
+            turn.when_durable(Waiter::Send(Arc::clone(session), self.id, packet_id, position));
+        } else if self.rare.as_ref().is_none_or(|rare| rare.unsendable.is_empty()) {
+            return false;
+        } else if let Some(outgoing) = self.outbound.get_mut(packet_id) {
+            outgoing.send_state = SendState::Stored;
+        }
+        self.rare().unsendable.push_back((packet_id, position));
+        true
     }
 
     /// Drops a message that was just put in flight and cannot be sent.

@@ -465,7 +465,7 @@ pub(crate) struct Outgoing {
 pub(crate) enum SendState {
     /// No: QoS 2 of a durable session, and its packet identifier is not stored yet.
     Unstored,
-    /// No: its packet identifier is stored, but not that of an earlier message, which must be sent first.
+    /// No: storage has its packet identifier if it needs to, but not that of an earlier message, which must be sent first.
     Stored,
     /// Yes, also again.
     Sendable,
