@@ -46,7 +46,8 @@ pub struct Limits {
     pub max_connections: usize,
     /// Longest client identifier in bytes; longer ones get 0x85 (Client Identifier not valid).
     pub max_client_id_bytes: usize,
-    /// QoS 1 and 2 publishes a client may have unacknowledged (MQTT 5.0 section 3.1.2.11.3).
+    /// QoS 1 and 2 publishes a client of MQTT 5.0 may have unacknowledged (section 3.1.2.11.3).
+    /// One of 3.1.1 cannot be told.
     pub receive_maximum: u16,
     /// QoS 1 and 2 deliveries the broker keeps in flight to one flow, however many the client
     /// would take.

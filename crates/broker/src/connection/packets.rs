@@ -291,7 +291,11 @@ impl Connection {
         reason: ReasonCode,
     ) {
         let before = shard.turn.batch_len();
-        let maximum = shard.broker().limits().receive_maximum;
+        // A client of 3.1.1 cannot be told, so its identifiers are the bound, which count as memory.
+        let maximum = match self.version {
+            Version::V5 => shard.broker().limits().receive_maximum,
+            Version::V311 => u16::MAX,
+        };
         let flow_id = self.flow_of(stream_index);
         let mut state = session.lock();
         let durable = state.durable;
