@@ -49,7 +49,7 @@ impl SessionState {
         let reopened = |rare: &FlowExtras| rare.opened_in > publication.found_in;
         let index = if self.flows[index].rare.as_deref().is_some_and(reopened) { 0 } else { index };
         if terms.qos == QoS::AtMostOnce {
-            return self.send_unacknowledged(turn, publication, index, terms);
+            return self.send_unacknowledged(session, turn, publication, index, terms);
         }
         if !self.keeps_messages() {
             return false;
@@ -106,6 +106,7 @@ impl SessionState {
     /// QoS 0: appended to the outbox of a connected receiver, otherwise dropped.
     fn send_unacknowledged(
         &mut self,
+        session: &Session,
         turn: &mut Turn,
         publication: &mut Publication<'_>,
         index: usize,
@@ -119,6 +120,8 @@ impl SessionState {
         }
         if flow.outbox.len() >= most || !self.may_output_more(index, publication.size()) {
             turn.metrics().messages_dropped_qos0.add(1);
+            let who = (session.client_id(), self.user.as_ref());
+            turn.log_bound("max_outbox_bytes", who, format_args!("QoS 0 message dropped"));
             return false;
         }
         let flow = &mut self.flows[index];
@@ -196,7 +199,11 @@ impl SessionState {
                 continue;
             }
             turn.metrics().messages_dropped_queue.add(1);
-            if !has_memory {
+            if has_memory {
+                let who = (session.client_id(), self.user.as_ref());
+                let what = format_args!("message dropped");
+                turn.log_bound("max_queued_messages or max_queued_bytes", who, what);
+            } else {
                 self.refused_memory(session, turn, "message not queued");
             }
             if policy == DropPolicy::Disconnect

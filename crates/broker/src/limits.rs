@@ -134,7 +134,7 @@ impl Default for Limits {
             max_keep_alive_s: None,
             max_session_expiry_s: 7 * 24 * 3600,
             max_sessions: 200_000,
-            max_subscriptions_per_session: 1000,
+            max_subscriptions_per_session: 10_000,
             max_wildcard_subscriptions_per_user: 10_000,
             max_flows_per_session: 64,
             max_retained_messages: 200_000,

@@ -104,7 +104,7 @@ pub(crate) fn add(
     let Ok(parsed) = Subscription::parse(text) else { return ReasonCode::TopicFilterInvalid };
     let known = state.subscriptions.contains_key(text);
     if !known && state.subscriptions.len() >= turn.limits().max_subscriptions_per_session {
-        return ReasonCode::QuotaExceeded;
+        return refuse(state, session, turn, text, "max_subscriptions_per_session");
     }
     if !known && !state.may_grow(session_memory::of_subscription(text)) {
         turn.metrics().memory_refused.add(1);
@@ -123,8 +123,11 @@ pub(crate) fn add(
     if let Some(before) = before {
         state.keep_order(before.flow, flow);
     }
-    if !known && quota::is_wide(&parsed) && !may_have_more(state, session, turn, request) {
-        return ReasonCode::QuotaExceeded;
+    if !known && quota::is_wide(&parsed) {
+        let (user, most) = (state.user.as_ref(), turn.limits().max_wildcard_subscriptions_per_user);
+        if !turn.broker.quota().take(&mut state.quota_use, user, request.site, most) {
+            return refuse(state, session, turn, text, "max_wildcard_subscriptions_per_user");
+        }
     }
     let own = SessionSubscription { flow, options: options.to_byte(), identifier };
     // Otherwise the tree has it; its answer comes behind that of the one before.
@@ -181,22 +184,18 @@ fn put(
     }
 }
 
-/// Counts a wildcard or shared subscription for its owner; false if the owner has the most allowed.
-fn may_have_more(
-    state: &mut SessionState,
+/// Refuses a subscription over a bound.
+fn refuse(
+    state: &SessionState,
     session: &Session,
     turn: &mut Turn,
-    request: Request<'_>,
-) -> bool {
-    let most = turn.limits().max_wildcard_subscriptions_per_user;
-    let user = state.user.as_ref();
-    let taken = turn.broker.quota().take(&mut state.quota_use, user, request.site, most);
-    if !taken && let Some(times) = turn.quota_full.occurred(turn.now) {
-        tracing::warn!(address = %request.site, client = session.client_id(),
-            user = text_of(state.user.as_ref()), filter = request.text, times,
-            "subscription refused: max_wildcard_subscriptions_per_user reached");
-    }
-    taken
+    filter: &str,
+    bound: &'static str,
+) -> ReasonCode {
+    turn.metrics().subscriptions_refused.add(1);
+    let who = (session.client_id(), state.user.as_ref());
+    turn.log_bound(bound, who, format_args!("subscription to {filter:?} refused"));
+    ReasonCode::QuotaExceeded
 }
 
 /// Removes a subscription.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use fulmar_mqtt::PacketId;
 use rustc_hash::FxHashSet;
+use smallvec::SmallVec;
 
 use crate::broker::Broker;
 use crate::deferred_ops::{DeferredOps, TurnNumber, TurnStamp};
@@ -22,6 +23,7 @@ use crate::session::Session;
 use crate::storage::{FlowId, Op, Position, Seq};
 use crate::time::Timestamp;
 use crate::tracer::{TraceInHand, TraceNumber};
+use crate::user::{User, text_of};
 
 /// Buffers kept for reuse, and the largest worth keeping.
 const POOLED_BUFFERS: usize = 256;
@@ -87,8 +89,8 @@ pub(crate) struct Turn {
     pub(crate) fan_out: FanOutBudget,
     /// Which connections send large messages in this turn.
     pub(crate) sends: SendLine,
-    /// For subscriptions over an owner's quota.
-    pub(crate) quota_full: LogLimiter,
+    /// For bounds that were reached, by name.
+    bounds: SmallVec<[(&'static str, LogLimiter); 4]>,
     /// For what finds no room in [`crate::memory`].
     pub(crate) memory_full: LogLimiter,
     /// A receiver of the publication in hand had no room for it there.
@@ -130,12 +132,29 @@ impl Turn {
             delayed_since: 0,
             fan_out: FanOutBudget::default(),
             sends,
-            quota_full: LogLimiter::default(),
+            bounds: SmallVec::new(),
             memory_full: LogLimiter::default(),
             memory_refused: false,
             retainer: None,
             jobs: VecDeque::new(),
             trace: None,
+        }
+    }
+
+    /// Logs that a bound in `[limits]` was reached, at intervals.
+    pub(crate) fn log_bound(
+        &mut self,
+        bound: &'static str,
+        (client, user): (&str, Option<&User>),
+        what: std::fmt::Arguments<'_>,
+    ) {
+        let known = self.bounds.iter().position(|(known, _)| *known == bound);
+        let at = known.unwrap_or_else(|| {
+            self.bounds.push((bound, LogLimiter::default()));
+            self.bounds.len() - 1
+        });
+        if let Some(times) = self.bounds[at].1.occurred(self.now) {
+            tracing::warn!(client, user = text_of(user), times, "{what}: {bound} reached");
         }
     }
 
