@@ -15,17 +15,13 @@ use smallvec::SmallVec;
 
 use crate::access::{Action, Subject};
 use crate::aliases::Naming;
-use crate::event::BrokerEvent;
-use crate::limits::DropPolicy;
 use crate::mailbox::Attachment;
-use crate::message::Message;
 use crate::outbox::{ClientLimits, Outbox, is_shared};
 use crate::publication::{Parcel, Publication, Terms, count, encode_publish, encode_start};
 use crate::session::{Block, Flow, FlowExtras, Outgoing, SendState, Session, SessionState};
 use crate::storage::{Delivery, FlowId, Op, Position, Progress};
 use crate::time::Timestamp;
 use crate::turn::{Turn, Waiter};
-use crate::user::text_of;
 
 /// Encoded bytes at which refilling stops; the rest follows when the connection has taken these.
 const REFILL_BYTES: usize = 64 * 1024;
@@ -177,119 +173,6 @@ impl SessionState {
             self.count_output(index);
         }
         sent
-    }
-
-    /// Queues a message, within the session's limits.
-    fn enqueue(
-        &mut self,
-        session: &Arc<Session>,
-        turn: &mut Turn,
-        index: usize,
-        mut outgoing: Outgoing,
-    ) -> bool {
-        let size = outgoing.message.size();
-        let policy = turn.limits().drop_policy;
-        loop {
-            let has_memory = self.has_memory_for(&outgoing.message);
-            if has_memory && self.queued.has_room(size, turn.limits()) {
-                break;
-            }
-            if self.queue_expires_at <= turn.now {
-                self.drop_expired(session, turn);
-                continue;
-            }
-            turn.metrics().messages_dropped_queue.add(1);
-            if has_memory {
-                let who = (session.client_id(), self.user.as_ref());
-                let what = format_args!("message dropped");
-                turn.log_bound("max_queued_messages or max_queued_bytes", who, what);
-            } else {
-                self.refused_memory(session, turn, "message not queued");
-            }
-            if policy == DropPolicy::Disconnect
-                && let Some(at) = self.attachment
-            {
-                turn.notify(at, BrokerEvent::Overflowed);
-            }
-            if policy != DropPolicy::Oldest || !self.drop_oldest(session, turn, index) {
-                return false;
-            }
-        }
-        self.queued.add(size);
-        self.note_expiry(&outgoing.message);
-        outgoing.kept = self.keep(&outgoing.message);
-        let flow = &mut self.flows[index];
-        if self.durable {
-            let op = enqueue_op(session, flow.stored_as(), &outgoing, Progress::Queued);
-            outgoing.stamp = turn.move_after(outgoing.stamp, op);
-        }
-        flow.queue.push_back(outgoing);
-        true
-    }
-
-    /// A message has found no room because of the owner's share of the memory.
-    pub(crate) fn refused_memory(&self, session: &Session, turn: &mut Turn, what: &str) {
-        turn.metrics().memory_refused.add(1);
-        turn.memory_refused = true;
-        if let Some(times) = turn.memory_full.occurred(turn.now) {
-            tracing::warn!(
-                client = session.client_id(),
-                user = text_of(self.user.as_ref()),
-                times,
-                "{what}: the user's sessions have their share of [limits] memory"
-            );
-        }
-    }
-
-    /// A message is queued that may expire there.
-    fn note_expiry(&mut self, message: &Message) {
-        let at = message.expires_at().unwrap_or(Timestamp::NEVER);
-        self.queue_expires_at = self.queue_expires_at.min(at);
-    }
-
-    /// Drops what has expired in the queues of all flows.
-    fn drop_expired(&mut self, session: &Session, turn: &mut Turn) {
-        self.queue_expires_at = Timestamp::NEVER;
-        for index in 0..self.flows.len() {
-            for outgoing in std::mem::take(&mut self.flows[index].queue) {
-                if outgoing.message.is_expired(turn.now) {
-                    turn.metrics().messages_expired.add(1);
-                    self.queued.remove(outgoing.message.size());
-                    self.forget(session, turn, index, &outgoing);
-                } else {
-                    self.note_expiry(&outgoing.message);
-                    self.flows[index].queue.push_back(outgoing);
-                }
-            }
-        }
-        self.unblock(turn);
-    }
-
-    fn drop_oldest(&mut self, session: &Session, turn: &mut Turn, index: usize) -> bool {
-        match self.flows[index].queue.pop_front() {
-            Some(old) => {
-                give_back(&mut self.flows[index].queue);
-                self.queued.remove(old.message.size());
-                self.forget(session, turn, index, &old);
-                self.unblock(turn);
-                true
-            }
-            None => false,
-        }
-    }
-
-    pub(crate) fn forget(
-        &self,
-        session: &Session,
-        turn: &mut Turn,
-        index: usize,
-        outgoing: &Outgoing,
-    ) {
-        if self.durable {
-            let (session, flow, position) =
-                (session.key(), self.flows[index].stored_as(), outgoing.position);
-            turn.op_after(outgoing.stamp, Op::Dequeue { session, flow, position });
-        }
     }
 
     /// Restores a message from storage.

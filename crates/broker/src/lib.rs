@@ -49,6 +49,7 @@ mod peer;
 mod publication;
 mod publish;
 mod publish_hook;
+mod queue;
 mod quota;
 mod rate_limiter;
 mod read;

@@ -46,8 +46,8 @@ pub struct Limits {
     pub max_connections: usize,
     /// Longest client identifier in bytes; longer ones get 0x85 (Client Identifier not valid).
     pub max_client_id_bytes: usize,
-    /// QoS 1 and 2 publishes a client of MQTT 5.0 may have unacknowledged (section 3.1.2.11.3).
-    /// One of 3.1.1 cannot be told.
+    /// QoS 1 and 2 publications that a client of MQTT 5.0 may have unacknowledged (section 3.1.2.11.3);
+    /// clients of 3.1.1 cannot know it.
     pub receive_maximum: u16,
     /// QoS 1 and 2 deliveries the broker keeps in flight to one flow, however many the client
     /// would take.

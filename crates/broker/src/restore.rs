@@ -124,17 +124,7 @@ fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) {
         restored.sessions.iter().filter(|r| r.expires_at.is_none()).map(|r| r.key).collect();
     for queued in restored.queued {
         queued.message.count_in(broker.memory().accounts());
-        let owner = sessions.get(&queued.session);
-        // One without a session ends in the first turn, and other members get its jobs.
-        let ended = || {
-            let session = Session::new(queued.session, "", limits);
-            session.lock().durable = true;
-            session.lock().expires_at = Timestamp(0);
-            session
-        };
-        let session =
-            owner.unwrap_or_else(|| repairs.left.entry(queued.session).or_insert_with(ended));
-        let session = Arc::clone(session);
+        let session = repairs.owner_of_queue(&sessions, queued.session, limits);
         let was_connected = connected.contains(&queued.session);
         restore_queued(&mut session.lock(), queued, was_connected, limits, &mut repairs);
     }
@@ -214,6 +204,24 @@ impl Repairs {
             self.gone.insert(key);
         }
         session
+    }
+
+    /// The same of a queued message. A session that has left messages and nothing else ends in the first turn, and other
+    /// members of its shared subscriptions get its jobs.
+    fn owner_of_queue(
+        &mut self,
+        sessions: &FxHashMap<SessionKey, Arc<Session>>,
+        key: SessionKey,
+        limits: &Limits,
+    ) -> Arc<Session> {
+        let ended = || {
+            let session = Session::new(key, "", limits);
+            session.lock().durable = true;
+            session.lock().expires_at = Timestamp(0);
+            session
+        };
+        let known = sessions.get(&key);
+        Arc::clone(known.unwrap_or_else(|| self.left.entry(key).or_insert_with(ended)))
     }
 
     fn into_ops(self) -> Vec<Op> {

@@ -26,7 +26,7 @@ struct Bound {
     line: &'static str,
 }
 
-/// What has no answer to a client: it delays, tells the client something smaller, or decides how others respond.
+/// What has no answer to a client: it delays, names something smaller in CONNACK, or decides how others respond.
 const OTHERS: [(&str, &str); 14] = [
     ("max_in_flight", "further messages wait in the queue"),
     ("max_keep_alive_s", "CONNACK has the broker's"),

@@ -640,7 +640,7 @@ fn mqtt_4_6_0_5_qos_2_keeps_its_order_whichever_worker_sees_the_commit_first() {
     }
 }
 
-/// A client of 3.1.1 cannot be told a receive maximum: its packet identifiers are the bound, and they count as memory
+/// A client of 3.1.1 cannot know a receive maximum: its packet identifiers are the bound, and they count as memory
 /// (`memory.rs`).
 #[test]
 fn a_client_of_3_1_1_may_have_any_number_of_qos_2_messages_open() {

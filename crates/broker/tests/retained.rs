@@ -60,7 +60,7 @@ fn mqtt_3_8_3_3_no_local_withholds_only_what_a_client_of_its_identifier_publishe
     assert_eq!(world.texts(publisher), [""; 0]);
 }
 
-/// A bridge of MQTT 3.1.1 without a session of its own subscribes again whenever it connects.
+/// A bridge whose session ends with its connection subscribes again whenever it connects.
 #[test]
 fn a_bridge_does_not_get_back_what_it_has_retained() {
     let (mut storage, mut world) = world();

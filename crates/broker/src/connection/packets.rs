@@ -291,7 +291,7 @@ impl Connection {
         reason: ReasonCode,
     ) {
         let before = shard.turn.batch_len();
-        // A client of 3.1.1 cannot be told, so its identifiers are the bound, which count as memory.
+        // A client of 3.1.1 cannot know it: its identifiers are the bound, and count as memory.
         let maximum = match self.version {
             Version::V5 => shard.broker().limits().receive_maximum,
             Version::V311 => u16::MAX,
