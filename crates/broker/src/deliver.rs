@@ -15,8 +15,6 @@ use smallvec::SmallVec;
 
 use crate::access::{Action, Subject};
 use crate::aliases::Naming;
-use crate::event::BrokerEvent;
-use crate::limits::DropPolicy;
 use crate::mailbox::Attachment;
 use crate::outbox::{ClientLimits, Outbox, is_shared};
 use crate::publication::{Parcel, Publication, Terms, count, encode_publish, encode_start};
@@ -24,7 +22,6 @@ use crate::session::{Block, Flow, FlowExtras, Outgoing, SendState, Session, Sess
 use crate::storage::{Delivery, FlowId, Op, Position, Progress};
 use crate::time::Timestamp;
 use crate::turn::{Turn, Waiter};
-use crate::user::text_of;
 
 /// Encoded bytes at which refilling stops; the rest follows when the connection has taken these.
 const REFILL_BYTES: usize = 64 * 1024;
@@ -48,7 +45,7 @@ impl SessionState {
         let reopened = |rare: &FlowExtras| rare.opened_in > publication.found_in;
         let index = if self.flows[index].rare.as_deref().is_some_and(reopened) { 0 } else { index };
         if terms.qos == QoS::AtMostOnce {
-            return self.send_unacknowledged(turn, publication, index, terms);
+            return self.send_unacknowledged(session, turn, publication, index, terms);
         }
         if !self.keeps_messages() {
             return false;
@@ -61,9 +58,10 @@ impl SessionState {
             qos: terms.qos,
             retain: terms.retain,
             maybe_sent: false,
+            share: publication.share,
             traced: turn.is_traced(),
             send_state: SendState::of_new(self.durable, terms.qos),
-            stamp: turn.stamp(),
+            stamp: publication.stored_in.unwrap_or_else(|| turn.stamp()),
             kept: None,
         };
         self.order_after_stale_route(index, outgoing.position, publication.found_in);
@@ -72,8 +70,10 @@ impl SessionState {
         let flow = &self.flows[index];
         // The message may reach storage before the flow does. If it were sent now, it would be sent again on the
         // control flow after a crash. The flow's own worker sends it.
-        let unknown =
-            outgoing.send_state != SendState::Sendable && !turn.has_handed_over(flow.opened());
+        // So may the turn that has stored it for another member, and a crash takes that turn back.
+        let is_known = |stamp| turn.has_handed_over(stamp);
+        let unknown = outgoing.send_state != SendState::Sendable
+            && !(is_known(flow.opened()) && is_known(outgoing.stamp));
         let may_send = flow.stream.is_some()
             && !unknown
             && !behind
@@ -102,6 +102,7 @@ impl SessionState {
     /// QoS 0: appended to the outbox of a connected receiver, otherwise dropped.
     fn send_unacknowledged(
         &mut self,
+        session: &Session,
         turn: &mut Turn,
         publication: &mut Publication<'_>,
         index: usize,
@@ -115,6 +116,8 @@ impl SessionState {
         }
         if flow.outbox.len() >= most || !self.may_output_more(index, publication.size()) {
             turn.metrics().messages_dropped_qos0.add(1);
+            let who = (session.client_id(), self.user.as_ref());
+            turn.log_bound("max_outbox_bytes", who, format_args!("QoS 0 message dropped"));
             return false;
         }
         let flow = &mut self.flows[index];
@@ -142,7 +145,7 @@ impl SessionState {
         let flow = &mut self.flows[index];
         let record =
             durable.then(|| enqueue_op(session, flow.stored_as(), &outgoing, Progress::Queued));
-        let (position, send_state) = (outgoing.position, outgoing.send_state);
+        let Outgoing { position, send_state, stamp, .. } = outgoing;
         let wanted = outgoing.position.packet_id();
         let Some(packet_id) = flow.outbound.push_as(wanted, terms.qos, outgoing) else {
             // The session has been locked since the window had room.
@@ -152,11 +155,14 @@ impl SessionState {
             if let Op::Enqueue { progress, .. } = &mut record {
                 *progress = flow.sent(packet_id);
             }
-            turn.op(record);
+            let stamp = turn.move_after(stamp, record);
+            if publication.stored_in.is_some()
+                && let Some(outgoing) = flow.outbound.get_mut(packet_id)
+            {
+                outgoing.stamp = stamp;
+            }
         }
-        if send_state != SendState::Sendable {
-            flow.rare().unsendable.push_back((packet_id, position));
-            turn.when_durable(Waiter::Send(Arc::clone(session), flow.id, packet_id, position));
+        if flow.hold_back(session, turn, (packet_id, position), send_state) {
             return true;
         }
         let sent = publication.send(&mut flow.outbox, turn, client, terms, Some(packet_id));
@@ -169,89 +175,11 @@ impl SessionState {
         sent
     }
 
-    /// Queues a message, within the session's limits.
-    fn enqueue(
-        &mut self,
-        session: &Arc<Session>,
-        turn: &mut Turn,
-        index: usize,
-        mut outgoing: Outgoing,
-    ) -> bool {
-        let size = outgoing.message.size();
-        let policy = turn.limits().drop_policy;
-        loop {
-            let has_memory = self.has_memory_for(&outgoing.message);
-            if has_memory && self.queued.has_room(size, turn.limits()) {
-                break;
-            }
-            turn.metrics().messages_dropped_queue.add(1);
-            if !has_memory {
-                self.refused_memory(session, turn, "message not queued");
-            }
-            if policy == DropPolicy::Disconnect
-                && let Some(at) = self.attachment
-            {
-                turn.notify(at, BrokerEvent::Overflowed);
-            }
-            if policy != DropPolicy::Oldest || !self.drop_oldest(session, turn, index) {
-                return false;
-            }
-        }
-        self.queued.add(size);
-        outgoing.kept = self.keep(&outgoing.message);
-        let flow = &mut self.flows[index];
-        if self.durable {
-            turn.op(enqueue_op(session, flow.stored_as(), &outgoing, Progress::Queued));
-        }
-        flow.queue.push_back(outgoing);
-        true
-    }
-
-    /// A message has found no room because of the owner's share of the memory.
-    pub(crate) fn refused_memory(&self, session: &Session, turn: &mut Turn, what: &str) {
-        turn.metrics().memory_refused.add(1);
-        turn.memory_refused = true;
-        if let Some(times) = turn.memory_full.occurred(turn.now) {
-            tracing::warn!(
-                client = session.client_id(),
-                user = text_of(self.user.as_ref()),
-                times,
-                "{what}: the user's sessions have their share of [limits] memory"
-            );
-        }
-    }
-
-    fn drop_oldest(&mut self, session: &Session, turn: &mut Turn, index: usize) -> bool {
-        match self.flows[index].queue.pop_front() {
-            Some(old) => {
-                give_back(&mut self.flows[index].queue);
-                self.queued.remove(old.message.size());
-                self.forget(session, turn, index, &old);
-                self.unblock(turn);
-                true
-            }
-            None => false,
-        }
-    }
-
-    pub(crate) fn forget(
-        &self,
-        session: &Session,
-        turn: &mut Turn,
-        index: usize,
-        outgoing: &Outgoing,
-    ) {
-        if self.durable {
-            let (session, flow, position) =
-                (session.key(), self.flows[index].stored_as(), outgoing.position);
-            turn.op_after(outgoing.stamp, Op::Dequeue { session, flow, position });
-        }
-    }
-
     /// Restores a message from storage.
     pub(crate) fn restore(&mut self, index: usize, mut outgoing: Outgoing, progress: Progress) {
         outgoing.kept = self.keep(&outgoing.message);
         self.restore_position(outgoing.position);
+        self.note_expiry(&outgoing.message);
         let flow = &mut self.flows[index];
         match progress {
             Progress::Queued | Progress::Offered => {
@@ -407,9 +335,7 @@ impl SessionState {
             let (session, progress, flow) = (session.key(), flow.sent(packet_id), flow.stored_as());
             turn.op_after(stamp, Op::Advance { session, flow, position, progress });
         }
-        if send_state != SendState::Sendable {
-            flow.rare().unsendable.push_back((packet_id, position));
-            turn.when_durable(Waiter::Send(Arc::clone(session), flow.id, packet_id, position));
+        if flow.hold_back(session, turn, (packet_id, position), send_state) {
             return true;
         }
         let Flow { outbound, outbox, .. } = flow;
@@ -445,22 +371,30 @@ impl SessionState {
         let mut budget = turn.fan_out.retained_visits();
         let mut parcel = Parcel::default();
         let most = self.outbox_bytes(turn.limits()).min(REFILL_BYTES);
+        // The front cursor's filter, if storage does not know how far it has come.
+        let mut unstored = None;
         while self.flows[index].outbox.len() < most && self.may_output(index) && budget > 0 {
             let flow = &mut self.flows[index];
             let flow_id = flow.id;
             let full = flow.outbound.is_full();
-            let Some(cursors) = flow.rare.as_mut().map(|rare| &mut rare.retained) else { return };
-            let Some(cursor) = cursors.front_mut() else { return };
+            let Some(cursors) = flow.rare.as_mut().map(|rare| &mut rare.retained) else { break };
+            let Some(cursor) = cursors.front_mut() else { break };
             if full && cursor.qos > QoS::AtMostOnce {
-                return;
+                break;
             }
             let before = budget;
             let next = cursor.next(&broker.retained().read(), turn.now, &mut budget);
             turn.fan_out.look(before - budget);
             let (most, identifiers) = (cursor.qos, cursor.identifiers.clone());
-            if next.is_none() && cursor.is_done() {
-                cursors.pop_front();
+            if cursor.is_done() {
+                let over = cursors.pop_front().filter(|over| over.qos > QoS::AtMostOnce);
                 give_back(cursors);
+                unstored = None;
+                if let Some(over) = over {
+                    self.store_subscription(session, turn, over.filter());
+                }
+            } else if next.is_some() && most > QoS::AtMostOnce && unstored.is_none() {
+                unstored = Some(Box::from(cursor.filter()));
             }
             if let Some(message) = next {
                 let (user, client_id) = (self.user.as_ref(), session.client_id());
@@ -477,6 +411,10 @@ impl SessionState {
                 self.deliver(session, turn, &mut publication, flow_id, terms);
             }
         }
+        // In the batch of what was sent.
+        if let Some(filter) = unstored {
+            self.store_subscription(session, turn, &filter);
+        }
     }
 }
 
@@ -490,6 +428,26 @@ impl Flow {
                 false => turn.ready(attachment),
             }
         }
+    }
+
+    /// Whether a message that was just put in flight has to wait: until storage has its identifier, or behind one of which
+    /// storage has not, so that messages of all qualities of service leave in the order of their arrival.
+    fn hold_back(
+        &mut self,
+        session: &Arc<Session>,
+        turn: &mut Turn,
+        (packet_id, position): (PacketId, Position),
+        send_state: SendState,
+    ) -> bool {
+        if send_state != SendState::Sendable {
+            turn.when_durable(Waiter::Send(Arc::clone(session), self.id, packet_id, position));
+        } else if self.rare.as_ref().is_none_or(|rare| rare.unsendable.is_empty()) {
+            return false;
+        } else if let Some(outgoing) = self.outbound.get_mut(packet_id) {
+            outgoing.send_state = SendState::Stored;
+        }
+        self.rare().unsendable.push_back((packet_id, position));
+        true
     }
 
     /// Drops a message that was just put in flight and cannot be sent.
@@ -567,6 +525,7 @@ pub(crate) fn enqueue_op(
             qos: outgoing.qos,
             retain: outgoing.retain,
             identifiers: outgoing.identifiers.as_slice().into(),
+            share: outgoing.share,
         },
         progress,
     }

@@ -217,6 +217,9 @@ fn move_to_control(state: &mut SessionState, session: &Arc<Session>, turn: &mut 
         return;
     }
     state.wait_for_control(&mut flow);
+    if let Some(rare) = flow.rare.as_mut().filter(|rare| !rare.retained.is_empty()) {
+        state.flows[0].rare().retained.append(&mut rare.retained);
+    }
     let stored = state.durable && flow.is_stored();
     redirect_subscriptions(state, session, turn, id, stored);
     let mut waiting = Vec::new();
@@ -267,14 +270,13 @@ fn forget(session: &Session, turn: &mut Turn, flow: FlowId, outgoing: &Outgoing)
     turn.op_after(outgoing.stamp, Op::Dequeue { session, flow, position });
 }
 
-/// A session ends with messages in its flows that may not be stored yet: those stored after the session's removal must
+/// A session ends with messages in its flows. Some may not be stored yet: those stored after the session's removal must
 /// be removed one by one.
-pub(crate) fn forget_all_late(state: &mut SessionState, session: &Session, turn: &mut Turn) {
+pub(crate) fn give_up_all(state: &mut SessionState, session: &Session, turn: &mut Turn) {
     for flow in &mut state.flows {
         let stored_as = flow.stored_as();
-        let in_flight = flow.outbound.drain().map(|(_, outgoing)| outgoing);
-        for outgoing in in_flight.chain(flow.queue.drain(..)) {
-            if !turn.has_handed_over(outgoing.stamp) {
+        for outgoing in flow.give_up(turn) {
+            if state.durable && !turn.has_handed_over(outgoing.stamp) {
                 forget(session, turn, stored_as, &outgoing);
             }
         }
@@ -303,8 +305,7 @@ fn redirect_subscriptions(
             turn.broker.change_tree(|tree| tree.insert(parsed.filter, parsed.share, subscriber));
         }
         if stored {
-            let record = crate::subscribe::record(session, &filter, &subscription, FlowId::CONTROL);
-            turn.op(Op::SubscriptionPut(record));
+            state.store_subscription(session, turn, &filter);
         }
     }
 }
@@ -328,9 +329,8 @@ fn remove(state: &mut SessionState, session: &Arc<Session>, turn: &mut Turn, id:
         crate::subscribe::remove(state, session, turn, &filter);
     }
     let stored = flow.is_stored();
-    if state.durable {
-        let in_flight = flow.outbound.drain().map(|(_, outgoing)| outgoing);
-        for outgoing in in_flight.chain(flow.queue.drain(..)) {
+    for outgoing in flow.give_up(turn) {
+        if state.durable {
             forget(session, turn, stored_as, &outgoing);
         }
     }

@@ -25,10 +25,11 @@ use crate::time::Timestamp;
 use crate::user::text_of;
 use crate::will::{Testator, Will};
 
-/// Expired retained messages removed at once.
+/// Expired retained messages removed per turn.
 const SWEEP: usize = 1000;
 
-/// Time between two searches for expired retained messages.
+/// Time between two removals of expired retained messages. New ones do not wait for the next: they take the room of those
+/// that have expired ([`Turn::retain`]).
 const SWEEP_INTERVAL: Duration = Duration::from_secs(30);
 
 /// What examining a session costs, in visits: 1000 of them are a turn's budget, and fewer if their wills have receivers.
@@ -170,6 +171,7 @@ fn examine(shard: &mut Shard, session: &Arc<Session>, spent: &mut usize) -> Exam
     }
     if over {
         crate::lifecycle::end(&mut state, session, turn);
+        *spent = spent.saturating_add(turn.jobs.len());
     } else {
         if will.is_some() && state.durable {
             // In the same batch as its publication, so that it is published once.
@@ -217,7 +219,7 @@ pub(crate) fn publish_will(
         qos: will.qos,
         retain: will.retain,
         expires_at: will.message_expiry_s.map(|seconds| now.plus_secs(seconds)),
-        publisher: session.key().0,
+        publisher: session.publisher(),
     });
 }
 
@@ -246,21 +248,23 @@ fn refusal(broker: &Broker, client_id: &str, will: &Will, wall: Timestamp) -> Op
 
 fn sweep_retained(shard: &mut Shard, broker: &Arc<Broker>) {
     let now = shard.turn.now;
-    {
-        let mut deadlines = broker.deadlines().lock();
-        if deadlines.next_sweep > now {
-            return;
-        }
-        deadlines.next_sweep = now + SWEEP_INTERVAL;
+    if broker.deadlines().lock().next_sweep > now {
+        return;
     }
-    let expired = broker.retained().read().expired(now, SWEEP);
-    for topic in expired {
+    let removed = {
         let mut retained = broker.retained().write();
-        // The topic may have a new retained message since the search.
-        let expired = retained.get(&topic).is_some_and(|message| message.is_expired(now));
-        if expired && retained.remove(&topic) {
-            shard.turn.store_retained(&topic);
-        }
+        let expired = std::iter::from_fn(|| retained.remove_expired(now)).take(SWEEP);
+        expired.map(|topic| shard.turn.store_retained(&topic)).count()
+    };
+    let wait = match removed {
+        // There may be more.
+        SWEEP if shard.turn.waits_for_storage() => DELAY,
+        SWEEP => Duration::ZERO,
+        _ => SWEEP_INTERVAL,
+    };
+    broker.deadlines().lock().next_sweep = now + wait;
+    if removed == SWEEP {
+        return;
     }
     broker.memory().sweep();
     shard.routes.forget_stale(broker);

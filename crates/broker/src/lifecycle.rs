@@ -352,9 +352,9 @@ pub(crate) fn end(state: &mut SessionState, session: &Session, turn: &mut Turn) 
     state.ended = true;
     turn.broker.quota().end(&mut state.quota_use);
     unsubscribe_all(state, session, &turn.broker);
+    // First what is kept back of it, some of which may go now and must not come behind the removal.
+    flows::give_up_all(state, session, turn);
     if state.durable {
-        // First what is kept back of it, some of which may go now and must not come behind the removal.
-        flows::forget_all_late(state, session, turn);
         turn.op(Op::SessionRemove(session.key()));
     }
     state.flows.clear();

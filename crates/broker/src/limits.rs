@@ -46,7 +46,8 @@ pub struct Limits {
     pub max_connections: usize,
     /// Longest client identifier in bytes; longer ones get 0x85 (Client Identifier not valid).
     pub max_client_id_bytes: usize,
-    /// QoS 1 and 2 publishes a client may have unacknowledged (MQTT 5.0 section 3.1.2.11.3).
+    /// QoS 1 and 2 publications that a client of MQTT 5.0 may have unacknowledged (section 3.1.2.11.3);
+    /// clients of 3.1.1 cannot know it.
     pub receive_maximum: u16,
     /// QoS 1 and 2 deliveries the broker keeps in flight to one flow, however many the client
     /// would take.
@@ -133,7 +134,7 @@ impl Default for Limits {
             max_keep_alive_s: None,
             max_session_expiry_s: 7 * 24 * 3600,
             max_sessions: 200_000,
-            max_subscriptions_per_session: 1000,
+            max_subscriptions_per_session: 10_000,
             max_wildcard_subscriptions_per_user: 10_000,
             max_flows_per_session: 64,
             max_retained_messages: 200_000,

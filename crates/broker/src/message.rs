@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use fulmar_mqtt::{QoS, Version};
+use ring::digest;
 use smallvec::SmallVec;
 
 use crate::memory::Accounts;
@@ -20,6 +21,24 @@ pub struct MessageId(pub u64);
 
 /// Subscription identifiers of one delivery; nearly always none or one.
 pub(crate) type Identifiers = SmallVec<[u32; 2]>;
+
+/// Names a publisher by its client identifier, as No Local does ([MQTT-3.8.3-3]): retained messages outlive its session,
+/// the process, and in a cluster the node. Nobody finds an identifier with the name of a given other one.
+pub(crate) fn publisher(client_id: &str) -> u64 {
+    stable_hash(client_id).max(1)
+}
+
+/// Names a shared subscription, as long as there are messages of it.
+pub(crate) fn share(share: &str, filter: &str) -> u32 {
+    let hash = stable_hash(&format!("{share}/{filter}")) >> 32;
+    u32::try_from(hash).unwrap_or_default().max(1)
+}
+
+/// A hash that is stored.
+fn stable_hash(text: &str) -> u64 {
+    let digest = digest::digest(&digest::SHA256, text.as_bytes());
+    digest.as_ref().first_chunk().map_or(0, |first| u64::from_be_bytes(*first))
+}
 
 /// Everything a [`Message`] is made of, borrowed.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +55,7 @@ pub struct MessageParts<'a> {
     pub retain: bool,
     /// When the message stops being deliverable; `None` for never.
     pub expires_at: Option<Timestamp>,
-    /// Session that published it, 0 for the broker itself; decides No Local.
+    /// Names the client that published it; 0 for the broker itself. Decides No Local.
     pub publisher: u64,
 }
 
@@ -164,7 +183,7 @@ impl Message {
         self.expires_at
     }
 
-    /// Session that published it, 0 for the broker itself.
+    /// Names the client that published it; 0 for the broker itself.
     #[must_use]
     pub fn publisher(&self) -> u64 {
         self.publisher

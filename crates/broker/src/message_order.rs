@@ -236,8 +236,8 @@ impl Flow {
             .outbound
             .replay()
             .filter_map(|replay| match replay {
-                Replay::Publish { packet_id, qos: QoS::ExactlyOnce, .. } => Some(packet_id),
-                Replay::Publish { .. } | Replay::Pubrel { .. } => None,
+                Replay::Publish { packet_id, .. } => Some(packet_id),
+                Replay::Pubrel { .. } => None,
             })
             .collect();
         let mut unsendable = VecDeque::new();

@@ -73,6 +73,7 @@ cells! {
     logins_busy, "counter", "CONNECT packets refused because too many logins were waiting to be checked";
     sessions_refused, "counter", "CONNECT packets refused because another user's session has their client identifier";
     storage_refused, "counter", "Packets refused and connections closed because storage was stalled";
+    subscriptions_refused, "counter", "Subscriptions refused at max_subscriptions_per_session or max_wildcard_subscriptions_per_user";
     memory_refused, "counter", "Messages not queued, and sessions, subscriptions, flows, QoS 2 messages and topic aliases refused, at a user's share of the budget for memory";
     publishers_throttled, "counter", "Times a client published faster than allowed";
     authentication_failed, "counter", "Failed authentications";

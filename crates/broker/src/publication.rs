@@ -12,6 +12,7 @@ use fulmar_mqtt::{PacketId, QoS, Version};
 
 use crate::aliases::Naming;
 use crate::broker::Broker;
+use crate::deferred_ops::TurnStamp;
 use crate::message::{Message, MessageParts};
 use crate::outbox::{ClientLimits, Outbox, is_shared};
 use crate::time::Timestamp;
@@ -59,6 +60,10 @@ pub(crate) struct Publication<'a> {
     pub(crate) found_in: u64,
     /// Bytes for its receivers so far, copied or still to be.
     pub(crate) bytes: usize,
+    /// The shared subscription whose members are its receivers; 0 for others.
+    pub(crate) share: u32,
+    /// In which turn it was stored for another receiver, whose place is taken.
+    pub(crate) stored_in: Option<TurnStamp>,
 }
 
 impl<'a> Publication<'a> {
@@ -66,7 +71,8 @@ impl<'a> Publication<'a> {
         for template in &mut parcel.templates {
             template.receivers = Receivers::None;
         }
-        Publication { parts, message: None, parcel, found_in: u64::MAX, bytes: 0 }
+        let (message, found_in, stored_in) = (None, u64::MAX, None);
+        Publication { parts, message, parcel, found_in, bytes: 0, share: 0, stored_in }
     }
 
     /// One that already has its shared form.

@@ -108,10 +108,13 @@ impl Shard {
     }
 }
 
+/// Retained messages that are removed for a new one at most, because they have expired.
+const MOST_REMOVED: usize = 10_000;
+
 impl Turn {
     fn hand_over(&mut self, publication: &mut Publication<'_>, target: &Target) -> bool {
         let parts = publication.parts();
-        if target.no_local && parts.publisher == target.session.key().0 {
+        if target.no_local && parts.publisher == target.session.publisher() {
             return false;
         }
         let terms = Terms {
@@ -130,12 +133,13 @@ impl Turn {
     /// Hands the publication to one member of a group: the next one that is connected and accepts it,
     /// or else one that is not, whose session keeps it (section 4.8.2). Returns whether one took it, and
     /// how many were tried.
-    fn hand_to_one(
+    pub(crate) fn hand_to_one(
         &mut self,
         publication: &mut Publication<'_>,
         group: &SharedGroup,
         guarded: bool,
     ) -> (bool, usize) {
+        publication.share = group.name;
         let (mut first_absent, mut tried) = (None, 0);
         for member in group.rotation() {
             tried += 1;
@@ -171,7 +175,16 @@ impl Turn {
         }
         let message = publication.message(&broker);
         let mut retained = broker.retained().write();
-        let put = retained.put(message, owner, broker.limits());
+        let mut put = retained.put(&message, owner.as_ref(), broker.limits());
+        let mut most = MOST_REMOVED;
+        while put.is_err()
+            && most > 0
+            && let Some(expired) = retained.remove_expired(self.now)
+        {
+            most -= 1;
+            self.store_retained(&expired);
+            put = retained.put(&message, owner.as_ref(), broker.limits());
+        }
         match put {
             Ok(()) if stored => self.store_retained(topic),
             Ok(()) => {}

@@ -96,6 +96,11 @@ fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) {
         let mut state = session.lock();
         let wide = quota::is_wide(&parsed);
         let bytes = session_memory::of_subscription(&record.filter);
+        if let Some(after) = &record.replay {
+            let cursor = crate::subscribe::cursor(session, &record.filter, &own, after);
+            let index = state.flow_index(flow).unwrap_or(0);
+            state.flows[index].rare().retained.push_back(cursor);
+        }
         if state.subscriptions.insert(record.filter, own).is_none() {
             state.subscription_bytes += bytes;
             if wide {
@@ -118,8 +123,8 @@ fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) {
     let connected: FxHashSet<SessionKey> =
         restored.sessions.iter().filter(|r| r.expires_at.is_none()).map(|r| r.key).collect();
     for queued in restored.queued {
-        let Some(session) = repairs.owner(&sessions, queued.session) else { continue };
         queued.message.count_in(broker.memory().accounts());
+        let session = repairs.owner_of_queue(&sessions, queued.session, limits);
         let was_connected = connected.contains(&queued.session);
         restore_queued(&mut session.lock(), queued, was_connected, limits, &mut repairs);
     }
@@ -141,8 +146,10 @@ fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) {
         queue.make_contiguous().sort_by_key(|outgoing| outgoing.position);
     }
     restore_retained(broker, restored.retained, now, &mut repairs);
+    repairs.gone.retain(|key| !repairs.left.contains_key(key));
+    let left = std::mem::take(&mut repairs.left);
     broker.storage().submit(&mut repairs.into_ops());
-    for session in sessions.values() {
+    for session in sessions.values().chain(left.values()) {
         broker.schedule(session, &mut session.lock());
     }
 }
@@ -154,15 +161,18 @@ fn restore_retained(
     repairs: &mut Repairs,
 ) {
     let mut retained = broker.retained().write();
+    let mut over = 0_usize;
     for message in messages {
         message.count_in(broker.memory().accounts());
         if message.is_expired(now) {
             // Nothing else would remove it from storage, except another message to its topic.
             repairs.ops.push(Op::RetainedRemove(message.topic().into()));
-        } else if retained.put(message, None, broker.limits()).is_err() {
-            tracing::warn!("retained messages over the limit were not restored");
-            break;
+        } else if retained.put(&message, None, broker.limits()).is_err() {
+            over += 1;
         }
+    }
+    if over > 0 {
+        tracing::warn!(messages = over, "retained messages over the limit were not restored");
     }
 }
 
@@ -176,6 +186,8 @@ struct Repairs {
     ended: FxHashSet<(SessionKey, FlowId)>,
     /// Sessions that have ended, but of which something was stored afterwards.
     gone: FxHashSet<SessionKey>,
+    /// Of these, those with messages.
+    left: FxHashMap<SessionKey, Arc<Session>>,
     /// Each message has one position in its session.
     seen: FxHashSet<(SessionKey, Position)>,
 }
@@ -192,6 +204,24 @@ impl Repairs {
             self.gone.insert(key);
         }
         session
+    }
+
+    /// The same of a queued message. A session that has left messages and nothing else ends in the first turn, and other
+    /// members of its shared subscriptions get its jobs.
+    fn owner_of_queue(
+        &mut self,
+        sessions: &FxHashMap<SessionKey, Arc<Session>>,
+        key: SessionKey,
+        limits: &Limits,
+    ) -> Arc<Session> {
+        let ended = || {
+            let session = Session::new(key, "", limits);
+            session.lock().durable = true;
+            session.lock().expires_at = Timestamp(0);
+            session
+        };
+        let known = sessions.get(&key);
+        Arc::clone(known.unwrap_or_else(|| self.left.entry(key).or_insert_with(ended)))
     }
 
     fn into_ops(self) -> Vec<Op> {
@@ -253,6 +283,7 @@ fn restore_queued(
         qos: queued.delivery.qos,
         retain: queued.delivery.retain,
         maybe_sent,
+        share: queued.delivery.share,
         traced: false,
         send_state: SendState::of_new(unsent, queued.delivery.qos),
         stamp: TurnStamp::default(),

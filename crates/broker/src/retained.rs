@@ -7,7 +7,7 @@
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use fulmar_mqtt::topic::matches;
 
 use crate::limits::Limits;
 use crate::memory::MemoryOwner;
-use crate::message::{Identifiers, Message};
+use crate::message::{Identifiers, Message, MessageId};
 use crate::time::Timestamp;
 
 /// Steps of a topic's size in bytes that count as growth in an owner's share.
@@ -61,6 +61,8 @@ impl Eq for ByTopic {}
 #[derive(Debug, Default)]
 pub(crate) struct RetainedStore {
     by_topic: BTreeSet<ByTopic>,
+    /// Those that expire.
+    by_expiry: BTreeMap<(Timestamp, MessageId), Arc<Message>>,
     bytes: usize,
     /// Topics that filters beginning with a wildcard do not reach, besides those with `$`.
     apart: Option<&'static str>,
@@ -75,8 +77,8 @@ impl RetainedStore {
     /// Sets the topic's message, which `owner` has published; `None` for the program itself and after a restart.
     pub(crate) fn put(
         &mut self,
-        message: Arc<Message>,
-        owner: Option<Arc<MemoryOwner>>,
+        message: &Arc<Message>,
+        owner: Option<&Arc<MemoryOwner>>,
         limits: &Limits,
     ) -> Result<(), RetainedFull> {
         let (size, len) = (message.size(), self.by_topic.len());
@@ -85,7 +87,7 @@ impl RetainedStore {
             (usize::from(old.is_none()), size.saturating_sub(old.unwrap_or(0)));
         let (most, most_bytes) = (limits.max_retained_messages, limits.max_retained_bytes);
         let mut full = len + more > most || self.bytes + more_bytes > most_bytes;
-        if let Some(owner) = owner.as_ref().filter(|owner| !owner.is_unlimited()) {
+        if let Some(owner) = owner.filter(|owner| !owner.is_unlimited()) {
             let own = owner.retained();
             // A value with a digit more is no growth.
             let [new, old] = [size, old.unwrap_or(0)].map(|size| size.next_multiple_of(STEP));
@@ -96,11 +98,14 @@ impl RetainedStore {
             return Err(RetainedFull);
         }
         self.remove(message.topic());
-        if let Some(owner) = &owner {
+        if let Some(owner) = owner {
             owner.retained().add(size);
         }
         self.bytes += size;
-        self.by_topic.insert(ByTopic(message, owner));
+        if let Some(at) = message.expires_at() {
+            self.by_expiry.insert((at, message.id()), Arc::clone(message));
+        }
+        self.by_topic.insert(ByTopic(Arc::clone(message), owner.cloned()));
         Ok(())
     }
 
@@ -109,6 +114,9 @@ impl RetainedStore {
         match self.by_topic.take(topic.as_bytes()) {
             Some(ByTopic(old, owner)) => {
                 self.bytes -= old.size();
+                if let Some(at) = old.expires_at() {
+                    self.by_expiry.remove(&(at, old.id()));
+                }
                 if let Some(owner) = owner {
                     owner.retained().remove(old.size());
                 }
@@ -146,11 +154,23 @@ impl RetainedStore {
         self.bytes
     }
 
-    /// Topics whose message is past its expiry at `now`, at most `most`.
-    pub(crate) fn expired(&self, now: Timestamp, most: usize) -> Vec<Box<str>> {
-        let messages = self.by_topic.iter().map(|ByTopic(message, _)| message);
-        let old = messages.filter(|message| message.is_expired(now));
-        old.take(most).map(|message| message.topic().into()).collect()
+    /// Removes the message that was the first to expire, if it has by `now`; returns its topic.
+    pub(crate) fn remove_expired(&mut self, now: Timestamp) -> Option<Box<str>> {
+        let (_, first) = self.by_expiry.first_key_value()?;
+        let topic = first.is_expired(now).then(|| Box::from(first.topic()))?;
+        self.remove(&topic);
+        Some(topic)
+    }
+
+    /// Whether topics that this filter matches may have a message; exact for a filter without wildcards.
+    pub(crate) fn may_match(&self, filter: &str) -> bool {
+        let prefix = literal_prefix(filter);
+        if prefix.len() == filter.len() {
+            return self.get(filter).is_some();
+        }
+        let range = (Bound::Included(prefix.as_bytes()), Bound::Unbounded);
+        let first = self.by_topic.range::<[u8], _>(range).next();
+        first.is_some_and(|ByTopic(message, _)| message.topic().starts_with(prefix))
     }
 
     /// The next message for `cursor`, looking at no more than `budget` topics.
@@ -209,7 +229,7 @@ pub(crate) struct RetainedCursor {
     pub(crate) qos: QoS,
     /// Subscription identifier to send along.
     pub(crate) identifiers: Identifiers,
-    /// No Local: skip what this session published itself.
+    /// No Local: skip what its client published itself.
     pub(crate) skip_publisher: Option<u64>,
 }
 
@@ -219,15 +239,26 @@ impl RetainedCursor {
         qos: QoS,
         identifiers: Identifiers,
         skip_publisher: Option<u64>,
+        after: &str,
     ) -> RetainedCursor {
         RetainedCursor {
             filter: filter.into(),
-            after: None,
+            after: (!after.is_empty()).then(|| after.into()),
             done: false,
             qos,
             identifiers,
             skip_publisher,
         }
+    }
+
+    /// What storage has to know, to go on after a restart ([`crate::storage::SubscriptionRecord::replay`]).
+    pub(crate) fn progress(&self) -> Option<Box<str>> {
+        let is_lasting = !self.done && self.qos > QoS::AtMostOnce;
+        is_lasting.then(|| self.after.clone().unwrap_or_default())
+    }
+
+    pub(crate) fn filter(&self) -> &str {
+        &self.filter
     }
 
     /// Whether it is a subscription's to `filter`.

@@ -21,7 +21,7 @@ use crate::deferred_ops::{TurnNumber, TurnStamp};
 use crate::limits::Limits;
 use crate::mailbox::Attachment;
 use crate::memory::{Account, Charge, FREE_OUTPUT, Kept};
-use crate::message::{Identifiers, Message};
+use crate::message::{self, Identifiers, Message};
 use crate::outbox::{ClientLimits, Outbox};
 use crate::peer::StreamKey;
 use crate::quota::QuotaUse;
@@ -36,6 +36,7 @@ use crate::will::Will;
 pub(crate) struct Session {
     key: SessionKey,
     client_id: Box<str>,
+    publisher: u64,
     state: Mutex<SessionState>,
 }
 
@@ -44,6 +45,7 @@ impl Session {
         Arc::new(Session {
             key,
             client_id: client_id.into(),
+            publisher: message::publisher(client_id),
             state: Mutex::new(SessionState::new(limits)),
         })
     }
@@ -54,6 +56,11 @@ impl Session {
 
     pub(crate) fn client_id(&self) -> &str {
         &self.client_id
+    }
+
+    /// The name of its client in messages that it publishes.
+    pub(crate) fn publisher(&self) -> u64 {
+        self.publisher
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, SessionState> {
@@ -102,6 +109,8 @@ pub(crate) struct SessionState {
     next_position: u64,
     /// In the queues of all flows.
     pub(crate) queued: Queued,
+    /// None of them expires before.
+    pub(crate) queue_expires_at: Timestamp,
     pub(crate) flows: SmallVec<[Flow; 1]>,
     pub(crate) subscriptions: FxHashMap<Box<str>, SessionSubscription>,
     /// How many of the subscriptions count for the owner's quota.
@@ -136,6 +145,7 @@ impl SessionState {
             awaited_by: None,
             next_position: 0,
             queued: Queued::default(),
+            queue_expires_at: Timestamp::NEVER,
             flows: SmallVec::from_buf([Flow::new(FlowId::CONTROL, limits.max_in_flight)]),
             subscriptions: FxHashMap::default(),
             quota_use: QuotaUse::default(),
@@ -420,7 +430,9 @@ impl Flow {
             rare.unsendable.shrink_to_fit();
             rare.resend = VecDeque::new();
             rare.resend_after = None;
-            rare.retained = VecDeque::new();
+            // The others are for the client that resumes the session.
+            rare.retained.retain(|cursor| cursor.qos > QoS::AtMostOnce);
+            rare.retained.shrink_to_fit();
             rare.blocked = None;
         }
     }
@@ -437,6 +449,8 @@ pub(crate) struct Outgoing {
     /// It waits to be sent and may have been sent before, on another stream or before a restart: it is sent with DUP
     /// ([MQTT-3.3.1-1]).
     pub(crate) maybe_sent: bool,
+    /// The shared subscription whose job it is ([`crate::message::share`]); 0 for none.
+    pub(crate) share: u32,
     /// Its acknowledgement is reported to the tracer.
     pub(crate) traced: bool,
     pub(crate) send_state: SendState,
@@ -451,7 +465,7 @@ pub(crate) struct Outgoing {
 pub(crate) enum SendState {
     /// No: QoS 2 of a durable session, and its packet identifier is not stored yet.
     Unstored,
-    /// No: its packet identifier is stored, but not that of an earlier message, which must be sent first.
+    /// No: storage has its packet identifier if it needs to, but not that of an earlier message, which must be sent first.
     Stored,
     /// Yes, also again.
     Sendable,

@@ -155,6 +155,7 @@ impl Shard {
 
     /// Ends a turn: submits the storage batch, and sends the other workers their events.
     pub fn end_turn(&mut self) {
+        self.hand_on_jobs();
         self.turn.end();
     }
 

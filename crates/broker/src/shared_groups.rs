@@ -24,6 +24,8 @@ const MAP_UNTIL: usize = 16;
 /// lock is the innermost of all; no thread locks a session while it holds this one.
 #[derive(Debug, Default)]
 pub(crate) struct SharedGroup {
+    /// [`crate::message::share`] of its name and filter.
+    pub(crate) name: u32,
     members: RwLock<Subscribers>,
     next: AtomicUsize,
 }
@@ -84,11 +86,11 @@ impl SharedGroups {
     }
 
     /// Adds a member to a group; returns whether it replaced the one of its session.
-    pub(crate) fn put(&mut self, share: &str, subscriber: Subscriber) -> bool {
+    pub(crate) fn put(&mut self, share: &str, name: u32, subscriber: Subscriber) -> bool {
         if let Some(group) = self.get(share) {
             return group.members.write().put(subscriber);
         }
-        let group = SharedGroup::default();
+        let group = SharedGroup { name, ..SharedGroup::default() };
         group.members.write().put(subscriber);
         let (name, group) = (Box::from(share), Arc::new(group));
         match self {
@@ -168,7 +170,7 @@ mod tests {
                         retain_as_published: false,
                         identifier: Some(step),
                     };
-                    prop_assert_eq!(groups.put(&name, subscriber), map.insert(number, step).is_some());
+                    prop_assert_eq!(groups.put(&name, number, subscriber), map.insert(number, step).is_some());
                 } else {
                     prop_assert_eq!(groups.take(&name, &session), map.remove(&number).is_some());
                 }

@@ -82,6 +82,8 @@ pub struct SubscriptionRecord {
     pub options: u8,
     /// Subscription identifier, if the client gave one.
     pub identifier: Option<u32>,
+    /// Retained messages above QoS 0 are still to be sent for it: those behind this topic, of which it may be empty.
+    pub replay: Option<Box<str>>,
 }
 
 /// How a queued message is to be delivered.
@@ -93,6 +95,8 @@ pub struct Delivery {
     pub retain: bool,
     /// Subscription identifiers to send.
     pub identifiers: Box<[u32]>,
+    /// Names the shared subscription whose member the session is for this message; 0 for none.
+    pub share: u32,
 }
 
 /// How far a stored delivery has come.

@@ -8,11 +8,11 @@ use std::sync::atomic::Ordering;
 use fulmar_mqtt::packet::{RetainHandling, SubscribeOptions};
 use fulmar_mqtt::session::give_back;
 use fulmar_mqtt::topic::Subscription;
-use fulmar_mqtt::{ReasonCode, Version};
+use fulmar_mqtt::{QoS, ReasonCode, Version};
 
 use crate::quota;
 use crate::retained::RetainedCursor;
-use crate::session::{Session, SessionState, SessionSubscription};
+use crate::session::{Flow, Session, SessionState, SessionSubscription};
 use crate::session_memory;
 use crate::storage::{FlowId, Op, SubscriptionRecord};
 use crate::subscribers::Subscriber;
@@ -33,19 +33,52 @@ pub(crate) fn subscriber(session: &Arc<Session>, own: &SessionSubscription) -> S
     }
 }
 
-/// Storage's form of a session's subscription; `stored_as` is [`crate::session::Flow::stored_as`] of its flow.
-pub(crate) fn record(
+/// What is left of the retained messages for a session's subscription, behind the topic `after`.
+pub(crate) fn cursor(
     session: &Session,
     filter: &str,
     own: &SessionSubscription,
-    stored_as: FlowId,
-) -> SubscriptionRecord {
-    SubscriptionRecord {
-        session: session.key(),
-        flow: stored_as,
-        filter: filter.into(),
-        options: own.options,
-        identifier: own.identifier,
+    after: &str,
+) -> RetainedCursor {
+    let options = SubscribeOptions::from_byte(own.options, Version::V5).unwrap_or_default();
+    let skip = options.no_local.then_some(session.publisher());
+    let identifiers = own.identifier.into_iter().collect();
+    RetainedCursor::new(filter, options.qos, identifiers, skip, after)
+}
+
+impl SessionState {
+    /// Stores a subscription of a durable session, with what is left of its retained messages.
+    pub(crate) fn store_subscription(&mut self, session: &Session, turn: &mut Turn, filter: &str) {
+        let Some(own) = self.subscriptions.get(filter).copied().filter(|_| self.durable) else {
+            return;
+        };
+        let flow = self.flows.iter().find(|flow| flow.id == own.flow);
+        let rare = self.flows.iter().filter_map(|flow| flow.rare.as_ref());
+        let mut cursors = rare.flat_map(|rare| &rare.retained);
+        let cursor = cursors.find(|cursor| cursor.is_for(filter));
+        let record = SubscriptionRecord {
+            session: session.key(),
+            flow: flow.map_or(FlowId::CONTROL, Flow::stored_as),
+            filter: filter.into(),
+            options: own.options,
+            identifier: own.identifier,
+            replay: cursor.and_then(RetainedCursor::progress),
+        };
+        // A connection on another worker may not remove it before.
+        self.last_turn = turn.awaitable_stamp();
+        turn.op(Op::SubscriptionPut(record));
+    }
+
+    /// No further retained messages are sent for the subscription; whether there may have been some.
+    fn forget_replay(&mut self, filter: &str) -> bool {
+        let mut any = false;
+        for rare in self.flows.iter_mut().filter_map(|flow| flow.rare.as_mut()) {
+            let before = rare.retained.len();
+            rare.retained.retain(|cursor| !cursor.is_for(filter));
+            any |= rare.retained.len() < before;
+            give_back(&mut rare.retained);
+        }
+        any
     }
 }
 
@@ -71,7 +104,7 @@ pub(crate) fn add(
     let Ok(parsed) = Subscription::parse(text) else { return ReasonCode::TopicFilterInvalid };
     let known = state.subscriptions.contains_key(text);
     if !known && state.subscriptions.len() >= turn.limits().max_subscriptions_per_session {
-        return ReasonCode::QuotaExceeded;
+        return refuse(state, session, turn, text, "max_subscriptions_per_session");
     }
     if !known && !state.may_grow(session_memory::of_subscription(text)) {
         turn.metrics().memory_refused.add(1);
@@ -90,11 +123,14 @@ pub(crate) fn add(
     if let Some(before) = before {
         state.keep_order(before.flow, flow);
     }
-    if !known && quota::is_wide(&parsed) && !may_have_more(state, session, turn, request) {
-        return ReasonCode::QuotaExceeded;
+    if !known && quota::is_wide(&parsed) {
+        let (user, most) = (state.user.as_ref(), turn.limits().max_wildcard_subscriptions_per_user);
+        if !turn.broker.quota().take(&mut state.quota_use, user, request.site, most) {
+            return refuse(state, session, turn, text, "max_wildcard_subscriptions_per_user");
+        }
     }
     let own = SessionSubscription { flow, options: options.to_byte(), identifier };
-    // Otherwise the tree and storage have it; its answer comes behind that of the one before.
+    // Otherwise the tree has it; its answer comes behind that of the one before.
     if before != Some(own) {
         put(state, session, turn, (text, &parsed), own);
     }
@@ -103,27 +139,27 @@ pub(crate) fn add(
         RetainHandling::IfNew => !known,
         RetainHandling::Never => false,
     };
+    let mut replays = false;
     // Section 3.8.4: no retained messages for shared subscriptions.
     if wants_retained && parsed.share.is_none() {
-        let skip = options.no_local.then_some(session.key().0);
-        let identifiers = identifier.into_iter().collect();
-        let cursor = RetainedCursor::new(parsed.filter, options.qos, identifiers, skip);
+        // A client that subscribes repeatedly without reading gets each topic once. So there are never more cursors than
+        // subscriptions, which are counted.
+        replays = known && state.forget_replay(text);
+        let matches = turn.broker.retained().read().may_match(text);
         let attachment = state.attachment;
-        if let (Some(flow), Some(attachment)) = (state.flow_mut(flow), attachment) {
-            let pending = &mut flow.rare().retained;
-            // A client that subscribes repeatedly without reading gets each topic once. So there are never more cursors
-            // than subscriptions, which are counted.
-            if known {
-                pending.retain(|cursor| !cursor.is_for(parsed.filter));
-            }
-            pending.push_back(cursor);
+        if let (true, Some(flow), Some(attachment)) = (matches, state.flow_mut(flow), attachment) {
+            flow.rare().retained.push_back(cursor(session, text, &own, ""));
             flow.announce(turn, attachment);
+            replays |= options.qos > QoS::AtMostOnce;
         }
     }
+    if replays || before != Some(own) {
+        state.store_subscription(session, turn, text);
+    }
     match options.qos {
-        fulmar_mqtt::QoS::AtMostOnce => ReasonCode::Success,
-        fulmar_mqtt::QoS::AtLeastOnce => ReasonCode::GrantedQos1,
-        fulmar_mqtt::QoS::ExactlyOnce => ReasonCode::GrantedQos2,
+        QoS::AtMostOnce => ReasonCode::Success,
+        QoS::AtLeastOnce => ReasonCode::GrantedQos1,
+        QoS::ExactlyOnce => ReasonCode::GrantedQos2,
     }
 }
 
@@ -146,28 +182,20 @@ fn put(
         let generation = turn.broker.tree_generation().load(Ordering::Acquire);
         state.subscription_moved(before.flow, own.flow, generation);
     }
-    if state.durable {
-        let stored_as = state.flow_mut(own.flow).map_or(FlowId::CONTROL, |flow| flow.stored_as());
-        turn.op(Op::SubscriptionPut(record(session, text, &own, stored_as)));
-    }
 }
 
-/// Counts a wildcard or shared subscription for its owner; false if the owner has the most allowed.
-fn may_have_more(
-    state: &mut SessionState,
+/// Refuses a subscription over a bound.
+fn refuse(
+    state: &SessionState,
     session: &Session,
     turn: &mut Turn,
-    request: Request<'_>,
-) -> bool {
-    let most = turn.limits().max_wildcard_subscriptions_per_user;
-    let user = state.user.as_ref();
-    let taken = turn.broker.quota().take(&mut state.quota_use, user, request.site, most);
-    if !taken && let Some(times) = turn.quota_full.occurred(turn.now) {
-        tracing::warn!(address = %request.site, client = session.client_id(),
-            user = text_of(state.user.as_ref()), filter = request.text, times,
-            "subscription refused: max_wildcard_subscriptions_per_user reached");
-    }
-    taken
+    filter: &str,
+    bound: &'static str,
+) -> ReasonCode {
+    turn.metrics().subscriptions_refused.add(1);
+    let who = (session.client_id(), state.user.as_ref());
+    turn.log_bound(bound, who, format_args!("subscription to {filter:?} refused"));
+    ReasonCode::QuotaExceeded
 }
 
 /// Removes a subscription.
@@ -192,10 +220,7 @@ pub(crate) fn remove(
         turn.broker.quota().give_back(&mut state.quota_use);
     }
     turn.broker.change_tree(|tree| tree.remove(parsed.filter, parsed.share, session));
-    for rare in state.flows.iter_mut().filter_map(|flow| flow.rare.as_mut()) {
-        rare.retained.retain(|cursor| !cursor.is_for(parsed.filter));
-        give_back(&mut rare.retained);
-    }
+    state.forget_replay(text);
     if state.durable {
         turn.op(Op::SubscriptionRemove { session: session.key(), filter: text.into() });
     }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use crate::message;
 use crate::session::Session;
 use crate::shared_groups::{SharedGroup, SharedGroups};
 use crate::subscribers::{Subscriber, Subscribers};
@@ -71,7 +72,7 @@ impl TopicTree {
         share: Option<&str>,
         subscriber: Subscriber,
     ) -> bool {
-        let replaced = self.root.leaf_mut(filter).insert(share, subscriber);
+        let replaced = self.root.leaf_mut(filter).insert(filter, share, subscriber);
         self.subscriptions += usize::from(!replaced);
         replaced
     }
@@ -272,11 +273,11 @@ impl Leaf {
         self.shared.collect(&mut found.shared);
     }
 
-    fn insert(&mut self, share: Option<&str>, subscriber: Subscriber) -> bool {
+    fn insert(&mut self, filter: &str, share: Option<&str>, subscriber: Subscriber) -> bool {
         let Some(share) = share else {
             return self.plain.put(subscriber);
         };
-        self.shared.put(share, subscriber)
+        self.shared.put(share, message::share(share, filter), subscriber)
     }
 
     fn remove(&mut self, share: Option<&str>, session: &Session) -> bool {

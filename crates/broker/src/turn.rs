@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use fulmar_mqtt::PacketId;
 use rustc_hash::FxHashSet;
+use smallvec::SmallVec;
 
 use crate::broker::Broker;
 use crate::deferred_ops::{DeferredOps, TurnNumber, TurnStamp};
@@ -14,6 +15,7 @@ use crate::limits::Limits;
 use crate::log_limiter::LogLimiter;
 use crate::mailbox::{Addressed, Attachment};
 use crate::memory::MemoryOwner;
+use crate::message::Message;
 use crate::metrics::ShardMetrics;
 use crate::peer::Token;
 use crate::send_line::SendLine;
@@ -21,6 +23,7 @@ use crate::session::Session;
 use crate::storage::{FlowId, Op, Position, Seq};
 use crate::time::Timestamp;
 use crate::tracer::{TraceInHand, TraceNumber};
+use crate::user::{User, text_of};
 
 /// Buffers kept for reuse, and the largest worth keeping.
 const POOLED_BUFFERS: usize = 256;
@@ -86,14 +89,16 @@ pub(crate) struct Turn {
     pub(crate) fan_out: FanOutBudget,
     /// Which connections send large messages in this turn.
     pub(crate) sends: SendLine,
-    /// For subscriptions over an owner's quota.
-    pub(crate) quota_full: LogLimiter,
+    /// For bounds that were reached, by name.
+    bounds: SmallVec<[(&'static str, LogLimiter); 4]>,
     /// For what finds no room in [`crate::memory`].
     pub(crate) memory_full: LogLimiter,
     /// A receiver of the publication in hand had no room for it there.
     pub(crate) memory_refused: bool,
     /// For whom the message that is published next counts if it is retained.
     pub(crate) retainer: Option<Arc<MemoryOwner>>,
+    /// Jobs of members that have ended in this turn, with their shared subscription and when they were stored.
+    pub(crate) jobs: VecDeque<(Arc<Message>, u32, TurnStamp)>,
     /// The publication in hand, if it is traced.
     pub(crate) trace: Option<TraceInHand>,
 }
@@ -127,11 +132,29 @@ impl Turn {
             delayed_since: 0,
             fan_out: FanOutBudget::default(),
             sends,
-            quota_full: LogLimiter::default(),
+            bounds: SmallVec::new(),
             memory_full: LogLimiter::default(),
             memory_refused: false,
             retainer: None,
+            jobs: VecDeque::new(),
             trace: None,
+        }
+    }
+
+    /// Logs that a bound in `[limits]` was reached, at intervals.
+    pub(crate) fn log_bound(
+        &mut self,
+        bound: &'static str,
+        (client, user): (&str, Option<&User>),
+        what: std::fmt::Arguments<'_>,
+    ) {
+        let known = self.bounds.iter().position(|(known, _)| *known == bound);
+        let at = known.unwrap_or_else(|| {
+            self.bounds.push((bound, LogLimiter::default()));
+            self.bounds.len() - 1
+        });
+        if let Some(times) = self.bounds[at].1.occurred(self.now) {
+            tracing::warn!(client, user = text_of(user), times, "{what}: {bound} reached");
         }
     }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::storage::SimStorage;
-use common::{Conn, Hello, Seen, Setup, World, lasting, narrow};
+use common::{Conn, Hello, Seen, Setup, World, hello, lasting, narrow};
 use fulmar_broker::storage::{
     FlowId, Op, Progress, QueuedRecord, SessionKey, SessionRecord, Storage,
 };
@@ -641,4 +641,71 @@ fn the_end_of_the_session_does_not_wait_for_its_wills_delay() {
     assert_eq!(world.texts(subscriber), [""; 0]);
     world.wait(seconds(3));
     assert_eq!(world.texts(subscriber), ["w will"]);
+}
+
+/// Messages of mixed QoS for a client that was away, each acknowledged at once, or that it gets while it is connected.
+fn order_of_mixed(storage: &mut Arc<SimStorage>, away: bool, restarted: bool) -> Vec<String> {
+    let mut world = World::with(Setup { storage: Arc::clone(storage) as _, ..Setup::default() });
+    let mut reader = world.open(0);
+    world.say_hello(reader, &lasting("reader"));
+    storage.commit();
+    world.settle();
+    world.subscribe(reader, "t/+", QoS::ExactlyOnce);
+    storage.commit();
+    world.settle();
+    if away {
+        world.cut(reader);
+    }
+    let publisher = world.connect(1, &hello("publisher")).0;
+    for (number, qos) in (1..).zip([2, 1, 1, 2, 1, 2, 2, 1]) {
+        let qos = if qos == 2 { QoS::ExactlyOnce } else { QoS::AtLeastOnce };
+        world.publish(publisher, &format!("t/{number}"), "x", qos, number);
+    }
+    if away {
+        storage.commit();
+        world.settle();
+        if restarted {
+            world = world.after_crash(storage);
+        }
+        reader = world.open(0);
+        world.say_hello(reader, &lasting("reader"));
+    }
+    for _ in 0..3 {
+        storage.commit();
+        world.settle();
+    }
+    world.got(reader).into_iter().map(|got| got.topic).collect()
+}
+
+#[test]
+fn a_queue_of_mixed_qos_is_delivered_in_the_order_of_arrival() {
+    let expected: Vec<String> = (1..=8).map(|number| format!("t/{number}")).collect();
+    for (away, restarted) in [(false, false), (true, false), (true, true)] {
+        let mut storage = Arc::new(SimStorage::default());
+        let order = order_of_mixed(&mut storage, away, restarted);
+        assert_eq!(order, expected, "away: {away}, after a restart: {restarted}");
+    }
+}
+
+/// The connection breaks before storage has the identifiers of those at QoS 2.
+#[test]
+fn the_order_of_mixed_qos_outlives_a_connection() {
+    let mut storage = Arc::new(SimStorage::default());
+    let first = order_of_mixed(&mut storage, true, true);
+    let (storage, restored) = storage.crash();
+    let mut world =
+        World::with(Setup { storage: Arc::clone(&storage) as _, restored, ..Setup::default() });
+    for _ in 0..2 {
+        let reader = world.open(0);
+        world.say_hello(reader, &lasting("reader"));
+        world.cut(reader);
+    }
+    let reader = world.open(1);
+    world.say_hello(reader, &lasting("reader"));
+    for _ in 0..3 {
+        storage.commit();
+        world.settle();
+    }
+    let again: Vec<String> = world.got(reader).into_iter().map(|got| got.topic).collect();
+    assert_eq!(again, first);
 }

@@ -4,51 +4,13 @@
 
 mod common;
 
-use std::fmt::{Debug, Write as _};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use common::log::Log;
 use common::storage::SimStorage;
 use common::{Hello, Setup, World, hello};
 use fulmar_mqtt::packet::{FilterList, Subscribe, SubscribeOptions};
 use fulmar_mqtt::{Packet, PacketId, Properties, Version};
-use tracing::field::{Field, Visit};
-use tracing::span;
-
-/// The log of a test, one line per event.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<String>>);
-
-struct Line<'a>(&'a mut String);
-
-impl Visit for Line<'_> {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        write!(self.0, "{field}={value:?} ").unwrap();
-    }
-}
-
-impl tracing::Subscriber for Log {
-    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        let mut text = self.0.lock().unwrap();
-        event.record(&mut Line(&mut text));
-        text.push('\n');
-    }
-
-    fn enter(&self, _: &span::Id) {}
-
-    fn exit(&self, _: &span::Id) {}
-}
 
 /// Covers a reconnection on another worker as well, which has to wait until the old connection has gone.
 #[test]
@@ -81,7 +43,7 @@ fn every_takeover_is_logged() {
             }
             assert!(world.is_closed(old));
         });
-        let text = log.0.lock().unwrap();
+        let text = log.text();
         let connected: Vec<&str> =
             text.lines().filter(|line| line.contains("message=connected")).collect();
         assert_eq!(connected.len(), 2, "{text}");

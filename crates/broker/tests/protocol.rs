@@ -639,3 +639,29 @@ fn mqtt_4_6_0_5_qos_2_keeps_its_order_whichever_worker_sees_the_commit_first() {
         assert_eq!(world.texts(subscriber), ["t 1", "t 2", "t 3", "t 4", "t 5", "t 6"]);
     }
 }
+
+/// A client of 3.1.1 cannot know a receive maximum: its packet identifiers are the bound, and they count as memory
+/// (`memory.rs`).
+#[test]
+fn a_client_of_3_1_1_may_have_any_number_of_qos_2_messages_open() {
+    const OPEN: u16 = 5_000;
+    let mut world = World::new();
+    for version in [Version::V311, Version::V5] {
+        let conn = world.connect(0, &Hello { version, ..hello("c") }).0;
+        for id in 1..=OPEN {
+            if !world.is_closed(conn) {
+                world.publish(conn, "t", "x", QoS::ExactlyOnce, id);
+            }
+        }
+        let seen = world.seen(conn);
+        let acks = seen.iter().filter(|seen| matches!(seen, Seen::Ack(Pubrec, ..)));
+        let (acks, last) = (acks.count(), seen.last());
+        match version {
+            Version::V311 => assert_eq!((acks, world.is_closed(conn)), (usize::from(OPEN), false)),
+            Version::V5 => {
+                assert_eq!(acks, 1024);
+                assert_eq!(last, Some(&Seen::Disconnect(ReasonCode::ReceiveMaximumExceeded)));
+            }
+        }
+    }
+}

@@ -184,3 +184,15 @@ fn clients_that_ask_for_thousands_of_subscriptions_at_once_take_turns() {
         }
     }
 }
+
+#[test]
+fn home_assistants_thousands_of_subscriptions_fit() {
+    let mut world = World::new();
+    let conn = world.connect(0, &hello("c")).0;
+    for number in 0..10_000 {
+        let codes =
+            world.subscribe(conn, &format!("homeassistant/{number}/state"), QoS::AtLeastOnce);
+        assert_eq!(codes, [1]);
+        world.seen(conn);
+    }
+}

@@ -66,6 +66,8 @@ impl<'a> Scene<'a> {
         let mut limits = Limits {
             max_in_flight: setup.max_in_flight,
             storage_stall_timeout: Duration::MAX,
+            // Each client has one, and an address may have half.
+            max_retained_messages: 2 * setup.natures.len() + 4,
             ..Limits::default()
         };
         if let Some((most, policy)) = setup.queue {
@@ -82,7 +84,7 @@ impl<'a> Scene<'a> {
         let internal = setup.internal.iter().map(|client| Client::name(*client).into()).collect();
         let settings = Settings::open(limits, internal);
         let world = World::with_settings(disk, setup.workers, settings);
-        let ledger = Ledger::new(setup.natures.len(), world.now);
+        let ledger = Ledger::new(&setup.natures, world.now);
         Scene {
             setup,
             world,
@@ -320,7 +322,7 @@ impl Scene<'_> {
         }
     }
 
-    fn crash(&mut self, workers: usize) -> Result<(), String> {
+    pub(crate) fn crash(&mut self, workers: usize) -> Result<(), String> {
         self.wills.look(&self.world, &mut self.ledger);
         self.crashed = true;
         self.ledger.undone |= self.world.dropped() > 0;

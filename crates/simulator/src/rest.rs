@@ -3,9 +3,12 @@
 
 use fulmar_broker::StreamKey;
 use fulmar_broker::storage::SessionKey;
+use fulmar_mqtt::ack::{self, AckKind};
 use fulmar_mqtt::codec::{decode, peek_frame};
 use fulmar_mqtt::packet::{Connect, FilterList, Subscribe, SubscribeOptions};
-use fulmar_mqtt::{Packet, PacketId, Properties, Version, find_property};
+use fulmar_mqtt::{
+    Packet, PacketId, Properties, Property, PropertyBuf, QoS, ReasonCode, Version, find_property,
+};
 
 use crate::client::Client;
 use crate::ledger::{message_of, publication_of};
@@ -65,27 +68,14 @@ impl Scene<'_> {
 
     /// A new client subscribes and gets the retained messages, which must be those in storage.
     pub(crate) fn check_retained(&mut self) -> Result<(), String> {
-        let Some(line) = self.world.open(0, false, usize::MAX) else {
-            return Err("the broker takes no more connections".to_owned());
-        };
-        let version = Version::V5;
-        let connect = Connect::new(version, "newcomer");
-        let mut list = Vec::new();
-        FilterList::encode_one(&mut list, "r/+", Some(SubscribeOptions::default()));
-        let filters = FilterList::from_encoded(&list, true, version).map_err(|e| e.to_string())?;
-        let (packet_id, properties) = (PacketId::FIRST, Properties::NONE);
-        let subscribe = Subscribe { packet_id, properties, filters };
-        for packet in [Packet::Connect(connect), Packet::Subscribe(subscribe)] {
-            let mut bytes = Vec::new();
-            packet.encode(version, &mut bytes);
-            self.world.say(line, StreamKey::CONTROL, Input::Bytes(bytes));
-        }
-        self.settle()?;
-        self.see_refusals(line);
+        let connect = Connect::new(Version::V5, "newcomer");
+        let (line, _) = self.arrive(connect)?;
+        // Nothing of it is the newcomer's own.
+        let options = SubscribeOptions { no_local: true, ..SubscribeOptions::default() };
+        let packets = self.ask(line, &subscribe_to_all(options))?;
         let mut retained = vec![None; self.clients.len()];
-        while let Some(packet) = self.world.receive(line, StreamKey::CONTROL) {
-            let frame = peek_frame(&packet, usize::MAX).ok().flatten().ok_or("half a packet")?;
-            let Ok(Packet::Publish(publish)) = decode(&frame, version) else { continue };
+        for packet in packets {
+            let Packet::Publish(publish) = read(&packet)? else { continue };
             let client = publish.topic.strip_prefix("r/").and_then(|index| index.parse().ok());
             let own = client.and_then(|index: usize| retained.get_mut(index));
             let own =
@@ -126,12 +116,106 @@ impl Scene<'_> {
                 return Err(format!("{topic} retains {number:?}, not {:?}", client.retained));
             }
         }
+        self.check_replay()?;
+        self.check_room()?;
         self.pass(SWEPT_S);
         self.settle()?;
+        let now = self.world.now;
         let tables = self.world.disk.durable();
         match tables.retained.values().find(|message| message.is_expired(now)) {
             Some(message) => Err(format!("storage still retains {message:?}")),
             None => Ok(()),
         }
     }
+
+    /// A client connects; its connection, and the packets that it has received when everything is at rest.
+    fn arrive(&mut self, connect: Connect<'_>) -> Result<(usize, Vec<Vec<u8>>), String> {
+        let line = self.world.open(0, false, usize::MAX);
+        let line = line.ok_or("the broker takes no more connections")?;
+        let packets = self.ask(line, &encoded(&Packet::Connect(connect)))?;
+        Ok((line, packets))
+    }
+
+    /// A client sends this; the packets that it has received when everything is at rest.
+    fn ask(&mut self, line: usize, said: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+        self.world.say(line, StreamKey::CONTROL, Input::Bytes(said.to_vec()));
+        self.settle()?;
+        self.see_refusals(line);
+        Ok(std::iter::from_fn(|| self.world.receive(line, StreamKey::CONTROL)).collect())
+    }
+
+    /// A client that takes one message at once loses its connection after the first retained one. The others come when it
+    /// resumes its session, in half of the worlds after a restart.
+    fn check_replay(&mut self) -> Result<(), String> {
+        let (mut expected, now) = (self.world.disk.durable().retained, self.world.now);
+        expected.retain(|_, message| message.qos() > QoS::AtMostOnce && !message.is_expired(now));
+        let mut properties = PropertyBuf::new();
+        properties.push(Property::ReceiveMaximum(1));
+        properties.push(Property::SessionExpiryInterval(100));
+        let properties = properties.as_properties();
+        let connect = Connect { properties, ..Connect::new(Version::V5, "collector") };
+        let (line, _) = self.arrive(connect)?;
+        let options = SubscribeOptions { qos: QoS::AtLeastOnce, ..SubscribeOptions::default() };
+        self.ask(line, &subscribe_to_all(options))?;
+        self.world.cut(line, false);
+        self.settle()?;
+        if self.ledger.sent.len().is_multiple_of(2) {
+            self.crash(self.world.workers())?;
+        }
+        let (line, mut packets) = self.arrive(Connect { clean_start: false, ..connect })?;
+        while !packets.is_empty() {
+            let mut pubacks = Vec::new();
+            for packet in packets {
+                let Packet::Publish(publish) = read(&packet)? else { continue };
+                let Some(id) = publish.packet_id else { continue };
+                expected.remove(publish.topic);
+                ack::encode(&mut pubacks, Version::V5, AckKind::Puback, id, ReasonCode::Success);
+            }
+            packets = self.ask(line, &pubacks)?;
+        }
+        match expected.first_key_value() {
+            Some((topic, _)) => Err(format!("{topic} did not come after a reconnection")),
+            None => Ok(()),
+        }
+    }
+
+    /// Retained messages that have expired make room for as many new ones.
+    fn check_room(&mut self) -> Result<(), String> {
+        const FULL: Option<&u8> = Some(&0x97);
+        let (line, _) = self.arrive(Connect::new(Version::V5, "filler"))?;
+        let mut room = [0_u8; 2];
+        for (round, room) in room.iter_mut().enumerate() {
+            // PUBLISH at QoS 1 with RETAIN, to expire in a second; the fifth byte of PUBACK is its reason.
+            let publish =
+                |room| [0x33, 13, 0, 2, round as u8 + b'0', room, 0, 1, 5, 2, 0, 0, 0, 1, 0];
+            while self.ask(line, &publish(b'a' + *room))?.last().and_then(|ack| ack.get(4)) != FULL
+            {
+                *room += 1;
+            }
+            self.pass(2);
+        }
+        let [before, after] = room;
+        let words = || format!("room for {before} retained messages, and then {after}");
+        if after >= before { Ok(()) } else { Err(words()) }
+    }
+}
+
+fn subscribe_to_all(options: SubscribeOptions) -> Vec<u8> {
+    let mut list = Vec::new();
+    FilterList::encode_one(&mut list, "r/+", Some(options));
+    let filters = FilterList::from_encoded(&list, true, Version::V5);
+    let (packet_id, properties) = (PacketId::FIRST, Properties::NONE);
+    let subscribe = filters.map(|filters| Subscribe { packet_id, properties, filters });
+    subscribe.map_or_else(|_| Vec::new(), |subscribe| encoded(&Packet::Subscribe(subscribe)))
+}
+
+fn encoded(packet: &Packet<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    packet.encode(Version::V5, &mut bytes);
+    bytes
+}
+
+fn read(packet: &[u8]) -> Result<Packet<'_>, String> {
+    let frame = peek_frame(packet, usize::MAX).ok().flatten().ok_or("half a packet")?;
+    decode(&frame, Version::V5).map_err(|error| error.to_string())
 }

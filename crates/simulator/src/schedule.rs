@@ -39,6 +39,8 @@ pub struct Nature {
     pub aliases: bool,
     /// Whether it publishes; a client that only reads sends less, which might flush waiting messages by chance.
     pub publishes: bool,
+    /// It subscribes with No Local, except to shared subscriptions.
+    pub no_local: bool,
 }
 
 /// A client's will.
@@ -310,6 +312,7 @@ impl Setup {
             }),
             aliases: rng.bool(),
             publishes: rng.u8(..4) > 0,
+            no_local: false,
         };
         let mut natures: Vec<Nature> = (0..clients).map(|_| nature()).collect();
         natures[0].publishes = true;

@@ -1,4 +1,5 @@
-//! Makes storage stall in some schedules, and one of the clients an internal session of the program in some.
+//! Makes storage stall in some schedules, one of the clients an internal session of the program in some, and has clients
+//! subscribe with No Local.
 //!
 //! All of this comes from a generator of its own: the schedules of other seeds remain as they were without it.
 
@@ -12,6 +13,10 @@ use crate::schedule::{Setup, Stalls, Step, TOPICS};
 pub(crate) fn add(seed: u64, setup: &mut Setup, steps: Vec<Step>, opening: usize) -> Vec<Step> {
     let mixed = (seed ^ 143).wrapping_mul(0xD1B5_4A32_D192_ED03);
     let (kind, mut rng) = (mixed >> 60, Rng::with_seed(mixed));
+    let mut own = Rng::with_seed(mixed ^ 38);
+    for nature in &mut setup.natures {
+        nature.no_local = nature.v5 && own.u8(..4) == 0;
+    }
     if kind < 4 {
         setup.stalls = Some(Stalls {
             timeout_s: [1, 3, 10][rng.usize(..3)],

@@ -57,6 +57,7 @@ impl Bench {
                 qos: QoS::AtLeastOnce,
                 retain: false,
                 identifiers: Box::default(),
+                share: 0,
             },
             progress: Progress::Queued,
         }

@@ -123,7 +123,7 @@ fn get_testator(row: &Row<'_>, index: usize, user: Option<User>) -> Result<Testa
     })
 }
 
-/// Columns qos, retain and identifiers from `index` on.
+/// Columns qos, retain, identifiers and share from `index` on.
 pub(crate) fn get_delivery(row: &Row<'_>, index: usize) -> Result<Delivery> {
     let identifiers = match row.get_ref(index + 2)?.as_blob_or_null()? {
         None => Box::default(),
@@ -135,7 +135,8 @@ pub(crate) fn get_delivery(row: &Row<'_>, index: usize) -> Result<Delivery> {
             words.iter().copied().map(u32::from_le_bytes).collect()
         }
     };
-    Ok(Delivery { qos: get_qos(row, index)?, retain: row.get(index + 1)?, identifiers })
+    let share = row.get::<_, Option<u32>>(index + 3)?.unwrap_or(0);
+    Ok(Delivery { qos: get_qos(row, index)?, retain: row.get(index + 1)?, identifiers, share })
 }
 
 /// Columns packet_id and released from `index` on.

@@ -298,6 +298,7 @@ mod tests {
                 qos: QoS::AtLeastOnce,
                 retain: false,
                 identifiers: Box::default(),
+                share: 0,
             },
             progress: Progress::Queued,
         }

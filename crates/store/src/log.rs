@@ -233,8 +233,12 @@ mod tests {
     }
 
     fn enqueue(number: u64) -> Op {
-        let delivery =
-            Delivery { qos: QoS::AtLeastOnce, retain: false, identifiers: Box::default() };
+        let delivery = Delivery {
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            identifiers: Box::default(),
+            share: 0,
+        };
         let (session, position) = (SessionKey(1), Position(number));
         let (message, progress) = (message(number), Progress::Queued);
         Op::Enqueue { session, flow: FLOW, position, message, delivery, progress }

@@ -101,7 +101,7 @@ fn flows(connection: &Connection) -> Result<Vec<(SessionKey, FlowId, u8, u64)>> 
 }
 
 fn subscriptions(connection: &Connection) -> Result<Vec<SubscriptionRecord>> {
-    let sql = "SELECT session, flow, filter, options, identifier FROM subscription";
+    let sql = "SELECT session, flow, filter, options, identifier, replay FROM subscription";
     collect(connection, sql, |row| {
         let (session, flow) = get_flow(row, 0)?;
         Ok(SubscriptionRecord {
@@ -110,6 +110,7 @@ fn subscriptions(connection: &Connection) -> Result<Vec<SubscriptionRecord>> {
             filter: get_text(row, 2)?,
             options: row.get(3)?,
             identifier: row.get(4)?,
+            replay: row.get_ref(5)?.as_str_or_null()?.map(Into::into),
         })
     })
 }
@@ -138,7 +139,7 @@ fn retained(connection: &Connection, messages: &mut Messages) -> Result<Vec<Arc<
 fn queued(connection: &Connection, messages: &mut Messages) -> Result<Vec<QueuedRecord>> {
     // In the order of the primary key, so that SQLite does not sort.
     let sql =
-        "SELECT session, flow, position, message, qos, retain, identifiers, packet_id, released
+        "SELECT session, flow, position, message, qos, retain, identifiers, share, packet_id, released
                FROM queue ORDER BY session, flow, position";
     let mut all = Vec::new();
     let mut dangling = false;
@@ -156,7 +157,7 @@ fn queued(connection: &Connection, messages: &mut Messages) -> Result<Vec<Queued
             position: Position(get_u64(row, 2)?),
             message,
             delivery: get_delivery(row, 4)?,
-            progress: get_progress(row, 7)?,
+            progress: get_progress(row, 8)?,
         });
     }
     drop(rows);

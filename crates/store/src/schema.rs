@@ -118,6 +118,12 @@ ALTER TABLE will ADD COLUMN credential TEXT;    -- which may be revoked before
 ALTER TABLE will ADD COLUMN certificate INTEGER;
 ALTER TABLE will ADD COLUMN by_login INTEGER NOT NULL DEFAULT 0; -- its client's login brought rules that allowed it
 ",
+    "
+ALTER TABLE subscription ADD COLUMN replay TEXT; -- topic behind which retained messages are still to be sent; NULL: none
+",
+    "
+ALTER TABLE queue ADD COLUMN share INTEGER;     -- hash of the shared subscription whose job it is; NULL: none
+",
 ];
 
 /// Opens the database at `path`, brings its schema up to date and marks it as in use.

@@ -85,14 +85,15 @@ impl<'c> Tables<'c> {
                 sql("DELETE FROM inbound WHERE session = ?1 AND flow = ?2")?,
             ],
             subscription_put: sql("INSERT OR REPLACE INTO subscription
-                (session, flow, filter, options, identifier) VALUES (?1, ?2, ?3, ?4, ?5)")?,
+                (session, flow, filter, options, identifier, replay)
+                VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?,
             subscription_remove: sql(
                 "DELETE FROM subscription WHERE session = ?1 AND filter = ?2",
             )?,
             message_put: sql("INSERT INTO message VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)")?,
             message_remove: sql("DELETE FROM message WHERE id = ?1")?,
             enqueue: sql(
-                "INSERT OR REPLACE INTO queue VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+                "INSERT OR REPLACE INTO queue VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)",
             )?,
             advance: sql("UPDATE queue SET packet_id = ?4, released = ?5
                 WHERE session = ?1 AND flow = ?2 AND position = ?3")?,
@@ -288,7 +289,8 @@ impl<'c> Tables<'c> {
             int(record.flow.0),
             &*record.filter,
             record.options,
-            record.identifier
+            record.identifier,
+            record.replay.as_deref()
         ])?;
         Ok(())
     }
@@ -324,7 +326,8 @@ impl<'c> Tables<'c> {
             delivery.retain,
             identifiers_blob(&delivery.identifiers),
             packet_id,
-            released
+            released,
+            (delivery.share != 0).then_some(delivery.share)
         ])?;
         Ok(())
     }

@@ -511,7 +511,7 @@ fn a_database_without_a_log_has_no_trace_of_one() {
         (version, names.map(Result::unwrap).collect::<Vec<_>>())
     };
     let as_before =
-        (4, ["clean", "last_message_id", "last_session_key"].map(str::to_owned).to_vec());
+        (6, ["clean", "last_message_id", "last_session_key"].map(str::to_owned).to_vec());
     let (opened, _) = Opened::new(&path, &options());
     opened.wait(opened.submit([enqueue(1, 1, message(1, b"x"))]));
     opened.storage.close().unwrap();

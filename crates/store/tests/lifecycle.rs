@@ -101,6 +101,7 @@ fn sessions_stored_by_version_2_have_their_user() {
     let path = database(folder.path());
     drop(Opened::new(&path, &Options::default()));
     let sql = "ALTER TABLE session DROP COLUMN mqtt_sn; PRAGMA user_version = 2;
+               ALTER TABLE subscription DROP COLUMN replay; ALTER TABLE queue DROP COLUMN share;
                ALTER TABLE will DROP COLUMN address; ALTER TABLE will DROP COLUMN until;
                ALTER TABLE will DROP COLUMN credential; ALTER TABLE will DROP COLUMN certificate;
                ALTER TABLE will DROP COLUMN by_login;

@@ -235,6 +235,7 @@ impl Run {
                 filter: format!("f/{}", pick % 3).into(),
                 options: pick as u8,
                 identifier: pick.is_multiple_of(2).then_some(pick as u32),
+                replay: pick.is_multiple_of(3).then(|| format!("t/{pick}").into()),
             }),
             5 => Op::SubscriptionRemove { session, filter: format!("f/{}", pick % 3).into() },
             6..=9 => self.enqueue(session, flow, pick),
@@ -274,7 +275,12 @@ impl Run {
             flow,
             position: Position(self.position),
             message: self.message(pick),
-            delivery: Delivery { qos: qos(pick), retain: pick.is_multiple_of(2), identifiers },
+            delivery: Delivery {
+                qos: qos(pick),
+                retain: pick.is_multiple_of(2),
+                identifiers,
+                share: pick as u32 % 3,
+            },
             progress: progress(pick >> 8),
         }
     }

@@ -136,6 +136,24 @@ async function resumedSession(where, root) {
   assert.deepEqual(got.map(({ topic, qos }) => [topic, qos]), [1, 2].map((qos) => [`${root}/${qos}`, qos]))
 }
 
+/** The link is lost after the first retained messages for a subscription; the session is resumed without another one. */
+async function interruptedRetained(where, root) {
+  const pub = await Client.open(where)
+  const topics = Array.from({ length: 500 }, (_, number) => `${root}/${number}`)
+  await Promise.all(topics.map((topic) => pub.mqtt.publishAsync(topic, 'x', { qos: 1, retain: true })))
+  const options = lasting(where, `${root}/reader`.replaceAll('/', '-'))
+  options.properties.receiveMaximum = 20
+  const before = await Client.open(where, options)
+  const closed = once(before.mqtt, 'close')
+  before.mqtt.on('gathered', () => before.got.length === 20 && before.mqtt.stream.destroy())
+  before.mqtt.subscribe(`${root}/+`, { qos: 1 })
+  await closed
+  const after = await Client.open(where, options)
+  assert.equal(after.connack.sessionPresent, true)
+  const got = () => new Set([...before.got, ...after.got].map(({ topic }) => topic))
+  while (got().size < topics.length) await once(after.mqtt, 'gathered')
+}
+
 /**
  * Links are cut while messages are under way in both directions; MQTT.js itself reconnects and repeats. It
  * reports a PUBREL that it repeated and that had been taken before (reason 0x92) as a failure, which is not one.
@@ -192,12 +210,17 @@ const shown = {
   'QoS 2 exactly once over links cut mid-flow': cutMidFlow,
 }
 
+const shownIn5 = {
+  'properties of MQTT 5': propertiesOfMqtt5,
+  'retained messages go on after a lost link': interruptedRetained,
+}
+
 for (const transport of transports) {
   for (const protocolVersion of [4, 5]) {
     const where = { url: urls[transport], protocolVersion }
     const version = protocolVersion === 4 ? '3.1.1' : '5'
     describe(`MQTT.js, ${transport}, MQTT ${version}`, patience, () => {
-      const tests = protocolVersion === 5 ? { ...shown, 'properties of MQTT 5': propertiesOfMqtt5 } : shown
+      const tests = protocolVersion === 5 ? { ...shown, ...shownIn5 } : shown
       for (const [name, play] of Object.entries(tests)) {
         test(name, patience, async (context) => {
           context.after(Client.closeAll)

@@ -93,7 +93,12 @@ pub(crate) fn enqueue(position: u64) -> Op {
         flow: FlowId::CONTROL,
         position: Position(position),
         message: Message::new(MessageId(position), &parts),
-        delivery: Delivery { qos: QoS::AtLeastOnce, retain: false, identifiers: Box::default() },
+        delivery: Delivery {
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            identifiers: Box::default(),
+            share: 0,
+        },
         progress: Progress::Queued,
     }
 }

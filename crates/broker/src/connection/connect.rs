@@ -148,7 +148,14 @@ impl Connection {
                 shard.metrics().protocol_errors.add(1);
                 return self.turn_away(shard, ReasonCode::TopicNameInvalid);
             }
-            Err(reason) => return self.refuse_within(shard, reason, largest(connect)),
+            Err(reason) => {
+                if connect.client_id.len() > shard.broker().limits().max_client_id_bytes {
+                    let (who, what) =
+                        ((connect.client_id, None), format_args!("connection refused"));
+                    shard.turn.log_bound("max_client_id_bytes", who, what);
+                }
+                return self.refuse_within(shard, reason, largest(connect));
+            }
         };
         let limits = shard.broker().limits();
         let answer = connack_bytes(&pending, self.version, limits);
@@ -358,7 +365,11 @@ impl Connection {
         let user = request.user.clone();
         let opened = match lifecycle::open(&mut shard.turn, request, access_control.session_owner) {
             Ok(opened) => opened,
-            Err(NotOpened::Full) => return self.refuse(shard, ReasonCode::QuotaExceeded),
+            Err(NotOpened::Full) => {
+                let who = (&*pending.client_id, user.as_ref());
+                shard.turn.log_bound("max_sessions", who, format_args!("connection refused"));
+                return self.refuse(shard, ReasonCode::QuotaExceeded);
+            }
             Err(NotOpened::NoMemory) => {
                 return self.refuse_memory(shard, &pending.client_id, text_of(user.as_ref()));
             }

@@ -202,7 +202,7 @@ impl Connection {
             qos: publish.qos,
             retain: publish.retain,
             expires_at: hop.expires_at,
-            publisher: session.key().0,
+            publisher: session.publisher(),
         };
         if publish.retain {
             shard.turn.retainer = session.lock().memory_owner();
@@ -291,7 +291,11 @@ impl Connection {
         reason: ReasonCode,
     ) {
         let before = shard.turn.batch_len();
-        let maximum = shard.broker().limits().receive_maximum;
+        // A client of 3.1.1 cannot know it: its identifiers are the bound, and count as memory.
+        let maximum = match self.version {
+            Version::V5 => shard.broker().limits().receive_maximum,
+            Version::V311 => u16::MAX,
+        };
         let flow_id = self.flow_of(stream_index);
         let mut state = session.lock();
         let durable = state.durable;

@@ -2,6 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used, clippy::missing_panics_doc, missing_docs, unreachable_pub)]
 
 mod interleaving;
+pub mod log;
 pub mod storage;
 
 use std::collections::{HashMap, HashSet};
@@ -232,6 +233,17 @@ impl World {
 
     pub fn open_over(&mut self, shard: usize, transport: TransportKind) -> Conn {
         self.open_peer(shard, transport, None, [127, 0, 0, 1], true)
+    }
+
+    /// Whether the broker refuses a network connection to the first worker.
+    pub fn refuses_connection(&mut self) -> bool {
+        let peer = Peer {
+            address: ([127, 0, 0, 1], 1000).into(),
+            transport: TransportKind::Tcp,
+            identity: None,
+            listener: Arc::new(ListenerPolicy { name: "test".into(), allow_anonymous: true }),
+        };
+        Connection::new(&mut self.shards[0], Token(u64::MAX), peer).is_err()
     }
 
     /// One through a listener that does or does not let in clients without credentials.
@@ -471,7 +483,8 @@ impl World {
         let shard = &mut self.shards[line.shard];
         line.connection.stream_opened(shard, stream);
         let received = line.connection.receive(shard, stream, bytes);
-        assert_eq!(received.consumed, bytes.len());
+        let is_refused = received.state == ReadState::Closed;
+        assert!(is_refused || received.consumed == bytes.len());
         self.settle();
     }
 

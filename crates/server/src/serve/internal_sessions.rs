@@ -78,6 +78,7 @@ fn ensure(
             filter: (*filter).into(),
             options: options.to_byte(),
             identifier: None,
+            replay: None,
         };
         ops.push(Op::SubscriptionPut(record.clone()));
         restored.subscriptions.push(record);

@@ -421,7 +421,9 @@ impl Client {
             true => RetainHandling::Never,
             false => RetainHandling::Always,
         };
-        let options = SubscribeOptions { qos, retain_handling, ..SubscribeOptions::default() };
+        let no_local = self.nature.no_local && !FILTERS[filter].starts_with("$share");
+        let usual = SubscribeOptions::default();
+        let options = SubscribeOptions { qos, retain_handling, no_local, ..usual };
         FilterList::encode_one(&mut list, FILTERS[filter], Some(options));
         let filters = FilterList::from_encoded(&list, true, self.version()).ok()?;
         let subscribe = Subscribe { packet_id, properties: Properties::NONE, filters };

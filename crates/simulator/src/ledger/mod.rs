@@ -4,6 +4,7 @@
 //! fault.
 
 mod refusals;
+mod shares;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +12,7 @@ use fulmar_broker::Timestamp;
 use fulmar_mqtt::QoS;
 
 use crate::overdue::Tick;
-use crate::schedule::{FILTERS, TOPICS};
+use crate::schedule::{FILTERS, Nature, TOPICS};
 
 pub(crate) use refusals::Before;
 
@@ -133,11 +134,17 @@ pub(crate) struct Ledger {
     pub(crate) now: Timestamp,
     pub(crate) sent: Vec<Sent>,
     readers: Vec<Reader>,
+    /// Clients that do not want their own messages back, except through shared subscriptions.
+    no_local: BTreeSet<usize>,
     numbers: u64,
     /// The connection on which each publication was sent: an older connection may be read later.
     pub(crate) publications: Vec<usize>,
-    /// Changes whenever a shared subscription may have lost a member, with the messages it was to receive.
+    /// Changes whenever messages of a shared subscription may be lost, because its last member may have gone.
     groups: BTreeMap<usize, u64>,
+    /// The same for another member: what may be in flight to it at QoS 2 goes to nobody else.
+    ends: BTreeMap<usize, u64>,
+    /// Messages that a member of a shared subscription has received.
+    came: BTreeSet<usize>,
     /// Shared subscriptions with members that may lose their messages.
     weak: BTreeSet<usize>,
     /// Dropped or expired messages may have returned, because a crash undid that.
@@ -176,9 +183,10 @@ fn overlap(a: usize, b: usize) -> bool {
 }
 
 impl Ledger {
-    pub(crate) fn new(clients: usize, now: Timestamp) -> Ledger {
-        let readers = (0..clients).map(|_| Reader::default()).collect();
-        Ledger { now, readers, ..Ledger::default() }
+    pub(crate) fn new(natures: &[Nature], now: Timestamp) -> Ledger {
+        let readers = natures.iter().map(|_| Reader::default()).collect();
+        let no_local = (0..natures.len()).filter(|client| natures[*client].no_local).collect();
+        Ledger { now, readers, no_local, ..Ledger::default() }
     }
 
     /// A client publishes a new message.
@@ -189,8 +197,8 @@ impl Ledger {
         qos: QoS,
         expiry_s: Option<u32>,
     ) {
-        let owed = topic.map_or_else(Vec::new, |topic| self.owed_now(topic));
-        let shared = topic.map_or_else(Vec::new, |topic| self.shared_now(topic));
+        let owed = topic.map_or_else(Vec::new, |topic| self.owed_now(publisher.0, topic));
+        let shared = topic.map_or_else(Vec::new, |topic| self.shared_now(topic, qos));
         let lapses = expiry_s.map(|seconds| self.now.plus_secs(seconds));
         let (acknowledged, will) = (false, None);
         self.sent.push(Sent {
@@ -226,7 +234,9 @@ impl Ledger {
 
     /// The connection of a will has ended; it may be published from then on.
     pub(crate) fn bequeath(&mut self, message: usize, not_before: Timestamp) {
-        let owed = self.sent[message].topic.map_or_else(Vec::new, |topic| self.owed_now(topic));
+        let (publisher, _) = self.sent[message].publisher;
+        let topic = self.sent[message].topic;
+        let owed = topic.map_or_else(Vec::new, |topic| self.owed_now(publisher, topic));
         self.sent[message].owed = owed;
         self.sent[message].may_come(not_before);
     }
@@ -269,29 +279,7 @@ impl Ledger {
         format!("{message} {publication}")
     }
 
-    fn shared_now(&self, topic: usize) -> Vec<(usize, u64)> {
-        let certain = self.readers.iter().flat_map(|reader| &reader.certain);
-        let shared = certain.filter(|(filter, own)| {
-            own.qos > QoS::AtMostOnce && is_shared(**filter) && matches(**filter, topic)
-        });
-        let strong = shared.map(|(filter, _)| *filter).filter(|filter| !self.weak.contains(filter));
-        let groups: BTreeMap<usize, u64> =
-            strong.map(|filter| (filter, self.group(filter))).collect();
-        groups.into_iter().collect()
-    }
-
-    fn group(&self, filter: usize) -> u64 {
-        self.groups.get(&filter).copied().unwrap_or(0)
-    }
-
-    /// Messages that a client was to receive through shared subscriptions may be lost.
-    fn leaves_groups(&mut self, client: usize) {
-        for filter in self.readers[client].asked.keys().filter(|filter| is_shared(**filter)) {
-            *self.groups.entry(*filter).or_default() += 1;
-        }
-    }
-
-    fn owed_now(&self, topic: usize) -> Vec<Owed> {
+    fn owed_now(&self, publisher: usize, topic: usize) -> Vec<Owed> {
         let owed = self.readers.iter().enumerate().map(|(client, reader)| {
             let certain = reader.certain.iter().filter(|(filter, own)| {
                 own.qos > QoS::AtMostOnce && !is_shared(**filter) && matches(**filter, topic)
@@ -299,7 +287,8 @@ impl Ledger {
             let by = certain.map(|(filter, own)| (*filter, own.number)).collect();
             Owed { client, claim: reader.claim, by }
         });
-        owed.filter(|owed| !owed.by.is_empty()).collect()
+        let is_own = |owed: &Owed| owed.client == publisher && self.no_local.contains(&publisher);
+        owed.filter(|owed| !owed.by.is_empty() && !is_own(owed)).collect()
     }
 
     /// The broker acknowledged it to the publisher.
@@ -319,8 +308,9 @@ impl Ledger {
             });
             owed.claim == reader.claim && !owed.by.is_empty()
         });
-        let groups = &self.groups;
-        sent.shared.retain(|(filter, number)| groups.get(filter).copied().unwrap_or(0) == *number);
+        let (qos, mut shared) = (sent.qos, std::mem::take(&mut sent.shared));
+        shared.retain(|(filter, number)| self.group(*filter, qos) == *number);
+        self.sent[message].shared = shared;
     }
 
     /// A client has sent SUBSCRIBE on a lane. The subscription's former lane has a stream (`open`), and an earlier
@@ -528,14 +518,19 @@ impl Ledger {
                 "client {client} got publication {publication}, which was not made"
             ));
         };
+        let is_own = sent.publisher.0 == client && self.no_local.contains(&client);
         let reader = &mut self.readers[client];
-        let asked = || reader.asked.iter().filter(|(filter, _)| matches(**filter, topic));
+        let reaches = |filter: usize| matches(filter, topic) && (!is_own || is_shared(filter));
+        let asked = || reader.asked.iter().filter(|(filter, _)| reaches(**filter));
         if asked().all(|(_, (most, _))| *most < qos) {
             return Err(format!("client {client} got message {message} it has not asked for"));
         }
         let shared = asked().filter(|(filter, _)| is_shared(**filter)).count();
         let plain = asked().count() - shared;
         let copies = if reader.mixed { plain } else { plain.min(1) } + shared;
+        if shared > 0 {
+            self.came.insert(message);
+        }
         let arrived = reader.arrived.entry(message).or_default();
         arrived.times += 1;
         arrived.twos += u32::from(qos == QoS::ExactlyOnce);
@@ -585,10 +580,10 @@ impl Ledger {
                 }
             }
             for (filter, number) in &sent.shared {
-                let members = || self.readers.iter().filter(|r| r.asked.contains_key(filter));
                 let all = (0..self.readers.len()).all(&is_there);
-                let strong = all && self.group(*filter) == *number && !self.weak.contains(filter);
-                if strong && !members().any(came) {
+                let same = self.group(*filter, sent.qos) == *number;
+                let strong = all && same && !self.weak.contains(filter);
+                if strong && !self.came.contains(&message) {
                     missing.push(format!("{} was owed message {message}", FILTERS[*filter]));
                 }
             }

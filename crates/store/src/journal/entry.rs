@@ -119,6 +119,10 @@ enum Entry<'a> {
     /// Of the will of the session just before it.
     #[serde(borrow)]
     Testator(StoredTestator<'a>),
+    /// Of the subscription just before it, if retained messages are still to be sent for it.
+    Replay(&'a str),
+    /// The shared subscription whose job the delivery just before it is.
+    Share(u32),
 }
 
 impl From<Progress> for Step {
@@ -156,6 +160,12 @@ pub fn encode<'o>(ops: impl IntoIterator<Item = Cow<'o, Op>>, out: &mut Vec<u8>)
         push(&entry(&op), out);
         if let Op::SessionPut(SessionRecord { will: Some(will), .. }) = &*op {
             push(&testator_entry(&will.testator), out);
+        }
+        if let Op::SubscriptionPut(SubscriptionRecord { replay: Some(after), .. }) = &*op {
+            push(&Entry::Replay(after), out);
+        }
+        if let Op::Enqueue { delivery: Delivery { share: share @ 1.., .. }, .. } = &*op {
+            push(&Entry::Share(*share), out);
         }
     }
 }
@@ -278,6 +288,16 @@ pub fn decode(mut body: &[u8]) -> Result<Vec<Op>, RecordError> {
             }
         } else if let Entry::Testator(testator) = entry {
             testator.restore_to(ops.last_mut())?;
+        } else if let Entry::Replay(after) = entry {
+            let Some(Op::SubscriptionPut(record)) = ops.last_mut() else {
+                return Err(RecordError::Malformed("no subscription to go on with"));
+            };
+            record.replay = Some(after.into());
+        } else if let Entry::Share(share) = entry {
+            let Some(Op::Enqueue { delivery, .. }) = ops.last_mut() else {
+                return Err(RecordError::Malformed("no delivery that could be a job"));
+            };
+            delivery.share = share;
         } else {
             ops.push(operation(entry, &messages)?);
         }
@@ -293,7 +313,7 @@ fn operation(entry: Entry<'_>, messages: &Messages) -> Result<Op, RecordError> {
         message.ok_or(RecordError::Malformed("a message that is not in its group"))
     };
     Ok(match entry {
-        Entry::Message(_) | Entry::Testator(_) => {
+        Entry::Message(_) | Entry::Testator(_) | Entry::Replay(_) | Entry::Share(_) => {
             return Err(RecordError::Malformed("a message is no operation"));
         }
         Entry::SessionPut(session) => Op::SessionPut(session.restore()?),
@@ -310,6 +330,7 @@ fn operation(entry: Entry<'_>, messages: &Messages) -> Result<Op, RecordError> {
             filter: stored.filter.into(),
             options: stored.options,
             identifier: stored.identifier,
+            replay: None,
         }),
         Entry::SubscriptionRemove(session, filter) => {
             Op::SubscriptionRemove { session: SessionKey(session), filter: filter.into() }
@@ -323,6 +344,7 @@ fn operation(entry: Entry<'_>, messages: &Messages) -> Result<Op, RecordError> {
                 qos: qos(stored.qos)?,
                 retain: stored.retain,
                 identifiers: stored.identifiers,
+                share: 0,
             },
             progress: stored.step.restore()?,
         },

@@ -84,7 +84,12 @@ pub(crate) fn enqueue(session: u64, position: u64, message: Arc<Message>) -> Op 
         flow: FlowId::CONTROL,
         position: Position(position),
         message,
-        delivery: Delivery { qos: QoS::AtLeastOnce, retain: false, identifiers: Box::default() },
+        delivery: Delivery {
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            identifiers: Box::default(),
+            share: 0,
+        },
         progress: Progress::Queued,
     }
 }
