@@ -19,7 +19,7 @@ from unittest import mock
 
 import paho.mqtt.client as paho
 import ports
-from broker import binary, eventually
+from broker import PATIENCE_S, binary, eventually
 from cluster_nodes import Node, logs, wait_serving
 from nats_accounts import Accounts
 from nats_servers import Servers
@@ -104,6 +104,28 @@ class Base(unittest.TestCase):
         finally:
             client.disconnect()
             client.loop_stop()
+
+
+class Elections(Base):
+    def test_init_waits_while_the_servers_elect(self):
+        servers = self.servers(3)
+        node = self.node(servers, "n1")
+        # No majority: nothing of JetStream is answered.
+        for index in (1, 2):
+            servers.pause(index)
+        command = [binary(), "cluster", "init", "--config", node.config]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as init:
+            timer = threading.Timer(PATIENCE_S, init.kill)
+            timer.start()
+            said = ""
+            for line in init.stderr:
+                said += line
+                if "may be electing" in line:
+                    for index in (1, 2):
+                        servers.go_on(index)
+            timer.cancel()
+            self.assertEqual(init.wait(), 0, said)
+            self.assertIn("may be electing", said)
 
 
 class OldServer:
