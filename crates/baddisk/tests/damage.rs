@@ -21,7 +21,7 @@ fn closed() -> (Folder, Disk) {
     folder.sql(
         "INSERT INTO session VALUES (1, 'device', 'ann', 3600, NULL, NULL);
          INSERT INTO will VALUES (1, 'w', x'', x'01', 1, 0, 5, NULL, NULL, NULL, NULL, NULL, NULL, 0);
-         INSERT INTO subscription VALUES (1, 'a/#', 0, 1, NULL);
+         INSERT INTO subscription VALUES (1, 'a/#', 0, 1, NULL, NULL);
          INSERT INTO inbound VALUES (1, 0, 7); INSERT INTO retained VALUES ('a/b', 3)",
     );
     folder.open(Arc::clone(&disk)).unwrap();

@@ -12,6 +12,7 @@ use fulmar_baddisk::{Disk, Survival};
 
 /// What turns today's schema into that of version 1.
 const BACK_TO_1: &str = "DROP TABLE will; ALTER TABLE session DROP COLUMN mqtt_sn;
+    ALTER TABLE subscription DROP COLUMN replay; ALTER TABLE queue DROP COLUMN share;
     INSERT INTO session VALUES (1, 'device', 'ann', 3600, NULL); PRAGMA user_version = 1";
 
 #[test]

@@ -405,8 +405,14 @@ fn topic_aliases_are_resolved_and_checked() {
     world.publish_with(conn, "long/topic", "1", Q0, 0, false, alias(3).as_properties());
     world.publish_with(conn, "", "2", Q0, 0, false, alias(3).as_properties());
     assert_eq!(world.texts(conn), ["long/topic 1", "long/topic 2"]);
-    world.publish_with(conn, "", "3", Q0, 0, false, alias(4).as_properties());
-    assert_eq!(world.seen(conn), [Seen::Disconnect(ReasonCode::TopicAliasInvalid)]);
+    // One that is not set, and one that cannot be.
+    for (number, reason) in
+        [(4, ReasonCode::ProtocolError), (u16::MAX, ReasonCode::TopicAliasInvalid)]
+    {
+        let conn = world.connect(0, &hello("s")).0;
+        world.publish_with(conn, "", "3", Q0, 0, false, alias(number).as_properties());
+        assert_eq!(world.seen(conn), [Seen::Disconnect(reason)]);
+    }
 }
 
 #[test]

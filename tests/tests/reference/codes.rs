@@ -58,7 +58,11 @@ const SENT: [[&str; 3]; 30] = [
     ["TopicNameInvalid", "CONNACK, DISCONNECT", "An invalid topic name, or more than 128 levels"],
     ["PacketIdentifierNotFound", "PUBREL, PUBCOMP", "The message is not in flight"],
     ["ReceiveMaximumExceeded", "DISCONNECT", "More than `receive_maximum` unacknowledged messages"],
-    ["TopicAliasInvalid", "DISCONNECT", "An unknown alias, 0, or one above `topic_alias_maximum`"],
+    [
+        "TopicAliasInvalid",
+        "DISCONNECT",
+        "An alias of 0, or above `topic_alias_maximum`; one that is not set has 0x82",
+    ],
     [
         "PacketTooLarge",
         "CONNACK, DISCONNECT",

@@ -24,7 +24,11 @@ impl Connection {
         let maximum = shard.broker().limits().topic_alias_maximum;
         let table = self.streams[stream_index].aliases.get_or_insert_default();
         if topic.is_empty() {
-            return table.get(alias).map(Into::into).ok_or(ReasonCode::TopicAliasInvalid);
+            let is_possible = (1..=maximum).contains(&alias);
+            // Section 3.3.2.3.4: a possible alias that nothing has set is a protocol error.
+            let wrong =
+                if is_possible { ReasonCode::ProtocolError } else { ReasonCode::TopicAliasInvalid };
+            return table.get(alias).map(Into::into).ok_or(wrong);
         }
         let before = table.bytes();
         if !table.set(alias, maximum, topic) {

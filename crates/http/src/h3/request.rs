@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::{Buf as _, Bytes};
+use h3::error::Code;
 use h3::ext::Protocol;
 use h3::proto::frame::Frame as H3Frame;
 use h3::server::{RequestResolver, RequestStream};
-use http::{HeaderMap, Method, Response, Version};
+use http::{HeaderMap, Method, Response, Version, header};
 use http_body::Frame;
 use http_body_util::BodyExt as _;
 use tracing::debug;
@@ -50,7 +51,12 @@ async fn stream(
         limit.set(u64::MAX);
         return session::stream(shared, session, resolver.frame_stream.into_inner()).await;
     }
-    let (mut request, stream) = resolver.accept_with_frame(first)?.resolve().await?;
+    let (mut request, mut stream) = resolver.accept_with_frame(first)?.resolve().await?;
+    if is_malformed(request.headers()) {
+        stream.stop_sending(Code::H3_MESSAGE_ERROR);
+        stream.stop_stream(Code::H3_MESSAGE_ERROR);
+        return Err("it has header fields of HTTP/1.1 connections".into());
+    }
     limit.set(limits.max_body_bytes as u64 + FRAMING_BYTES);
     *request.version_mut() = Version::HTTP_3;
     if request.extensions().get() == Some(&Protocol::WEB_TRANSPORT) {
@@ -64,6 +70,16 @@ async fn stream(
     let request = request.map(|()| RequestBody { receive, trailing: false });
     let response = shared.handler.handle(request, &shared.client(), early).await;
     answer(send, response, is_head, limits.idle_timeout).await
+}
+
+/// Whether there are fields that are about a connection, which HTTP/3 does not allow (RFC 9114 section 4.2).
+fn is_malformed(headers: &HeaderMap) -> bool {
+    let others = ["keep-alive", "proxy-connection"];
+    [header::CONNECTION, header::TRANSFER_ENCODING, header::UPGRADE]
+        .iter()
+        .any(|name| headers.contains_key(name))
+        || others.iter().any(|name| headers.contains_key(*name))
+        || headers.get_all(header::TE).iter().any(|value| value != "trailers")
 }
 
 /// Sends a response. `stall` is the longest that any part of it may wait for the client.

@@ -30,6 +30,29 @@ async fn requests_are_answered_and_bounded() {
     assert_eq!((counts.connections_quic, counts.early_refused), (1, 0));
 }
 
+/// They never reach the router; the connection goes on.
+#[tokio::test]
+async fn http3_requests_with_fields_of_connections_are_refused() {
+    let site = start();
+    let (_connection, mut sender) = site.dial().await;
+    for (name, value) in [
+        ("connection", "close"),
+        ("keep-alive", "5"),
+        ("proxy-connection", "close"),
+        ("transfer-encoding", "chunked"),
+        ("upgrade", "websocket"),
+        ("te", "gzip"),
+    ] {
+        let request = Request::get("https://localhost/").header(name, value).body(()).unwrap();
+        let mut stream = sender.send_request(request).await.unwrap();
+        stream.finish().await.ok();
+        assert!(stream.recv_response().await.is_err(), "{name}");
+    }
+    let request = Request::get("https://localhost/").header("te", "trailers").body(()).unwrap();
+    let mut stream = sender.send_request(request).await.unwrap();
+    assert_eq!(stream.recv_response().await.unwrap().status(), StatusCode::OK);
+}
+
 /// The status of a POST that is sent as soon as the client, which has been here before, may send anything.
 async fn post_early(site: &Site, client: &quinn::Endpoint, path: &str) -> StatusCode {
     let address = site.endpoint.bound().https[0];
