@@ -12,7 +12,7 @@ export const BINARY = process.env.FULMAR_BIN ?? "fulmar";
 const LISTENERS = ["mqtt", "mqtts", "ws", "quic", "https", "webtransport", "http", "coap", "coaps"];
 const EXAMPLE = readFileSync(new URL("../../fulmar.example.toml", import.meta.url), "utf8");
 /** What a program has that somebody runs beside the tests. */
-const DEFAULT_PORTS = [...EXAMPLE.matchAll(/^\w+ = \["127\.0\.0\.1:([1-9]\d*)"\]$/gm)].map(([, port]) => Number(port));
+const DEFAULT_PORTS = [...EXAMPLE.matchAll(/^\w+ = \["127\.0\.0\.1:([1-9]\d*)"(?:, "\[::1\]:\1")?\]$/gm)].map(([, port]) => Number(port));
 
 /** Waits until `done()` gives something true, which it returns; fails with `what` when that takes too long. */
 export async function eventually(what, done, patienceMs = PATIENCE_MS) {

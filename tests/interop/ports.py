@@ -62,5 +62,5 @@ def take(count: int) -> list[int]:
 def defaults() -> frozenset[int]:
     """Those that a program has that somebody runs beside the tests."""
     example = pathlib.Path(__file__).resolve().parents[2] / "fulmar.example.toml"
-    found = re.findall(r'(?m)^\w+ = \["127\.0\.0\.1:([1-9]\d*)"\]$', example.read_text(encoding="utf-8"))
+    found = re.findall(r'(?m)^\w+ = \["127\.0\.0\.1:([1-9]\d*)"(?:, "\[::1\]:\1")?\]$', example.read_text(encoding="utf-8"))
     return frozenset(map(int, found))

@@ -20,7 +20,10 @@ pub fn default_listeners() -> Vec<(&'static str, Vec<u16>)> {
         let addresses =
             addresses.map(|text| text.trim_matches('"')).filter(|text| !text.is_empty());
         let ports = addresses.map(|text| text.parse::<SocketAddr>().unwrap().port());
-        (name, ports.filter(|port| *port != 0).collect::<Vec<_>>())
+        let mut ports: Vec<_> = ports.filter(|port| *port != 0).collect();
+        // Of both families.
+        ports.dedup();
+        (name, ports)
     });
     let listeners: Vec<_> = listeners.collect();
     assert!(listeners.len() > 8 && listeners[0].1.len() == 1, "{listeners:?}");
