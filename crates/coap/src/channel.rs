@@ -10,27 +10,18 @@ use coap_lite::Packet;
 
 use crate::message::{self, Kind};
 
-/// Transmission parameters (RFC 7252 section 4.8).
-#[derive(Clone, Copy, Debug)]
-pub struct Timing {
-    /// Time before the first repetition, times a random factor from 1 to 1.5 (ACK_TIMEOUT).
-    pub ack_timeout: Duration,
-    /// Repetitions before a message has failed (MAX_RETRANSMIT).
-    pub max_retransmit: u8,
-    /// How long a request may wait for its response before it gets an empty acknowledgement.
-    pub processing_delay: Duration,
-    /// How long a received message is remembered, to recognise a repetition (EXCHANGE_LIFETIME).
-    pub exchange_lifetime: Duration,
-}
-
-impl Default for Timing {
-    fn default() -> Timing {
-        Timing {
-            ack_timeout: Duration::from_secs(2),
-            max_retransmit: 4,
-            processing_delay: Duration::from_millis(500),
-            exchange_lifetime: Duration::from_secs(247),
-        }
+fulmar_text::with_defaults! {
+    /// Transmission parameters (RFC 7252 section 4.8).
+    #[derive(Clone, Copy, Debug)]
+    pub struct Timing {
+        /// Time before the first repetition, times a random factor from 1 to 1.5 (ACK_TIMEOUT).
+        pub ack_timeout: Duration = Duration::from_secs(2),
+        /// Repetitions before a message has failed (MAX_RETRANSMIT).
+        pub max_retransmit: u8 = 4,
+        /// How long a request may wait for its response before it gets an empty acknowledgement.
+        pub processing_delay: Duration = Duration::from_millis(500),
+        /// How long a received message is remembered, to recognise a repetition (EXCHANGE_LIFETIME).
+        pub exchange_lifetime: Duration = Duration::from_secs(247),
     }
 }
 

@@ -14,7 +14,6 @@ mod sealed;
 mod transcript;
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -43,12 +42,8 @@ pub struct Certificate {
     pub key: Vec<u8>,
 }
 
-impl fmt::Debug for Certificate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Never the key.
-        f.debug_struct("Certificate").finish_non_exhaustive()
-    }
-}
+// Never the key.
+fulmar_text::opaque_debug!(Certificate {});
 
 /// Finds the key of an identity.
 pub type Keys = Arc<dyn Fn(&[u8]) -> Option<Vec<u8>> + Send + Sync>;
@@ -97,11 +92,7 @@ pub struct DtlsSession {
     due: Option<Instant>,
 }
 
-impl fmt::Debug for DtlsSession {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DtlsSession").field("open", &self.open).finish_non_exhaustive()
-    }
-}
+fulmar_text::opaque_debug!(DtlsSession { open });
 
 /// Remembers the identity whose key was requested: the handshake succeeds only if the peer has the key.
 struct Resolver {

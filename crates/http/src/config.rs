@@ -92,48 +92,34 @@ impl Knows {
 
 fulmar_text::opaque_debug!(Knows);
 
-/// Limits of the endpoint. A client that exceeds one gets an error response or is disconnected, and is counted.
-#[derive(Clone, Debug)]
-pub struct Limits {
-    /// Concurrent connections, TCP and QUIC each. Above, idle ones are closed.
-    pub max_connections: usize,
-    /// Time for a TLS or QUIC handshake.
-    pub handshake_timeout: Duration,
-    /// Time from the first to the last byte of a request's headers.
-    pub header_timeout: Duration,
-    /// Size of a request's headers, in bytes; HTTP/1.1 uses at least [`MIN_HEADER_BYTES`].
-    pub max_header_bytes: u32,
-    /// Size of a request's body, in bytes (413).
-    pub max_body_bytes: usize,
-    /// Time from a request's headers to its response's (503).
-    pub request_timeout: Duration,
-    /// How long a connection without MQTT may be idle, and how long the next part of a response may wait.
-    pub idle_timeout: Duration,
-    /// Concurrent requests per connection.
-    pub max_concurrent_requests: u32,
-    /// Time for one direction of a connection, MQTT's or TCP's, to end after the other.
-    pub linger: Duration,
+fulmar_text::with_defaults! {
+    /// Limits of the endpoint. A client that exceeds one gets an error response or is disconnected, and is counted.
+    #[derive(Clone, Debug)]
+    pub struct Limits {
+        /// Concurrent connections, TCP and QUIC each. Above, idle ones are closed.
+        pub max_connections: usize = 10_000,
+        /// Time for a TLS or QUIC handshake.
+        pub handshake_timeout: Duration = Duration::from_secs(10),
+        /// Time from the first to the last byte of a request's headers.
+        pub header_timeout: Duration = Duration::from_secs(10),
+        /// Size of a request's headers, in bytes; HTTP/1.1 uses at least [`MIN_HEADER_BYTES`].
+        pub max_header_bytes: u32 = 16 * 1024,
+        /// Size of a request's body, in bytes (413).
+        pub max_body_bytes: usize = 8 * 1024 * 1024,
+        /// Time from a request's headers to its response's (503).
+        pub request_timeout: Duration = Duration::from_secs(30),
+        /// How long a connection without MQTT may be idle, and how long the next part of a response may wait.
+        pub idle_timeout: Duration = Duration::from_secs(60),
+        /// Concurrent requests per connection.
+        pub max_concurrent_requests: u32 = 64,
+        /// Time for one direction of a connection, MQTT's or TCP's, to end after the other.
+        pub linger: Duration = Duration::from_secs(2),
+    }
 }
 
 impl Limits {
     /// The buffer for an HTTP/1.1 request's headers, in bytes.
     pub(crate) fn http1_buffer_bytes(&self) -> usize {
         self.max_header_bytes.max(MIN_HEADER_BYTES) as usize
-    }
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits {
-            max_connections: 10_000,
-            handshake_timeout: Duration::from_secs(10),
-            header_timeout: Duration::from_secs(10),
-            max_header_bytes: 16 * 1024,
-            max_body_bytes: 8 * 1024 * 1024,
-            request_timeout: Duration::from_secs(30),
-            idle_timeout: Duration::from_secs(60),
-            max_concurrent_requests: 64,
-            linger: Duration::from_secs(2),
-        }
     }
 }

@@ -7,27 +7,29 @@ use crate::alerts::webhook_allowlist::WebhookAllowlist;
 use crate::store::sql::Database;
 use crate::time::{DAY_MS, Time};
 
-/// What can be set.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// How long a token is good, in seconds.
-    pub token_lifetime_s: u32,
-    /// Requests an account may make a second in the long run; four times as many at once.
-    pub max_requests_per_s: u32,
-    /// Bytes of photos that an account may store per day, a day's worth at once.
-    pub photo_bytes_per_day: u64,
-    /// How long what sensors measured is kept.
-    pub monitoring: Monitoring,
-    /// Whose days and months reports have; of UTC if nothing is set.
-    pub time_zone: TimeZone,
-    /// Where everything is kept.
-    pub database: Database,
-    /// Addresses to which webhooks may connect besides public ones.
-    pub webhook_allowlist: WebhookAllowlist,
-    /// What it may take of the disk.
-    pub disk: DiskLimits,
-    /// Memory for answers that clients have not taken yet.
-    pub answers: AnswerSpace,
+fulmar_text::with_defaults! {
+    /// What can be set.
+    #[derive(Clone, Debug)]
+    pub struct Settings {
+        /// How long a token is good, in seconds.
+        pub token_lifetime_s: u32 = 30 * 24 * 3600,
+        /// Requests an account may make a second in the long run; four times as many at once.
+        pub max_requests_per_s: u32 = 200,
+        /// Bytes of photos that an account may store per day, a day's worth at once.
+        pub photo_bytes_per_day: u64 = 512_000_000,
+        /// How long what sensors measured is kept.
+        pub monitoring: Monitoring = Monitoring::default(),
+        /// Whose days and months reports have; of UTC if nothing is set.
+        pub time_zone: TimeZone = TimeZone::UTC,
+        /// Where everything is kept.
+        pub database: Database = Database::File,
+        /// Addresses to which webhooks may connect besides public ones.
+        pub webhook_allowlist: WebhookAllowlist = WebhookAllowlist::default(),
+        /// What it may take of the disk.
+        pub disk: DiskLimits = DiskLimits::default(),
+        /// Memory for answers that clients have not taken yet.
+        pub answers: AnswerSpace = AnswerSpace::new(usize::MAX),
+    }
 }
 
 /// The time zone of this name in IANA's database, such as `Europe/Berlin`.
@@ -93,20 +95,4 @@ impl Monitoring {
 /// The beginning of the day that was `days` days ago.
 fn since(now: Time, days: u32) -> Time {
     Time((now.0.div_euclid(DAY_MS) - i64::from(days)) * DAY_MS)
-}
-
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
-            token_lifetime_s: 30 * 24 * 3600,
-            max_requests_per_s: 200,
-            photo_bytes_per_day: 512_000_000,
-            monitoring: Monitoring::default(),
-            time_zone: TimeZone::UTC,
-            database: Database::File,
-            webhook_allowlist: WebhookAllowlist::default(),
-            disk: DiskLimits::default(),
-            answers: AnswerSpace::new(usize::MAX),
-        }
-    }
 }

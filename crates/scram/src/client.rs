@@ -1,6 +1,5 @@
 //! The client's side.
 
-use std::fmt;
 use std::num::NonZeroU32;
 
 use subtle::ConstantTimeEq as _;
@@ -21,22 +20,12 @@ pub struct ClientExchange {
     bare: String,
 }
 
-impl fmt::Debug for ClientExchange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Never the password.
-        f.write_str("ClientExchange")
-    }
-}
+// Never the password.
+fulmar_text::opaque_debug!(ClientExchange, ServerProof, ClientKeys);
 
 /// What the server has to show at the end.
 #[derive(Clone)]
 pub struct ServerProof(Key);
-
-impl fmt::Debug for ServerProof {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ServerProof")
-    }
-}
 
 /// What the password becomes with the salt of one server.
 #[derive(Clone)]
@@ -45,12 +34,6 @@ pub struct ClientKeys {
     iterations: NonZeroU32,
     client_key: Key,
     server_key: Key,
-}
-
-impl fmt::Debug for ClientKeys {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ClientKeys")
-    }
 }
 
 impl ClientKeys {

@@ -1,7 +1,5 @@
 //! The server's side.
 
-use std::fmt;
-
 use subtle::ConstantTimeEq as _;
 
 use crate::crypto::{self, Key};
@@ -71,11 +69,7 @@ pub struct ServerExchange {
     known: bool,
 }
 
-impl fmt::Debug for ServerExchange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ServerExchange").field("username", &self.username).finish_non_exhaustive()
-    }
-}
+fulmar_text::opaque_debug!(ServerExchange { username });
 
 impl ServerExchange {
     /// Begins, with the user's verifier or, if there is none, a decoy; returns the server's first message.

@@ -93,11 +93,7 @@ impl fmt::Display for Verifier {
     }
 }
 
-impl fmt::Debug for Verifier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Verifier")
-    }
-}
+fulmar_text::opaque_debug!(Verifier, DecoyKey);
 
 /// Makes the salts of users that do not exist, so that nobody sees which do: always the same one for the same name. Keep
 /// it over restarts.
@@ -141,12 +137,6 @@ impl DecoyKey {
         salt.truncate(salt_bytes);
         let (stored_key, server_key) = (of(b"stored:"), of(b"server:"));
         Verifier { salt: salt.into(), iterations, stored_key, server_key }
-    }
-}
-
-impl fmt::Debug for DecoyKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("DecoyKey")
     }
 }
 

@@ -1,8 +1,10 @@
 //! What people write and read: quantities with their [units], [hex] digits, [percent]-encoded text, [words] for what
-//! is wrong with a TOML file, and CSV for [spreadsheet]s.
+//! is wrong with a TOML file, CSV for [spreadsheet]s, and settings with
+//! their defaults.
 //!
 //! No I/O, and nothing of what the quantities are for.
 
+mod defaults;
 pub mod hex;
 mod names;
 pub mod percent;

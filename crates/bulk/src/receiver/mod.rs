@@ -110,47 +110,32 @@ pub enum Event {
     Ended(NodeId),
 }
 
-/// A receiver's settings.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ReceiverConfig {
-    /// Its identity.
-    pub node: NodeId,
-    /// Seed of its random waits.
-    pub seed: u64,
-    /// Whether datagrams are decrypted by a [`crate::encryption::ReceiverEncryption`]. Then a sender is identified by
-    /// its key, not by its address, and an object is complete only after its sender has named this receiver:
-    /// recordings of an earlier transfer name others.
-    pub encrypted: bool,
-    /// The largest object that is accepted.
-    pub max_object_bytes: u64,
-    /// The most bytes of parity in memory.
-    pub max_parity_bytes: usize,
-    /// The most incomplete blocks of all objects, at about a hundred bytes each besides parity. Without a limit, a
-    /// sender could fill the memory with one symbol of every possible block. Each object may have a few more.
-    pub max_partial_blocks: usize,
-    /// The most objects of a sender that are received at once.
-    pub max_open_objects: usize,
-    /// The number of earlier objects that a late receiver requests, before the first one that it receives. Fulmar's
-    /// senders number objects from 0 and keep them; use 0 for other senders.
-    pub history: u16,
-    /// The most bytes of requests in a NACK.
-    pub nack_bytes: usize,
-}
-
-impl Default for ReceiverConfig {
-    /// Objects up to 64 GiB, 64 MiB of parity.
-    fn default() -> Self {
-        ReceiverConfig {
-            node: 2,
-            seed: 0,
-            encrypted: false,
-            max_object_bytes: 64 << 30,
-            max_parity_bytes: 64 << 20,
-            max_partial_blocks: 1 << 17,
-            max_open_objects: 64,
-            history: 256,
-            nack_bytes: 1300,
-        }
+fulmar_text::with_defaults! {
+    /// A receiver's settings. By default, it accepts objects up to 64 GiB with 64 MiB of parity.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct ReceiverConfig {
+        /// Its identity.
+        pub node: NodeId = 2,
+        /// Seed of its random waits.
+        pub seed: u64 = 0,
+        /// Whether datagrams are decrypted by a [`crate::encryption::ReceiverEncryption`]. Then a sender is identified by
+        /// its key, not by its address, and an object is complete only after its sender has named this receiver:
+        /// recordings of an earlier transfer name others.
+        pub encrypted: bool = false,
+        /// The largest object that is accepted.
+        pub max_object_bytes: u64 = 64 << 30,
+        /// The most bytes of parity in memory.
+        pub max_parity_bytes: usize = 64 << 20,
+        /// The most incomplete blocks of all objects, at about a hundred bytes each besides parity. Without a limit, a
+        /// sender could fill the memory with one symbol of every possible block. Each object may have a few more.
+        pub max_partial_blocks: usize = 1 << 17,
+        /// The most objects of a sender that are received at once.
+        pub max_open_objects: usize = 64,
+        /// The number of earlier objects that a late receiver requests, before the first one that it receives. Fulmar's
+        /// senders number objects from 0 and keep them; use 0 for other senders.
+        pub history: u16 = 256,
+        /// The most bytes of requests in a NACK.
+        pub nack_bytes: usize = 1300,
     }
 }
 

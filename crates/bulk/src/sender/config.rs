@@ -32,65 +32,45 @@ pub enum Kind {
     Memory,
 }
 
-/// A sender's settings.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SenderConfig {
-    /// Its identity.
-    pub node: NodeId,
-    /// Distinguishes runs of the sender.
-    pub instance: u16,
-    /// Length of a symbol; a datagram is 32 bytes longer.
-    pub symbol_bytes: u16,
-    /// Bytes added to each datagram before it is sent, such as [`crate::encryption::OVERHEAD_BYTES`].
-    pub encryption_bytes: u16,
-    /// Source symbols of a block, at least 1.
-    pub block_symbols: u8,
-    /// Parity symbols available per block; with `block_symbols` at most 255.
-    pub parity_symbols: u8,
-    /// Bytes per second, IPv4 and UDP headers included.
-    pub rate_bytes_per_s: u64,
-    /// Whether the rate adapts to the link; then the given rate is the highest.
-    pub adaptive: bool,
-    /// Whether receivers may have most of the objects from an earlier run: they are asked for what they lack first,
-    /// instead of being sent everything.
-    pub ask_first: bool,
-    /// The longest wait of a receiver before a NACK, in round-trip times, 0 to 15. 0 is for a single receiver; a
-    /// group needs about 4, so that receivers do not all send at once.
-    pub backoff: u8,
-    /// The approximate number of receivers.
-    pub group_size: u32,
-    /// The number of receivers that must acknowledge before the sender ends; besides, every receiver that sent
-    /// something must.
-    pub receivers: usize,
-    /// How often the end is announced if no receiver is expected.
-    pub robust: u32,
-    /// How long to wait for receivers once everything is sent: of objects, since the last repair or confirmation;
-    /// of a stream, since a receiver's last feedback.
-    pub patience: Duration,
-    /// The round-trip time until one is measured.
-    pub initial_rtt: Duration,
-}
-
-impl Default for SenderConfig {
-    /// For one receiver: datagrams of 1500 bytes with headers and room for 16 more, 1 Mbit/s.
-    fn default() -> Self {
-        SenderConfig {
-            node: 1,
-            instance: 1,
-            symbol_bytes: 1424,
-            encryption_bytes: 0,
-            block_symbols: 64,
-            parity_symbols: 191,
-            rate_bytes_per_s: 125_000,
-            adaptive: false,
-            ask_first: false,
-            backoff: 0,
-            group_size: 10,
-            receivers: 1,
-            robust: 20,
-            patience: Duration::from_secs(30),
-            initial_rtt: Duration::from_millis(100),
-        }
+fulmar_text::with_defaults! {
+    /// A sender's settings. The defaults are for one receiver: datagrams of 1500 bytes with headers and room for 16
+    /// more, 1 Mbit/s.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct SenderConfig {
+        /// Its identity.
+        pub node: NodeId = 1,
+        /// Distinguishes runs of the sender.
+        pub instance: u16 = 1,
+        /// Length of a symbol; a datagram is 32 bytes longer.
+        pub symbol_bytes: u16 = 1424,
+        /// Bytes added to each datagram before it is sent, such as [`crate::encryption::OVERHEAD_BYTES`].
+        pub encryption_bytes: u16 = 0,
+        /// Source symbols of a block, at least 1.
+        pub block_symbols: u8 = 64,
+        /// Parity symbols available per block; with `block_symbols` at most 255.
+        pub parity_symbols: u8 = 191,
+        /// Bytes per second, IPv4 and UDP headers included.
+        pub rate_bytes_per_s: u64 = 125_000,
+        /// Whether the rate adapts to the link; then the given rate is the highest.
+        pub adaptive: bool = false,
+        /// Whether receivers may have most of the objects from an earlier run: they are asked for what they lack first,
+        /// instead of being sent everything.
+        pub ask_first: bool = false,
+        /// The longest wait of a receiver before a NACK, in round-trip times, 0 to 15. 0 is for a single receiver; a
+        /// group needs about 4, so that receivers do not all send at once.
+        pub backoff: u8 = 0,
+        /// The approximate number of receivers.
+        pub group_size: u32 = 10,
+        /// The number of receivers that must acknowledge before the sender ends; besides, every receiver that sent
+        /// something must.
+        pub receivers: usize = 1,
+        /// How often the end is announced if no receiver is expected.
+        pub robust: u32 = 20,
+        /// How long to wait for receivers once everything is sent: of objects, since the last repair or confirmation;
+        /// of a stream, since a receiver's last feedback.
+        pub patience: Duration = Duration::from_secs(30),
+        /// The round-trip time until one is measured.
+        pub initial_rtt: Duration = Duration::from_millis(100),
     }
 }
 

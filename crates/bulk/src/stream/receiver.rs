@@ -10,32 +10,21 @@ use crate::wire::{
     Command, CommandKind, FeedbackKind, Message, ObjectMessage, SenderHead, Writer, flags,
 };
 
-/// A stream receiver's settings.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StreamReceiverConfig {
-    /// Its identity.
-    pub node: NodeId,
-    /// Seed of its random waits.
-    pub seed: u64,
-    /// Whether datagrams are decrypted by a [`crate::encryption::ReceiverEncryption`]; then no data is returned
-    /// before the sender has named this receiver, so that a recording is not taken for a stream.
-    pub encrypted: bool,
-    /// The most bytes held that cannot be read yet, and the most bytes of parity.
-    pub buffer_bytes: usize,
-    /// The most bytes of requests in a NACK.
-    pub nack_bytes: usize,
-}
-
-impl Default for StreamReceiverConfig {
-    /// 32 MiB.
-    fn default() -> Self {
-        StreamReceiverConfig {
-            node: 2,
-            seed: 0,
-            encrypted: false,
-            buffer_bytes: 32 << 20,
-            nack_bytes: 1300,
-        }
+fulmar_text::with_defaults! {
+    /// A stream receiver's settings. By default, it holds 32 MiB.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct StreamReceiverConfig {
+        /// Its identity.
+        pub node: NodeId = 2,
+        /// Seed of its random waits.
+        pub seed: u64 = 0,
+        /// Whether datagrams are decrypted by a [`crate::encryption::ReceiverEncryption`]; then no data is returned
+        /// before the sender has named this receiver, so that a recording is not taken for a stream.
+        pub encrypted: bool = false,
+        /// The most bytes held that cannot be read yet, and the most bytes of parity.
+        pub buffer_bytes: usize = 32 << 20,
+        /// The most bytes of requests in a NACK.
+        pub nack_bytes: usize = 1300,
     }
 }
 

@@ -15,27 +15,18 @@ use crate::message::{self, Kind, Method, code};
 use crate::response::Response;
 use work::{Next, Role, Work};
 
-/// Bounds of a [`Client`], and its timing.
-#[derive(Clone, Copy, Debug)]
-pub struct ClientLimits {
-    /// Transmission parameters.
-    pub timing: Timing,
-    /// The largest body that is accepted, in bytes.
-    pub max_body_bytes: usize,
-    /// How long to wait for a response to a request that the server has acknowledged.
-    pub response_timeout: Duration,
-    /// The largest blocks: 2^(szx + 4) bytes, at most [`MAX_SZX`].
-    pub max_szx: u8,
-}
-
-impl Default for ClientLimits {
-    fn default() -> ClientLimits {
-        ClientLimits {
-            timing: Timing::default(),
-            max_body_bytes: 16 << 20,
-            response_timeout: Duration::from_secs(60),
-            max_szx: MAX_SZX,
-        }
+fulmar_text::with_defaults! {
+    /// Bounds of a [`Client`], and its timing.
+    #[derive(Clone, Copy, Debug)]
+    pub struct ClientLimits {
+        /// Transmission parameters.
+        pub timing: Timing = Timing::default(),
+        /// The largest body that is accepted, in bytes.
+        pub max_body_bytes: usize = 16 << 20,
+        /// How long to wait for a response to a request that the server has acknowledged.
+        pub response_timeout: Duration = Duration::from_secs(60),
+        /// The largest blocks: 2^(szx + 4) bytes, at most [`MAX_SZX`].
+        pub max_szx: u8 = MAX_SZX,
     }
 }
 

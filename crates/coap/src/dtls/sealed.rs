@@ -4,7 +4,6 @@
 //!
 //! Outgoing records are encrypted by dimpl as usual.
 
-use std::fmt;
 use std::sync::LazyLock;
 
 use ccm::aead::{AeadInOut as _, KeyInit as _};
@@ -75,12 +74,8 @@ struct Sealed {
     tag: usize,
 }
 
-impl fmt::Debug for Sealed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Never the key.
-        f.debug_struct("Sealed").finish_non_exhaustive()
-    }
-}
+// Never the key.
+fulmar_text::opaque_debug!(Sealed {});
 
 impl Cipher for Sealed {
     fn encrypt(&mut self, plain: &mut Buf, aad: Aad, nonce: Nonce) -> Result<(), CryptoError> {

@@ -19,39 +19,26 @@ use crate::message::{self, Method};
 use crate::response::Response;
 use peer::{Happened, PeerState};
 
-/// Bounds of a [`Server`], and its timing.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Transmission parameters.
-    pub timing: Timing,
-    /// Peers with stored state.
-    pub max_peers: usize,
-    /// The largest body in either direction, in bytes.
-    pub max_body_bytes: usize,
-    /// Bytes of bodies in transfer and notifications that wait, over all peers.
-    pub max_buffered_bytes: usize,
-    /// Requests of a peer that wait for a response.
-    pub max_requests_per_peer: usize,
-    /// Observations of a peer.
-    pub max_observations_per_peer: usize,
-    /// Notifications of an observation that wait for earlier ones; beyond, the oldest is dropped.
-    pub max_waiting_notifications: usize,
-    /// The largest blocks offered: 2^(szx + 4) bytes, at most [`MAX_SZX`].
-    pub max_szx: u8,
-}
-
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
-            timing: Timing::default(),
-            max_peers: 10_000,
-            max_body_bytes: 1 << 20,
-            max_buffered_bytes: 64 << 20,
-            max_requests_per_peer: 16,
-            max_observations_per_peer: 64,
-            max_waiting_notifications: 64,
-            max_szx: MAX_SZX,
-        }
+fulmar_text::with_defaults! {
+    /// Bounds of a [`Server`], and its timing.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Limits {
+        /// Transmission parameters.
+        pub timing: Timing = Timing::default(),
+        /// Peers with stored state.
+        pub max_peers: usize = 10_000,
+        /// The largest body in either direction, in bytes.
+        pub max_body_bytes: usize = 1 << 20,
+        /// Bytes of bodies in transfer and notifications that wait, over all peers.
+        pub max_buffered_bytes: usize = 64 << 20,
+        /// Requests of a peer that wait for a response.
+        pub max_requests_per_peer: usize = 16,
+        /// Observations of a peer.
+        pub max_observations_per_peer: usize = 64,
+        /// Notifications of an observation that wait for earlier ones; beyond, the oldest is dropped.
+        pub max_waiting_notifications: usize = 64,
+        /// The largest blocks offered: 2^(szx + 4) bytes, at most [`MAX_SZX`].
+        pub max_szx: u8 = MAX_SZX,
     }
 }
 

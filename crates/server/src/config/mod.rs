@@ -1,9 +1,9 @@
 //! The configuration: settings, defaults and checks.
 //!
 //! It is one TOML file or text, which environment variables may override (`read`). Every section is a plain struct
-//! (`sections`), whose `Default` applies without a file. Combinations of values are checked (`check`) before anything is
-//! opened or bound. `convert` converts the sections to the other crates' types. `fulmar.example.toml` at the root of the
-//! repository documents every key; a test compares the two.
+//! with a default per key (`sections`; `section` has their syntax). Combinations of values are checked (`check`) before
+//! anything is opened or bound. `convert` converts the sections to the other crates' types. `fulmar.example.toml` at the
+//! root of the repository documents every key; a test compares the two.
 
 mod acl_rule;
 mod check;
@@ -21,6 +21,7 @@ mod platform_part;
 mod proxy_protocol;
 mod range;
 mod read;
+mod section;
 mod sections;
 mod store_part;
 mod upstream;

@@ -11,32 +11,33 @@ use fulmar_mqttsn::Settings;
 use serde::{Deserialize, Serialize};
 
 use super::range::within;
+use super::section::sections;
 use super::sections::Anonymous;
 use crate::exit::Usage;
 
 /// The largest payload and topic that fit into a datagram, with their headers.
 const MAX_MESSAGE_BYTES: usize = 65_000;
 
-/// MQTT-SN; see [`Settings`].
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct MqttSn {
-    /// The user of all clients; empty for anonymous clients.
-    pub(crate) user: String,
-    pub(crate) gateway_id: u8,
-    /// Destination of ADVERTISE; empty for none.
-    pub(crate) advertise: Vec<SocketAddr>,
-    pub(crate) advertise_interval_s: u16,
-    pub(crate) retry_s: u32,
-    pub(crate) retries: u32,
-    pub(crate) max_silence_s: u32,
-    pub(crate) max_clients: usize,
-    pub(crate) max_new_clients_per_s: u32,
-    pub(crate) max_topics_per_client: usize,
-    pub(crate) max_queued_messages: usize,
-    pub(crate) max_queued_bytes: usize,
-    pub(crate) max_message_bytes: usize,
-    pub(crate) predefined: Vec<Predefined>,
+sections! {
+    /// MQTT-SN; see [`Settings`].
+    pub(crate) struct MqttSn (settings = Settings::default()) {
+        /// The user of all clients; empty for anonymous clients.
+        pub(crate) user: String = String::new(),
+        pub(crate) gateway_id: u8 = settings.gateway_id,
+        /// Destination of ADVERTISE; empty for none.
+        pub(crate) advertise: Vec<SocketAddr> = Vec::new(),
+        pub(crate) advertise_interval_s: u16 = 900,
+        pub(crate) retry_s: u32 = 2,
+        pub(crate) retries: u32 = settings.retries,
+        pub(crate) max_silence_s: u32 = 86_400,
+        pub(crate) max_clients: usize = settings.max_clients,
+        pub(crate) max_new_clients_per_s: u32 = settings.max_new_clients_per_s,
+        pub(crate) max_topics_per_client: usize = settings.max_topics,
+        pub(crate) max_queued_messages: usize = settings.max_queued,
+        pub(crate) max_queued_bytes: usize = settings.max_queued_bytes,
+        pub(crate) max_message_bytes: usize = settings.max_message_bytes,
+        pub(crate) predefined: Vec<Predefined> = Vec::new(),
+    }
 }
 
 /// A topic that has an identifier without being registered.
@@ -45,28 +46,6 @@ pub(crate) struct MqttSn {
 pub(crate) struct Predefined {
     pub(crate) id: u16,
     pub(crate) topic: String,
-}
-
-impl Default for MqttSn {
-    fn default() -> MqttSn {
-        let settings = Settings::default();
-        MqttSn {
-            user: String::new(),
-            gateway_id: settings.gateway_id,
-            advertise: Vec::new(),
-            advertise_interval_s: 900,
-            retry_s: 2,
-            retries: settings.retries,
-            max_silence_s: 86_400,
-            max_clients: settings.max_clients,
-            max_new_clients_per_s: settings.max_new_clients_per_s,
-            max_topics_per_client: settings.max_topics,
-            max_queued_messages: settings.max_queued,
-            max_queued_bytes: settings.max_queued_bytes,
-            max_message_bytes: settings.max_message_bytes,
-            predefined: Vec::new(),
-        }
-    }
 }
 
 impl MqttSn {

@@ -2,36 +2,23 @@
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
-
 use super::range::within;
+use super::section::sections;
 use crate::exit::Usage;
 
-/// Traces and metrics for an OpenTelemetry collector.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Otlp {
-    /// The collector's address for OTLP over HTTP, without the path; empty for none.
-    pub(crate) endpoint: String,
-    /// Headers of its requests, such as a token; empty for none.
-    pub(crate) headers_file: PathBuf,
-    /// The name of the service.
-    pub(crate) service_name: String,
-    /// Whether the publications with a recorded trace are reported.
-    pub(crate) traces: bool,
-    /// Seconds between two reports of metrics; 0 for never.
-    pub(crate) metrics_interval_s: u32,
-}
-
-impl Default for Otlp {
-    fn default() -> Self {
-        Otlp {
-            endpoint: String::new(),
-            headers_file: PathBuf::new(),
-            service_name: "fulmar".to_owned(),
-            traces: true,
-            metrics_interval_s: 60,
-        }
+sections! {
+    /// Traces and metrics for an OpenTelemetry collector.
+    pub(crate) struct Otlp {
+        /// The collector's address for OTLP over HTTP, without the path; empty for none.
+        pub(crate) endpoint: String = String::new(),
+        /// Headers of its requests, such as a token; empty for none.
+        pub(crate) headers_file: PathBuf = PathBuf::new(),
+        /// The name of the service.
+        pub(crate) service_name: String = "fulmar".to_owned(),
+        /// Whether the publications with a recorded trace are reported.
+        pub(crate) traces: bool = true,
+        /// Seconds between two reports of metrics; 0 for never.
+        pub(crate) metrics_interval_s: u32 = 60,
     }
 }
 

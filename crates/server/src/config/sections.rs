@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::acl_rule::AclRule;
 use super::disk::Disk;
 use super::memory::Memory;
+use super::section::sections;
 use crate::logging::Format;
 
 /// A path that is set.
@@ -22,41 +23,34 @@ pub(crate) fn set(path: &Path) -> Option<&Path> {
     (!path.as_os_str().is_empty()).then_some(path)
 }
 
-/// The program itself.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Server {
-    /// Worker threads; 0 for one per core.
-    pub(crate) workers: usize,
-    /// Microseconds that an often woken worker pauses before it waits.
-    pub(crate) coalesce_us: u32,
-    /// Data folder; empty for the user's default one.
-    pub(crate) data_dir: PathBuf,
-    /// Time for clients to receive their last messages when the broker stops.
-    pub(crate) drain_timeout_s: u32,
-}
-
-impl Default for Server {
-    fn default() -> Self {
-        Server { workers: 0, coalesce_us: 100, data_dir: PathBuf::new(), drain_timeout_s: 5 }
+sections! {
+    /// The program itself.
+    pub(crate) struct Server {
+        /// Worker threads; 0 for one per core.
+        pub(crate) workers: usize = 0,
+        /// Microseconds that an often woken worker pauses before it waits.
+        pub(crate) coalesce_us: u32 = 100,
+        /// Data folder; empty for the user's default one.
+        pub(crate) data_dir: PathBuf = PathBuf::new(),
+        /// Time for clients to receive their last messages when the broker stops.
+        pub(crate) drain_timeout_s: u32 = 5,
     }
-}
 
-/// Where to listen. An empty list switches a listener off.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Listeners {
-    pub(crate) mqtt: Vec<SocketAddr>,
-    pub(crate) mqtts: Vec<SocketAddr>,
-    pub(crate) ws: Vec<SocketAddr>,
-    pub(crate) wss: Vec<SocketAddr>,
-    pub(crate) quic: Vec<SocketAddr>,
-    pub(crate) https: Vec<SocketAddr>,
-    pub(crate) webtransport: Vec<SocketAddr>,
-    pub(crate) http: Vec<SocketAddr>,
-    pub(crate) coap: Vec<SocketAddr>,
-    pub(crate) coaps: Vec<SocketAddr>,
-    pub(crate) mqtt_sn: Vec<SocketAddr>,
+    /// Where to listen. An empty list switches a listener off.
+    pub(crate) struct Listeners {
+        pub(crate) mqtt: Vec<SocketAddr> = local(1883),
+        pub(crate) mqtts: Vec<SocketAddr> = local(8883),
+        pub(crate) ws: Vec<SocketAddr> = local(8083),
+        pub(crate) wss: Vec<SocketAddr> = Vec::new(),
+        pub(crate) quic: Vec<SocketAddr> = local(14567),
+        pub(crate) https: Vec<SocketAddr> = local(8443),
+        pub(crate) webtransport: Vec<SocketAddr> =
+            vec![SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)],
+        pub(crate) http: Vec<SocketAddr> = local(14568),
+        pub(crate) coap: Vec<SocketAddr> = local(COAP),
+        pub(crate) coaps: Vec<SocketAddr> = local(COAPS),
+        pub(crate) mqtt_sn: Vec<SocketAddr> = Vec::new(),
+    }
 }
 
 /// Default ports of CoAP.
@@ -67,24 +61,6 @@ const COAPS: u16 = 5684;
 fn local(port: u16) -> Vec<SocketAddr> {
     let addresses = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
     addresses.map(|address| SocketAddr::new(address, port)).to_vec()
-}
-
-impl Default for Listeners {
-    fn default() -> Self {
-        Listeners {
-            mqtt: local(1883),
-            mqtts: local(8883),
-            ws: local(8083),
-            wss: Vec::new(),
-            quic: local(14567),
-            https: local(8443),
-            webtransport: vec![SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)],
-            http: local(14568),
-            coap: local(COAP),
-            coaps: local(COAPS),
-            mqtt_sn: Vec::new(),
-        }
-    }
 }
 
 impl Listeners {
@@ -188,34 +164,21 @@ pub(crate) enum CrlExpired {
     Accept,
 }
 
-/// A certificate from a public CA, by ACME.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Acme {
-    /// Host names the certificate is for; none for no ACME.
-    pub(crate) domains: Vec<String>,
-    /// URL of the CA's directory.
-    pub(crate) directory: String,
-    /// URLs at which the CA may contact the operator.
-    pub(crate) contact: Vec<String>,
-    /// Whether the operator agrees to the CA's terms.
-    pub(crate) agree_to_terms: bool,
-    /// CA of the directory server's certificate; empty for the system's CAs.
-    pub(crate) ca_file: PathBuf,
-    /// How the CA validates names.
-    pub(crate) challenge: Challenge,
-}
-
-impl Default for Acme {
-    fn default() -> Self {
-        Acme {
-            domains: Vec::new(),
-            directory: "https://acme-v02.api.letsencrypt.org/directory".into(),
-            contact: Vec::new(),
-            agree_to_terms: false,
-            ca_file: PathBuf::new(),
-            challenge: Challenge::default(),
-        }
+sections! {
+    /// A certificate from a public CA, by ACME.
+    pub(crate) struct Acme {
+        /// Host names the certificate is for; none for no ACME.
+        pub(crate) domains: Vec<String> = Vec::new(),
+        /// URL of the CA's directory.
+        pub(crate) directory: String = "https://acme-v02.api.letsencrypt.org/directory".into(),
+        /// URLs at which the CA may contact the operator.
+        pub(crate) contact: Vec<String> = Vec::new(),
+        /// Whether the operator agrees to the CA's terms.
+        pub(crate) agree_to_terms: bool = false,
+        /// CA of the directory server's certificate; empty for the system's CAs.
+        pub(crate) ca_file: PathBuf = PathBuf::new(),
+        /// How the CA validates names.
+        pub(crate) challenge: Challenge = Challenge::default(),
     }
 }
 
@@ -246,43 +209,24 @@ pub(crate) struct Lab {
     pub(crate) objects: bool,
 }
 
-/// QUIC; see [`QuicSettings`].
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Quic {
-    pub(crate) idle_timeout_s: u32,
-    pub(crate) max_streams: u32,
-    pub(crate) early_data: bool,
-    pub(crate) retry: RetryPolicy,
-    pub(crate) congestion: Congestion,
-    /// How `congestion = "bbr"` was written before 0.2; read only.
-    #[serde(skip_serializing)]
-    pub(crate) bbr: bool,
-    pub(crate) copies: bool,
-    pub(crate) mtu_discovery: bool,
-    pub(crate) stream_window_bytes: u32,
-    pub(crate) connection_window_bytes: u32,
-    pub(crate) min_send_window_bytes: u32,
-    pub(crate) qlog_dir: PathBuf,
-}
-
-impl Default for Quic {
-    fn default() -> Self {
-        let quic = QuicSettings::new(QuicKeys([0; 64]));
-        Quic {
-            idle_timeout_s: seconds(quic.idle_timeout),
-            max_streams: quic.max_streams,
-            early_data: quic.early_data,
-            retry: RetryPolicy::Auto,
-            congestion: Congestion::default(),
-            bbr: false,
-            copies: quic.copies,
-            mtu_discovery: quic.mtu_discovery,
-            stream_window_bytes: quic.stream_window_bytes,
-            connection_window_bytes: quic.connection_window_bytes,
-            min_send_window_bytes: u32::try_from(quic.min_send_window_bytes).unwrap_or(u32::MAX),
-            qlog_dir: PathBuf::new(),
-        }
+sections! {
+    /// QUIC; see [`QuicSettings`].
+    pub(crate) struct Quic (quic = QuicSettings::new(QuicKeys([0; 64]))) {
+        pub(crate) idle_timeout_s: u32 = seconds(quic.idle_timeout),
+        pub(crate) max_streams: u32 = quic.max_streams,
+        pub(crate) early_data: bool = quic.early_data,
+        pub(crate) retry: RetryPolicy = RetryPolicy::Auto,
+        pub(crate) congestion: Congestion = Congestion::default(),
+        /// How `congestion = "bbr"` was written before 0.2; read only.
+        #[serde(skip_serializing)]
+        pub(crate) bbr: bool = false,
+        pub(crate) copies: bool = quic.copies,
+        pub(crate) mtu_discovery: bool = quic.mtu_discovery,
+        pub(crate) stream_window_bytes: u32 = quic.stream_window_bytes,
+        pub(crate) connection_window_bytes: u32 = quic.connection_window_bytes,
+        pub(crate) min_send_window_bytes: u32 =
+            u32::try_from(quic.min_send_window_bytes).unwrap_or(u32::MAX),
+        pub(crate) qlog_dir: PathBuf = PathBuf::new(),
     }
 }
 
@@ -290,136 +234,68 @@ fn seconds(duration: std::time::Duration) -> u32 {
     u32::try_from(duration.as_secs()).unwrap_or(u32::MAX)
 }
 
-/// The HTTP endpoint; see [`fulmar_http::Limits`].
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Http {
-    /// Origins of further pages that may open MQTT connections.
-    pub(crate) allowed_origins: Vec<String>,
-    /// Further names of this machine at the `http` listener.
-    pub(crate) allowed_hosts: Vec<String>,
-    pub(crate) max_body_bytes: usize,
-    /// Bytes of bodies in memory, over all connections.
-    pub(crate) max_buffered_body_bytes: usize,
-    pub(crate) max_header_bytes: u32,
-    pub(crate) max_concurrent_requests: u32,
-    pub(crate) request_timeout_s: u32,
-    pub(crate) idle_timeout_s: u32,
-}
-
-impl Default for Http {
-    fn default() -> Self {
-        let limits = fulmar_http::Limits::default();
-        Http {
-            allowed_origins: Vec::new(),
-            allowed_hosts: Vec::new(),
-            max_body_bytes: limits.max_body_bytes,
-            max_buffered_body_bytes: 64 * 1024 * 1024,
-            max_header_bytes: limits.max_header_bytes,
-            max_concurrent_requests: limits.max_concurrent_requests,
-            request_timeout_s: seconds(limits.request_timeout),
-            idle_timeout_s: seconds(limits.idle_timeout),
-        }
+sections! {
+    /// The HTTP endpoint; see [`fulmar_http::Limits`].
+    pub(crate) struct Http (limits = fulmar_http::Limits::default()) {
+        /// Origins of further pages that may open MQTT connections.
+        pub(crate) allowed_origins: Vec<String> = Vec::new(),
+        /// Further names of this machine at the `http` listener.
+        pub(crate) allowed_hosts: Vec<String> = Vec::new(),
+        pub(crate) max_body_bytes: usize = limits.max_body_bytes,
+        /// Bytes of bodies in memory, over all connections.
+        pub(crate) max_buffered_body_bytes: usize = 64 * 1024 * 1024,
+        pub(crate) max_header_bytes: u32 = limits.max_header_bytes,
+        pub(crate) max_concurrent_requests: u32 = limits.max_concurrent_requests,
+        pub(crate) request_timeout_s: u32 = seconds(limits.request_timeout),
+        pub(crate) idle_timeout_s: u32 = seconds(limits.idle_timeout),
     }
-}
 
-/// CoAP; see [`fulmar_coap::Limits`].
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Coap {
-    /// `user:key` lines; empty for none.
-    pub(crate) psk_file: PathBuf,
-    pub(crate) max_sessions: usize,
-    pub(crate) max_peers: usize,
-    pub(crate) max_body_bytes: usize,
-    pub(crate) max_buffered_bytes: usize,
-    pub(crate) max_observations_per_peer: usize,
-}
-
-impl Default for Coap {
-    fn default() -> Self {
-        let limits = fulmar_coap::Limits::default();
-        Coap {
-            psk_file: PathBuf::new(),
-            max_sessions: 1000,
-            max_peers: limits.max_peers,
-            max_body_bytes: limits.max_body_bytes,
-            max_buffered_bytes: limits.max_buffered_bytes,
-            max_observations_per_peer: limits.max_observations_per_peer,
-        }
+    /// CoAP; see [`fulmar_coap::Limits`].
+    pub(crate) struct Coap (limits = fulmar_coap::Limits::default()) {
+        /// `user:key` lines; empty for none.
+        pub(crate) psk_file: PathBuf = PathBuf::new(),
+        pub(crate) max_sessions: usize = 1000,
+        pub(crate) max_peers: usize = limits.max_peers,
+        pub(crate) max_body_bytes: usize = limits.max_body_bytes,
+        pub(crate) max_buffered_bytes: usize = limits.max_buffered_bytes,
+        pub(crate) max_observations_per_peer: usize = limits.max_observations_per_peer,
     }
-}
 
-/// Bounds; see [`Limits`] and [`TransportLimits`].
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct LimitsConfig {
-    pub(crate) memory: Memory,
-    pub(crate) disk: Disk,
-    pub(crate) max_packet_bytes: usize,
-    pub(crate) max_connections: usize,
-    pub(crate) max_client_id_bytes: usize,
-    pub(crate) receive_maximum: u16,
-    pub(crate) max_in_flight: u16,
-    pub(crate) topic_alias_maximum: u16,
-    /// 0 leaves the client's choice.
-    pub(crate) max_keep_alive_s: u16,
-    pub(crate) max_session_expiry_s: u32,
-    pub(crate) max_sessions: usize,
-    pub(crate) max_subscriptions_per_session: usize,
-    pub(crate) max_wildcard_subscriptions_per_user: usize,
-    pub(crate) max_flows_per_session: usize,
-    pub(crate) max_retained_messages: usize,
-    pub(crate) max_retained_bytes: usize,
-    pub(crate) max_queued_messages: usize,
-    pub(crate) max_queued_bytes: usize,
-    pub(crate) drop_policy: DropPolicy,
-    pub(crate) max_outbox_bytes: usize,
-    pub(crate) max_connection_outbox_bytes: usize,
-    pub(crate) max_partial_bytes_per_worker: usize,
-    pub(crate) max_storage_backlog: usize,
-    pub(crate) max_publishes_per_s: u32,
-    pub(crate) max_publish_bytes_per_s: u32,
-    pub(crate) rate_policy: RatePolicy,
-    pub(crate) max_connects_per_s_per_address: u32,
-    pub(crate) connect_timeout_s: u32,
-    pub(crate) handshake_timeout_s: u32,
-}
-
-impl Default for LimitsConfig {
-    fn default() -> Self {
-        let (limits, transport) = (Limits::default(), TransportLimits::default());
-        LimitsConfig {
-            memory: Memory::default(),
-            disk: Disk::default(),
-            max_packet_bytes: limits.max_packet_bytes,
-            max_connections: limits.max_connections,
-            max_client_id_bytes: limits.max_client_id_bytes,
-            receive_maximum: limits.receive_maximum,
-            max_in_flight: limits.max_in_flight,
-            topic_alias_maximum: limits.topic_alias_maximum,
-            max_keep_alive_s: limits.max_keep_alive_s.unwrap_or(0),
-            max_session_expiry_s: limits.max_session_expiry_s,
-            max_sessions: limits.max_sessions,
-            max_subscriptions_per_session: limits.max_subscriptions_per_session,
-            max_wildcard_subscriptions_per_user: limits.max_wildcard_subscriptions_per_user,
-            max_flows_per_session: limits.max_flows_per_session,
-            max_retained_messages: limits.max_retained_messages,
-            max_retained_bytes: limits.max_retained_bytes,
-            max_queued_messages: limits.max_queued_messages,
-            max_queued_bytes: limits.max_queued_bytes,
-            drop_policy: limits.drop_policy,
-            max_outbox_bytes: limits.max_outbox_bytes,
-            max_connection_outbox_bytes: limits.max_connection_outbox_bytes,
-            max_partial_bytes_per_worker: transport.max_partial_bytes_per_worker,
-            max_storage_backlog: limits.max_storage_backlog,
-            max_publishes_per_s: limits.max_publishes_per_s,
-            max_publish_bytes_per_s: limits.max_publish_bytes_per_s,
-            rate_policy: limits.rate_policy,
-            max_connects_per_s_per_address: limits.max_connects_per_s_per_address,
-            connect_timeout_s: seconds(limits.connect_timeout),
-            handshake_timeout_s: seconds(transport.handshake_timeout),
-        }
+    /// Bounds; see [`Limits`] and [`TransportLimits`].
+    pub(crate) struct LimitsConfig (
+        limits = Limits::default(), transport = TransportLimits::default()
+    ) {
+        pub(crate) memory: Memory = Memory::default(),
+        pub(crate) disk: Disk = Disk::default(),
+        pub(crate) max_packet_bytes: usize = limits.max_packet_bytes,
+        pub(crate) max_connections: usize = limits.max_connections,
+        pub(crate) max_client_id_bytes: usize = limits.max_client_id_bytes,
+        pub(crate) receive_maximum: u16 = limits.receive_maximum,
+        pub(crate) max_in_flight: u16 = limits.max_in_flight,
+        pub(crate) topic_alias_maximum: u16 = limits.topic_alias_maximum,
+        /// 0 leaves the client's choice.
+        pub(crate) max_keep_alive_s: u16 = limits.max_keep_alive_s.unwrap_or(0),
+        pub(crate) max_session_expiry_s: u32 = limits.max_session_expiry_s,
+        pub(crate) max_sessions: usize = limits.max_sessions,
+        pub(crate) max_subscriptions_per_session: usize = limits.max_subscriptions_per_session,
+        pub(crate) max_wildcard_subscriptions_per_user: usize =
+            limits.max_wildcard_subscriptions_per_user,
+        pub(crate) max_flows_per_session: usize = limits.max_flows_per_session,
+        pub(crate) max_retained_messages: usize = limits.max_retained_messages,
+        pub(crate) max_retained_bytes: usize = limits.max_retained_bytes,
+        pub(crate) max_queued_messages: usize = limits.max_queued_messages,
+        pub(crate) max_queued_bytes: usize = limits.max_queued_bytes,
+        pub(crate) drop_policy: DropPolicy = limits.drop_policy,
+        pub(crate) max_outbox_bytes: usize = limits.max_outbox_bytes,
+        pub(crate) max_connection_outbox_bytes: usize = limits.max_connection_outbox_bytes,
+        pub(crate) max_partial_bytes_per_worker: usize = transport.max_partial_bytes_per_worker,
+        pub(crate) max_storage_backlog: usize = limits.max_storage_backlog,
+        pub(crate) max_publishes_per_s: u32 = limits.max_publishes_per_s,
+        pub(crate) max_publish_bytes_per_s: u32 = limits.max_publish_bytes_per_s,
+        pub(crate) rate_policy: RatePolicy = limits.rate_policy,
+        pub(crate) max_connects_per_s_per_address: u32 = limits.max_connects_per_s_per_address,
+        pub(crate) connect_timeout_s: u32 = seconds(limits.connect_timeout),
+        pub(crate) handshake_timeout_s: u32 = seconds(transport.handshake_timeout),
     }
 }
 
@@ -438,46 +314,29 @@ pub(crate) enum Anonymous {
     Never,
 }
 
-/// Authentication.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Auth {
-    pub(crate) allow_anonymous: Anonymous,
-    /// `user:hash` lines; empty for none.
-    pub(crate) password_file: PathBuf,
-    /// HS256, RS256, ES256, EdDSA or JWKS; empty for no tokens.
-    pub(crate) jwt_algorithm: String,
-    /// The secret, the public key or the key set.
-    pub(crate) jwt_key_file: PathBuf,
-    /// What tokens may call this broker; without any, only tokens without `aud` are accepted.
-    pub(crate) jwt_audience: Vec<String>,
-    /// The issuer that tokens must have; empty for any.
-    pub(crate) jwt_issuer: String,
-    /// Whether sessions belong to users.
-    pub(crate) session_owner: SessionOwner,
-    /// Whether SCRAM-SHA-256 is offered, and passwords that are set from now on get a verifier for it.
-    pub(crate) scram: bool,
-    /// Iterations of those verifiers.
-    pub(crate) scram_iterations: u32,
-    /// A web service that decides about logins.
-    pub(crate) http: AuthHttp,
-}
-
-impl Default for Auth {
-    fn default() -> Self {
-        Auth {
-            allow_anonymous: Anonymous::default(),
-            password_file: PathBuf::new(),
-            jwt_algorithm: String::new(),
-            jwt_key_file: PathBuf::new(),
-            jwt_audience: Vec::new(),
-            jwt_issuer: String::new(),
-            session_owner: SessionOwner::default(),
-            scram: false,
-            // OWASP's advice for PBKDF2 with HMAC-SHA-256, of 2023.
-            scram_iterations: 600_000,
-            http: AuthHttp::default(),
-        }
+sections! {
+    /// Authentication.
+    pub(crate) struct Auth {
+        pub(crate) allow_anonymous: Anonymous = Anonymous::default(),
+        /// `user:hash` lines; empty for none.
+        pub(crate) password_file: PathBuf = PathBuf::new(),
+        /// HS256, RS256, ES256, EdDSA or JWKS; empty for no tokens.
+        pub(crate) jwt_algorithm: String = String::new(),
+        /// The secret, the public key or the key set.
+        pub(crate) jwt_key_file: PathBuf = PathBuf::new(),
+        /// What tokens may call this broker; without any, only tokens without `aud` are accepted.
+        pub(crate) jwt_audience: Vec<String> = Vec::new(),
+        /// The issuer that tokens must have; empty for any.
+        pub(crate) jwt_issuer: String = String::new(),
+        /// Whether sessions belong to users.
+        pub(crate) session_owner: SessionOwner = SessionOwner::default(),
+        /// Whether SCRAM-SHA-256 is offered, and passwords that are set from now on get a verifier for it.
+        pub(crate) scram: bool = false,
+        /// Iterations of those verifiers.
+        // OWASP's advice for PBKDF2 with HMAC-SHA-256, of 2023.
+        pub(crate) scram_iterations: u32 = 600_000,
+        /// A web service that decides about logins.
+        pub(crate) http: AuthHttp = AuthHttp::default(),
     }
 }
 
@@ -488,84 +347,47 @@ impl Auth {
     }
 }
 
-/// A web service that decides about logins by name and password, and about certificates if it is to.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct AuthHttp {
-    /// Where it is asked; empty for none.
-    pub(crate) url: String,
-    /// Token that the service expects; empty for none.
-    pub(crate) token_file: PathBuf,
-    /// CA of its certificate; empty for the system's CAs.
-    pub(crate) ca_file: PathBuf,
-    /// Whether it also decides about clients with verified certificates.
-    pub(crate) certificates: bool,
-    /// Longest time until its complete answer.
-    pub(crate) timeout_ms: u32,
-    /// Requests at the same time.
-    pub(crate) max_in_flight: u32,
-    /// How long an allowed login is remembered; 0 for not at all.
-    pub(crate) cache_s: u32,
-    /// Logins remembered.
-    pub(crate) cache_entries: usize,
-}
-
-impl Default for AuthHttp {
-    fn default() -> Self {
-        AuthHttp {
-            url: String::new(),
-            token_file: PathBuf::new(),
-            ca_file: PathBuf::new(),
-            certificates: false,
-            timeout_ms: 2000,
-            max_in_flight: 32,
-            cache_s: 60,
-            cache_entries: 10_000,
-        }
+sections! {
+    /// A web service that decides about logins by name and password, and about certificates if it is to.
+    pub(crate) struct AuthHttp {
+        /// Where it is asked; empty for none.
+        pub(crate) url: String = String::new(),
+        /// Token that the service expects; empty for none.
+        pub(crate) token_file: PathBuf = PathBuf::new(),
+        /// CA of its certificate; empty for the system's CAs.
+        pub(crate) ca_file: PathBuf = PathBuf::new(),
+        /// Whether it also decides about clients with verified certificates.
+        pub(crate) certificates: bool = false,
+        /// Longest time until its complete answer.
+        pub(crate) timeout_ms: u32 = 2000,
+        /// Requests at the same time.
+        pub(crate) max_in_flight: u32 = 32,
+        /// How long an allowed login is remembered; 0 for not at all.
+        pub(crate) cache_s: u32 = 60,
+        /// Logins remembered.
+        pub(crate) cache_entries: usize = 10_000,
     }
-}
 
-/// Access rules.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Acl {
-    /// The decision if no rule matches.
-    pub(crate) default_allow: bool,
-    pub(crate) rules: Vec<AclRule>,
-}
-
-impl Default for Acl {
-    fn default() -> Self {
-        Acl { default_allow: true, rules: Vec::new() }
+    /// Access rules.
+    pub(crate) struct Acl {
+        /// The decision if no rule matches.
+        pub(crate) default_allow: bool = true,
+        pub(crate) rules: Vec<AclRule> = Vec::new(),
     }
-}
 
-/// Durable state; see [`fulmar_store::Options`].
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Storage {
-    /// False: sessions and retained messages last as long as the process.
-    pub(crate) enabled: bool,
-    /// Shortest time between two commits.
-    pub(crate) commit_interval_ms: u32,
-    /// Operations after which a commit accepts no more.
-    pub(crate) commit_max_ops: usize,
-    /// Largest size of the database; 0 for its part of [`LimitsConfig::disk`].
-    pub(crate) max_bytes: u64,
-    /// How long a commit may take before the broker refuses what it would have to store.
-    pub(crate) stall_timeout_s: u32,
-}
-
-impl Default for Storage {
-    fn default() -> Self {
-        let options = fulmar_store::Options::default();
-        Storage {
-            enabled: true,
-            commit_interval_ms: u32::try_from(options.commit_interval.as_millis()).unwrap_or(0),
-            commit_max_ops: options.commit_max_ops,
-            max_bytes: options.max_bytes.unwrap_or(0),
-            stall_timeout_s: seconds(Limits::default().storage_stall_timeout),
-        }
+    /// Durable state; see [`fulmar_store::Options`].
+    pub(crate) struct Storage (options = fulmar_store::Options::default()) {
+        /// False: sessions and retained messages last as long as the process.
+        pub(crate) enabled: bool = true,
+        /// Shortest time between two commits.
+        pub(crate) commit_interval_ms: u32 =
+            u32::try_from(options.commit_interval.as_millis()).unwrap_or(0),
+        /// Operations after which a commit accepts no more.
+        pub(crate) commit_max_ops: usize = options.commit_max_ops,
+        /// Largest size of the database; 0 for its part of [`LimitsConfig::disk`].
+        pub(crate) max_bytes: u64 = options.max_bytes.unwrap_or(0),
+        /// How long a commit may take before the broker refuses what it would have to store.
+        pub(crate) stall_timeout_s: u32 = seconds(Limits::default().storage_stall_timeout),
     }
 }
 
@@ -675,33 +497,19 @@ impl Default for Platform {
     }
 }
 
-/// `$SYS` topics.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Sys {
-    /// Seconds between two publications; 0 for never.
-    pub(crate) interval_s: u32,
-    /// Which clients may read other clients' path statistics there.
-    pub(crate) clients: ClientStatistics,
-}
-
-impl Default for Sys {
-    fn default() -> Self {
-        Sys { interval_s: 10, clients: ClientStatistics::default() }
+sections! {
+    /// `$SYS` topics.
+    pub(crate) struct Sys {
+        /// Seconds between two publications; 0 for never.
+        pub(crate) interval_s: u32 = 10,
+        /// Which clients may read other clients' path statistics there.
+        pub(crate) clients: ClientStatistics = ClientStatistics::default(),
     }
-}
 
-/// The log on standard error.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Log {
-    /// A level or a filter; see [`crate::logging`].
-    pub(crate) level: String,
-    pub(crate) format: Format,
-}
-
-impl Default for Log {
-    fn default() -> Self {
-        Log { level: "info".to_owned(), format: Format::Text }
+    /// The log on standard error.
+    pub(crate) struct Log {
+        /// A level or a filter; see [`crate::logging`].
+        pub(crate) level: String = "info".to_owned(),
+        pub(crate) format: Format = Format::Text,
     }
 }

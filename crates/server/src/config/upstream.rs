@@ -17,6 +17,7 @@ use fulmar_mqtt::codec::MAX_PACKET_BYTES;
 use fulmar_mqtt::topic::check_name;
 use serde::{Deserialize, Serialize};
 
+use super::section::sections;
 use super::sections::set;
 use crate::exit::Usage;
 
@@ -29,58 +30,33 @@ const LEAST_MAX_PACKET_BYTES: usize = 1 << 20;
 /// The least with MQTT 3.1.1.
 const MAX_PACKET_BYTES_3_1_1: u32 = 16 << 20;
 
-/// An upstream broker, and which messages are forwarded.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Upstream {
-    /// NAME of `[upstreams.NAME]`; `None` for `[upstream]`. Set by [`Config::complete`](super::Config::complete).
-    #[serde(skip)]
-    pub(crate) label: Option<String>,
-    /// Its address, or those of a cluster's nodes; empty for a broker that is no gateway.
-    pub(crate) url: String,
-    /// TCP port of TLS for networks that block UDP; 0 for QUIC only.
-    pub(crate) fallback_port: u16,
-    /// The gateway's name; empty for one created at the first start.
-    pub(crate) name: String,
-    pub(crate) version: Version,
-    pub(crate) user: String,
-    pub(crate) password: Password,
-    pub(crate) password_file: PathBuf,
-    pub(crate) token_file: PathBuf,
-    pub(crate) ca_file: PathBuf,
-    pub(crate) cert: PathBuf,
-    pub(crate) key: PathBuf,
-    pub(crate) keep_alive_s: u16,
-    /// How long commands wait upstream for a disconnected gateway.
-    pub(crate) session_expiry_s: u32,
-    pub(crate) outbox: Outbox,
-    pub(crate) batch: Batch,
-    pub(crate) up: Vec<Crossing>,
-    pub(crate) down: Vec<Crossing>,
-}
-
-impl Default for Upstream {
-    fn default() -> Self {
-        Upstream {
-            label: None,
-            url: String::new(),
-            fallback_port: 8883,
-            name: String::new(),
-            version: Version::default(),
-            user: String::new(),
-            password: Password::default(),
-            password_file: PathBuf::new(),
-            token_file: PathBuf::new(),
-            ca_file: PathBuf::new(),
-            cert: PathBuf::new(),
-            key: PathBuf::new(),
-            keep_alive_s: 60,
-            session_expiry_s: 7 * 24 * 3600,
-            outbox: Outbox::default(),
-            batch: Batch::default(),
-            up: Vec::new(),
-            down: Vec::new(),
-        }
+sections! {
+    /// An upstream broker, and which messages are forwarded.
+    pub(crate) struct Upstream {
+        /// NAME of `[upstreams.NAME]`; `None` for `[upstream]`. Set by [`Config::complete`](super::Config::complete).
+        #[serde(skip)]
+        pub(crate) label: Option<String> = None,
+        /// Its address, or those of a cluster's nodes; empty for a broker that is no gateway.
+        pub(crate) url: String = String::new(),
+        /// TCP port of TLS for networks that block UDP; 0 for QUIC only.
+        pub(crate) fallback_port: u16 = 8883,
+        /// The gateway's name; empty for one created at the first start.
+        pub(crate) name: String = String::new(),
+        pub(crate) version: Version = Version::default(),
+        pub(crate) user: String = String::new(),
+        pub(crate) password: Password = Password::default(),
+        pub(crate) password_file: PathBuf = PathBuf::new(),
+        pub(crate) token_file: PathBuf = PathBuf::new(),
+        pub(crate) ca_file: PathBuf = PathBuf::new(),
+        pub(crate) cert: PathBuf = PathBuf::new(),
+        pub(crate) key: PathBuf = PathBuf::new(),
+        pub(crate) keep_alive_s: u16 = 60,
+        /// How long commands wait upstream for a disconnected gateway.
+        pub(crate) session_expiry_s: u32 = 7 * 24 * 3600,
+        pub(crate) outbox: Outbox = Outbox::default(),
+        pub(crate) batch: Batch = Batch::default(),
+        pub(crate) up: Vec<Crossing> = Vec::new(),
+        pub(crate) down: Vec<Crossing> = Vec::new(),
     }
 }
 
@@ -95,54 +71,27 @@ impl std::fmt::Debug for Password {
     }
 }
 
-/// Messages that wait for the link.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Outbox {
-    pub(crate) max_bytes: u64,
-    /// 0 for no limit.
-    pub(crate) max_age_s: u32,
-    pub(crate) policy: Policy,
-    pub(crate) max_in_flight_bytes: usize,
-    /// The dead-letter file; empty for none.
-    pub(crate) dead_letter_file: PathBuf,
-    pub(crate) dead_letter_max_bytes: u64,
-}
-
-impl Default for Outbox {
-    fn default() -> Self {
-        Outbox {
-            max_bytes: 256 << 20,
-            max_age_s: 0,
-            policy: Policy::default(),
-            max_in_flight_bytes: 64 << 10,
-            dead_letter_file: PathBuf::new(),
-            dead_letter_max_bytes: 16 << 20,
-        }
+sections! {
+    /// Messages that wait for the link.
+    pub(crate) struct Outbox {
+        pub(crate) max_bytes: u64 = 256 << 20,
+        /// 0 for no limit.
+        pub(crate) max_age_s: u32 = 0,
+        pub(crate) policy: Policy = Policy::default(),
+        pub(crate) max_in_flight_bytes: usize = 64 << 10,
+        /// The dead-letter file; empty for none.
+        pub(crate) dead_letter_file: PathBuf = PathBuf::new(),
+        pub(crate) dead_letter_max_bytes: u64 = 16 << 20,
     }
-}
 
-/// Several messages as one publication.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Batch {
-    /// Topic of batches; empty for none.
-    pub(crate) topic: String,
-    pub(crate) max_messages: usize,
-    pub(crate) max_bytes: usize,
-    pub(crate) max_delay_ms: u32,
-    pub(crate) compress: bool,
-}
-
-impl Default for Batch {
-    fn default() -> Self {
-        Batch {
-            topic: String::new(),
-            max_messages: 200,
-            max_bytes: 32 << 10,
-            max_delay_ms: 1000,
-            compress: true,
-        }
+    /// Several messages as one publication.
+    pub(crate) struct Batch {
+        /// Topic of batches; empty for none.
+        pub(crate) topic: String = String::new(),
+        pub(crate) max_messages: usize = 200,
+        pub(crate) max_bytes: usize = 32 << 10,
+        pub(crate) max_delay_ms: u32 = 1000,
+        pub(crate) compress: bool = true,
     }
 }
 
