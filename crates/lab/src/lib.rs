@@ -37,6 +37,7 @@ pub mod run;
 pub mod stats;
 pub mod summary;
 #[cfg(test)]
+#[path = "tests/testing.rs"]
 mod testing;
 pub mod wire;
 

@@ -25,6 +25,7 @@ mod stamps;
 mod status;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
+#[path = "tests/support.rs"]
 mod test_support;
 mod wall_clock;
 
