@@ -43,7 +43,7 @@ TYPED = [
     ("tests/interop/test_pages.py", "docs/coap.md", ["coap-client -"]),
     ("tests/interop/test_pages.py", "docs/platform.md", ["api", "TOKEN=", "LIST="]),
     ("tests/interop/test_pages.py", "docs/meters-app.md", ["fulmar ", "tail ", "api "]),
-    ("tests/interop/test_page_commands.py", "README.md", ["target/quick/fulmar sub"]),
+    ("tests/interop/test_page_commands.py", "README.md", ["target/quick/fulmar sub", "target/quick/fulmar ctl"]),
     ("tests/dist/test_packages.py", "README.md",
      ["sudo apt install", "fulmar sub mqtt://localhost -t 'plant", "fulmar pub mqtt://localhost -t plant"]),
     ("tests/interop/test_page_commands.py", "docs/guide.md",

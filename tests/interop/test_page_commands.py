@@ -317,6 +317,8 @@ class Demonstrations(Typist):
         self.words["quic://localhost"] = re.search(r"sub (quic://localhost:\d+)", out.text())[1]
         watch = line("README.md", "target/quick/fulmar sub")
         self.assertRegex(self.type(f"{watch} -C 1"), r"^demo/meter/flow \d+\.\d\n$")
+        administrator = line("README.md", "target/quick/fulmar ctl users add")
+        self.assertIn("added ann", self.type(f"echo correct-horse-9 | {administrator}"))
 
 
 class Firmware(Typist):

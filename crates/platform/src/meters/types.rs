@@ -348,9 +348,8 @@ pub(crate) struct MeterChange {
     pub(crate) expected: Option<Option<Expected>>,
 }
 
-/// A new exchange of a meter.
+/// A new exchange of a meter. The server sets the other members of an `Exchange`, and ignores them here.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
 pub(crate) struct NewExchange {
     /// Chosen by the sender. An exchange that is sent again under the same id is stored once.
     pub(crate) id: Uuid,
