@@ -1,14 +1,13 @@
 //! Changes with their entries in the log, and the log itself.
 
 use axum::Json;
-use axum::extract::State;
 use fulmar_broker::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
-use crate::caller::{Administrator, Caller};
+use crate::caller::{Administrator, Asked, Caller};
 use crate::page::{PageQuery, Paged};
 use crate::problem::Problem;
 use crate::store::{AuditEntry, AuditQuery, MAX_TEXT_BYTES, NewEntry, Store, StoreError, cut};
@@ -107,8 +106,7 @@ pub(crate) struct Entries {
 /// The log of changes
 #[utoipa::path(get, path = "/audit", params(PageQuery, Wanted), responses((status = 200, body = Entries)))]
 pub(crate) async fn list(
-    State(app): State<App>,
-    _: Administrator,
+    Asked(app, _): Asked<Administrator>,
     Paged { page, wanted }: Paged<Wanted>,
 ) -> Result<Json<Entries>, Problem> {
     let most = page.limit()?;

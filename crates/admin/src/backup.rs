@@ -5,7 +5,6 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
-use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
 use fulmar_http::while_allowed;
@@ -13,10 +12,9 @@ use futures_util::{Stream, stream};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::app::App;
 use crate::archive;
 use crate::audit::Change;
-use crate::caller::{Administrator, Role};
+use crate::caller::{Administrator, Asked, Role};
 use crate::problem::Problem;
 
 /// How the folder for copies begins.
@@ -97,8 +95,7 @@ fn until(
 /// restores it into an empty folder. It has secrets: keep it as the data folder itself.
 #[utoipa::path(get, path = "/backup", responses((status = 200, content_type = "application/x-tar", body = Vec<u8>), (status = 507, description = "The disk has no room for the copies")))]
 pub(crate) async fn backup(
-    State(app): State<App>,
-    Administrator(caller): Administrator,
+    Asked(app, Administrator(caller)): Asked<Administrator>,
 ) -> Result<Response, Problem> {
     let permit = std::sync::Arc::clone(&app.backups).try_acquire_owned();
     let permit =

@@ -3,16 +3,14 @@
 use std::net::IpAddr;
 
 use axum::Json as JsonBody;
-use axum::extract::State;
 use axum::http::StatusCode;
 use fulmar_broker::{Ban, Banned, Broker, MAX_BANS, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::ToSchema;
 
-use crate::app::App;
 use crate::audit::Change;
-use crate::caller::{Operator, Viewer};
+use crate::caller::{Asked, Operator, Viewer};
 use crate::extract::{Json, Name};
 use crate::problem::Problem;
 use crate::store::{BanRow, Store, StoreError};
@@ -118,7 +116,7 @@ fn checked(field: &str, text: &str) -> Result<String, Problem> {
 
 /// Bans that have not ended
 #[utoipa::path(get, path = "/bans", responses((status = 200, body = Bans)))]
-pub(crate) async fn list(State(app): State<App>, _: Viewer) -> Result<JsonBody<Bans>, Problem> {
+pub(crate) async fn list(Asked(app, _): Asked<Viewer>) -> Result<JsonBody<Bans>, Problem> {
     let now = app.now_ms();
     let bans = app.stored(move |store| store.bans(now)).await?;
     Ok(JsonBody(Bans { bans }))
@@ -130,8 +128,7 @@ pub(crate) async fn list(State(app): State<App>, _: Viewer) -> Result<JsonBody<B
 /// survives restarts, and replaces an earlier one of the same client, user or network.
 #[utoipa::path(post, path = "/bans", request_body = NewBan, responses((status = 201, body = BanRow)))]
 pub(crate) async fn add(
-    State(app): State<App>,
-    Operator(caller): Operator,
+    Asked(app, Operator(caller)): Asked<Operator>,
     Json(new): Json<NewBan>,
 ) -> Result<(StatusCode, JsonBody<BanRow>), Problem> {
     let (kind, value) = new.whom()?;
@@ -176,8 +173,7 @@ pub(crate) async fn add(
 /// Lift a ban
 #[utoipa::path(delete, path = "/bans/{id}", params(("id" = i64, Path, description = "Number of the ban")), responses((status = 204, description = "It is lifted")))]
 pub(crate) async fn lift(
-    State(app): State<App>,
-    Operator(caller): Operator,
+    Asked(app, Operator(caller)): Asked<Operator>,
     Name(id): Name,
 ) -> Result<StatusCode, Problem> {
     let unknown = || {

@@ -236,6 +236,17 @@ impl FromRequestParts<App> for Onlooker {
     }
 }
 
+/// A call of the API by somebody who may make it.
+pub(crate) struct Asked<R>(pub(crate) App, pub(crate) R);
+
+impl<R: FromRequestParts<App, Rejection = Problem>> FromRequestParts<App> for Asked<R> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Asked<R>, Problem> {
+        Ok(Asked(app.clone(), R::from_request_parts(parts, app).await?))
+    }
+}
+
 /// Any caller: each has at least the role of a viewer.
 pub(crate) type Viewer = Caller;
 

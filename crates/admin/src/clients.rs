@@ -1,18 +1,17 @@
 //! Connected clients: a list with statistics of their paths, one client, and disconnecting it.
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::StatusCode;
-use fulmar_broker::{ClientConnection, CloseOrder};
+use fulmar_broker::{ClientConnection, CloseOrder, TransportStats};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::{IntoParams, ToSchema};
 
-use crate::app::App;
 use crate::audit::Change;
-use crate::caller::{Operator, Viewer};
+use crate::caller::{Asked, Operator, Viewer};
 use crate::extract::Name;
 use crate::page::{self, PageQuery, Paged, SLICE, Slice};
+use crate::pass::loss;
 use crate::problem::Problem;
 
 /// Which clients.
@@ -49,102 +48,71 @@ pub(crate) struct Clients {
     next: Option<u64>,
 }
 
-/// A connected client.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct Client {
-    /// The client identifier.
-    client: String,
-    /// The user; absent for an anonymous client.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    user: Option<String>,
-    /// Its present address.
-    #[schema(example = "192.0.2.7:50123")]
-    address: String,
-    /// `tcp`, `tls`, `ws`, `wss`, `quic`, `webtransport`, `coap`, `coaps` or `mqtt-sn`.
-    transport: &'static str,
-    /// When it connected, in milliseconds since the Unix epoch.
-    since_ms: u64,
-    /// Its subscriptions.
-    subscriptions: usize,
-    /// Messages in its queue and in flight.
-    queued_messages: usize,
-    /// Bytes of those in its queue.
-    queued_bytes: usize,
-    /// Statistics of its path; only over QUIC.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    path: Option<PathStatistics>,
-}
+fulmar_text::mirrors! {
+    /// A connected client.
+    #[derive(Serialize, ToSchema)]
+    pub(crate) struct Client (from: ClientConnection) {
+        /// The client identifier.
+        client: String = from.client.into(),
+        /// The user; absent for an anonymous client.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        user: Option<String> = from.user.map(Into::into),
+        /// Its present address.
+        #[schema(example = "192.0.2.7:50123")]
+        address: String = from.address.to_string(),
+        /// `tcp`, `tls`, `ws`, `wss`, `quic`, `webtransport`, `coap`, `coaps` or `mqtt-sn`.
+        transport: &'static str = from.transport,
+        /// When it connected, in milliseconds since the Unix epoch.
+        since_ms: u64 = from.since_ms,
+        /// Its subscriptions.
+        subscriptions: usize = from.subscriptions,
+        /// Messages in its queue and in flight.
+        queued_messages: usize = from.queued_messages,
+        /// Bytes of those in its queue.
+        queued_bytes: usize = from.queued_bytes,
+        /// Statistics of its path; only over QUIC.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        path: Option<PathStatistics> = from.stats.map(PathStatistics::from),
+    }
 
-/// Statistics of a client's path. Counts are since it connected.
-#[derive(Serialize, ToSchema)]
-struct PathStatistics {
-    /// When this was measured, in milliseconds since the Unix epoch.
-    measured_ms: u64,
-    /// Smoothed round-trip time in microseconds.
-    rtt_us: u64,
-    /// Share of sent packets that were lost, 0 to 1.
-    loss: f64,
-    /// Packets sent.
-    sent_packets: u64,
-    /// Packets lost.
-    lost_packets: u64,
-    /// Bytes sent.
-    sent_bytes: u64,
-    /// Bytes received.
-    received_bytes: u64,
-    /// Datagrams sent twice because the path loses packets.
-    copies: u64,
-    /// Congestion window in bytes.
-    cwnd_bytes: u64,
-    /// Largest datagram that the path carries, in bytes.
-    mtu_bytes: u16,
-    /// Times the congestion window was reduced.
-    congestion_events: u64,
-    /// Streams open now.
-    streams: u32,
-    /// Times the client's address changed.
-    migrations: u32,
-    /// Whether it resumed with 0-RTT data.
-    early_data: bool,
-}
-
-impl From<ClientConnection> for Client {
-    fn from(from: ClientConnection) -> Client {
-        let path = from.stats.map(|stats| PathStatistics {
-            measured_ms: stats.measured_ms,
-            rtt_us: stats.rtt_us,
-            loss: stats.lost_packets as f64 / stats.sent_packets.max(1) as f64,
-            sent_packets: stats.sent_packets,
-            lost_packets: stats.lost_packets,
-            sent_bytes: stats.sent_bytes,
-            received_bytes: stats.received_bytes,
-            copies: stats.copies,
-            cwnd_bytes: stats.cwnd_bytes,
-            mtu_bytes: stats.mtu_bytes,
-            congestion_events: stats.congestion_events,
-            streams: stats.streams,
-            migrations: stats.migrations,
-            early_data: stats.early_data,
-        });
-        Client {
-            client: from.client.into(),
-            user: from.user.map(Into::into),
-            address: from.address.to_string(),
-            transport: from.transport,
-            since_ms: from.since_ms,
-            subscriptions: from.subscriptions,
-            queued_messages: from.queued_messages,
-            queued_bytes: from.queued_bytes,
-            path,
-        }
+    /// Statistics of a client's path. Counts are since it connected.
+    #[derive(Serialize, ToSchema)]
+    struct PathStatistics (stats: TransportStats) {
+        /// When this was measured, in milliseconds since the Unix epoch.
+        measured_ms: u64 = stats.measured_ms,
+        /// Smoothed round-trip time in microseconds.
+        rtt_us: u64 = stats.rtt_us,
+        /// Share of sent packets that were lost, 0 to 1.
+        loss: f64 = loss(&stats),
+        /// Packets sent.
+        sent_packets: u64 = stats.sent_packets,
+        /// Packets lost.
+        lost_packets: u64 = stats.lost_packets,
+        /// Bytes sent.
+        sent_bytes: u64 = stats.sent_bytes,
+        /// Bytes received.
+        received_bytes: u64 = stats.received_bytes,
+        /// Datagrams sent twice because the path loses packets.
+        copies: u64 = stats.copies,
+        /// Congestion window in bytes.
+        cwnd_bytes: u64 = stats.cwnd_bytes,
+        /// Largest datagram that the path carries, in bytes.
+        mtu_bytes: u16 = stats.mtu_bytes,
+        /// Times the congestion window was reduced.
+        congestion_events: u64 = stats.congestion_events,
+        /// Streams open now.
+        streams: u32 = stats.streams,
+        /// Times the client's address changed.
+        migrations: u32 = stats.migrations,
+        /// Whether it resumed with 0-RTT data.
+        early_data: bool = stats.early_data,
     }
 }
 
 /// Connected clients
 #[utoipa::path(get, path = "/clients", params(PageQuery, Wanted), responses((status = 200, body = Clients)))]
 pub(crate) async fn list(
-    State(app): State<App>,
-    _: Viewer,
+    Asked(app, _): Asked<Viewer>,
     Paged { page, wanted }: Paged<Wanted>,
 ) -> Result<Json<Clients>, Problem> {
     let slice = |after: &u64| Slice::of(app.broker.connections(*after, SLICE), |one| one.place);
@@ -163,8 +131,7 @@ fn not_connected(client: &str) -> Problem {
 /// One connected client
 #[utoipa::path(get, path = "/clients/{client}", params(("client" = String, Path, description = "Client identifier, percent-encoded")), responses((status = 200, body = Client)))]
 pub(crate) async fn show(
-    State(app): State<App>,
-    _: Viewer,
+    Asked(app, _): Asked<Viewer>,
     Name(client): Name,
 ) -> Result<Json<Client>, Problem> {
     let found = app.broker.connection_of(&client).ok_or_else(|| not_connected(&client))?;
@@ -177,8 +144,7 @@ pub(crate) async fn show(
 /// published as after any connection that the broker closes, and its session stays.
 #[utoipa::path(delete, path = "/clients/{client}", params(("client" = String, Path, description = "Client identifier, percent-encoded")), responses((status = 204, description = "It gets disconnected")))]
 pub(crate) async fn disconnect(
-    State(app): State<App>,
-    Operator(caller): Operator,
+    Asked(app, Operator(caller)): Asked<Operator>,
     Name(client): Name,
 ) -> Result<StatusCode, Problem> {
     let found = app.broker.connection_of(&client).ok_or_else(|| not_connected(&client))?;

@@ -4,7 +4,6 @@
 use std::net::IpAddr;
 
 use axum::Json;
-use axum::extract::State;
 use fulmar_broker::access::Action;
 use fulmar_broker::{Banned, Because, Explanation, Obstacle, Reader, User};
 use fulmar_mqtt::topic::{Subscription, check_name};
@@ -13,7 +12,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
 use crate::bans::banned;
-use crate::caller::Viewer;
+use crate::caller::{Asked, Viewer};
 use crate::explain_role;
 use crate::extract::Query;
 use crate::problem::Problem;
@@ -70,8 +69,7 @@ pub(crate) struct Decision {
 /// Why a client may or may not do something
 #[utoipa::path(get, path = "/explain", params(Question), responses((status = 200, body = Decision)))]
 pub(crate) async fn explain(
-    State(app): State<App>,
-    _: Viewer,
+    Asked(app, _): Asked<Viewer>,
     Query(question): Query<Question>,
 ) -> Result<Json<Decision>, Problem> {
     let Question { client, user, address, action, topic } = question;

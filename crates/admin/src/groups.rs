@@ -4,16 +4,14 @@ use std::collections::HashMap;
 use std::ops::Bound;
 
 use axum::Json as JsonBody;
-use axum::extract::State;
 use axum::http::StatusCode;
 use fulmar_identity::{Command, Group as Stored, GroupChanges, Ranked, State as Identities, Texts};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use crate::app::App;
 use crate::audit::Change;
-use crate::caller::Administrator;
+use crate::caller::{Administrator, Asked};
 use crate::extract::{Json, Name};
 use crate::identities::{Target, apply, names, ranked};
 use crate::page::{self, Everything, PageQuery, Paged, SLICE, Slice};
@@ -104,8 +102,7 @@ fn unknown(name: &str) -> Problem {
 /// Groups of users
 #[utoipa::path(get, path = "/groups", params(PageQuery), responses((status = 200, body = Groups)))]
 pub(crate) async fn list(
-    State(app): State<App>,
-    _: Administrator,
+    Asked(app, _): Asked<Administrator>,
     Paged { page, wanted: Everything {} }: Paged<Everything>,
 ) -> Result<JsonBody<Groups>, Problem> {
     let cursor = |group: &Group| group.name.clone();
@@ -125,8 +122,7 @@ pub(crate) async fn list(
 /// One group with its users
 #[utoipa::path(get, path = "/groups/{name}", params(("name" = String, Path, description = "Group")), responses((status = 200, body = Group)))]
 pub(crate) async fn show(
-    State(app): State<App>,
-    _: Administrator,
+    Asked(app, _): Asked<Administrator>,
     Name(name): Name,
 ) -> Result<JsonBody<Group>, Problem> {
     let found = app.identities.read(|state| {
@@ -140,8 +136,7 @@ pub(crate) async fn show(
 /// Add a group
 #[utoipa::path(post, path = "/groups", request_body = NewGroup, responses((status = 201, description = "It is added")))]
 pub(crate) async fn add(
-    State(app): State<App>,
-    Administrator(caller): Administrator,
+    Asked(app, Administrator(caller)): Asked<Administrator>,
     Json(new): Json<NewGroup>,
 ) -> Result<StatusCode, Problem> {
     let NewGroup { name, description, roles } = new;
@@ -161,8 +156,7 @@ pub(crate) async fn add(
 /// At once also for connected clients.
 #[utoipa::path(patch, path = "/groups/{name}", request_body = GroupChange, params(("name" = String, Path, description = "Group")), responses((status = 204, description = "It is changed")))]
 pub(crate) async fn change(
-    State(app): State<App>,
-    Administrator(caller): Administrator,
+    Asked(app, Administrator(caller)): Asked<Administrator>,
     Target { name, body: new }: Target<GroupChange>,
 ) -> Result<StatusCode, Problem> {
     let before = app.identities.read(|state| {
@@ -187,8 +181,7 @@ pub(crate) async fn change(
 /// Remove a group
 #[utoipa::path(delete, path = "/groups/{name}", params(("name" = String, Path, description = "Group")), responses((status = 204, description = "It is removed")))]
 pub(crate) async fn remove(
-    State(app): State<App>,
-    Administrator(caller): Administrator,
+    Asked(app, Administrator(caller)): Asked<Administrator>,
     Name(name): Name,
 ) -> Result<StatusCode, Problem> {
     let command = Command::DeleteGroup(name.as_str().into());

@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use axum::Json as JsonBody;
-use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::audit::Change;
-use crate::caller::{Operator, Viewer};
+use crate::caller::{Asked, Operator, Viewer};
 use crate::extract::Json;
 use crate::problem::Problem;
 
@@ -48,15 +47,14 @@ fn shown(app: &App) -> Result<JsonBody<Log>, Problem> {
 
 /// What is logged
 #[utoipa::path(get, path = "/log", responses((status = 200, body = Log)))]
-pub(crate) async fn show(State(app): State<App>, _: Viewer) -> Result<JsonBody<Log>, Problem> {
+pub(crate) async fn show(Asked(app, _): Asked<Viewer>) -> Result<JsonBody<Log>, Problem> {
     shown(&app)
 }
 
 /// Log something else for a time
 #[utoipa::path(put, path = "/log", request_body = NewLog, responses((status = 200, body = Log)))]
 pub(crate) async fn change(
-    State(app): State<App>,
-    Operator(caller): Operator,
+    Asked(app, Operator(caller)): Asked<Operator>,
     Json(new): Json<NewLog>,
 ) -> Result<JsonBody<Log>, Problem> {
     if !(1..=MAX_FOR_S).contains(&new.for_s) {

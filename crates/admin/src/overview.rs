@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
 use fulmar_broker::{Account, TransportKind};
@@ -15,7 +14,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::app::App;
-use crate::caller::{Onlooker, Role, Viewer};
+use crate::caller::{Asked, Onlooker, Role, Viewer};
 use crate::health::Health;
 use crate::history::{self, Columns};
 use crate::pass::Quality;
@@ -166,7 +165,7 @@ pub(crate) async fn me(caller: Viewer) -> Json<Me> {
 ///
 /// At most a second old, and the same for all who request it.
 #[utoipa::path(get, path = "/overview", responses((status = 200, body = Overview)))]
-pub(crate) async fn show(State(app): State<App>, _: Onlooker) -> Response {
+pub(crate) async fn show(Asked(app, _): Asked<Onlooker>) -> Response {
     let body = app.overview().await;
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
@@ -175,6 +174,6 @@ pub(crate) async fn show(State(app): State<App>, _: Onlooker) -> Response {
 ///
 /// An entry every five seconds; none for the time before the broker started.
 #[utoipa::path(get, path = "/history", responses((status = 200, body = Columns)))]
-pub(crate) async fn show_history(State(app): State<App>, _: Onlooker) -> Json<Columns> {
+pub(crate) async fn show_history(Asked(app, _): Asked<Onlooker>) -> Json<Columns> {
     Json(app.history.lock().columns())
 }

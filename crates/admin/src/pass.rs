@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use axum::body::Bytes;
-use fulmar_broker::{Broker, ClientConnection};
+use fulmar_broker::{Broker, ClientConnection, TransportStats};
 use serde::Serialize;
 use tokio::sync::Mutex;
 use utoipa::ToSchema;
@@ -176,36 +176,29 @@ impl Worst {
     }
 }
 
-/// A client that is worth looking at.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct NamedClient {
-    /// The client identifier.
-    client: String,
-    /// The transport.
-    transport: &'static str,
-    /// Messages in its queue and in flight.
-    queued_messages: usize,
-    /// Bytes of those in its queue.
-    queued_bytes: usize,
-    /// Smoothed round-trip time in microseconds; only over QUIC.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rtt_us: Option<u64>,
-    /// Share of packets sent to it that were lost, 0 to 1; only over QUIC.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    loss: Option<f64>,
+/// Share of sent packets that were lost, 0 to 1.
+pub(crate) fn loss(stats: &TransportStats) -> f64 {
+    stats.lost_packets as f64 / stats.sent_packets.max(1) as f64
 }
 
-impl From<&ClientConnection> for NamedClient {
-    fn from(client: &ClientConnection) -> NamedClient {
-        let path = client.stats.as_ref();
-        NamedClient {
-            client: client.client.to_string(),
-            transport: client.transport,
-            queued_messages: client.queued_messages,
-            queued_bytes: client.queued_bytes,
-            rtt_us: path.map(|path| path.rtt_us),
-            loss: path.map(|path| path.lost_packets as f64 / path.sent_packets.max(1) as f64),
-        }
+fulmar_text::mirrors! {
+    /// A client that is worth looking at.
+    #[derive(Serialize, ToSchema)]
+    pub(crate) struct NamedClient (client: &ClientConnection) {
+        /// The client identifier.
+        client: String = client.client.to_string(),
+        /// The transport.
+        transport: &'static str = client.transport,
+        /// Messages in its queue and in flight.
+        queued_messages: usize = client.queued_messages,
+        /// Bytes of those in its queue.
+        queued_bytes: usize = client.queued_bytes,
+        /// Smoothed round-trip time in microseconds; only over QUIC.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        rtt_us: Option<u64> = client.stats.as_ref().map(|path| path.rtt_us),
+        /// Share of packets sent to it that were lost, 0 to 1; only over QUIC.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        loss: Option<f64> = client.stats.as_ref().map(loss),
     }
 }
 

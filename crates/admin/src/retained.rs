@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::{HeaderName, StatusCode, header};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,9 +12,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::{IntoParams, ToSchema};
 
-use crate::app::App;
 use crate::audit::Change;
-use crate::caller::{Operator, Viewer};
+use crate::caller::{Asked, Operator, Viewer};
 use crate::extract::Name;
 use crate::page::{self, PageQuery, Paged, SLICE, Slice};
 use crate::problem::Problem;
@@ -88,8 +86,7 @@ pub(crate) fn text_or_base64(payload: &[u8]) -> (Option<String>, Option<String>)
 /// Retained messages
 #[utoipa::path(get, path = "/retained", params(PageQuery, Wanted), responses((status = 200, body = Page)))]
 pub(crate) async fn list(
-    State(app): State<App>,
-    _: Viewer,
+    Asked(app, _): Asked<Viewer>,
     Paged { page, wanted }: Paged<Wanted>,
 ) -> Result<Json<Page>, Problem> {
     let most = page.limit()?;
@@ -132,8 +129,7 @@ fn unknown(topic: &str) -> Problem {
 /// A retained message with its payload
 #[utoipa::path(get, path = "/retained/{topic}", params(("topic" = String, Path, description = "Topic, percent-encoded")), responses((status = 200, body = Retained)))]
 pub(crate) async fn show(
-    State(app): State<App>,
-    _: Operator,
+    Asked(app, _): Asked<Operator>,
     Name(topic): Name,
 ) -> Result<([(HeaderName, &'static str); 1], Json<Retained>), Problem> {
     let found = app.broker.retained_message(&topic, app.now()).ok_or_else(|| unknown(&topic))?;
@@ -148,8 +144,7 @@ pub(crate) async fn show(
 /// Subscribers of the topic get an empty message, as when a client deletes it.
 #[utoipa::path(delete, path = "/retained/{topic}", params(("topic" = String, Path, description = "Topic, percent-encoded")), responses((status = 204, description = "It is deleted")))]
 pub(crate) async fn delete(
-    State(app): State<App>,
-    Operator(caller): Operator,
+    Asked(app, Operator(caller)): Asked<Operator>,
     Name(topic): Name,
 ) -> Result<StatusCode, Problem> {
     let found = app.broker.retained_message(&topic, app.now()).ok_or_else(|| unknown(&topic))?;

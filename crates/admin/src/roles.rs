@@ -3,7 +3,6 @@
 use std::ops::Bound;
 
 use axum::Json as JsonBody;
-use axum::extract::State;
 use axum::http::StatusCode;
 use fulmar_identity::{Acl, AclKind, Command, Role as Stored, State as Identities, Texts};
 use serde::{Deserialize, Serialize};
@@ -12,7 +11,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
 use crate::audit::Change;
-use crate::caller::Administrator;
+use crate::caller::{Administrator, Asked};
 use crate::extract::{Json, Name, Query};
 use crate::identities::{Target, apply};
 use crate::page::{self, Everything, PageQuery, Paged, SLICE, Slice};
@@ -167,8 +166,7 @@ fn find(app: &App, name: &str) -> Result<Role, Problem> {
 /// Roles: access rules for topics
 #[utoipa::path(get, path = "/roles", params(PageQuery), responses((status = 200, body = Roles)))]
 pub(crate) async fn list(
-    State(app): State<App>,
-    _: Administrator,
+    Asked(app, _): Asked<Administrator>,
     Paged { page, wanted: Everything {} }: Paged<Everything>,
 ) -> Result<JsonBody<Roles>, Problem> {
     let cursor = |role: &Role| role.name.clone();
@@ -188,8 +186,7 @@ pub(crate) async fn list(
 /// One role with its rules
 #[utoipa::path(get, path = "/roles/{name}", params(("name" = String, Path, description = "Role")), responses((status = 200, body = Role)))]
 pub(crate) async fn show(
-    State(app): State<App>,
-    _: Administrator,
+    Asked(app, _): Asked<Administrator>,
     Name(name): Name,
 ) -> Result<JsonBody<Role>, Problem> {
     find(&app, &name).map(JsonBody)
@@ -198,8 +195,7 @@ pub(crate) async fn show(
 /// Add a role
 #[utoipa::path(post, path = "/roles", request_body = NewRole, responses((status = 201, description = "It is added")))]
 pub(crate) async fn add(
-    State(app): State<App>,
-    Administrator(caller): Administrator,
+    Asked(app, Administrator(caller)): Asked<Administrator>,
     Json(new): Json<NewRole>,
 ) -> Result<StatusCode, Problem> {
     let NewRole { name, description, rules } = new;
@@ -219,8 +215,7 @@ pub(crate) async fn add(
 /// Users and groups lose it, at once also if they are connected.
 #[utoipa::path(delete, path = "/roles/{name}", params(("name" = String, Path, description = "Role")), responses((status = 204, description = "It is removed")))]
 pub(crate) async fn remove(
-    State(app): State<App>,
-    Administrator(caller): Administrator,
+    Asked(app, Administrator(caller)): Asked<Administrator>,
     Name(name): Name,
 ) -> Result<StatusCode, Problem> {
     let detail = json!({ "before": { "rules": find(&app, &name)?.rules } });
@@ -235,8 +230,7 @@ pub(crate) async fn remove(
 /// At once also for connected clients.
 #[utoipa::path(post, path = "/roles/{name}/rules", request_body = Rule, params(("name" = String, Path, description = "Role")), responses((status = 201, description = "It is added")))]
 pub(crate) async fn add_rule(
-    State(app): State<App>,
-    Administrator(caller): Administrator,
+    Asked(app, Administrator(caller)): Asked<Administrator>,
     Target { name, body: rule }: Target<Rule>,
 ) -> Result<StatusCode, Problem> {
     let detail = json!({ "after": rule });
@@ -251,8 +245,7 @@ pub(crate) async fn add_rule(
 /// At once also for connected clients.
 #[utoipa::path(delete, path = "/roles/{name}/rules", params(("name" = String, Path, description = "Role"), WhichRule), responses((status = 204, description = "It is removed")))]
 pub(crate) async fn remove_rule(
-    State(app): State<App>,
-    Administrator(caller): Administrator,
+    Asked(app, Administrator(caller)): Asked<Administrator>,
     Name(name): Name,
     Query(WhichRule { action, topic }): Query<WhichRule>,
 ) -> Result<StatusCode, Problem> {

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::StatusCode;
 use fulmar_broker::{NotDeleted, SessionSummary};
 use serde::{Deserialize, Serialize};
@@ -12,7 +11,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
 use crate::audit::Change;
-use crate::caller::{Operator, Viewer};
+use crate::caller::{Asked, Operator, Viewer};
 use crate::extract::Name;
 use crate::page::{self, PageQuery, Paged, SLICE, Slice};
 use crate::problem::Problem;
@@ -54,57 +53,39 @@ pub(crate) struct Sessions {
     next: Option<String>,
 }
 
-/// A session.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct Session {
-    /// The client identifier.
-    client: String,
-    /// The owner; absent for an anonymous client.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    user: Option<String>,
-    /// Whether its client is connected.
-    connected: bool,
-    /// Whether it is stored.
-    durable: bool,
-    /// Whether it is the gateway's or the platform's, and cannot be deleted.
-    internal: bool,
-    /// Version of MQTT: 4 (3.1.1) or 5.
-    version: u8,
-    /// Seconds that it outlives its connection; 4294967295 for ever.
-    expiry_interval_s: u32,
-    /// When it expires, in milliseconds since the Unix epoch; absent while its client is connected.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    expires_ms: Option<u64>,
-    /// Its subscriptions.
-    subscriptions: usize,
-    /// Messages in its queues.
-    queued_messages: usize,
-    /// Bytes of those.
-    queued_bytes: usize,
-    /// Messages sent and not yet acknowledged.
-    in_flight: usize,
-    /// The topic of its will.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    will_topic: Option<String>,
-}
-
-impl From<SessionSummary> for Session {
-    fn from(from: SessionSummary) -> Session {
-        Session {
-            client: from.client.into(),
-            user: from.user.map(Into::into),
-            connected: from.connected,
-            durable: from.durable,
-            internal: from.internal,
-            version: from.version,
-            expiry_interval_s: from.expiry_interval_s,
-            expires_ms: from.expires.map(|at| at.0),
-            subscriptions: from.subscriptions,
-            queued_messages: from.queued_messages,
-            queued_bytes: from.queued_bytes,
-            in_flight: from.in_flight,
-            will_topic: from.will_topic.map(Into::into),
-        }
+fulmar_text::mirrors! {
+    /// A session.
+    #[derive(Serialize, ToSchema)]
+    pub(crate) struct Session (from: SessionSummary) {
+        /// The client identifier.
+        client: String = from.client.into(),
+        /// The owner; absent for an anonymous client.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        user: Option<String> = from.user.map(Into::into),
+        /// Whether its client is connected.
+        connected: bool = from.connected,
+        /// Whether it is stored.
+        durable: bool = from.durable,
+        /// Whether it is the gateway's or the platform's, and cannot be deleted.
+        internal: bool = from.internal,
+        /// Version of MQTT: 4 (3.1.1) or 5.
+        version: u8 = from.version,
+        /// Seconds that it outlives its connection; 4294967295 for ever.
+        expiry_interval_s: u32 = from.expiry_interval_s,
+        /// When it expires, in milliseconds since the Unix epoch; absent while its client is connected.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        expires_ms: Option<u64> = from.expires.map(|at| at.0),
+        /// Its subscriptions.
+        subscriptions: usize = from.subscriptions,
+        /// Messages in its queues.
+        queued_messages: usize = from.queued_messages,
+        /// Bytes of those.
+        queued_bytes: usize = from.queued_bytes,
+        /// Messages sent and not yet acknowledged.
+        in_flight: usize = from.in_flight,
+        /// The topic of its will.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        will_topic: Option<String> = from.will_topic.map(Into::into),
     }
 }
 
@@ -146,8 +127,7 @@ struct Flow {
 /// Sessions, connected or not
 #[utoipa::path(get, path = "/sessions", params(PageQuery, Wanted), responses((status = 200, body = Sessions)))]
 pub(crate) async fn list(
-    State(app): State<App>,
-    _: Viewer,
+    Asked(app, _): Asked<Viewer>,
     Paged { page, wanted }: Paged<Wanted>,
 ) -> Result<Json<Sessions>, Problem> {
     let cursor = |session: &SessionSummary| session.client.to_string();
@@ -167,8 +147,7 @@ fn unknown(client: &str) -> Problem {
 /// One session with its subscriptions and flows
 #[utoipa::path(get, path = "/sessions/{client}", params(("client" = String, Path, description = "Client identifier, percent-encoded")), responses((status = 200, body = Details)))]
 pub(crate) async fn show(
-    State(app): State<App>,
-    _: Viewer,
+    Asked(app, _): Asked<Viewer>,
     Name(client): Name,
 ) -> Result<Json<Details>, Problem> {
     let found = app.broker.session_details(&client, MAX_SUBSCRIPTIONS);
@@ -196,8 +175,7 @@ pub(crate) async fn show(
 /// As if it had expired: its client is disconnected (0x98), its will is published, and its queue is lost.
 #[utoipa::path(delete, path = "/sessions/{client}", params(("client" = String, Path, description = "Client identifier, percent-encoded")), responses((status = 204, description = "It has ended")))]
 pub(crate) async fn delete(
-    State(app): State<App>,
-    Operator(caller): Operator,
+    Asked(app, Operator(caller)): Asked<Operator>,
     Name(client): Name,
 ) -> Result<StatusCode, Problem> {
     let found = app.broker.session_details(&client, 0).ok_or_else(|| unknown(&client))?.summary;

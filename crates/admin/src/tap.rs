@@ -7,7 +7,6 @@ use std::io;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse as _, Response};
 use fulmar_http::while_allowed;
@@ -21,7 +20,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::app::{App, MAX_TAPS};
 use crate::audit::Change;
-use crate::caller::{Operator, Role};
+use crate::caller::{Asked, Operator, Role};
 use crate::extract::Query;
 use crate::problem::Problem;
 use crate::retained::text_or_base64;
@@ -114,8 +113,7 @@ struct Tap {
 /// allows it.
 #[utoipa::path(get, path = "/tap", params(Wanted), responses((status = 200, body = Line, content_type = "application/x-ndjson")))]
 pub(crate) async fn tap(
-    State(app): State<App>,
-    Operator(caller): Operator,
+    Asked(app, Operator(caller)): Asked<Operator>,
     Query(wanted): Query<Wanted>,
 ) -> Result<Response, Problem> {
     check_filter(&wanted.filter).map_err(|error| Problem::invalid("filter", error))?;

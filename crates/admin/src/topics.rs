@@ -5,12 +5,10 @@
 use std::collections::BTreeMap;
 
 use axum::Json;
-use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::app::App;
-use crate::caller::Viewer;
+use crate::caller::{Asked, Viewer};
 use crate::page::{MAX_PAGE_BYTES, PageQuery, Paged};
 use crate::problem::Problem;
 use crate::topic_cursor;
@@ -106,8 +104,7 @@ impl Collected {
 /// Levels of retained topics
 #[utoipa::path(get, path = "/topics", params(PageQuery, Wanted), responses((status = 200, body = Levels)))]
 pub(crate) async fn list(
-    State(app): State<App>,
-    _: Viewer,
+    Asked(app, _): Asked<Viewer>,
     Paged { page, wanted }: Paged<Wanted>,
 ) -> Result<Json<Levels>, Problem> {
     let most = page.limit()?;

@@ -6,7 +6,6 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use axum::Json as JsonBody;
-use axum::extract::State;
 use axum::http::StatusCode;
 use fulmar_identity::{
     ApiToken, Client, ClientChanges, Command, NewToken as MadeToken, StoredPassword,
@@ -17,7 +16,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::app::App;
 use crate::audit::Change;
-use crate::caller::{Administrator, Role};
+use crate::caller::{Administrator, Asked, Role};
 use crate::extract::{Json, Name, Query};
 use crate::identities::{Target, apply, names, ranked};
 use crate::page::{self, Everything, PageQuery, Paged, SLICE, Slice};
@@ -72,7 +71,7 @@ pub(crate) struct Secret {
 
 /// API tokens
 #[utoipa::path(get, path = "/tokens", responses((status = 200, body = Tokens)))]
-pub(crate) async fn tokens(State(app): State<App>, _: Administrator) -> JsonBody<Tokens> {
+pub(crate) async fn tokens(Asked(app, _): Asked<Administrator>) -> JsonBody<Tokens> {
     let tokens = app.identities.read(|state| {
         let token = |token: &Arc<ApiToken>| Token {
             name: token.name.to_string(),
@@ -88,8 +87,7 @@ pub(crate) async fn tokens(State(app): State<App>, _: Administrator) -> JsonBody
 /// Make an API token
 #[utoipa::path(post, path = "/tokens", request_body = NewToken, responses((status = 201, body = Secret)))]
 pub(crate) async fn add_token(
-    State(app): State<App>,
-    Administrator(caller): Administrator,
+    Asked(app, Administrator(caller)): Asked<Administrator>,
     Json(new): Json<NewToken>,
 ) -> Result<(StatusCode, JsonBody<Secret>), Problem> {
     if !new.for_s.is_none_or(|seconds| (1..=MAX_FOR_S).contains(&seconds)) {
@@ -109,8 +107,7 @@ pub(crate) async fn add_token(
 /// Revoke an API token
 #[utoipa::path(delete, path = "/tokens/{name}", params(("name" = String, Path, description = "Name of the token")), responses((status = 204, description = "It is no longer accepted")))]
 pub(crate) async fn remove_token(
-    State(app): State<App>,
-    Administrator(caller): Administrator,
+    Asked(app, Administrator(caller)): Asked<Administrator>,
     Name(name): Name,
 ) -> Result<StatusCode, Problem> {
     let command = Command::DeleteToken(name.as_str().into());
@@ -120,38 +117,26 @@ pub(crate) async fn remove_token(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// A user.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct User {
-    /// The name.
-    name: String,
-    /// The only client identifier with which it may connect; absent for any.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    client_id: Option<String>,
-    /// Whether it may not log in.
-    disabled: bool,
-    /// Its role in this API; absent if it has none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    administration: Option<Role>,
-    /// Whether it has a password.
-    has_password: bool,
-    /// Its groups.
-    groups: Vec<String>,
-    /// Its own roles for topics.
-    roles: Vec<String>,
-}
-
-impl From<&Client> for User {
-    fn from(client: &Client) -> User {
-        User {
-            name: client.username.to_string(),
-            client_id: client.client_id.as_deref().map(str::to_owned),
-            disabled: client.disabled,
-            administration: client.administration,
-            has_password: client.password.is_some(),
-            groups: names(&client.groups),
-            roles: names(&client.roles),
-        }
+fulmar_text::mirrors! {
+    /// A user.
+    #[derive(Serialize, ToSchema)]
+    pub(crate) struct User (client: &Client) {
+        /// The name.
+        name: String = client.username.to_string(),
+        /// The only client identifier with which it may connect; absent for any.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        client_id: Option<String> = client.client_id.as_deref().map(str::to_owned),
+        /// Whether it may not log in.
+        disabled: bool = client.disabled,
+        /// Its role in this API; absent if it has none.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        administration: Option<Role> = client.administration,
+        /// Whether it has a password.
+        has_password: bool = client.password.is_some(),
+        /// Its groups.
+        groups: Vec<String> = names(&client.groups),
+        /// Its own roles for topics.
+        roles: Vec<String> = names(&client.roles),
     }
 }
 
@@ -215,8 +200,7 @@ fn present<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Option<Ro
 /// Users in the store of identities
 #[utoipa::path(get, path = "/users", params(PageQuery), responses((status = 200, body = Users)))]
 pub(crate) async fn users(
-    State(app): State<App>,
-    _: Administrator,
+    Asked(app, _): Asked<Administrator>,
     Paged { page, wanted: Everything {} }: Paged<Everything>,
 ) -> Result<JsonBody<Users>, Problem> {
     let slice = |after: &String| {
@@ -243,8 +227,7 @@ fn unknown(name: &str) -> Problem {
 /// One user
 #[utoipa::path(get, path = "/users/{name}", params(("name" = String, Path, description = "User")), responses((status = 200, body = User)))]
 pub(crate) async fn user(
-    State(app): State<App>,
-    _: Administrator,
+    Asked(app, _): Asked<Administrator>,
     Name(name): Name,
 ) -> Result<JsonBody<User>, Problem> {
     let found =
@@ -269,8 +252,7 @@ async fn hashed(app: &App, password: Option<String>) -> Result<Option<StoredPass
 /// Add a user
 #[utoipa::path(post, path = "/users", request_body = NewUser, responses((status = 201, description = "It is added")))]
 pub(crate) async fn add_user(
-    State(app): State<App>,
-    Administrator(caller): Administrator,
+    Asked(app, Administrator(caller)): Asked<Administrator>,
     Json(new): Json<NewUser>,
 ) -> Result<StatusCode, Problem> {
     let detail = json!({
@@ -294,8 +276,7 @@ pub(crate) async fn add_user(
 /// Change a user
 #[utoipa::path(patch, path = "/users/{name}", request_body = UserChange, params(("name" = String, Path, description = "User")), responses((status = 204, description = "It is changed")))]
 pub(crate) async fn change_user(
-    State(app): State<App>,
-    Administrator(caller): Administrator,
+    Asked(app, Administrator(caller)): Asked<Administrator>,
     Target { name, body: new }: Target<UserChange>,
 ) -> Result<StatusCode, Problem> {
     let before = app.identities.read(|state| state.clients().get(&*name).map(Arc::clone));
@@ -339,8 +320,7 @@ pub(crate) struct Removal {
 /// Remove a user
 #[utoipa::path(delete, path = "/users/{name}", params(("name" = String, Path, description = "User"), Removal), responses((status = 204, description = "It is removed; the broker refuses the name, with any credentials, until it is created again or forgotten")))]
 pub(crate) async fn remove_user(
-    State(app): State<App>,
-    Administrator(caller): Administrator,
+    Asked(app, Administrator(caller)): Asked<Administrator>,
     Name(name): Name,
     Query(Removal { forget }): Query<Removal>,
 ) -> Result<StatusCode, Problem> {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::IntoResponse as _;
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use fulmar_http::PART_BYTES;
 use futures_util::{Stream, stream};
 use uuid::Uuid;
 
-use crate::accounts::caller::{Ids, Member};
+use crate::accounts::caller::{Call, Id};
 use crate::app::App;
 use crate::extract;
 use crate::problem::Problem;
@@ -54,12 +54,7 @@ fn id_of(id: &Name) -> Result<String, Problem> {
         (status = 201, description = "It is stored"),
         (status = 429, description = "The account has stored as many photos as it may per day"),
         (status = 507, description = "The space for photos is used up")))]
-pub(crate) async fn put(
-    State(app): State<App>,
-    member: Member,
-    Ids([id]): Ids<1>,
-    request: Request,
-) -> Answer {
+pub(crate) async fn put(Call(app, member): Call, Id(id): Id, request: Request) -> Answer {
     member.may(Deed::Read)?;
     let id = id_of(&id)?;
     let bytes = extract::bytes(request, MAX_PHOTO_BYTES).await?;
@@ -101,12 +96,7 @@ pub(crate) async fn put(
     params(("twin" = Name, Path), ("id" = Uuid, Path)),
     responses((status = 200, description = "The photo",
         content(("image/jpeg"), ("image/png"), ("image/webp")))))]
-pub(crate) async fn show(
-    State(app): State<App>,
-    member: Member,
-    Ids([id]): Ids<1>,
-    conditions: Conditions,
-) -> Answer {
+pub(crate) async fn show(Call(app, member): Call, Id(id): Id, conditions: Conditions) -> Answer {
     member.may(Deed::LookAtReadings)?;
     let id = id_of(&id)?;
     let (twin, wanted) = (member.twin.clone(), id.clone());

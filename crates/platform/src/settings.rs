@@ -43,35 +43,25 @@ pub fn time_zone(name: &str) -> Result<TimeZone, String> {
     })
 }
 
-/// What the platform may take of the disk, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DiskLimits {
-    /// SQLite's file, without its write-ahead log.
-    pub database: u64,
-    /// Photos in it.
-    pub photos: u64,
-}
-
-impl Default for DiskLimits {
-    fn default() -> DiskLimits {
-        DiskLimits { database: u64::MAX, photos: u64::MAX }
+fulmar_text::with_defaults! {
+    /// What the platform may take of the disk, in bytes.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct DiskLimits {
+        /// SQLite's file, without its write-ahead log.
+        pub database: u64 = u64::MAX,
+        /// Photos in it.
+        pub photos: u64 = u64::MAX,
     }
-}
 
-/// How long what sensors measured is kept, in ever coarser forms.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Monitoring {
-    /// Days single measurements are kept.
-    pub raw_days: u32,
-    /// Days their hourly means, least and greatest values are kept.
-    pub hour_days: u32,
-    /// Days the daily ones are kept.
-    pub day_days: u32,
-}
-
-impl Default for Monitoring {
-    fn default() -> Monitoring {
-        Monitoring { raw_days: 90, hour_days: 730, day_days: 3650 }
+    /// How long what sensors measured is kept, in ever coarser forms.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct Monitoring {
+        /// Days single measurements are kept.
+        pub raw_days: u32 = 90,
+        /// Days their hourly means, least and greatest values are kept.
+        pub hour_days: u32 = 730,
+        /// Days the daily ones are kept.
+        pub day_days: u32 = 3650,
     }
 }
 

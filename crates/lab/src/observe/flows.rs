@@ -231,44 +231,32 @@ impl Observer for Flows {
     }
 }
 
-/// A flow's statistics for the summary.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct FlowReport {
-    /// `tcp`, `udp`, `quic`, …
-    pub protocol: String,
-    /// The host's end.
-    pub near: SocketAddr,
-    /// The other end.
-    pub far: SocketAddr,
-    /// How long it was seen, in s.
-    pub seconds: f64,
-    /// What the host sent, by kind.
-    pub sent: Vec<(Kind, Volume)>,
-    /// What it received, by kind.
-    pub received: Vec<(Kind, Volume)>,
-    /// What it sent and the link lost.
-    pub lost: Volume,
-    /// What the spin bit showed, for QUIC.
-    pub spin: Option<SpinReport>,
+fulmar_text::mirrors! {
+    /// A flow's statistics for the summary.
+    #[derive(Clone, Debug, PartialEq, Serialize)]
+    pub struct FlowReport (flow: &FlowView) {
+        /// `tcp`, `udp`, `quic`, …
+        pub protocol: String = if flow.quic { "quic".to_owned() } else { flow.protocol.name() },
+        /// The host's end.
+        pub near: SocketAddr = flow.near,
+        /// The other end.
+        pub far: SocketAddr = flow.far,
+        /// How long it was seen, in s.
+        pub seconds: f64 = (flow.last - flow.first) as f64 / 1e9,
+        /// What the host sent, by kind.
+        pub sent: Vec<(Kind, Volume)> = by_kind(&flow.sent),
+        /// What it received, by kind.
+        pub received: Vec<(Kind, Volume)> = by_kind(&flow.received),
+        /// What it sent and the link lost.
+        pub lost: Volume = flow.lost,
+        /// What the spin bit showed, for QUIC.
+        pub spin: Option<SpinReport> = flow.spin(),
+    }
 }
 
-impl From<&FlowView> for FlowReport {
-    fn from(flow: &FlowView) -> FlowReport {
-        let by_kind = |volumes: &ByKind| {
-            let all = Kind::ALL.into_iter().map(|kind| (kind, volumes.of(kind)));
-            all.filter(|(_, volume)| volume.packets > 0).collect()
-        };
-        FlowReport {
-            protocol: if flow.quic { "quic".to_owned() } else { flow.protocol.name() },
-            near: flow.near,
-            far: flow.far,
-            seconds: (flow.last - flow.first) as f64 / 1e9,
-            sent: by_kind(&flow.sent),
-            received: by_kind(&flow.received),
-            lost: flow.lost,
-            spin: flow.spin(),
-        }
-    }
+fn by_kind(volumes: &ByKind) -> Vec<(Kind, Volume)> {
+    let all = Kind::ALL.into_iter().map(|kind| (kind, volumes.of(kind)));
+    all.filter(|(_, volume)| volume.packets > 0).collect()
 }
 
 impl FlowReport {

@@ -175,6 +175,17 @@ impl Member {
     }
 }
 
+/// A call of the API by a member of the twin in the path.
+pub(crate) struct Call(pub(crate) App, pub(crate) Member);
+
+impl FromRequestParts<App> for Call {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Call, Problem> {
+        Ok(Call(app.clone(), Member::from_request_parts(parts, app).await?))
+    }
+}
+
 /// The names in the path after the twin.
 pub(crate) struct Ids<const N: usize>(pub(crate) [Name; N]);
 
@@ -189,5 +200,16 @@ impl<const N: usize> FromRequestParts<App> for Ids<N> {
         // Text that is not a valid name names nothing.
         let names = names.and_then(|names| <[Name; N]>::try_from(names).ok());
         names.map(Ids).ok_or_else(nothing)
+    }
+}
+
+/// The name in the path after the twin, where there is one.
+pub(crate) struct Id(pub(crate) Name);
+
+impl FromRequestParts<App> for Id {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
+        Ids::<1>::from_request_parts(parts, app).await.map(|Ids([id])| Id(id))
     }
 }

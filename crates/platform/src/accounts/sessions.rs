@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::account_cache::Account;
-use super::caller::{Caller, Member};
+use super::caller::{Call, Caller};
 use super::membership::Membership;
 use super::password;
 use crate::app::App;
@@ -224,7 +224,7 @@ pub(crate) async fn log_out(State(app): State<App>, caller: Caller) -> Answer {
 /// The same as `DELETE /session`, for the meter-reading app.
 #[utoipa::path(delete, path = "/{twin}/session", tag = "session",
     params(("twin" = Name, Path)), responses((status = 204)))]
-pub(crate) async fn log_out_of_twin(State(app): State<App>, member: Member) -> Answer {
+pub(crate) async fn log_out_of_twin(Call(app, member): Call) -> Answer {
     end(&app, member.caller).await
 }
 

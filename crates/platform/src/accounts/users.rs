@@ -3,15 +3,13 @@
 //! Accounts belong to the server, because one person may work for two utilities; a twin's admin creates accounts, and
 //! gives and removes roles in this twin. The server's administrator removes accounts (`fulmar user remove`).
 
-use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::caller::{Ids, Member};
+use super::caller::{Call, Id, Member};
 use super::password::{self, PASSWORD_CHARACTERS};
-use crate::app::App;
 use crate::change_log::RosterChange;
 use crate::extract::Body;
 use crate::problem::Problem;
@@ -51,7 +49,7 @@ pub(crate) struct UserChange {
 /// The twin's users
 #[utoipa::path(get, path = "/{twin}/user", tag = "users", params(("twin" = Name, Path)),
     responses((status = 200, body = Page<TwinUser>)))]
-pub(crate) async fn list(State(app): State<App>, member: Member, conditions: Conditions) -> Answer {
+pub(crate) async fn list(Call(app, member): Call, conditions: Conditions) -> Answer {
     member.may(Deed::Manage)?;
     let members = app.account_cache.members(&member.twin);
     let items = members.into_iter().map(|(account, role)| TwinUser {
@@ -65,11 +63,7 @@ pub(crate) async fn list(State(app): State<App>, member: Member, conditions: Con
 /// Create an account as a member of the twin
 #[utoipa::path(post, path = "/{twin}/user", tag = "users", params(("twin" = Name, Path)),
     request_body = NewUser, responses((status = 201, body = TwinUser)))]
-pub(crate) async fn add(
-    State(app): State<App>,
-    member: Member,
-    Body(new): Body<NewUser>,
-) -> Answer {
+pub(crate) async fn add(Call(app, member): Call, Body(new): Body<NewUser>) -> Answer {
     member.may(Deed::Administer)?;
     debug_assert!(PASSWORD_CHARACTERS.contains(&new.password.chars().count()));
     let password = new.password.to_string();
@@ -98,9 +92,8 @@ pub(crate) async fn add(
     params(("twin" = Name, Path), ("name" = Name, Path)), request_body = UserChange,
     responses((status = 200, body = TwinUser)))]
 pub(crate) async fn change(
-    State(app): State<App>,
-    member: Member,
-    Ids([name]): Ids<1>,
+    Call(app, member): Call,
+    Id(name): Id,
     Body(change): Body<UserChange>,
 ) -> Answer {
     member.may(Deed::Administer)?;
@@ -124,7 +117,7 @@ pub(crate) async fn change(
 /// The twin's only admin cannot be removed (409), except by an admin of the server.
 #[utoipa::path(delete, path = "/{twin}/user/{name}", tag = "users",
     params(("twin" = Name, Path), ("name" = Name, Path)), responses((status = 204)))]
-pub(crate) async fn remove(State(app): State<App>, member: Member, Ids([name]): Ids<1>) -> Answer {
+pub(crate) async fn remove(Call(app, member): Call, Id(name): Id) -> Answer {
     member.may(Deed::Administer)?;
     let detail = serde_json::json!({ "twin": member.twin });
     app.change_roster_as(logged(&member, "user.remove", &name, detail), move |db| {

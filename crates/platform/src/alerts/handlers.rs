@@ -1,14 +1,12 @@
 //! Requests for alerts.
 
-use axum::extract::State;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::types::{Alert, AlertEvent, AlertNotification, AlertState};
 use super::{announce, evaluate};
-use crate::accounts::caller::{Ids, Member};
-use crate::app::App;
+use crate::accounts::caller::{Call, Id};
 use crate::extract::{Body, Params};
 use crate::paging;
 use crate::problem::Problem;
@@ -40,8 +38,7 @@ pub(crate) struct AlertQuery {
 #[utoipa::path(get, path = "/{twin}/alert", tag = "alerts", params(("twin" = Name, Path), AlertQuery),
     responses((status = 200, body = Page<Alert>)))]
 pub(crate) async fn list(
-    State(app): State<App>,
-    member: Member,
+    Call(app, member): Call,
     Params(query): Params<AlertQuery>,
     conditions: Conditions,
 ) -> Answer {
@@ -64,12 +61,7 @@ fn find(db: &Db, twin: &Name, id: &Name) -> Result<Alert, Problem> {
 /// One alert
 #[utoipa::path(get, path = "/{twin}/alert/{id}", tag = "alerts",
     params(("twin" = Name, Path), ("id" = Uuid, Path)), responses((status = 200, body = Alert)))]
-pub(crate) async fn show(
-    State(app): State<App>,
-    member: Member,
-    Ids([id]): Ids<1>,
-    conditions: Conditions,
-) -> Answer {
+pub(crate) async fn show(Call(app, member): Call, Id(id): Id, conditions: Conditions) -> Answer {
     member.may(Deed::Report)?;
     let alert = app.store.read(move |db| find(db, &member.twin, &id));
     conditions.json(&alert.await?)
@@ -90,9 +82,8 @@ pub(crate) struct Acknowledgement {
     params(("twin" = Name, Path), ("id" = Uuid, Path)), request_body = Acknowledgement,
     responses((status = 200, body = Alert)))]
 pub(crate) async fn acknowledge(
-    State(app): State<App>,
-    member: Member,
-    Ids([id]): Ids<1>,
+    Call(app, member): Call,
+    Id(id): Id,
     Body(said): Body<Acknowledgement>,
 ) -> Answer {
     member.may(Deed::Manage)?;

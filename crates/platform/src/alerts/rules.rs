@@ -1,14 +1,12 @@
 //! Requests for alert rules.
 
-use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::types::{NewRule, Rule};
 use super::{AlertNotification, Severity, announce, evaluate};
-use crate::accounts::caller::{Ids, Member};
-use crate::app::App;
+use crate::accounts::caller::{Call, Id};
 use crate::extract::{Body, Params, given};
 use crate::measurements::Quantity;
 use crate::number::Amount;
@@ -27,8 +25,7 @@ const MAX_RULES: usize = 200;
 #[utoipa::path(get, path = "/{twin}/alert_rule", tag = "alerts",
     params(("twin" = Name, Path), PageQuery), responses((status = 200, body = Page<Rule>)))]
 pub(crate) async fn list(
-    State(app): State<App>,
-    member: Member,
+    Call(app, member): Call,
     Params(query): Params<PageQuery>,
     conditions: Conditions,
 ) -> Answer {
@@ -46,12 +43,7 @@ fn find(db: &Db, twin: &Name, id: &Name) -> Result<Rule, Problem> {
 /// One rule
 #[utoipa::path(get, path = "/{twin}/alert_rule/{id}", tag = "alerts",
     params(("twin" = Name, Path), ("id" = Name, Path)), responses((status = 200, body = Rule)))]
-pub(crate) async fn show(
-    State(app): State<App>,
-    member: Member,
-    Ids([id]): Ids<1>,
-    conditions: Conditions,
-) -> Answer {
+pub(crate) async fn show(Call(app, member): Call, Id(id): Id, conditions: Conditions) -> Answer {
     member.may(Deed::Report)?;
     let rule = app.store.read(move |db| find(db, &member.twin, &id)).await?;
     conditions.json_tagged(&rule, &rule.etag)
@@ -72,11 +64,7 @@ fn check(db: &Db, twin: &Name, rule: &Rule) -> Result<(), Problem> {
 /// Exactly one of `above`, `below` and `silent_s` is set.
 #[utoipa::path(post, path = "/{twin}/alert_rule", tag = "alerts", params(("twin" = Name, Path)),
     request_body = NewRule, responses((status = 201, body = Rule)))]
-pub(crate) async fn add(
-    State(app): State<App>,
-    member: Member,
-    Body(new): Body<NewRule>,
-) -> Answer {
+pub(crate) async fn add(Call(app, member): Call, Body(new): Body<NewRule>) -> Answer {
     member.may(Deed::Manage)?;
     let rule = Rule {
         id: new.id.unwrap_or_else(Name::random),
@@ -172,9 +160,8 @@ impl RuleChange {
     params(("twin" = Name, Path), ("id" = Name, Path)), request_body = RuleChange,
     responses((status = 200, body = Rule)))]
 pub(crate) async fn change(
-    State(app): State<App>,
-    member: Member,
-    Ids([id]): Ids<1>,
+    Call(app, member): Call,
+    Id(id): Id,
     conditions: Conditions,
     Body(change): Body<RuleChange>,
 ) -> Answer {
@@ -199,12 +186,7 @@ pub(crate) async fn change(
 /// The rule's alerts are cleared and stay on record.
 #[utoipa::path(delete, path = "/{twin}/alert_rule/{id}", tag = "alerts",
     params(("twin" = Name, Path), ("id" = Name, Path)), responses((status = 204)))]
-pub(crate) async fn remove(
-    State(app): State<App>,
-    member: Member,
-    Ids([id]): Ids<1>,
-    conditions: Conditions,
-) -> Answer {
+pub(crate) async fn remove(Call(app, member): Call, Id(id): Id, conditions: Conditions) -> Answer {
     member.may(Deed::Manage)?;
     let twin = member.twin.clone();
     let removed = app.store.write(move |db| {

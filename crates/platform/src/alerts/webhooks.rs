@@ -5,7 +5,6 @@
 
 use std::net::IpAddr;
 
-use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -14,8 +13,7 @@ use uuid::Uuid;
 use super::delivery::Webhook;
 use super::types::Severity;
 use super::webhook_allowlist::WebhookAllowlist;
-use crate::accounts::caller::{Ids, Member};
-use crate::app::App;
+use crate::accounts::caller::{Call, Id};
 use crate::extract::Body;
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, Page, done, json};
@@ -66,7 +64,7 @@ fn check_url(url: &str, allowlist: &WebhookAllowlist) -> Result<(), Problem> {
 /// The twin's webhooks
 #[utoipa::path(get, path = "/{twin}/webhook", tag = "alerts", params(("twin" = Name, Path)),
     responses((status = 200, body = Page<Webhook>)))]
-pub(crate) async fn list(State(app): State<App>, member: Member, conditions: Conditions) -> Answer {
+pub(crate) async fn list(Call(app, member): Call, conditions: Conditions) -> Answer {
     member.may(Deed::Manage)?;
     let items = app.store.read(move |db| Ok(webhooks::list(db, &member.twin)?)).await?;
     let mut answer = conditions.json(&Page { items, next: None })?;
@@ -82,11 +80,7 @@ pub(crate) async fn list(State(app): State<App>, member: Member, conditions: Con
 /// `webhook-timestamp` and `webhook-signature` are those of Standard Webhooks.
 #[utoipa::path(post, path = "/{twin}/webhook", tag = "alerts", params(("twin" = Name, Path)),
     request_body = NewWebhook, responses((status = 201, body = Webhook)))]
-pub(crate) async fn add(
-    State(app): State<App>,
-    member: Member,
-    Body(new): Body<NewWebhook>,
-) -> Answer {
+pub(crate) async fn add(Call(app, member): Call, Body(new): Body<NewWebhook>) -> Answer {
     member.may(Deed::Manage)?;
     check_url(&new.url, &app.settings.webhook_allowlist)?;
     let webhook = Webhook {
@@ -110,7 +104,7 @@ pub(crate) async fn add(
 /// Remove a webhook
 #[utoipa::path(delete, path = "/{twin}/webhook/{id}", tag = "alerts",
     params(("twin" = Name, Path), ("id" = Uuid, Path)), responses((status = 204)))]
-pub(crate) async fn remove(State(app): State<App>, member: Member, Ids([id]): Ids<1>) -> Answer {
+pub(crate) async fn remove(Call(app, member): Call, Id(id): Id) -> Answer {
     member.may(Deed::Manage)?;
     let id: Uuid = id.parse().map_err(|_| Problem::not_found("webhook"))?;
     app.store

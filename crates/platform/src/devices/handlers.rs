@@ -1,13 +1,12 @@
 //! What can be asked of devices.
 
-use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::types::{Command, CommandState, Device, NewDevice, Telemetry};
-use crate::accounts::caller::{Ids, Member};
+use crate::accounts::caller::{Call, Id, Ids, Member};
 use crate::app::App;
 use crate::extract::{Body, Params, Unread, at_most};
 use crate::number::Place;
@@ -39,8 +38,7 @@ fn own(db: &Db, member: &Member, device: &Name) -> Result<Device, Problem> {
 #[utoipa::path(get, path = "/{twin}/instance", tag = "devices",
     params(("twin" = Name, Path), PageQuery), responses((status = 200, body = Page<Device>)))]
 pub(crate) async fn list(
-    State(app): State<App>,
-    member: Member,
+    Call(app, member): Call,
     Params(query): Params<PageQuery>,
     conditions: Conditions,
 ) -> Answer {
@@ -60,9 +58,8 @@ pub(crate) async fn list(
     params(("twin" = Name, Path), ("device" = Name, Path)),
     responses((status = 200, body = Device)))]
 pub(crate) async fn show(
-    State(app): State<App>,
-    member: Member,
-    Ids([device]): Ids<1>,
+    Call(app, member): Call,
+    Id(device): Id,
     conditions: Conditions,
 ) -> Answer {
     let instance = app.store.read(move |db| {
@@ -84,9 +81,8 @@ pub(crate) async fn show(
     params(("twin" = Name, Path), ("device" = Name, Path)), request_body = NewDevice,
     responses((status = 200, body = Device)))]
 pub(crate) async fn put(
-    State(app): State<App>,
-    member: Member,
-    Ids([device]): Ids<1>,
+    Call(app, member): Call,
+    Id(device): Id,
     Body(new): Body<NewDevice>,
 ) -> Answer {
     member.may(Deed::BeDevice)?;
@@ -157,8 +153,7 @@ pub(crate) struct CommandArgs {
     params(("twin" = Name, Path), ("device" = Name, Path), ("command" = Name, Path)),
     request_body = CommandArgs, responses((status = 202, body = Command)))]
 pub(crate) async fn give_command(
-    State(app): State<App>,
-    member: Member,
+    Call(app, member): Call,
     Ids([device, command]): Ids<2>,
     Body(CommandArgs { args }): Body<CommandArgs>,
 ) -> Answer {
@@ -193,9 +188,8 @@ pub(crate) async fn give_command(
     params(("twin" = Name, Path), ("device" = Name, Path)),
     responses((status = 200, body = Page<Command>)))]
 pub(crate) async fn commands(
-    State(app): State<App>,
-    member: Member,
-    Ids([device]): Ids<1>,
+    Call(app, member): Call,
+    Id(device): Id,
     conditions: Conditions,
 ) -> Answer {
     let items = app.store.read(move |db| {
@@ -218,8 +212,7 @@ pub(crate) struct CommandChange {
     params(("twin" = Name, Path), ("device" = Name, Path), ("command" = Uuid, Path, description = "Its id")),
     request_body = CommandChange, responses((status = 204)))]
 pub(crate) async fn change_command(
-    State(app): State<App>,
-    member: Member,
+    Call(app, member): Call,
     Ids([device, id]): Ids<2>,
     Body(change): Body<CommandChange>,
 ) -> Answer {
@@ -294,9 +287,8 @@ struct Position {
     params(("twin" = Name, Path), ("device" = Name, Path)), request_body = TelemetryUpload,
     responses((status = 200, body = TelemetryResults)))]
 pub(crate) async fn add_telemetry(
-    State(app): State<App>,
-    member: Member,
-    Ids([device]): Ids<1>,
+    Call(app, member): Call,
+    Id(device): Id,
     body: Unread<TelemetryUpload>,
 ) -> Answer {
     use crate::readings::Status::{Rejected, Stored};
@@ -351,9 +343,8 @@ pub(crate) struct TelemetryQuery {
     params(("twin" = Name, Path), ("device" = Name, Path), TelemetryQuery),
     responses((status = 200, body = Page<Telemetry>)))]
 pub(crate) async fn telemetry(
-    State(app): State<App>,
-    member: Member,
-    Ids([device]): Ids<1>,
+    Call(app, member): Call,
+    Id(device): Id,
     Params(query): Params<TelemetryQuery>,
     conditions: Conditions,
 ) -> Answer {

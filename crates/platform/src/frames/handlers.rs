@@ -1,13 +1,12 @@
 //! Frames over HTTP, and as MQTT messages that the program hands over.
 
-use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::intake::{Taken, take_all};
 use super::types::{FrameResult, NewFrame};
-use crate::accounts::caller::Member;
+use crate::accounts::caller::Call;
 use crate::app::App;
 use crate::extract::{Each, Unread, at_most};
 use crate::problem::Problem;
@@ -43,11 +42,7 @@ pub(crate) struct FrameResults {
 /// They are decrypted with the meters' keys and stored as readings; each has an outcome of its own.
 #[utoipa::path(post, path = "/{twin}/frame", tag = "frames", params(("twin" = Name, Path)),
     request_body = FrameUpload, responses((status = 200, body = FrameResults)))]
-pub(crate) async fn add(
-    State(app): State<App>,
-    member: Member,
-    body: Unread<FrameUpload>,
-) -> Answer {
+pub(crate) async fn add(Call(app, member): Call, body: Unread<FrameUpload>) -> Answer {
     member.may(Deed::Receive)?;
     let upload = body.read().await?;
     let whose = app.account_cache.whose(&member.twin, &upload.receiver, member.name());

@@ -1,14 +1,12 @@
 //! What can be asked of homes.
 
-use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{Home, NewHome};
-use crate::accounts::caller::{Ids, Member};
+use crate::accounts::caller::{Call, Id};
 use crate::alerts::{self, evaluate};
-use crate::app::App;
 use crate::extract::{Body, Import, Params, Unread, given};
 use crate::meters::handlers::bounds;
 use crate::number::Place;
@@ -47,8 +45,7 @@ pub(crate) struct HomeQuery {
 #[utoipa::path(get, path = "/{twin}/home", tag = "homes", params(("twin" = Name, Path), HomeQuery),
     responses((status = 200, body = Page<Home>)))]
 pub(crate) async fn list(
-    State(app): State<App>,
-    member: Member,
+    Call(app, member): Call,
     Params(query): Params<HomeQuery>,
     conditions: Conditions,
 ) -> Answer {
@@ -72,12 +69,7 @@ fn find(db: &Db, twin: &Name, id: &Name) -> Result<Home, Problem> {
 /// One home
 #[utoipa::path(get, path = "/{twin}/home/{id}", tag = "homes",
     params(("twin" = Name, Path), ("id" = Name, Path)), responses((status = 200, body = Home)))]
-pub(crate) async fn show(
-    State(app): State<App>,
-    member: Member,
-    Ids([id]): Ids<1>,
-    conditions: Conditions,
-) -> Answer {
+pub(crate) async fn show(Call(app, member): Call, Id(id): Id, conditions: Conditions) -> Answer {
     member.may(Deed::Report)?;
     let home = app.store.read(move |db| find(db, &member.twin, &id));
     conditions.json(&home.await?)
@@ -101,11 +93,7 @@ pub(crate) enum HomeImport {
 #[utoipa::path(post, path = "/{twin}/home", tag = "homes", params(("twin" = Name, Path)),
     request_body = HomeImport,
     responses((status = 200, body = ImportResults), (status = 201, body = Home)))]
-pub(crate) async fn add(
-    State(app): State<App>,
-    member: Member,
-    body: Unread<Import<NewHome>>,
-) -> Answer {
+pub(crate) async fn add(Call(app, member): Call, body: Unread<Import<NewHome>>) -> Answer {
     member.may(Deed::Manage)?;
     let import = body.read_import().await?;
     match import {
@@ -161,9 +149,8 @@ pub(crate) struct HomeChange {
     params(("twin" = Name, Path), ("id" = Name, Path)), request_body = HomeChange,
     responses((status = 200, body = Home)))]
 pub(crate) async fn change(
-    State(app): State<App>,
-    member: Member,
-    Ids([id]): Ids<1>,
+    Call(app, member): Call,
+    Id(id): Id,
     conditions: Conditions,
     Body(change): Body<HomeChange>,
 ) -> Answer {
@@ -184,12 +171,7 @@ pub(crate) async fn change(
 /// Its sensors stay, with what they measured, as sensors without a home; rules for it alone go with it.
 #[utoipa::path(delete, path = "/{twin}/home/{id}", tag = "homes",
     params(("twin" = Name, Path), ("id" = Name, Path)), responses((status = 204)))]
-pub(crate) async fn remove(
-    State(app): State<App>,
-    member: Member,
-    Ids([id]): Ids<1>,
-    conditions: Conditions,
-) -> Answer {
+pub(crate) async fn remove(Call(app, member): Call, Id(id): Id, conditions: Conditions) -> Answer {
     member.may(Deed::Manage)?;
     let twin = member.twin.clone();
     let removed = app.store.write(move |db| {

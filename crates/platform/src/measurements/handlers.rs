@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -11,7 +10,7 @@ use utoipa::ToSchema;
 use super::intake::{Taken, take as take_in};
 use super::message::{Contents, SensorMessage, parse};
 use super::types::{MeasurementResult, MeasurementStatus, NewMeasurement};
-use crate::accounts::caller::Member;
+use crate::accounts::caller::Call;
 use crate::alerts::{self, evaluate};
 use crate::app::App;
 use crate::extract::{Each, Unread, at_most};
@@ -45,11 +44,7 @@ pub(crate) struct MeasurementResults {
 /// Each has an outcome of its own; what is sent again is stored once.
 #[utoipa::path(post, path = "/{twin}/measurement", tag = "homes", params(("twin" = Name, Path)),
     request_body = MeasurementUpload, responses((status = 200, body = MeasurementResults)))]
-pub(crate) async fn add(
-    State(app): State<App>,
-    member: Member,
-    body: Unread<MeasurementUpload>,
-) -> Answer {
+pub(crate) async fn add(Call(app, member): Call, body: Unread<MeasurementUpload>) -> Answer {
     member.may(Deed::Measure)?;
     let upload = body.read().await?;
     if upload.items.len() > MAX_MEASUREMENTS {

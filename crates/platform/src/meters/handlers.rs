@@ -1,6 +1,5 @@
 //! What can be asked of meters.
 
-use axum::extract::State;
 use axum::http::StatusCode;
 use fulmar_wmbus::Key;
 use serde::Deserialize;
@@ -8,8 +7,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::types::{Exchange, MeterChange, NewExchange, REGISTER_DIGITS};
 use super::{Expected, Meter, NewMeter};
-use crate::accounts::caller::{Ids, Member};
-use crate::app::App;
+use crate::accounts::caller::{Call, Id, Ids};
 use crate::extract::{Body, Import, Params, Unread};
 use crate::problem::Problem;
 use crate::readings::Reading;
@@ -67,8 +65,7 @@ pub(crate) fn bounds(text: &str) -> Result<Bounds, Problem> {
 #[utoipa::path(get, path = "/{twin}/meter", tag = "meters", params(("twin" = Name, Path), MeterQuery),
     responses((status = 200, body = Page<Meter>)))]
 pub(crate) async fn list(
-    State(app): State<App>,
-    member: Member,
+    Call(app, member): Call,
     Params(query): Params<MeterQuery>,
     conditions: Conditions,
 ) -> Answer {
@@ -95,22 +92,19 @@ pub(crate) async fn list(
     conditions.json(&page)
 }
 
+/// The meter, which must exist.
+pub(crate) fn find(db: &Db, twin: &Name, id: &Name, now: Time) -> Result<Meter, Problem> {
+    meters::get(db, twin, id, now)?.ok_or_else(|| Problem::not_found("meter"))
+}
+
 /// One meter
 ///
 /// The role `device` gets its radio address and medium, but not its place, serial number or readings.
 #[utoipa::path(get, path = "/{twin}/meter/{id}", tag = "meters",
     params(("twin" = Name, Path), ("id" = Name, Path)), responses((status = 200, body = Meter)))]
-pub(crate) async fn show(
-    State(app): State<App>,
-    member: Member,
-    Ids([id]): Ids<1>,
-    conditions: Conditions,
-) -> Answer {
+pub(crate) async fn show(Call(app, member): Call, Id(id): Id, conditions: Conditions) -> Answer {
     let sees_all = member.role.may(Deed::LookAtWork);
-    let meter = app.store.read(move |db| {
-        let meter = meters::get(db, &member.twin, &id, Time::now())?;
-        meter.ok_or_else(|| Problem::not_found("meter"))
-    });
+    let meter = app.store.read(move |db| find(db, &member.twin, &id, Time::now()));
     let mut meter = meter.await?;
     if !sees_all {
         meter.strip();
@@ -136,11 +130,7 @@ pub(crate) enum MeterImport {
 #[utoipa::path(post, path = "/{twin}/meter", tag = "meters", params(("twin" = Name, Path)),
     request_body = MeterImport,
     responses((status = 200, body = ImportResults), (status = 201, body = Meter)))]
-pub(crate) async fn add(
-    State(app): State<App>,
-    member: Member,
-    body: Unread<Import<NewMeter>>,
-) -> Answer {
+pub(crate) async fn add(Call(app, member): Call, body: Unread<Import<NewMeter>>) -> Answer {
     member.may(Deed::Manage)?;
     let import = body.read_import().await?;
     match import {
@@ -190,7 +180,7 @@ fn add_one(db: &Db, twin: &Name, new: &NewMeter) -> Result<Meter, Problem> {
     if meters::put(db, twin, &id, new, now)? == Added::AddressTaken {
         return Err(Problem::conflict(ADDRESS_TAKEN));
     }
-    meters::get(db, twin, &id, now)?.ok_or_else(|| Problem::not_found("meter"))
+    find(db, twin, &id, now)
 }
 
 fn import_one(db: &Db, twin: &Name, id: &Name, new: &NewMeter) -> Result<Imported, Problem> {
@@ -207,9 +197,8 @@ fn import_one(db: &Db, twin: &Name, id: &Name, new: &NewMeter) -> Result<Importe
     params(("twin" = Name, Path), ("id" = Name, Path)), request_body = MeterChange,
     responses((status = 200, body = Meter)))]
 pub(crate) async fn change(
-    State(app): State<App>,
-    member: Member,
-    Ids([id]): Ids<1>,
+    Call(app, member): Call,
+    Id(id): Id,
     conditions: Conditions,
     Body(change): Body<MeterChange>,
 ) -> Answer {
@@ -217,10 +206,10 @@ pub(crate) async fn change(
     check_register(change.register_digits, change.expected.flatten())?;
     let meter = app.store.write(move |db| {
         let (twin, now) = (&member.twin, Time::now());
-        let meter = meters::get(db, twin, &id, now)?.ok_or_else(|| Problem::not_found("meter"))?;
+        let meter = find(db, twin, &id, now)?;
         conditions.hold(&meter.etag)?;
         meters::change(db, twin, &id, &change, now)?;
-        meters::get(db, twin, &id, now)?.ok_or_else(|| Problem::not_found("meter"))
+        find(db, twin, &id, now)
     });
     let meter = meter.await?;
     Conditions::default().json_tagged(&meter, &meter.etag)
@@ -244,9 +233,8 @@ pub(crate) struct KeyChange {
     params(("twin" = Name, Path), ("id" = Name, Path)), request_body = KeyChange,
     responses((status = 204)))]
 pub(crate) async fn set_key(
-    State(app): State<App>,
-    member: Member,
-    Ids([id]): Ids<1>,
+    Call(app, member): Call,
+    Id(id): Id,
     Body(change): Body<KeyChange>,
 ) -> Answer {
     member.may(Deed::Administer)?;
@@ -278,9 +266,8 @@ fn key_bytes(hex: &str) -> Result<[u8; 16], Problem> {
     params(("twin" = Name, Path), ("id" = Name, Path)),
     responses((status = 200, body = Page<Exchange>)))]
 pub(crate) async fn exchanges(
-    State(app): State<App>,
-    member: Member,
-    Ids([id]): Ids<1>,
+    Call(app, member): Call,
+    Id(id): Id,
     conditions: Conditions,
 ) -> Answer {
     member.may(Deed::LookAtReadings)?;
@@ -296,9 +283,8 @@ pub(crate) async fn exchanges(
     params(("twin" = Name, Path), ("id" = Name, Path)), request_body = NewExchange,
     responses((status = 200, body = Exchange), (status = 201, body = Exchange)))]
 pub(crate) async fn enter_exchange(
-    State(app): State<App>,
-    member: Member,
-    Ids([id]): Ids<1>,
+    Call(app, member): Call,
+    Id(id): Id,
     Body(new): Body<NewExchange>,
 ) -> Answer {
     member.may(Deed::Manage)?;
@@ -335,8 +321,7 @@ pub(crate) async fn enter_exchange(
     params(("twin" = Name, Path), ("id" = Name, Path), ("exchange" = Uuid, Path)),
     responses((status = 204)))]
 pub(crate) async fn withdraw_exchange(
-    State(app): State<App>,
-    member: Member,
+    Call(app, member): Call,
     Ids([id, exchange]): Ids<2>,
 ) -> Answer {
     member.may(Deed::Manage)?;
@@ -358,8 +343,7 @@ pub(crate) async fn withdraw_exchange(
 }
 
 fn with_exchanges(db: &Db, twin: &Name, id: &Name) -> Result<(Meter, Vec<Exchange>), Problem> {
-    let meter = meters::get(db, twin, id, Time::now())?;
-    let meter = meter.ok_or_else(|| Problem::not_found("meter"))?;
+    let meter = find(db, twin, id, Time::now())?;
     Ok((meter, meters::exchanges(db, twin, id)?))
 }
 

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 
-use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
@@ -13,8 +12,7 @@ use super::Reading;
 use super::handlers::{announce, announce_lists, as_uuid, existing};
 use super::intake::{complete_work, is_future, judge};
 use super::types::{Action, Change, Flag, Original, ReadingChange};
-use crate::accounts::caller::{Ids, Member};
-use crate::app::App;
+use crate::accounts::caller::{Call, Id};
 use crate::extract::{Body, Params};
 use crate::number::Amount;
 use crate::paging;
@@ -49,9 +47,8 @@ pub(crate) struct Correction {
     params(("twin" = Name, Path), ("id" = Uuid, Path)), request_body = Correction,
     responses((status = 200, body = Reading)))]
 pub(crate) async fn change(
-    State(app): State<App>,
-    member: Member,
-    Ids([id]): Ids<1>,
+    Call(app, member): Call,
+    Id(id): Id,
     conditions: Conditions,
     Body(correction): Body<Correction>,
 ) -> Answer {
@@ -203,8 +200,7 @@ pub(crate) struct TrailQuery {
 #[utoipa::path(get, path = "/{twin}/reading_change", tag = "readings",
     params(("twin" = Name, Path), TrailQuery), responses((status = 200, body = Page<ReadingChange>)))]
 pub(crate) async fn trail(
-    State(app): State<App>,
-    member: Member,
+    Call(app, member): Call,
     Params(query): Params<TrailQuery>,
     conditions: Conditions,
 ) -> Answer {
@@ -233,9 +229,8 @@ pub(crate) struct Resolution {
     params(("twin" = Name, Path), ("id" = Uuid, Path)), request_body = Resolution,
     responses((status = 200, body = Reading)))]
 pub(crate) async fn resolve(
-    State(app): State<App>,
-    member: Member,
-    Ids([id]): Ids<1>,
+    Call(app, member): Call,
+    Id(id): Id,
     Body(resolution): Body<Resolution>,
 ) -> Answer {
     member.may(Deed::Manage)?;

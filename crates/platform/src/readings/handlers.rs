@@ -1,6 +1,5 @@
 //! What can be asked of readings.
 
-use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -8,7 +7,7 @@ use uuid::Uuid;
 
 use super::intake::{Sender, Taken, take_all};
 use super::{NewReading, Reading, ReadingResult};
-use crate::accounts::caller::{Ids, Member};
+use crate::accounts::caller::{Call, Id, Member};
 use crate::app::App;
 use crate::extract::{Each, Params, Unread, at_most};
 use crate::meters::Method;
@@ -51,8 +50,7 @@ pub(crate) struct ReadingQuery {
 #[utoipa::path(get, path = "/{twin}/reading", tag = "readings",
     params(("twin" = Name, Path), ReadingQuery), responses((status = 200, body = Page<Reading>)))]
 pub(crate) async fn list(
-    State(app): State<App>,
-    member: Member,
+    Call(app, member): Call,
     Params(query): Params<ReadingQuery>,
     conditions: Conditions,
 ) -> Answer {
@@ -77,12 +75,7 @@ pub(crate) async fn list(
 /// One reading
 #[utoipa::path(get, path = "/{twin}/reading/{id}", tag = "readings",
     params(("twin" = Name, Path), ("id" = Uuid, Path)), responses((status = 200, body = Reading)))]
-pub(crate) async fn show(
-    State(app): State<App>,
-    member: Member,
-    Ids([id]): Ids<1>,
-    conditions: Conditions,
-) -> Answer {
+pub(crate) async fn show(Call(app, member): Call, Id(id): Id, conditions: Conditions) -> Answer {
     member.may(Deed::LookAtReadings)?;
     let id = as_uuid(&id)?;
     let reading = app.store.read(move |db| existing(db, &member.twin, id)).await?;
@@ -117,7 +110,7 @@ pub(crate) struct UploadResults {
 /// Each has an outcome of its own. What is sent twice is stored once.
 #[utoipa::path(post, path = "/{twin}/reading", tag = "readings", params(("twin" = Name, Path)),
     request_body = Upload, responses((status = 200, body = UploadResults)))]
-pub(crate) async fn add(State(app): State<App>, member: Member, body: Unread<Upload>) -> Answer {
+pub(crate) async fn add(Call(app, member): Call, body: Unread<Upload>) -> Answer {
     member.may(Deed::Read)?;
     let upload = body.read().await?;
     if upload.items.len() > MAX_READINGS {

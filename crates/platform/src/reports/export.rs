@@ -2,13 +2,12 @@
 
 use std::collections::HashMap;
 
-use axum::extract::State;
 use futures_util::{Stream, stream};
 use serde::Deserialize;
 use utoipa::IntoParams;
 use uuid::Uuid;
 
-use crate::accounts::caller::Member;
+use crate::accounts::caller::Call;
 use crate::app::App;
 use crate::extract::Params;
 use crate::meters::Method;
@@ -197,11 +196,7 @@ fn part(db: &Db, twin: &Name, query: &Query, wanted: usize) -> Result<Part, Prob
 #[utoipa::path(get, path = "/{twin}/export/readings.csv", tag = "reports",
     params(("twin" = Name, Path), ExportQuery),
     responses((status = 200, content_type = "text/csv", body = String)))]
-pub(crate) async fn csv(
-    State(app): State<App>,
-    member: Member,
-    Params(query): Params<ExportQuery>,
-) -> Answer {
+pub(crate) async fn csv(Call(app, member): Call, Params(query): Params<ExportQuery>) -> Answer {
     member.may(Deed::Report)?;
     let parts = Parts::new(app.clone(), member.twin.clone(), query);
     TABLE.csv(&app, &member, parts.stream()).await
@@ -214,11 +209,7 @@ pub(crate) async fn csv(
     params(("twin" = Name, Path), ExportQuery),
     responses((status = 200, body = Vec<u8>,
         content_type = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet")))]
-pub(crate) async fn xlsx(
-    State(app): State<App>,
-    member: Member,
-    Params(query): Params<ExportQuery>,
-) -> Answer {
+pub(crate) async fn xlsx(Call(app, member): Call, Params(query): Params<ExportQuery>) -> Answer {
     member.may(Deed::Report)?;
     let parts = Parts::new(app.clone(), member.twin.clone(), query);
     TABLE.xlsx(&app, &member, parts.stream()).await

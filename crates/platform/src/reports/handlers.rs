@@ -1,14 +1,12 @@
 //! What can be asked of reports.
 
-use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::consumption::{MAX_POINTS, Point, Step, count, cuts, points, tidy};
 use super::{Missed, Overall};
-use crate::accounts::caller::{Ids, Member};
-use crate::app::App;
+use crate::accounts::caller::{Call, Id};
 use crate::extract::Params;
 use crate::meters::Meter;
 use crate::paging::{self, PageQuery};
@@ -57,9 +55,8 @@ pub(crate) struct Consumption {
     params(("twin" = Name, Path), ("id" = Name, Path), ConsumptionQuery),
     responses((status = 200, body = Consumption)))]
 pub(crate) async fn consumption(
-    State(app): State<App>,
-    member: Member,
-    Ids([id]): Ids<1>,
+    Call(app, member): Call,
+    Id(id): Id,
     Params(query): Params<ConsumptionQuery>,
     conditions: Conditions,
 ) -> Answer {
@@ -130,8 +127,7 @@ pub(crate) struct ProgressReport {
 #[utoipa::path(get, path = "/{twin}/report/progress", tag = "reports",
     params(("twin" = Name, Path), PageQuery), responses((status = 200, body = ProgressReport)))]
 pub(crate) async fn progress(
-    State(app): State<App>,
-    member: Member,
+    Call(app, member): Call,
     Params(query): Params<PageQuery>,
     conditions: Conditions,
 ) -> Answer {
@@ -179,8 +175,7 @@ pub(crate) struct MissedQuery {
 #[utoipa::path(get, path = "/{twin}/report/missed", tag = "reports",
     params(("twin" = Name, Path), MissedQuery), responses((status = 200, body = Page<Missed>)))]
 pub(crate) async fn missed(
-    State(app): State<App>,
-    member: Member,
+    Call(app, member): Call,
     Params(query): Params<MissedQuery>,
     conditions: Conditions,
 ) -> Answer {
@@ -217,8 +212,7 @@ pub(crate) struct Leak {
 #[utoipa::path(get, path = "/{twin}/report/leaks", tag = "reports",
     params(("twin" = Name, Path), PageQuery), responses((status = 200, body = Page<Leak>)))]
 pub(crate) async fn leaks(
-    State(app): State<App>,
-    member: Member,
+    Call(app, member): Call,
     Params(query): Params<PageQuery>,
     conditions: Conditions,
 ) -> Answer {

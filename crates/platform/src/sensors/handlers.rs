@@ -1,14 +1,12 @@
 //! What can be asked of sensors.
 
-use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::{MAX_SENSORS, NewSensor, Sensor, too_many_sensors};
-use crate::accounts::caller::{Ids, Member};
+use crate::accounts::caller::{Call, Id};
 use crate::alerts::{self, evaluate};
-use crate::app::App;
 use crate::extract::{Body, Params};
 use crate::paging;
 use crate::problem::Problem;
@@ -39,8 +37,7 @@ pub(crate) struct SensorQuery {
 #[utoipa::path(get, path = "/{twin}/sensor", tag = "homes", params(("twin" = Name, Path), SensorQuery),
     responses((status = 200, body = Page<Sensor>)))]
 pub(crate) async fn list(
-    State(app): State<App>,
-    member: Member,
+    Call(app, member): Call,
     Params(query): Params<SensorQuery>,
     conditions: Conditions,
 ) -> Answer {
@@ -64,9 +61,8 @@ pub(super) fn find(db: &Db, twin: &Name, device: &Name) -> Result<Sensor, Proble
     params(("twin" = Name, Path), ("device" = Name, Path)),
     responses((status = 200, body = Sensor)))]
 pub(crate) async fn show(
-    State(app): State<App>,
-    member: Member,
-    Ids([device]): Ids<1>,
+    Call(app, member): Call,
+    Id(device): Id,
     conditions: Conditions,
 ) -> Answer {
     member.may(Deed::Report)?;
@@ -82,9 +78,8 @@ pub(crate) async fn show(
     params(("twin" = Name, Path), ("device" = Name, Path)), request_body = NewSensor,
     responses((status = 200, body = Sensor), (status = 201, body = Sensor)))]
 pub(crate) async fn put(
-    State(app): State<App>,
-    member: Member,
-    Ids([device]): Ids<1>,
+    Call(app, member): Call,
+    Id(device): Id,
     conditions: Conditions,
     Body(new): Body<NewSensor>,
 ) -> Answer {

@@ -1,9 +1,7 @@
 //! Removing a sensor: at once where it is shown, and what it measured in parts.
 
-use axum::extract::State;
-
 use super::handlers::find;
-use crate::accounts::caller::{Ids, Member};
+use crate::accounts::caller::{Call, Id};
 use crate::alerts::{self, AlertNotification, evaluate};
 use crate::app::App;
 use crate::measurements::Quantity;
@@ -24,9 +22,8 @@ const MAX_SERIES: usize = 1000;
 #[utoipa::path(delete, path = "/{twin}/sensor/{device}", tag = "homes",
     params(("twin" = Name, Path), ("device" = Name, Path)), responses((status = 204)))]
 pub(crate) async fn remove(
-    State(app): State<App>,
-    member: Member,
-    Ids([device]): Ids<1>,
+    Call(app, member): Call,
+    Id(device): Id,
     conditions: Conditions,
 ) -> Answer {
     member.may(Deed::Manage)?;

@@ -4,7 +4,6 @@
 
 use std::collections::VecDeque;
 
-use axum::extract::State;
 use fulmar_http::AnswerRoom;
 use futures_util::{Stream, stream};
 use serde::Deserialize;
@@ -12,7 +11,7 @@ use utoipa::IntoParams;
 
 use super::handlers::{Point, Step, range};
 use super::step::Kept;
-use crate::accounts::caller::Member;
+use crate::accounts::caller::{Call, Member};
 use crate::app::App;
 use crate::extract::Params;
 use crate::measurements::Quantity;
@@ -207,11 +206,7 @@ fn row(series: &Label, point: Point) -> Row {
 #[utoipa::path(get, path = "/{twin}/export/series.csv", tag = "homes",
     params(("twin" = Name, Path), SeriesExport),
     responses((status = 200, content_type = "text/csv", body = String)))]
-pub(crate) async fn csv(
-    State(app): State<App>,
-    member: Member,
-    Params(query): Params<SeriesExport>,
-) -> Answer {
+pub(crate) async fn csv(Call(app, member): Call, Params(query): Params<SeriesExport>) -> Answer {
     member.may(Deed::Report)?;
     let parts = Parts::new(app.clone(), &member, query).await?;
     TABLE.csv(&app, &member, parts.stream()).await
@@ -224,11 +219,7 @@ pub(crate) async fn csv(
     params(("twin" = Name, Path), SeriesExport),
     responses((status = 200, body = Vec<u8>,
         content_type = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet")))]
-pub(crate) async fn xlsx(
-    State(app): State<App>,
-    member: Member,
-    Params(query): Params<SeriesExport>,
-) -> Answer {
+pub(crate) async fn xlsx(Call(app, member): Call, Params(query): Params<SeriesExport>) -> Answer {
     member.may(Deed::Report)?;
     let parts = Parts::new(app.clone(), &member, query).await?;
     TABLE.xlsx(&app, &member, parts.stream()).await

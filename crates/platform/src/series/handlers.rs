@@ -1,12 +1,10 @@
 //! What can be asked of time series.
 
-use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::step::{self, Kept, MAX_POINTS, MAX_STEP_S};
-use crate::accounts::caller::Member;
-use crate::app::App;
+use crate::accounts::caller::Call;
 use crate::extract::Params;
 use crate::measurements::Quantity;
 use crate::problem::Problem;
@@ -119,8 +117,7 @@ pub(crate) fn range(from: Option<Time>, to: Option<Time>) -> Result<(Time, Time)
 #[utoipa::path(get, path = "/{twin}/series", tag = "homes",
     params(("twin" = Name, Path), SeriesQuery), responses((status = 200, body = Series)))]
 pub(crate) async fn show(
-    State(app): State<App>,
-    member: Member,
+    Call(app, member): Call,
     Params(query): Params<SeriesQuery>,
     conditions: Conditions,
 ) -> Answer {

@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use serde_json::Value;
 
 use super::types::{NewTwin, Twin, TwinKind, check_name};
-use crate::accounts::caller::{Caller, Member};
+use crate::accounts::caller::{Call, Caller};
 use crate::accounts::membership::Membership;
 use crate::app::App;
 use crate::extract::Body;
@@ -51,7 +51,7 @@ pub(crate) async fn add(
 /// One twin
 #[utoipa::path(get, path = "/{twin}", tag = "twins", params(("twin" = Name, Path)),
     responses((status = 200, body = Twin)))]
-pub(crate) async fn show(State(app): State<App>, member: Member, conditions: Conditions) -> Answer {
+pub(crate) async fn show(Call(app, member): Call, conditions: Conditions) -> Answer {
     let twin = app
         .store
         .read(move |db| twins::get(db, &member.twin)?.ok_or_else(|| Problem::not_found("twin")));

@@ -1,13 +1,12 @@
 //! What can be asked of work lists.
 
-use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::types::{FullWorkList, ListState, MeterId, TaskMeter, TaskState, WorkList};
-use crate::accounts::caller::{Ids, Member};
+use crate::accounts::caller::{Call, Id, Member};
 use crate::app::App;
 use crate::extract::{Each, Params, Unread, at_most, given};
 use crate::paging;
@@ -50,8 +49,7 @@ fn only_of(member: &Member) -> Option<&Name> {
 #[utoipa::path(get, path = "/{twin}/work_list", tag = "work lists",
     params(("twin" = Name, Path), ListQuery), responses((status = 200, body = Page<WorkList>)))]
 pub(crate) async fn list(
-    State(app): State<App>,
-    member: Member,
+    Call(app, member): Call,
     Params(query): Params<ListQuery>,
     conditions: Conditions,
 ) -> Answer {
@@ -93,9 +91,8 @@ pub(crate) struct ShowQuery {
     params(("twin" = Name, Path), ("id" = Uuid, Path), ShowQuery),
     responses((status = 200, body = FullWorkList)))]
 pub(crate) async fn show(
-    State(app): State<App>,
-    member: Member,
-    Ids([id]): Ids<1>,
+    Call(app, member): Call,
+    Id(id): Id,
     Params(query): Params<ShowQuery>,
     conditions: Conditions,
 ) -> Answer {
@@ -128,11 +125,7 @@ pub(crate) struct NewWorkList {
 /// Create a work list
 #[utoipa::path(post, path = "/{twin}/work_list", tag = "work lists", params(("twin" = Name, Path)),
     request_body = NewWorkList, responses((status = 201, body = WorkList)))]
-pub(crate) async fn add(
-    State(app): State<App>,
-    member: Member,
-    body: Unread<NewWorkList>,
-) -> Answer {
+pub(crate) async fn add(Call(app, member): Call, body: Unread<NewWorkList>) -> Answer {
     member.may(Deed::Manage)?;
     let new = body.read().await?;
     if new.meters.len() > MAX_TASKS {
@@ -218,9 +211,8 @@ pub(crate) struct WorkListResults {
     params(("twin" = Name, Path), ("id" = Uuid, Path)), request_body = WorkListChange,
     responses((status = 200, body = WorkListResults)))]
 pub(crate) async fn change(
-    State(app): State<App>,
-    member: Member,
-    Ids([id]): Ids<1>,
+    Call(app, member): Call,
+    Id(id): Id,
     conditions: Conditions,
     body: Unread<WorkListChange>,
 ) -> Answer {

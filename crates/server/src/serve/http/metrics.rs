@@ -144,6 +144,13 @@ impl Page {
         self.sample(name, "", value);
     }
 
+    /// Counters by name and help.
+    fn counters<const N: usize>(&mut self, all: [(&str, &str, u64); N]) {
+        for (name, help, value) in all {
+            self.one(name, "counter", help, value);
+        }
+    }
+
     fn build_info(&mut self) {
         self.head("build_info", "gauge", "Version of the running program; always 1");
         self.sample("build_info", &format!("{{version=\"{}\"}}", env!("CARGO_PKG_VERSION")), 1);
@@ -218,7 +225,7 @@ impl Page {
     }
 
     fn store(&mut self, stats: &Stats) {
-        for (name, help, value) in [
+        self.counters([
             ("storage_batches_total", "Batches made durable", stats.batches),
             ("storage_ops_total", "Operations made durable", stats.ops),
             (
@@ -232,9 +239,7 @@ impl Page {
                 "Checkpoints: copies of the write-ahead log into the database",
                 stats.checkpoints,
             ),
-        ] {
-            self.one(name, "counter", help, value);
-        }
+        ]);
         self.one("storage_wal_pages", "gauge", "Pages in the write-ahead log", stats.wal_pages);
         let mut below = 0;
         let bounds = COMMIT_BUCKETS_US.iter().zip(&stats.commit_histogram).map(|(bound, count)| {
@@ -265,16 +270,14 @@ impl Page {
     }
 
     fn tickets(&mut self, counts: &TicketCounts) {
-        for (name, help, value) in [
+        self.counters([
             ("tls_tickets_issued_total", "TLS tickets given to QUIC clients", counts.issued),
             ("tls_tickets_taken_total", "QUIC sessions resumed with a ticket", counts.taken),
             ("tls_tickets_missed_total", "Tickets used before or unknown", counts.missed),
             ("tls_tickets_expired_total", "Tickets removed for their age", counts.expired),
             ("tls_tickets_evicted_total", "Tickets removed to make room", counts.evicted),
             ("tls_tickets_failed_total", "Tickets lost to a failing disk", counts.failed),
-        ] {
-            self.one(name, "counter", help, value);
-        }
+        ]);
         self.one("tls_tickets", "gauge", "Valid TLS tickets", counts.held);
     }
 
@@ -302,7 +305,7 @@ impl Page {
         self.head("http_connections", "gauge", "Connections to the HTTP endpoint open now");
         self.sample("http_connections", "{transport=\"tcp\"}", counts.connections_tcp);
         self.sample("http_connections", "{transport=\"quic\"}", counts.connections_quic);
-        for (name, help, value) in [
+        self.counters([
             ("http_early_refused_total", "Requests answered 425 Too Early", counts.early_refused),
             ("http_connections_refused_total", "Connections above the limit", counts.refused),
             (
@@ -321,9 +324,7 @@ impl Page {
                 counts.origins_refused,
             ),
             ("http_handshakes_failed_total", "Handshakes that failed", counts.failed_handshakes),
-        ] {
-            self.one(name, "counter", help, value);
-        }
+        ]);
     }
 
     fn gateway(&mut self, gateway: &GatewayStatus) {
@@ -337,22 +338,20 @@ impl Page {
     }
 
     fn coap(&mut self, statistics: &coap::Statistics) {
-        for (name, help, value) in [
+        self.counters([
             ("coap_malformed_total", "Datagrams that were not CoAP", statistics.malformed()),
             (
                 "coap_peers_refused_total",
                 "Datagrams of new CoAP peers, ignored because max_peers was reached",
                 statistics.peers_refused(),
             ),
-        ] {
-            self.one(name, "counter", help, value);
-        }
+        ]);
     }
 
     fn mqtt_sn(&mut self, statistics: &mqttsn::Statistics) {
         self.one("mqtt_sn_clients", "gauge", "MQTT-SN clients with a session", statistics.clients);
         let server = &statistics.server;
-        for (name, help, value) in [
+        self.counters([
             ("mqtt_sn_received_total", "Messages MQTT-SN clients published", server.received),
             ("mqtt_sn_sent_total", "Messages sent to MQTT-SN clients", server.sent),
             ("mqtt_sn_repeated_total", "Times a client had not answered in time", server.repeated),
@@ -373,9 +372,7 @@ impl Page {
                 "Messages received in a state that does not allow them",
                 server.ignored,
             ),
-        ] {
-            self.one(name, "counter", help, value);
-        }
+        ]);
     }
 
     fn line(&mut self, line: std::fmt::Arguments<'_>) {
