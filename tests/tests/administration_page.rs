@@ -133,7 +133,11 @@ fn a_broker_without_platform_is_operated_at_its_address() {
     let (status, problem) = vic.api("DELETE", "/clients/meter");
     assert_eq!(
         (status, &problem["detail"]),
-        (403, &"requires the role operator; yours is viewer".into())
+        (
+            403,
+            &"requires the role operator; yours is viewer, which an administrator can change"
+                .into()
+        )
     );
     assert_eq!(ann.api("DELETE", "/clients/meter").0, 204);
     broker.wait_for_log("closed by operator");
