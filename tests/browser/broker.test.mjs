@@ -172,7 +172,7 @@ test("a viewer sees the client and can do nothing to it", async (t) => {
     const response = await fetch("/api/admin/v1/clients/pump", { method: "DELETE", headers });
     return [response.status, (await response.json()).detail];
   });
-  assert.deepEqual(refused, [403, "requires the role operator; yours is viewer"]);
+  assert.deepEqual(refused, [403, "requires the role operator; yours is viewer, which an administrator can change"]);
   // Without the page's secret, the cookie is nobody's.
   assert.equal(await page.evaluate(async () => (await fetch("/api/admin/v1/me")).status), 401);
   await page.getByTestId("logout").click();
