@@ -38,7 +38,6 @@ pub use document::Config;
 pub(crate) use memory::available_to;
 pub(crate) use otlp::Otlp;
 use read::Source;
-#[cfg(any(feature = "cluster", test))]
 pub(crate) use sections::Listeners;
 pub(crate) use sections::{Acme, Auth, AuthHttp, CrlExpired, Tls, set};
 pub(crate) use upstream::Upstream;
