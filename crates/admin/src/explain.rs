@@ -167,11 +167,11 @@ impl Unconnected<'_> {
             return None;
         }
         let refused = "anonymous clients are refused, by [auth] allow_anonymous".to_owned();
-        Some(self.nobody().map_or(refused.clone(), |nobody| format!("{refused}; {nobody}")))
+        Some(self.unknown_owner().map_or(refused.clone(), |owner| format!("{refused}; {owner}")))
     }
 
     fn note(&self, app: &App) -> Option<String> {
-        let Some(user) = self.user else { return self.nobody() };
+        let Some(user) = self.user else { return self.unknown_owner() };
         (!app.broker.knows_user(user)).then(|| {
             format!(
                 "neither the password file nor the store of users has {user:?}: such a client connects by a certificate \
@@ -181,7 +181,7 @@ impl Unconnected<'_> {
     }
 
     /// The client is named, but nothing says whose it is.
-    fn nobody(&self) -> Option<String> {
+    fn unknown_owner(&self) -> Option<String> {
         let Unconnected { client, is_user_named, .. } = self;
         (!is_user_named && !client.is_empty()).then(|| {
             format!(

@@ -231,7 +231,7 @@ pub trait Server: Send + Sync {
     /// What operators see of it. From memory, or a few system calls.
     fn state(&self) -> ServerState;
 
-    /// Whether clients may connect without a login anywhere.
+    /// True if clients may connect without a login at any listener.
     fn admits_anonymous(&self) -> bool;
 
     /// Where the rule of this number is, counted from 0, in words.

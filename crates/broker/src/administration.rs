@@ -141,7 +141,7 @@ impl Broker {
         self.access_control().admits_unknown_names()
     }
 
-    /// Whether the password file, the store of identities or the platform has a user of this name. Others may connect by
+    /// True if the password file, the store of identities or the platform has a user of this name. Others may connect by
     /// certificates and tokens.
     #[must_use]
     pub fn knows_user(&self, name: &str) -> bool {

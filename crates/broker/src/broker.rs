@@ -87,7 +87,7 @@ pub struct Broker {
     deadlines: Mutex<Deadlines>,
     transports: Transports,
     next_housekeeping: AtomicU64,
-    /// How far the system's clock is ahead of the broker's time.
+    /// Time by which the system's clock is ahead of the broker's time.
     wall_ahead_ms: AtomicI64,
     started: Timestamp,
     publish_hook: OnceLock<Arc<dyn PublishHook>>,
@@ -213,7 +213,7 @@ impl Broker {
         self.recheck(self.registry.attachments());
     }
 
-    /// What the system's clock shows at `now`.
+    /// The system's time at `now`.
     pub(crate) fn wall(&self, now: Timestamp) -> Timestamp {
         Timestamp(now.0.saturating_add_signed(self.wall_ahead_ms.load(Ordering::Relaxed)))
     }

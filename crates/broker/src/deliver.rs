@@ -430,7 +430,7 @@ impl Flow {
         }
     }
 
-    /// Whether a message that was just put in flight has to wait: until storage has its identifier, or behind one of which
+    /// True if a message that was just put in flight has to wait: until storage has its identifier, or behind one of which
     /// storage has not, so that messages of all qualities of service leave in the order of their arrival.
     fn hold_back(
         &mut self,

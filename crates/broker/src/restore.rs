@@ -186,7 +186,7 @@ struct Repairs {
     ended: FxHashSet<(SessionKey, FlowId)>,
     /// Sessions that have ended, but of which something was stored afterwards.
     gone: FxHashSet<SessionKey>,
-    /// Of these, those with messages.
+    /// Those of them with messages.
     left: FxHashMap<SessionKey, Arc<Session>>,
     /// Each message has one position in its session.
     seen: FxHashSet<(SessionKey, Position)>,

@@ -162,7 +162,7 @@ impl RetainedStore {
         Some(topic)
     }
 
-    /// Whether topics that this filter matches may have a message; exact for a filter without wildcards.
+    /// True if topics that this filter matches may have a message; exact for a filter without wildcards.
     pub(crate) fn may_match(&self, filter: &str) -> bool {
         let prefix = literal_prefix(filter);
         if prefix.len() == filter.len() {
@@ -251,7 +251,7 @@ impl RetainedCursor {
         }
     }
 
-    /// What storage has to know, to go on after a restart ([`crate::storage::SubscriptionRecord::replay`]).
+    /// The position that storage keeps, to go on after a restart ([`crate::storage::SubscriptionRecord::replay`]).
     pub(crate) fn progress(&self) -> Option<Box<str>> {
         let is_lasting = !self.done && self.qos > QoS::AtMostOnce;
         is_lasting.then(|| self.after.clone().unwrap_or_default())

@@ -118,7 +118,7 @@ impl Shard {
         self.turn.broker.set_wall(self.turn.now, wall);
     }
 
-    /// What the system's clock shows, which dates credentials and bans.
+    /// The system's time, which dates credentials and bans.
     pub(crate) fn wall(&self) -> Timestamp {
         self.turn.broker.wall(self.turn.now)
     }

@@ -33,7 +33,7 @@ pub(crate) fn subscriber(session: &Arc<Session>, own: &SessionSubscription) -> S
     }
 }
 
-/// What is left of the retained messages for a session's subscription, behind the topic `after`.
+/// The rest of the retained messages for a session's subscription, behind the topic `after`.
 pub(crate) fn cursor(
     session: &Session,
     filter: &str,

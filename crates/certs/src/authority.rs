@@ -255,7 +255,7 @@ fn first_plausible() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600)
 }
 
-/// Whether a certificate was dated by a clock that was not set, as by earlier versions: clients whose clock is refuse it.
+/// True if a certificate was dated by a clock that was not set, as by earlier versions: clients whose clock is refuse it.
 fn is_undated(certificate: &CertificateDer<'_>) -> bool {
     begin_of(certificate).is_none_or(|begin| begin + DAY < first_plausible())
 }

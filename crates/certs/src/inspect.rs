@@ -282,7 +282,7 @@ mod tests {
         assert!(describe(&CertificateDer::from(vec![1, 2, 3])).is_none());
     }
 
-    /// What `openssl x509 -req` makes without `-extfile`.
+    /// A certificate as `openssl x509 -req` makes it without `-extfile`.
     const VERSION_1: &str = "\
 -----BEGIN CERTIFICATE-----\n\
 MIIBIjCByQIUE0v3C4xXMHRhI+Zas4PtZppigx4wCgYIKoZIzj0EAwIwFDESMBAG\n\

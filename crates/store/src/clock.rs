@@ -45,7 +45,7 @@ impl Reading {
         }
     }
 
-    /// What the broker's time of before would show now.
+    /// The time that the broker before would have now.
     fn old_time(&self, now: &Reading) -> i64 {
         let away = if self.boot != 0 && self.boot == now.boot {
             now.since_boot - self.since_boot
@@ -123,7 +123,7 @@ impl ClockRecord {
         Ok(ClockRecord { start, last, written: Instant::now() })
     }
 
-    /// Whether the record is to be written again.
+    /// True if the record is to be written again.
     pub(crate) fn is_due(&self) -> bool {
         self.written.elapsed() >= WRITE_AGAIN
     }

@@ -28,7 +28,7 @@ macro_rules! with_defaults {
 }
 
 /// Defines structs that show values of other types, each field beside what it is made of:
-/// `mirrors! { struct Shown (from: Session) { client: String = from.client.into(), } }`.
+/// `mirrors! { struct SessionRow (from: Session) { client: String = from.client.into(), } }`.
 #[macro_export]
 macro_rules! mirrors {
     ($(

@@ -23,7 +23,7 @@ impl Clock {
         Clock { epoch: Clock::wall(), started: Instant::now() }
     }
 
-    /// What the system's clock shows now.
+    /// The system's time now.
     #[must_use]
     pub fn wall() -> Timestamp {
         Timestamp(0) + SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()

@@ -60,7 +60,7 @@ impl AllowedSilence {
     }
 }
 
-/// What waits for one worker.
+/// Everything that waits for one worker.
 #[derive(Debug)]
 pub(crate) struct HandoffQueue {
     /// Connections; `None` once the worker takes no more.

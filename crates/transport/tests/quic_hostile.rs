@@ -541,13 +541,17 @@ async fn a_new_address_is_sent_little_until_it_has_proven_itself_and_is_answered
     router.task.abort();
 }
 
-/// A client that sends nothing large of its own accord.
-fn quiet_config(site: &Site) -> ClientConfig {
+/// A subscriber that sends nothing large of its own accord, and that the router has forgotten.
+async fn forgotten_subscriber(site: &Site, router: &Router) -> (Endpoint, Connection, Pipe) {
     let mut transport = TransportConfig::default();
     transport.mtu_discovery_config(None);
     let mut config = site.client_config();
     config.transport_config(Arc::new(transport));
-    config
+    let (endpoint, connection, mut subscriber) = visitor(config, router.address, &hello("s")).await;
+    subscriber.send(&subscribe("large", QoS::AtMostOnce)).await;
+    assert_eq!(subscriber.next().await, Seen::Suback);
+    router.forget();
+    (endpoint, connection, subscriber)
 }
 
 /// One small packet of a subscriber is enough, PINGREQ for instance: what is published later does not wait for its next.
@@ -555,11 +559,7 @@ fn quiet_config(site: &Site) -> ClientConfig {
 async fn a_subscriber_at_a_new_port_gets_large_messages_without_saying_anything_more() {
     let site = Site::start(1, |_| {});
     let router = Router::start(site.address(), true).await;
-    let (_endpoint, _connection, mut subscriber) =
-        visitor(quiet_config(&site), router.address, &hello("s")).await;
-    subscriber.send(&subscribe("large", QoS::AtMostOnce)).await;
-    assert_eq!(subscriber.next().await, Seen::Suback);
-    router.forget();
+    let (_endpoint, _connection, mut subscriber) = forgotten_subscriber(&site, &router).await;
     subscriber.send(&publish("other", b"", 1)).await;
     assert_eq!(subscriber.next().await, Seen::Puback(1));
     let (_publisher, mut control, _) = site.client(&hello("p")).await;
@@ -569,16 +569,12 @@ async fn a_subscriber_at_a_new_port_gets_large_messages_without_saying_anything_
     router.task.abort();
 }
 
-/// What was sent to the old port meanwhile arrives after the subscriber's first packet from the new one.
+/// Messages that were sent to the old port meanwhile arrive after the subscriber's first packet from the new one.
 #[tokio::test]
 async fn a_subscriber_at_a_new_port_gets_what_was_lost_on_the_way_to_the_old_one() {
     let site = Site::start(1, |_| {});
     let router = Router::start(site.address(), true).await;
-    let (_endpoint, _connection, mut subscriber) =
-        visitor(quiet_config(&site), router.address, &hello("s")).await;
-    subscriber.send(&subscribe("large", QoS::AtMostOnce)).await;
-    assert_eq!(subscriber.next().await, Seen::Suback);
-    router.forget();
+    let (_endpoint, _connection, mut subscriber) = forgotten_subscriber(&site, &router).await;
     let (_publisher, mut control, _) = site.client(&hello("p")).await;
     control.send(&publish("large", &[7; 100_000], 1)).await;
     assert_eq!(control.next().await, Seen::Puback(1));

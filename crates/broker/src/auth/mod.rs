@@ -285,7 +285,7 @@ impl AccessControl {
         self.external_users.as_ref().is_some_and(|users| users.knows(name))
     }
 
-    /// Whether the password file, the store of identities or the platform has a user of this name.
+    /// True if the password file, the store of identities or the platform has a user of this name.
     pub(crate) fn knows_user(&self, name: &str) -> bool {
         self.has_password(name) || self.has_external(name)
     }

@@ -72,7 +72,7 @@ async fn stream(
     answer(send, response, is_head, limits.idle_timeout).await
 }
 
-/// Whether there are fields that are about a connection, which HTTP/3 does not allow (RFC 9114 section 4.2).
+/// True if there are fields that are about a connection, which HTTP/3 does not allow (RFC 9114 section 4.2).
 fn is_malformed(headers: &HeaderMap) -> bool {
     let others = ["keep-alive", "proxy-connection"];
     [header::CONNECTION, header::TRANSFER_ENCODING, header::UPGRADE]

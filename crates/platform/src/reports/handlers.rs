@@ -13,7 +13,7 @@ use crate::paging::{self, PageQuery};
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, Page, open_cursor, open_number, open_numbers};
 use crate::role::Deed;
-use crate::store::reports::{self, Shown};
+use crate::store::reports::{self, RegisterValue};
 use crate::store::{Db, meters, work_lists};
 use crate::text::Name;
 use crate::time::Time;
@@ -90,7 +90,7 @@ fn used(
         let before = reports::newest_until(db, twin, id, at)?;
         let after = reports::oldest_from(db, twin, id, at)?;
         offsets.push(before.as_ref().map_or(0.0, |before| before.offset));
-        Ok((at, count(step, at, before.map(Shown::count), after.map(Shown::count))))
+        Ok((at, count(step, at, before.map(RegisterValue::count), after.map(RegisterValue::count))))
     });
     let mut points = points(&counts.collect::<crate::store::sql::Result<Vec<_>>>()?);
     for (point, offset) in points.iter_mut().zip(offsets).filter(|(_, offset)| *offset != 0.0) {

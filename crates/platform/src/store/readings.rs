@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use super::filter::Filter;
-use super::reports::{OFFSET, Shown};
+use super::reports::{OFFSET, RegisterValue};
 use super::sql::{DatabaseError, OptionalExtension as _, Result, params, params_from_iter};
 use super::{Db, reports};
 use crate::meters::Method;
@@ -234,7 +234,7 @@ pub(crate) fn set_flags(db: &Db, twin: &str, id: Uuid, flags: &[Flag]) -> Result
     update.execute(params![twin, id.to_string(), words(flags), holds(flags), contested]).map(drop)
 }
 
-/// What the meter's newest message with a key said until `at`, of those that count, since its key or address changed or
+/// The content of the meter's newest message with a key until `at`, of those that count, since its key or address changed or
 /// it was exchanged. Earlier versions did not record the protection.
 pub(crate) fn newest_by_key(
     db: &Db,
@@ -295,7 +295,7 @@ pub(crate) fn rate_start(
     db: &Db,
     twin: &str,
     meter: &str,
-    last: &Shown,
+    last: &RegisterValue,
 ) -> Result<Option<(f64, Time)>> {
     let offset = if last.offset == 0.0 { "0.0" } else { OFFSET };
     // Sums of fractions differ with their order, and no register shows millionths.
@@ -303,7 +303,7 @@ pub(crate) fn rate_start(
         "SELECT value + {offset} - ?5, at FROM reading r WHERE twin = ?1 AND meter = ?2 AND at >= ?3 AND at <= ?4
          AND holds = 1 AND {IN_TIME} AND value + {offset} - ?5 - 0.000001 <= ?6 ORDER BY at, seq LIMIT 1"
     );
-    let Shown { last, offset } = last;
+    let RegisterValue { last, offset } = last;
     let since = last.at.plus_ms(-RATE_OVER_MS);
     let values = params![twin, meter, since, last.at, *offset, last.value];
     db.prepare_cached(&sql)?.query_row(values, |row| Ok((row.get(0)?, row.get(1)?))).optional()

@@ -12,13 +12,13 @@ use crate::time::Time;
 use crate::work_lists::types::WorkList;
 
 /// A value that a register showed: of a reading that counts, or of an exchange, which put the register in place.
-pub(crate) struct Shown {
+pub(crate) struct RegisterValue {
     pub(crate) last: LastReading,
     /// Added to the value, it gives the count that goes on across exchanges.
     pub(crate) offset: f64,
 }
 
-impl Shown {
+impl RegisterValue {
     /// The count that goes on across exchanges.
     pub(crate) fn count(self) -> Sample {
         Sample { at: self.last.at, value: self.last.value + self.offset }
@@ -39,7 +39,7 @@ fn shown(
     at: Time,
     [readings, exchanges]: [&str; 2],
     order: &str,
-) -> Result<Option<Shown>> {
+) -> Result<Option<RegisterValue>> {
     let sql = format!(
         "SELECT at, value, unit, method, protection, {OFFSET} FROM (
              SELECT * FROM (SELECT at, value, unit, method, protection, seq FROM reading r
@@ -55,23 +55,38 @@ fn shown(
     let shown = |row: &Row<'_>| {
         let (at, value, unit) = (row.get(0)?, row.get(1)?, row.get(2)?);
         let last = LastReading { value, unit, at, method: row.get(3)?, protection: row.get(4)? };
-        Ok(Shown { last, offset: row.get(5)? })
+        Ok(RegisterValue { last, offset: row.get(5)? })
     };
     db.prepare_cached(&sql)?.query_row(params![twin, meter, at], shown).optional()
 }
 
 /// The value that the meter showed last at or before `at`.
-pub(crate) fn newest_until(db: &Db, twin: &str, meter: &str, at: Time) -> Result<Option<Shown>> {
+pub(crate) fn newest_until(
+    db: &Db,
+    twin: &str,
+    meter: &str,
+    at: Time,
+) -> Result<Option<RegisterValue>> {
     shown(db, twin, meter, at, ["<="; 2], "DESC")
 }
 
 /// The value that the register in place at `at` showed before.
-pub(crate) fn newest_before(db: &Db, twin: &str, meter: &str, at: Time) -> Result<Option<Shown>> {
+pub(crate) fn newest_before(
+    db: &Db,
+    twin: &str,
+    meter: &str,
+    at: Time,
+) -> Result<Option<RegisterValue>> {
     shown(db, twin, meter, at, ["<", "<="], "DESC")
 }
 
 /// The value that the meter showed first at or after `at`.
-pub(crate) fn oldest_from(db: &Db, twin: &str, meter: &str, at: Time) -> Result<Option<Shown>> {
+pub(crate) fn oldest_from(
+    db: &Db,
+    twin: &str,
+    meter: &str,
+    at: Time,
+) -> Result<Option<RegisterValue>> {
     shown(db, twin, meter, at, [">="; 2], "ASC")
 }
 
@@ -83,7 +98,7 @@ pub(crate) fn flow(db: &Db, twin: &str, meter: &str) -> Result<Option<Flow>> {
     )?;
     let last: Option<Time> = rows.query_row([twin, meter], |row| row.get(0)).optional()?;
     let Some(last) = last else { return Ok(None) };
-    let count = |at| Ok(newest_until(db, twin, meter, at)?.map(Shown::count));
+    let count = |at| Ok(newest_until(db, twin, meter, at)?.map(RegisterValue::count));
     continuous_flow(last, count)
 }
 

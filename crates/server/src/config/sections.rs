@@ -94,7 +94,7 @@ impl Listeners {
         [("coap", &self.coap), ("coaps", &self.coaps)]
     }
 
-    /// Whether this is a default address of CoAP, which may be another program's.
+    /// True for a default address of CoAP, which may be another program's.
     pub(crate) fn is_coap_default(address: SocketAddr) -> bool {
         local(COAP).contains(&address) || local(COAPS).contains(&address)
     }

@@ -88,7 +88,7 @@ fn find(files: &'static [File], path: &str, headers: &HeaderMap) -> Option<&'sta
     at(path).or_else(|| at(START).filter(|_| path == "/" || is_screen(path, headers)))
 }
 
-/// Whether a browser requests a page, at a path that is not one of files or of the API. The log shows people the broker's,
+/// True if a browser requests a page, at a path that is not one of files or of the API. The log shows people the broker's,
 /// which they may ask for with anything.
 fn is_screen(path: &str, headers: &HeaderMap) -> bool {
     if path == BROKER {

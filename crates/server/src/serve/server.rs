@@ -172,7 +172,7 @@ impl Server {
         Ok(&self.parts()?.broker)
     }
 
-    /// Its workers, to be asked whether they work.
+    /// The workers, to be asked whether they work.
     pub(super) fn workers(&self) -> Option<Handoff> {
         self.parts.as_ref().map(|parts| parts.running.server.handoff())
     }

@@ -18,7 +18,7 @@ const MAX_DATAGRAM: usize = 65_535;
 /// Datagrams that wait for a task, over all its sockets; further ones wait in the kernel, or are lost.
 pub(super) const MAX_WAITING_DATAGRAMS: usize = 1024;
 
-/// How often the task empties the channel before it looks for silent clients: after a pause, more may wait in the socket.
+/// Times that the task empties the channel before it looks for silent clients: after a pause, more may wait in the socket.
 const READS_BEFORE_DEADLINES: usize = 16;
 /// Kernel buffers, so that a burst of sensors is not lost while the task works.
 const SOCKET_BUFFER_BYTES: usize = 1 << 20;
@@ -163,7 +163,7 @@ pub(super) async fn take_all(
 }
 
 /// Waits; for ever without a deadline. After a pause of the process, timers are ready before sockets: these are polled first,
-/// and then read by [`receive`], so that what has come is known before anyone is found silent.
+/// and then read by [`Udp::receive`], so that what has come is known before anyone is found silent.
 pub(super) async fn until(deadline: Option<Instant>) {
     match deadline {
         Some(at) => {

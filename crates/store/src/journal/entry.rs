@@ -119,7 +119,7 @@ enum Entry<'a> {
     /// Of the will of the session just before it.
     #[serde(borrow)]
     Testator(StoredTestator<'a>),
-    /// Of the subscription just before it, if retained messages are still to be sent for it.
+    /// The replay of the subscription just before it, if retained messages are still to be sent for it.
     Replay(&'a str),
     /// The shared subscription whose job the delivery just before it is.
     Share(u32),

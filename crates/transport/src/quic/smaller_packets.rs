@@ -20,13 +20,13 @@ use quinn_proto::{Connection, ConnectionId, Side, TransportError};
 
 /// The bytes by which the packets of one connection end before their datagrams do.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Unused(Arc<AtomicUsize>);
+pub(super) struct UnusedBytes(Arc<AtomicUsize>);
 
-impl Unused {
+impl UnusedBytes {
     /// That of a connection whose configuration is a [`Resizable`].
-    pub(super) fn of(connection: &Connection) -> Option<Unused> {
+    pub(super) fn find(connection: &Connection) -> Option<UnusedBytes> {
         let data = connection.crypto_session().handshake_data()?;
-        data.downcast::<Unused>().ok().map(|unused| *unused)
+        data.downcast::<UnusedBytes>().ok().map(|unused| *unused)
     }
 
     /// For packets that are built from now on.
@@ -57,13 +57,13 @@ impl ServerConfig for Resizable {
         parameters: &TransportParameters,
     ) -> Box<dyn Session> {
         let session = Arc::clone(&self.0).start_session(version, parameters);
-        Box::new(ResizableSession { session, unused: Unused::default() })
+        Box::new(ResizableSession { session, unused: UnusedBytes::default() })
     }
 }
 
 struct ResizableSession {
     session: Box<dyn Session>,
-    unused: Unused,
+    unused: UnusedBytes,
 }
 
 impl ResizableSession {
@@ -132,7 +132,7 @@ impl Session for ResizableSession {
 
 struct ResizableKey {
     key: Box<dyn PacketKey>,
-    unused: Unused,
+    unused: UnusedBytes,
 }
 
 impl PacketKey for ResizableKey {

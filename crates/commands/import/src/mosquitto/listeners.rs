@@ -243,7 +243,7 @@ impl Listeners {
     }
 }
 
-/// What is wrong with a certificate's file for Fulmar, as far as the files can be read here.
+/// Faults of a certificate's file for Fulmar, as far as the files can be read here.
 fn faults(files: &dyn Files, cert: &Path, ca: Option<&Path>) -> Vec<String> {
     let read = |path: &Path| -> Vec<CertificateDer<'static>> {
         let text = files.read(path).unwrap_or_default();

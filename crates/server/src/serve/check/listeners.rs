@@ -59,7 +59,7 @@ pub(crate) fn sockets(config: &Config) -> Vec<Socket> {
     all
 }
 
-/// Whether nothing listens there, although the address is the default: no client could use it.
+/// True if nothing listens there, although the address is the default: no client could use it.
 fn is_off(config: &Config, name: &str, address: SocketAddr) -> bool {
     name == "coap" && !config.policy(name, address).allow_anonymous
 }

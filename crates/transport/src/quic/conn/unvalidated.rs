@@ -12,13 +12,13 @@ use quinn_proto::{Connection, ConnectionEvent, FrameStats, Transmit};
 
 use super::QuicConn;
 use crate::quic::peek::First;
-use crate::quic::smaller_packets::Unused;
+use crate::quic::smaller_packets::UnusedBytes;
 
 /// Bytes that may be sent per byte received.
 const FACTOR: u64 = 3;
 /// Size in bytes of a datagram that has room for a header with the longest connection ID, ACK, PATH_CHALLENGE and a tag.
 const SMALLEST: usize = 72;
-/// What quinn-proto pads packets with PATH_CHALLENGE to, which must be more than the tag, with what is left unused.
+/// Most bytes left unused: with them, the tag must stay below the size to which quinn-proto pads a PATH_CHALLENGE.
 const MOST_UNUSED: usize = 1200 - SMALLEST;
 
 /// Whether the address of a new connection's client is validated.
@@ -39,7 +39,7 @@ pub(in crate::quic) struct Arrival {
     pub(in crate::quic) first: First,
 }
 
-/// What may be built now.
+/// Datagrams that may be built now.
 pub(in crate::quic) struct Room {
     /// Number of datagrams.
     pub(in crate::quic) datagrams: usize,
@@ -65,8 +65,8 @@ pub(in crate::quic) struct UnvalidatedPath {
     home: SocketAddr,
     received: u64,
     sent: u64,
-    /// Of an open connection: how its packets are made smaller.
-    unused: Option<Unused>,
+    /// Makes the packets of an open connection smaller.
+    unused: Option<UnusedBytes>,
     /// The connection's counters when quinn-proto learned of the address: path responses received, path
     /// challenges sent.
     responses: u64,
@@ -97,7 +97,7 @@ impl UnvalidatedPath {
         fits
     }
 
-    /// What may be built now, of at most `most` datagrams.
+    /// Datagrams that may be built now, at most `most`.
     pub(in crate::quic) fn room(&self, inner: &Connection, most: usize) -> Room {
         let full = |datagrams| Room { datagrams, unused: 0 };
         if inner.remote_address() != self.address {
@@ -176,7 +176,7 @@ impl QuicConn {
                 return;
             }
             let mut path = UnvalidatedPath::new(remote, home, 0);
-            path.unused = Unused::of(&self.inner).filter(|_| !self.inner.is_handshaking());
+            path.unused = UnusedBytes::find(&self.inner).filter(|_| !self.inner.is_handshaking());
             self.unvalidated = Some(Box::new(path));
         }
         let Some(unvalidated) = &mut self.unvalidated else { return };
