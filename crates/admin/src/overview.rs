@@ -114,7 +114,7 @@ impl App {
         let connections = TransportKind::ALL.into_iter().map(|kind| (kind.name(), open(kind)));
         let connections = connections.filter(|(_, open)| *open > 0).collect();
         let counters = metrics.totals().into_iter().filter(|(_, kind, ..)| *kind == "counter");
-        let counters = counters.map(|(name, _, _, value)| (name, value)).collect();
+        let counters = counters.map(|(name, _, value)| (name, value)).collect();
         let memory = Account::ALL.into_iter().map(|account| {
             let (used_bytes, limit_bytes) = broker.memory_totals(account);
             Budget { account: account.name(), used_bytes, limit_bytes }

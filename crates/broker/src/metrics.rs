@@ -6,6 +6,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use fulmar_text::metrics::{Distribution, Kind, Metrics as Families};
+
 use crate::peer::{TransportKind, TransportStats};
 
 /// A number only one thread changes and any thread reads.
@@ -30,7 +32,7 @@ impl Cell {
 }
 
 macro_rules! cells {
-    ($($name:ident, $kind:literal, $help:literal;)*) => {
+    ($($name:ident, $help:literal;)*) => {
         /// The counters of one worker.
         #[derive(Debug, Default)]
         #[repr(align(128))]
@@ -45,8 +47,8 @@ macro_rules! cells {
         }
 
         impl ShardMetrics {
-            const ALL: &'static [(&'static str, &'static str, &'static str)] =
-                &[$((stringify!($name), $kind, $help),)*];
+            const ALL: &'static [(&'static str, &'static str)] =
+                &[$((stringify!($name), $help),)*];
 
             fn values(&self) -> Vec<u64> {
                 vec![$(self.$name.get(),)*]
@@ -56,44 +58,44 @@ macro_rules! cells {
 }
 
 cells! {
-    messages_received, "counter", "PUBLISH packets received";
-    messages_sent, "counter", "PUBLISH packets handed to connections for sending";
-    bytes_received, "counter", "MQTT bytes received";
-    bytes_sent, "counter", "MQTT bytes handed to connections for sending";
-    messages_dropped_qos0, "counter", "QoS 0 messages dropped because their receiver was slow";
-    messages_dropped_queue, "counter", "Messages dropped by a full session queue";
-    messages_dropped_size, "counter", "Messages not sent because they exceed the receiver's Maximum Packet Size";
-    messages_expired, "counter", "Messages that expired before they were sent";
-    messages_unroutable, "counter", "PUBLISH packets that matched no subscription, except the broker's own under $SYS";
-    retained_refused, "counter", "Retained messages refused at the limit";
-    connect_refused, "counter", "CONNECT packets answered with an error";
-    connections_refused, "counter", "Connections closed at the connection limit";
-    accept_failed, "counter", "Times a listener could not accept a connection because file descriptors or memory ran out";
-    connections_too_fast, "counter", "Connections closed at the limit of connections per second from one address";
-    logins_busy, "counter", "CONNECT packets refused because too many logins were waiting to be checked";
-    sessions_refused, "counter", "CONNECT packets refused because another user's session has their client identifier";
-    storage_refused, "counter", "Packets refused and connections closed because storage was stalled";
-    subscriptions_refused, "counter", "Subscriptions refused at max_subscriptions_per_session or max_wildcard_subscriptions_per_user";
-    memory_refused, "counter", "Messages not queued, and sessions, subscriptions, flows, QoS 2 messages and topic aliases refused, at a user's share of the budget for memory";
-    publishers_throttled, "counter", "Times a client published faster than allowed";
-    authentication_failed, "counter", "Failed authentications";
-    access_denied, "counter", "Publications and subscriptions denied by access rules";
-    protocol_errors, "counter", "Connections closed for malformed or illegal packets";
-    partial_refused, "counter", "Connections closed because their incomplete packets exceeded the bound, or because memory was short";
-    keep_alive_timeouts, "counter", "Connections closed because the keep alive ran out";
-    takeovers, "counter", "Connections closed because their client connected again";
-    wills_published, "counter", "Wills published";
-    wills_refused, "counter", "Wills not published because their client may not publish them any more";
-    quic_migrations, "counter", "Address changes of QUIC connections";
-    quic_early_accepted, "counter", "QUIC connections whose early data was accepted";
-    quic_sent_packets, "counter", "QUIC packets sent";
-    quic_lost_packets, "counter", "QUIC packets declared lost";
-    quic_sent_bytes, "counter", "Bytes of datagrams sent by QUIC connections, without those of copies";
-    quic_received_bytes, "counter", "Bytes of datagrams received by QUIC connections";
-    quic_streams_opened, "counter", "Streams opened by QUIC clients, control streams included";
-    quic_other_node_packets, "counter", "QUIC packets of connections of another node of the cluster, which were dropped";
-    quic_copies, "counter", "Copies of QUIC datagrams sent to clients whose paths lose packets";
-    quic_copied_bytes, "counter", "Bytes of those copies";
+    messages_received, "PUBLISH packets received";
+    messages_sent, "PUBLISH packets handed to connections for sending";
+    bytes_received, "MQTT bytes received";
+    bytes_sent, "MQTT bytes handed to connections for sending";
+    messages_dropped_qos0, "QoS 0 messages dropped because their receiver was slow";
+    messages_dropped_queue, "Messages dropped by a full session queue";
+    messages_dropped_size, "Messages not sent because they exceed the receiver's Maximum Packet Size";
+    messages_expired, "Messages that expired before they were sent";
+    messages_unroutable, "PUBLISH packets that matched no subscription, except the broker's own under $SYS";
+    retained_refused, "Retained messages refused at the limit";
+    connect_refused, "CONNECT packets answered with an error";
+    connections_refused, "Connections closed at the connection limit";
+    accept_failed, "Times a listener could not accept a connection because file descriptors or memory ran out";
+    connections_too_fast, "Connections closed at the limit of connections per second from one address";
+    logins_busy, "CONNECT packets refused because too many logins were waiting to be checked";
+    sessions_refused, "CONNECT packets refused because another user's session has their client identifier";
+    storage_refused, "Packets refused and connections closed because storage was stalled";
+    subscriptions_refused, "Subscriptions refused at max_subscriptions_per_session or max_wildcard_subscriptions_per_user";
+    memory_refused, "Messages not queued, and sessions, subscriptions, flows, QoS 2 messages and topic aliases refused, at a user's share of the budget for memory";
+    publishers_throttled, "Times a client published faster than allowed";
+    authentication_failed, "Failed authentications";
+    access_denied, "Publications and subscriptions denied by access rules";
+    protocol_errors, "Connections closed for malformed or illegal packets";
+    partial_refused, "Connections closed because their incomplete packets exceeded the bound, or because memory was short";
+    keep_alive_timeouts, "Connections closed because the keep alive ran out";
+    takeovers, "Connections closed because their client connected again";
+    wills_published, "Wills published";
+    wills_refused, "Wills not published because their client may not publish them any more";
+    quic_migrations, "Address changes of QUIC connections";
+    quic_early_accepted, "QUIC connections whose early data was accepted";
+    quic_sent_packets, "QUIC packets sent";
+    quic_lost_packets, "QUIC packets declared lost";
+    quic_sent_bytes, "Bytes of datagrams sent by QUIC connections, without those of copies";
+    quic_received_bytes, "Bytes of datagrams received by QUIC connections";
+    quic_streams_opened, "Streams opened by QUIC clients, control streams included";
+    quic_other_node_packets, "QUIC packets of connections of another node of the cluster, which were dropped";
+    quic_copies, "Copies of QUIC datagrams sent to clients whose paths lose packets";
+    quic_copied_bytes, "Bytes of those copies";
 }
 
 /// Upper bounds of the histograms' buckets.
@@ -171,21 +173,6 @@ impl ShardMetrics {
     }
 }
 
-/// A histogram of all workers together, as Prometheus wants it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct HistogramTotals {
-    /// Its name, which ends with the unit.
-    pub name: &'static str,
-    /// What it shows.
-    pub help: &'static str,
-    /// Upper bounds, and how many values were at most that.
-    pub buckets: Vec<(f64, u64)>,
-    /// All values, those above the last bound included.
-    pub count: u64,
-    /// Their sum.
-    pub sum: f64,
-}
-
 /// All workers' counters.
 #[derive(Debug)]
 pub struct Metrics {
@@ -217,38 +204,47 @@ impl Metrics {
         TransportKind::ALL.iter().map(|kind| self.sum(|s| &s.connections[kind.index()])).sum()
     }
 
-    /// The histograms.
+    /// Every plain counter: name, help, value.
     #[must_use]
-    pub fn histograms(&self) -> Vec<HistogramTotals> {
-        vec![
-            self.histogram(
-                "quic_rtt_seconds",
-                "Round-trip times of QUIC connections, sampled every few seconds of use",
-                1e6,
-                |shard| &shard.paths.rtt_us,
-            ),
-            self.histogram(
-                "quic_congestion_window_bytes",
-                "Congestion windows of QUIC connections, sampled every few seconds of use",
-                1.0,
-                |shard| &shard.paths.cwnd_bytes,
-            ),
-            self.histogram(
-                "quic_loss_ratio",
-                "Share of packets lost by a QUIC connection between two samples",
-                1e6,
-                |shard| &shard.paths.loss_ppm,
-            ),
-        ]
+    pub fn totals(&self) -> Vec<(&'static str, &'static str, u64)> {
+        let mut sums = vec![0u64; ShardMetrics::ALL.len()];
+        for shard in &self.shards {
+            for (sum, value) in sums.iter_mut().zip(shard.values()) {
+                *sum += value;
+            }
+        }
+        let named = ShardMetrics::ALL.iter().zip(sums);
+        named.map(|(&(name, help), value)| (name, help, value)).collect()
     }
 
-    fn histogram(
-        &self,
-        name: &'static str,
-        help: &'static str,
-        scale: f64,
-        of: impl Fn(&ShardMetrics) -> &Histogram,
-    ) -> HistogramTotals {
+    /// Reports everything.
+    pub fn report(&self, to: &mut Families) {
+        let name = "connections";
+        let family = to.family(Kind::Gauge, name, "Connections open now");
+        for kind in TransportKind::ALL {
+            family.add(&[("transport", kind)], self.sum(|shard| &shard.connections[kind.index()]));
+        }
+        let name = "connections_opened_total";
+        let family = to.family(Kind::Counter, name, "Connections opened since start");
+        for kind in TransportKind::ALL {
+            let opened = self.sum(|shard| &shard.connections_opened[kind.index()]);
+            family.add(&[("transport", kind)], opened);
+        }
+        for (name, help, value) in self.totals() {
+            to.counter(&format!("{name}_total"), help, value);
+        }
+        let help = "Round-trip times of QUIC connections, sampled every few seconds of use";
+        let rtt = self.distribution(1e6, |shard| &shard.paths.rtt_us);
+        to.histogram("quic_rtt_seconds", help, rtt);
+        let help = "Congestion windows of QUIC connections, sampled every few seconds of use";
+        let windows = self.distribution(1.0, |shard| &shard.paths.cwnd_bytes);
+        to.histogram("quic_congestion_window_bytes", help, windows);
+        let help = "Share of packets lost by a QUIC connection between two samples";
+        let loss = self.distribution(1e6, |shard| &shard.paths.loss_ppm);
+        to.histogram("quic_loss_ratio", help, loss);
+    }
+
+    fn distribution(&self, scale: f64, of: impl Fn(&ShardMetrics) -> &Histogram) -> Distribution {
         let bounds = self.shards.first().map_or(&[][..], |shard| of(shard).bounds);
         let count_at = |at: usize| self.sum(|shard| &of(shard).counts[at]);
         let mut below = 0;
@@ -259,20 +255,7 @@ impl Metrics {
         let buckets = cumulative.collect();
         let count = below + count_at(bounds.len());
         let sum = self.sum(|shard| &of(shard).sum) as f64 / scale;
-        HistogramTotals { name, help, buckets, count, sum }
-    }
-
-    /// Every plain counter: name, Prometheus type, help, value.
-    #[must_use]
-    pub fn totals(&self) -> Vec<(&'static str, &'static str, &'static str, u64)> {
-        let mut sums = vec![0u64; ShardMetrics::ALL.len()];
-        for shard in &self.shards {
-            for (sum, value) in sums.iter_mut().zip(shard.values()) {
-                *sum += value;
-            }
-        }
-        let named = ShardMetrics::ALL.iter().zip(sums);
-        named.map(|(&(name, kind, help), value)| (name, kind, help, value)).collect()
+        Distribution { buckets, count, sum }
     }
 }
 
@@ -295,8 +278,9 @@ mod tests {
         metrics.shard(1).count_path(&at(40_000, 100, 3), &at(9_000_000, 104, 3));
         // Nothing was sent, so there is no new sample.
         metrics.shard(1).count_path(&before, &before);
-        let [rtt, _, loss] = &metrics.histograms()[..] else { panic!("three histograms") };
-        let below = |histogram: &HistogramTotals, bound: f64| {
+        let rtt = &metrics.distribution(1e6, |shard| &shard.paths.rtt_us);
+        let loss = &metrics.distribution(1e6, |shard| &shard.paths.loss_ppm);
+        let below = |histogram: &Distribution, bound: f64| {
             histogram.buckets.iter().find(|(b, _)| (b - bound).abs() < 1e-9).map(|(_, n)| *n)
         };
         assert_eq!(below(rtt, 0.0005), Some(0));

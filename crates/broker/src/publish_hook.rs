@@ -30,3 +30,12 @@ pub trait PublishHook: Send + Sync {
     /// Properties to append to the publication's, in MQTT 5.0 encoding; `None` leaves it as it is.
     fn stamp(&self, arrival: &Arrival<'_>) -> Option<Vec<u8>>;
 }
+
+impl PublishHook for Vec<Box<dyn PublishHook>> {
+    /// The properties of all hooks, in their order, behind those that the client has sent.
+    fn stamp(&self, arrival: &Arrival<'_>) -> Option<Vec<u8>> {
+        let mut stamps = self.iter().filter_map(|hook| hook.stamp(arrival));
+        let first = stamps.next()?;
+        Some(stamps.fold(first, |all, more| [all, more].concat()))
+    }
+}

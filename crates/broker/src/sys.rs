@@ -24,7 +24,7 @@ pub(crate) fn values(broker: &Broker, now: Timestamp) -> Vec<(String, String)> {
         let open = metrics.sum(|shard| &shard.connections[kind.index()]);
         values.push((format!("clients/connected/{kind}"), open.to_string()));
     }
-    for (name, _, _, value) in metrics.totals() {
+    for (name, _, value) in metrics.totals() {
         values.push((format!("counters/{name}"), value.to_string()));
     }
     // An empty value removes the retained one.

@@ -1,5 +1,5 @@
 //! The process upstream: its broker, and the real platform on a disk, with the client between the two as
-//! `serve/platform_client.rs` of `crates/server` has it.
+//! `serve/platform/client.rs` of `crates/server` has it.
 
 use std::sync::Arc;
 use std::time::SystemTime;

@@ -175,8 +175,7 @@ impl Endpoint {
     }
 
     fn is_busy(&self) -> bool {
-        let counts = self.metrics.counts();
-        counts.connections_tcp + counts.connections_quic > 0
+        self.metrics.open_connections() > 0
     }
 }
 

@@ -55,6 +55,6 @@ pub use compression::{CodingError, accepts, compress, decompress};
 pub use config::{ACME_ALPN, Address, EndpointConfig, Knows, Limits, MIN_HEADER_BYTES};
 pub use endpoint::{Bound, Endpoint, StartError};
 pub use login_turns::{Crowded, LoginTurn, LoginTurns, PasswordLogin};
-pub use metrics::{Counts, Metrics};
+pub use metrics::Metrics;
 pub use plain::Plain;
 pub use while_allowed::{NoLongerAllowed, while_allowed};

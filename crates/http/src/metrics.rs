@@ -1,19 +1,21 @@
 //! Counters of the endpoint: requests by version and class of status, connections, refusals.
 //!
-//! Only numbers: metric names and formats are elsewhere.
+//! Origins are counted at the MQTT listeners for WebSocket, too.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use fulmar_text::metrics::{Kind, Metrics as Families};
 use fulmar_transport::Origins;
 use http::{StatusCode, Version};
 
-/// Names of the versions, in the order of [`Counts::requests`].
+/// Names of the versions, in the order of [`Metrics::requests`].
 pub(crate) const VERSIONS: [&str; 3] = ["1.1", "2", "3"];
 
 /// Counters of an endpoint since it started, except for those that say otherwise.
 #[derive(Debug, Default)]
 pub struct Metrics {
+    /// Responses by version (1.0 and 1.1, 2, 3) and by the first digit of the status minus one.
     requests: [[AtomicU64; 5]; 3],
     pub(crate) early_refused: AtomicU64,
     pub(crate) connections_tcp: AtomicU64,
@@ -25,55 +27,44 @@ pub struct Metrics {
     pub(crate) failed_handshakes: AtomicU64,
 }
 
-/// A snapshot of [`Metrics`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Responses by version (1.0 and 1.1, 2, 3) and by the first digit of the status minus one.
-    pub requests: [[u64; 5]; 3],
-    /// Requests answered with 425 because they arrived as early data and are not safe.
-    pub early_refused: u64,
-    /// TCP connections open now.
-    pub connections_tcp: u64,
-    /// QUIC connections open now.
-    pub connections_quic: u64,
-    /// Connections closed because there were too many.
-    pub refused: u64,
-    /// Connections closed to make room for others.
-    pub shed: u64,
-    /// Requests answered with 503 because there was no memory for their bodies.
-    pub bodies_refused: u64,
-    /// MQTT connections refused because of their page's origin, including those to WebSocket listeners.
-    pub origins_refused: u64,
-    /// TLS and QUIC handshakes that failed.
-    pub failed_handshakes: u64,
-}
-
-impl Counts {
-    /// The version of each row of [`Counts::requests`].
-    pub const VERSIONS: [&str; 3] = VERSIONS;
-}
-
 impl Metrics {
     pub(crate) fn new(origins: &Arc<Origins>) -> Metrics {
         Metrics { origins: Arc::clone(origins), ..Metrics::default() }
     }
 
-    /// The counters now.
-    #[must_use]
-    pub fn counts(&self) -> Counts {
-        Counts {
-            requests: [0, 1, 2].map(|version| {
-                [0, 1, 2, 3, 4].map(|class| self.requests[version][class].load(Relaxed))
-            }),
-            early_refused: self.early_refused.load(Relaxed),
-            connections_tcp: self.connections_tcp.load(Relaxed),
-            connections_quic: self.connections_quic.load(Relaxed),
-            refused: self.refused.load(Relaxed),
-            shed: self.shed.load(Relaxed),
-            bodies_refused: self.bodies_refused.load(Relaxed),
-            origins_refused: self.origins.refused_total(),
-            failed_handshakes: self.failed_handshakes.load(Relaxed),
+    /// Connections open now.
+    pub(crate) fn open_connections(&self) -> u64 {
+        self.connections_tcp.load(Relaxed) + self.connections_quic.load(Relaxed)
+    }
+
+    /// Reports everything.
+    pub fn report(&self, to: &mut Families) {
+        let name = "http_requests_total";
+        let family = to.family(Kind::Counter, name, "Responses of the HTTP endpoint");
+        for (version, classes) in VERSIONS.iter().zip(&self.requests) {
+            for (class, count) in ["1xx", "2xx", "3xx", "4xx", "5xx"].iter().zip(classes) {
+                family.add(&[("version", version), ("status", class)], count.load(Relaxed));
+            }
         }
+        let family =
+            to.family(Kind::Gauge, "http_connections", "Connections to the HTTP endpoint open now");
+        family.add(&[("transport", "tcp")], self.connections_tcp.load(Relaxed));
+        family.add(&[("transport", "quic")], self.connections_quic.load(Relaxed));
+        for (name, help, count) in [
+            ("early_refused", "Requests answered 425 Too Early", &self.early_refused),
+            ("connections_refused", "Connections above the limit", &self.refused),
+            ("connections_shed", "Connections closed to make room for others", &self.shed),
+            (
+                "bodies_refused",
+                "Requests refused because too much was being sent at once",
+                &self.bodies_refused,
+            ),
+            ("handshakes_failed", "Handshakes that failed", &self.failed_handshakes),
+        ] {
+            to.counter(&format!("http_{name}_total"), help, count.load(Relaxed));
+        }
+        let help = "MQTT connections refused to pages of other origins";
+        to.counter("http_origins_refused_total", help, self.origins.refused_total());
     }
 
     /// Counts an answer.

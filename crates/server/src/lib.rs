@@ -12,7 +12,7 @@ mod serve;
 
 pub use config::Config;
 pub use fulmar_command::exit::Usage;
-pub use serve::{Args, Server, doctor, has_web_app, run};
+pub use serve::{Args, Consumer, Message, Server, doctor, has_web_app, run};
 #[cfg(feature = "cluster")]
 pub use serve::{ClusterArgs, cluster_command};
 

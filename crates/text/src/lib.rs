@@ -1,11 +1,12 @@
 //! What people write and read: quantities with their [units], [hex] digits, [percent]-encoded text, [words] for what
-//! is wrong with a TOML file, CSV for [spreadsheet]s, and settings with
+//! is wrong with a TOML file, CSV for [spreadsheet]s, [metrics], and settings with
 //! their defaults.
 //!
 //! No I/O, and nothing of what the quantities are for.
 
 mod defaults;
 pub mod hex;
+pub mod metrics;
 mod names;
 pub mod percent;
 pub mod spreadsheet;

@@ -8,6 +8,7 @@ use std::net::UdpSocket;
 use fulmar_broker::ClientStatistics;
 use fulmar_broker::access::{AccessRules, Action, Rule, Who};
 use fulmar_mqtt::{QoS, ReasonCode};
+use fulmar_text::metrics::Metrics;
 use quic_site::*;
 use quinn::Endpoint;
 
@@ -63,8 +64,16 @@ async fn a_connections_path_is_told_to_those_who_subscribe() {
     })
     .await;
     assert!(site.broker.metrics().sum(|shard| &shard.quic_streams_opened) >= 3);
-    let rtt = &site.broker.metrics().histograms()[0];
-    assert!(rtt.count >= 2 && rtt.sum > 0.0, "{rtt:?}");
+    let mut metrics = Metrics::default();
+    site.broker.metrics().report(&mut metrics);
+    let page = metrics.prometheus();
+    let rtt = |value: &str| -> f64 {
+        let mut lines = page.lines();
+        let found = lines
+            .find_map(|line| line.strip_prefix("fulmar_quic_rtt_seconds_")?.strip_prefix(value));
+        found.and_then(|number| number.trim().parse().ok()).unwrap_or_else(|| panic!("{page}"))
+    };
+    assert!(rtt("count") >= 2.0 && rtt("sum") > 0.0, "{page}");
 }
 
 #[tokio::test]

@@ -541,7 +541,7 @@ impl World {
     /// A figure over all workers.
     pub fn total(&self, name: &str) -> u64 {
         let totals = self.shards[0].broker().metrics().totals();
-        totals.into_iter().find(|total| total.0 == name).unwrap().3
+        totals.into_iter().find(|total| total.0 == name).unwrap().2
     }
 
     /// The client stops reading, or goes on.

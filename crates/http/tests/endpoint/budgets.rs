@@ -43,7 +43,7 @@ async fn half_requests_make_room_for_whole_ones() {
         let answer = answered(socket, request).await;
         assert!(answer.ends_with("hello"), "{half:?}: {answer}");
     }
-    assert!(site.endpoint.metrics().counts().shed > 0);
+    assert!(site.count("connections_shed_total") > 0);
 }
 
 #[tokio::test]
@@ -67,7 +67,7 @@ async fn half_bodies_make_room_for_whole_ones() {
         waiting.push(stream);
     }
     // In whatever order the server reads them, it has room for four.
-    let refused = || site.endpoint.metrics().counts().bodies_refused;
+    let refused = || site.count("bodies_refused_total");
     tokio::time::timeout(PATIENCE, async {
         while refused() < 12 {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -117,7 +117,7 @@ async fn half_requests_count_with_their_headers() {
         waiting.push(stream);
     }
     tokio::time::timeout(PATIENCE, async {
-        while site.endpoint.metrics().counts().bodies_refused < 4 {
+        while site.count("bodies_refused_total") < 4 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     })
@@ -128,7 +128,7 @@ async fn half_requests_count_with_their_headers() {
 #[tokio::test]
 async fn half_headers_over_http3_make_room_for_whole_requests() {
     let site = start();
-    let refused = || site.endpoint.metrics().counts().bodies_refused;
+    let refused = || site.count("bodies_refused_total");
     // Each has a quarter of the quarter that is for clients without a token.
     let half = [b"\x01\x60\x00".as_slice(), &[0; BUDGET_BYTES / 16]].concat();
     let mut waiting = Vec::new();

@@ -25,9 +25,18 @@ async fn requests_are_answered_and_bounded() {
     assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
     let (status, _) = ask(&mut sender, Method::GET, "/never", b"").await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
-    let counts = site.endpoint.metrics().counts();
-    assert_eq!(counts.requests, [[0; 5], [0; 5], [0, 2, 0, 1, 1]]);
-    assert_eq!((counts.connections_quic, counts.early_refused), (1, 0));
+    let page = site.metrics().prometheus();
+    let requests = |version, class| {
+        format!("fulmar_http_requests_total{{version=\"{version}\",status=\"{class}xx\"}} ")
+    };
+    for (class, count) in (1..=5).zip([0, 2, 0, 1, 1]) {
+        let line = format!("{}{count}\n", requests("3", class));
+        assert!(page.contains(&line), "{line}{page}");
+        for version in ["1.1", "2"] {
+            assert!(page.contains(&format!("{}0\n", requests(version, class))), "{page}");
+        }
+    }
+    assert_eq!((site.count("connections"), site.count("early_refused_total")), (1, 0));
 }
 
 /// They never reach the router; the connection goes on.
@@ -84,7 +93,7 @@ async fn what_changes_nothing_when_it_is_repeated_is_answered_as_early_data() {
         early += usize::from(post_early(&site, &client, "/echo").await == StatusCode::TOO_EARLY);
     }
     assert!(early > 0, "none was early");
-    assert_eq!(site.endpoint.metrics().counts().early_refused, early as u64);
+    assert_eq!(site.count("early_refused_total"), early as u64);
 }
 
 /// More than sockets' buffers hold, so that the client notices if the server stops reading.

@@ -15,6 +15,7 @@ use fulmar_broker::{
 };
 use fulmar_congestion::Congestion;
 use fulmar_http::{Address, BodyBudget, Endpoint, EndpointConfig, Limits};
+use fulmar_text::metrics::Metrics;
 use fulmar_transport::Origins;
 use fulmar_transport::tls::{ClientAuth, Identity, RootCertStore, ServerTls};
 use fulmar_transport::{Clock, QuicKeys, Server, ServerConfig, TransportLimits};
@@ -157,6 +158,17 @@ pub(crate) type Sender = h3::client::SendRequest<h3_quinn::OpenStreams, Bytes>;
 pub(crate) type Session = h3::client::RequestStream<h3_quinn::BidiStream<Bytes>, Bytes>;
 
 impl Site {
+    pub(crate) fn metrics(&self) -> Metrics {
+        let mut metrics = Metrics::default();
+        self.endpoint.metrics().report(&mut metrics);
+        metrics
+    }
+
+    /// A count of the metrics, by its name behind `fulmar_http_`.
+    pub(crate) fn count(&self, name: &str) -> u64 {
+        self.metrics().sum(&format!("http_{name}")) as u64
+    }
+
     pub(crate) async fn dial(&self) -> (quinn::Connection, Sender) {
         self.dial_at(self.endpoint.bound().https[0]).await
     }

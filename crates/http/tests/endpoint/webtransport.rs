@@ -85,5 +85,5 @@ async fn pages_of_other_origins_have_no_session() {
     ] {
         assert_eq!(session(&mut sender, Some(origin)).await.1, expected, "{origin}");
     }
-    assert_eq!(site.endpoint.metrics().counts().origins_refused, 2);
+    assert_eq!(site.count("origins_refused_total"), 2);
 }

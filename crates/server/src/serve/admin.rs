@@ -2,7 +2,6 @@
 //! `fulmar ctl` reaches a server of the same machine without a token.
 
 use std::io;
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -14,10 +13,8 @@ use fulmar_admin::{
     Admin, Later, LocalCaller, NewEntry, ServerState, Settings, SocketPath, Store, TapRoom, Tapped,
 };
 use fulmar_broker::{Broker, Timestamp};
-use fulmar_http::AnswerSpace;
 use fulmar_identity::control::{self, ControlChange};
-use fulmar_identity::{Asker, Client, Identities};
-use fulmar_mirror::Shared;
+use fulmar_identity::{Asker, Client};
 use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::packet::SubscribeOptions;
 use fulmar_mqtt::{Packet, PacketId, Properties, QoS, ReasonCode};
@@ -29,13 +26,16 @@ use tokio::sync::{mpsc, oneshot};
 use super::http_credentials::Credentials;
 use super::http_publish;
 use super::local_client::{self, LocalReceiver, LocalSender};
-use super::platform::Platform;
-use super::watched::Watched;
+use super::part::{self, Core, Opening, Part};
+use super::shared_rows::Database;
 use crate::config::Config;
 
 mod logins;
+mod watched;
 
+pub(super) use logins::MoreAdministrators;
 use logins::Users;
+use watched::Watched;
 
 /// What the log calls its MQTT clients' listener.
 const LISTENER: &str = "admin";
@@ -50,35 +50,6 @@ const MODE: u32 = 0o600;
 pub(super) struct ChangeLog(Store);
 
 impl ChangeLog {
-    /// Opens it; at a node of a cluster, with what is shared.
-    ///
-    /// # Errors
-    /// `admin.db` in the data folder cannot be used.
-    pub(super) fn open(data: &Path, shared: Option<Shared>) -> anyhow::Result<ChangeLog> {
-        Ok(ChangeLog(match shared {
-            Some(shared) => Store::open_shared(data, shared)?,
-            None => Store::open(data)?,
-        }))
-    }
-
-    /// Sets the stored bans.
-    ///
-    /// # Errors
-    /// They cannot be read.
-    pub(super) fn apply_bans(&self, broker: &Broker, now: Timestamp) -> anyhow::Result<()> {
-        Ok(fulmar_admin::apply_bans(&self.0, broker, now.0.cast_signed())?)
-    }
-
-    /// Logs what callers of the platform's API change.
-    pub(super) fn watch_platform(&self, platform: Option<&Platform>) {
-        #[cfg(feature = "platform")]
-        if let Some(platform) = platform {
-            platform.log_changes(Box::new(self.clone()));
-        }
-        #[cfg(not(feature = "platform"))]
-        let _ = platform;
-    }
-
     fn begin_all(&self, entries: &[NewEntry]) -> Result<Vec<i64>, String> {
         self.0.begin_all(entries).map_err(|error| {
             tracing::error!("the log of changes: {error}");
@@ -87,18 +58,36 @@ impl ChangeLog {
         })
     }
 
+    /// Logs a change, and makes it.
+    ///
+    /// # Errors
+    /// Those of `change`, and of the log.
+    #[cfg(feature = "platform")]
+    pub(super) fn logged<T>(
+        &self,
+        entry: NewEntry,
+        change: impl FnOnce() -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        self.0.logged(entry, change)
+    }
+
     fn end_all(&self, results: &[(i64, &str)]) {
         if let Err(error) = self.0.end_all(results.iter().copied()) {
             tracing::error!("the log of changes: {error}");
         }
     }
+}
 
-    /// Logs that the server itself adds a user, and adds it.
-    pub(super) fn user_added<T>(
+impl part::ChangeLog for ChangeLog {
+    fn apply_bans(&self, broker: &Broker, now: Timestamp) -> anyhow::Result<()> {
+        Ok(fulmar_admin::apply_bans(&self.0, broker, now.0.cast_signed())?)
+    }
+
+    fn user_added(
         &self,
         name: &str,
-        add: impl FnOnce() -> anyhow::Result<T>,
-    ) -> anyhow::Result<T> {
+        add: &mut dyn FnMut() -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
         self.0.logged(NewEntry::local("server", "user.add", name, String::new()), add)
     }
 }
@@ -141,77 +130,88 @@ impl control::ChangeLog for ChangeLog {
     }
 }
 
-/// The API and its socket. Dropping this ends the socket at once.
-pub(super) struct Running {
-    admin: Admin,
-    /// Whether somebody can log in to the page.
+/// The API and its socket.
+struct Administration {
+    log: ChangeLog,
+    admin: Option<Admin>,
+    /// True if somebody can log in to the page.
     has_administrator: bool,
     /// `None` where the system has no such sockets in the data folder, such as on some network file systems.
-    _socket: Option<Socket>,
+    socket: Option<Socket>,
 }
 
-impl Running {
+/// Opens the log of changes; at a node of a cluster, with what is shared.
+///
+/// # Errors
+/// `admin.db` in the data folder cannot be used.
+pub(super) fn open(opening: &mut Opening<'_>) -> anyhow::Result<Box<dyn Part>> {
+    let data = opening.data;
+    let shared = opening.shared.as_mut().map(|shared| shared.take(Database::Administration));
+    let log = ChangeLog(match shared {
+        Some(shared) => Store::open_shared(data, shared)?,
+        None => Store::open(data)?,
+    });
+    opening.offers.log = Arc::new(log.clone());
+    opening.offers.administration_log = Some(log.clone());
+    Ok(Box::new(Administration { log, admin: None, has_administrator: false, socket: None }))
+}
+
+impl Part for Administration {
     /// Opens the socket. The data folder is locked, so that no other server can have it.
-    ///
-    /// # Errors
-    /// A thread cannot be started.
-    pub(super) fn start(
-        broker: &Arc<Broker>,
-        (data, identities, log): (&Path, &Arc<Identities>, ChangeLog),
-        platform: Option<&Platform>,
-        (handoff, config, store): (Handoff, &Config, Option<&Arc<SqliteStorage>>),
-        answers: &AnswerSpace,
-        watched: Watched,
-    ) -> anyhow::Result<Running> {
+    fn go_live(&mut self, core: &Core) -> anyhow::Result<()> {
+        let (broker, offers) = (&core.broker, &core.offers);
         let server = Server {
-            handoff,
-            config: config.clone(),
-            data: data.to_owned(),
-            store: store.map(Arc::downgrade),
-            watched,
+            handoff: core.handoff.clone(),
+            config: core.config.clone(),
+            data: core.data.clone(),
+            store: core.store.as_ref().map(Arc::downgrade),
+            watched: Watched::new(core),
         };
-        let identities = Arc::clone(identities);
+        let identities = Arc::clone(&core.identities);
         let administers =
             |client: &Arc<Client>| client.administration.is_some() && !client.disabled;
-        let in_store = identities.read(|state| state.clients().values().any(administers));
-        let has_administrator =
-            in_store || platform.is_some_and(|platform| !platform.has_no_users());
+        self.has_administrator = identities.read(|state| state.clients().values().any(administers))
+            || offers.has_users.as_ref().is_some_and(|has_users| has_users());
         let asked = Arc::clone(broker);
         let in_file = Box::new(move |user: &str| asked.password_hash_in_file(user));
-        let users = Users::new(in_file, Arc::clone(&identities), platform.cloned());
+        let users = Users::new(in_file, Arc::clone(&identities), offers.administrators.clone());
         let settings = Settings {
             broker: Arc::clone(broker),
             administrators: Arc::new(users),
             identities,
             server: Arc::new(server),
-            data: data.to_owned(),
-            answers: answers.clone(),
+            data: core.data.clone(),
+            answers: core.answers.clone(),
             version: super::status::VERSION,
-            open_overview: config.has_open_overview(),
+            open_overview: core.config.has_open_overview(),
         };
-        let admin = Admin::open(settings, log.0.clone());
-        let socket = match bind(data) {
+        let admin = Admin::open(settings, self.log.0.clone());
+        match bind(&core.data) {
             Ok(listener) => {
                 let history = admin.clone();
                 let history = async move { history.keep_history().await };
-                let router = admin.router().merge(platform_commands(platform, log));
-                Some(Socket::start(listener, router, history)?)
+                let router = admin.router().merge(offers.local_routes.clone());
+                self.socket = Some(Socket::start(listener, router, history)?);
             }
-            Err(error) => {
-                tracing::warn!(
-                    data = %data.display(), %error,
-                    "no socket in the data folder: fulmar ctl has to use --url with a token"
-                );
-                None
-            }
-        };
-        Ok(Running { admin, has_administrator, _socket: socket })
+            Err(error) => tracing::warn!(
+                data = %core.data.display(), %error,
+                "no socket in the data folder: fulmar ctl has to use --url with a token"
+            ),
+        }
+        self.admin = Some(admin);
+        Ok(())
+    }
+
+    fn routes(&self, _: &Core) -> axum::Router {
+        self.admin.as_ref().map(Admin::router).unwrap_or_default()
     }
 
     /// Logs where the page is, and how to make an administrator if there is none.
-    pub(super) fn show_page(&self, https: Option<SocketAddr>, data: &Path) {
-        let Some(https) = https else { return };
-        let (port, data) = (https.port(), data.display());
+    fn ready(&mut self, core: &Core) -> anyhow::Result<()> {
+        let bound = core.listeners.get().into_iter().flatten();
+        let mut https = bound.filter(|(name, _)| *name == "https");
+        let Some((_, https)) = https.next() else { return Ok(()) };
+        let (port, data) = (https.port(), core.data.display());
         let next = match self.has_administrator {
             true => String::new(),
             false => format!(
@@ -219,50 +219,12 @@ impl Running {
             ),
         };
         tracing::info!("the broker's page: https://localhost:{port}/broker{next}");
+        Ok(())
     }
 
-    /// The routes of the API.
-    pub(super) fn router(&self) -> axum::Router {
-        self.admin.router()
+    fn stop_accepting(&mut self) {
+        drop(self.socket.take());
     }
-}
-
-/// What `fulmar user` and `fulmar twin` ask the server of a cluster's node for. A process that may open the socket may do
-/// everything.
-#[cfg(feature = "platform")]
-fn platform_commands(platform: Option<&Platform>, log: ChangeLog) -> axum::Router {
-    use axum::extract::ConnectInfo;
-    use axum::http::{StatusCode, header};
-    use axum::response::IntoResponse as _;
-    let Some(platform) = platform.cloned() else { return axum::Router::new() };
-    let run = move |ConnectInfo(by): ConnectInfo<LocalCaller>, command: axum::body::Bytes| async move {
-        let work = move || {
-            let command: fulmar_platform::AdminCommand = serde_json::from_slice(&command)?;
-            let answer = match command.change() {
-                Some((action, object, detail)) => {
-                    let entry = NewEntry::local(&by.name(), action, object, detail.to_string());
-                    log.0.logged(entry, || anyhow::Ok(platform.administer(&command)?))?
-                }
-                None => platform.administer(&command)?,
-            };
-            anyhow::Ok(serde_json::to_string(&answer)?)
-        };
-        let problem = match tokio::task::spawn_blocking(work).await {
-            Ok(Ok(answer)) => return answer.into_response(),
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => "this failed in the server: see its log".to_owned(),
-        };
-        let kind = [(header::CONTENT_TYPE, "application/problem+json")];
-        let problem = serde_json::json!({ "detail": problem }).to_string();
-        (StatusCode::CONFLICT, kind, problem).into_response()
-    };
-    let path = format!("{}{}", fulmar_admin::PREFIX, crate::node_users::PLATFORM);
-    axum::Router::new().route(&path, axum::routing::post(run))
-}
-
-#[cfg(not(feature = "platform"))]
-fn platform_commands(_: Option<&Platform>, _: ChangeLog) -> axum::Router {
-    axum::Router::new()
 }
 
 fn bind(data: &Path) -> io::Result<std::os::unix::net::UnixListener> {

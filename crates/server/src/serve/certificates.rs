@@ -3,10 +3,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+#[cfg(feature = "acme")]
 use std::time::SystemTime;
 
 use anyhow::{Context, bail};
 use fulmar_certs::authority::{Authority, local_names};
+use fulmar_certs::issued::Issued;
 use fulmar_certs::{AUTHORITY_FOLDER, KeyLogFile, files, read_revocation_lists, trust};
 use fulmar_transport::tickets::Tickets;
 use fulmar_transport::tls::{ClientTrust, Identity, RootCertStore, ServerTls};
@@ -16,7 +18,6 @@ use fulmar_coap::dtls::Certificate;
 use rustls::server::WebPkiClientVerifier;
 use rustls_pki_types::CertificateDer;
 
-use super::acme::{self, Orders};
 use super::coap;
 use super::http::Machine;
 use super::webtransport_certificate::WebTransportCertificate;
@@ -56,9 +57,10 @@ impl Certificates {
         Ok(Certificates { identity, tls, webtransport_certificate, tickets, acme, data })
     }
 
-    /// Orders certificates, if [acme] is configured.
-    pub(super) fn orders(&self) -> Option<Orders> {
-        Orders::new(&self.acme, &self.data, &self.identity)
+    /// The certificate of the listeners.
+    #[cfg(feature = "acme")]
+    pub(super) fn identity(&self) -> &Arc<Identity> {
+        &self.identity
     }
 
     /// For metrics: the certificate's end, beside what the machine gives to the server with this data folder.
@@ -114,11 +116,22 @@ impl Certificates {
 }
 
 fn read_identity(config: &Config, acme: &Acme, data: &Path) -> anyhow::Result<Arc<Identity>> {
-    if let Some((_, identity)) = acme::kept(acme, data, SystemTime::now()) {
+    if let Some((_, identity)) = issued(acme, data) {
         return Ok(identity);
     }
     let (chain, key) = identity_files(config, data)?;
     read_pair(&chain, &key)
+}
+
+/// The certificate of an earlier order by ACME; a build that would not renew it does not use it.
+fn issued(acme: &Acme, data: &Path) -> Option<(Issued, Arc<Identity>)> {
+    #[cfg(feature = "acme")]
+    return super::acme::kept(acme, data, SystemTime::now());
+    #[cfg(not(feature = "acme"))]
+    {
+        let _ = (acme, data);
+        None
+    }
 }
 
 fn read_pair(chain: &Path, key: &Path) -> anyhow::Result<Arc<Identity>> {
@@ -149,7 +162,7 @@ pub(super) fn inspect(config: &Config, data: &Path) -> anyhow::Result<Presented>
         builder.build().context("[tls] client_ca")?;
     }
     set(&config.coap.psk_file).map(super::psk::read).transpose()?;
-    if let Some((issued, _)) = acme::kept(&config.acme, data, SystemTime::now()) {
+    if let Some((issued, _)) = issued(&config.acme, data) {
         return Ok(Presented::Chain(data.to_owned(), issued.chain));
     }
     if let (Some(chain), Some(key)) = (set(&config.tls.cert), set(&config.tls.key)) {

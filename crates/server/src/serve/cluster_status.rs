@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
+use fulmar_text::metrics::{Kind, Metrics, Number as _};
 use parking_lot::Mutex;
 
 /// A node that has not written its record for so long is gone.
@@ -65,15 +66,6 @@ struct State {
 pub(crate) struct ClusterStatus {
     node: String,
     state: Mutex<State>,
-}
-
-/// A family of samples; names lack `fulmar_cluster_`.
-pub(super) struct Family {
-    pub(super) name: &'static str,
-    pub(super) kind: &'static str,
-    pub(super) help: &'static str,
-    pub(super) labels: String,
-    pub(super) value: f64,
 }
 
 #[cfg(feature = "cluster")]
@@ -144,82 +136,55 @@ impl ClusterStatus {
 }
 
 impl ClusterStatus {
-    /// All metrics.
-    pub(super) fn families(&self) -> Vec<Family> {
+    /// Reports everything.
+    pub(super) fn report(&self, to: &mut Metrics) {
         let state = self.state.lock();
-        let gauge = |name, help, value| one(name, "gauge", help, value);
-        let counter = |name, help, value| one(name, "counter", help, value);
-        let flag = |is: bool| f64::from(u8::from(is));
-        let number = |number: u64| number as f64;
+        let mut gauge = |name, help, value| to.gauge(&format!("cluster_{name}"), help, value);
+        let flag = |is: bool| is.to_f64();
+        let number = |number: u64| number.to_f64();
+        let now = Instant::now();
         let remaining = state
             .lease_until
-            .map_or(0.0, |until| until.saturating_duration_since(Instant::now()).as_secs_f64());
-        let mut all = vec![
-            gauge("serves", "1 while this node serves, 0 while it stands by", flag(state.serves)),
-            Family {
-                labels: format!("{{node=\"{}\"}}", state.serving),
-                ..gauge(
-                    "serving_node",
-                    "1, with the name of the node that serves as this one sees it; empty while none does",
-                    1.0,
-                )
-            },
-            counter("take_overs_total", "Times this node began to serve", number(state.take_overs)),
-            gauge("nats_connected", "1 while NATS answers this node", flag(state.connected)),
-            gauge(
-                "position_records",
-                "The last record of the log that this node has",
-                number(state.position),
-            ),
-            gauge(
-                "lease_remaining_seconds",
-                "How long this node may acknowledge without another renewal of its lease; 0 while it stands by",
-                remaining,
-            ),
-            counter("lease_renewals_total", "Renewals of the lease", number(state.renewals)),
-            counter(
-                "lease_renewals_failed_total",
-                "Attempts to renew the lease without an answer from NATS",
-                number(state.renewals_failed),
-            ),
-            counter(
-                "appends_total",
-                "Records appended to the log by this node",
-                number(state.appends),
-            ),
-            counter(
-                "append_seconds_total",
-                "Time that these took until NATS had them on the disks of a majority",
-                state.append_time.as_secs_f64(),
-            ),
-            gauge("last_append_seconds", "The last one's time", state.last_append.as_secs_f64()),
-        ];
-        let Some(shared) = &state.shared else { return all };
-        let behind = shared.last.saturating_sub(state.position);
-        all.extend([
-            gauge(
-                "log_last_records",
-                "The last record of the log, a few seconds ago",
-                number(shared.last),
-            ),
-            gauge(
-                "behind_records",
-                "Records of the log that this node does not have yet, about",
-                if state.serves { 0.0 } else { number(behind) },
-            ),
-            gauge("log_bytes", "Length of the log", number(shared.log_bytes)),
-            gauge(
-                "log_replicas",
-                "NATS servers that have all of the log",
-                number(shared.log_replicas as u64),
-            ),
-            gauge("standby_nodes", "Nodes that stand by", number(shared.standing_by())),
-        ]);
-        let age = shared.snapshot_at.and_then(|at| SystemTime::now().duration_since(at).ok());
-        all.extend(age.map(|age| {
-            gauge("snapshot_age_seconds", "Age of the newest snapshot", age.as_secs_f64())
-        }));
-        all
+            .map_or(0.0, |until| until.saturating_duration_since(now).as_secs_f64());
+        gauge("serves", "1 while this node serves, 0 while it stands by", flag(state.serves));
+        gauge("nats_connected", "1 while NATS answers this node", flag(state.connected));
+        let help = "The last record of the log that this node has";
+        gauge("position_records", help, number(state.position));
+        gauge(
+            "lease_remaining_seconds",
+            "How long this node may acknowledge without another renewal of its lease; 0 while it stands by",
+            remaining,
+        );
+        gauge("last_append_seconds", "The last one's time", state.last_append.as_secs_f64());
+        if let Some(shared) = &state.shared {
+            let help = "The last record of the log, a few seconds ago";
+            gauge("log_last_records", help, number(shared.last));
+            let behind = shared.last.saturating_sub(state.position);
+            let help = "Records of the log that this node does not have yet, about";
+            gauge("behind_records", help, if state.serves { 0.0 } else { number(behind) });
+            gauge("log_bytes", "Length of the log", number(shared.log_bytes));
+            let help = "NATS servers that have all of the log";
+            gauge("log_replicas", help, number(shared.log_replicas as u64));
+            gauge("standby_nodes", "Nodes that stand by", number(shared.standing_by()));
+            let age = shared.snapshot_at.and_then(|at| SystemTime::now().duration_since(at).ok());
+            if let Some(age) = age {
+                gauge("snapshot_age_seconds", "Age of the newest snapshot", age.as_secs_f64());
+            }
+        }
+        let help =
+            "1, with the name of the node that serves as this one sees it; empty while none does";
+        let family = to.family(Kind::Gauge, "cluster_serving_node", help);
+        family.add(&[("node", &state.serving)], 1_u8);
+        let mut counter =
+            |name, help, value| to.counter(&format!("cluster_{name}_total"), help, value);
+        counter("take_overs", "Times this node began to serve", number(state.take_overs));
+        counter("lease_renewals", "Renewals of the lease", number(state.renewals));
+        let help = "Attempts to renew the lease without an answer from NATS";
+        counter("lease_renewals_failed", help, number(state.renewals_failed));
+        let help = "Records appended to the log by this node";
+        counter("appends", help, number(state.appends));
+        let help = "Time that these took until NATS had them on the disks of a majority";
+        counter("append_seconds", help, state.append_time.as_secs_f64());
     }
 }
 
@@ -264,10 +229,6 @@ impl Node {
         };
         fulmar_admin::ClusterNode { name, address, role: role.to_owned(), position, version }
     }
-}
-
-fn one(name: &'static str, kind: &'static str, help: &'static str, value: f64) -> Family {
-    Family { name, kind, help, labels: String::new(), value }
 }
 
 #[cfg(all(test, feature = "cluster"))]

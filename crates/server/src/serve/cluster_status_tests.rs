@@ -2,8 +2,17 @@
 
 use super::*;
 
+use fulmar_text::metrics::Value;
+
 fn value(status: &ClusterStatus, name: &str) -> Option<f64> {
-    status.families().iter().find(|family| family.name == name).map(|family| family.value)
+    let mut metrics = Metrics::default();
+    status.report(&mut metrics);
+    let name = format!("fulmar_cluster_{name}");
+    let family = metrics.families().iter().find(|family| family.name == name)?;
+    match family.samples[..] {
+        [(_, Value::Number(value))] => Some(value),
+        _ => panic!("{family:?}"),
+    }
 }
 
 #[test]
@@ -23,8 +32,9 @@ fn a_node_shows_what_it_does_and_how_far_it_is() {
     assert_eq!(value(&status, "behind_records"), Some(3.0));
     assert_eq!(value(&status, "serves"), Some(0.0));
     assert!(value(&status, "snapshot_age_seconds").unwrap() >= day.as_secs_f64());
-    let labels = status.families().into_iter().find(|family| family.name == "serving_node");
-    assert_eq!(labels.unwrap().labels, "{node=\"b\"}");
+    let mut metrics = Metrics::default();
+    status.report(&mut metrics);
+    assert!(metrics.prometheus().contains("fulmar_cluster_serving_node{node=\"b\"} 1\n"));
     status.set_serves(true);
     status.renewed(Instant::now() + day);
     status.appended(11, Duration::from_millis(4));

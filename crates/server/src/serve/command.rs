@@ -154,7 +154,7 @@ fn wait(mut signals: Signals, args: &Args, server: &Server) {
 
 /// SIGHUP: reads everything again, and logs the result.
 fn reload(args: &Args, server: &Server) {
-    server.retry_certificate_order();
+    server.retry();
     match args.config().and_then(|config| server.reload(&config)) {
         Ok(waiting) => {
             tracing::info!("certificates, client CAs, passwords and access rules reloaded");

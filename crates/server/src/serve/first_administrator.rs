@@ -15,7 +15,7 @@ use fulmar_identity::{
     administrator_role,
 };
 
-use super::admin::ChangeLog;
+use super::part::ChangeLog;
 use crate::config::Config;
 
 /// Its name.
@@ -36,7 +36,7 @@ const PASSWORD: &str = "password: ";
 pub(super) fn create(
     config: &Config,
     data: &Path,
-    log: &ChangeLog,
+    log: &dyn ChangeLog,
 ) -> anyhow::Result<Option<PathBuf>> {
     let Some(users) = Users::without_any(config, data)? else { return Ok(None) };
     let file = data.join(FILE);
@@ -48,7 +48,7 @@ pub(super) fn create(
         None => generate()?,
     };
     files::write(&file, text(&password, &users, data).as_bytes(), true)?;
-    log.user_added(NAME, || users.add(&password, data)).context("the first administrator")?;
+    log.user_added(NAME, &mut || users.add(&password, data)).context("the first administrator")?;
     Ok(Some(file))
 }
 
@@ -172,8 +172,7 @@ mod tests {
             let text = std::fs::read_to_string(path).unwrap();
             text.lines().find_map(|line| line.strip_prefix(PASSWORD)).unwrap().to_owned()
         };
-        let log = ChangeLog::open(folder.path(), None).unwrap();
-        let create = || create(&config, folder.path(), &log).unwrap();
+        let create = || create(&config, folder.path(), &()).unwrap();
         let file = create().unwrap();
         let first = password(&file);
         // The crash came before the user was stored.

@@ -5,7 +5,6 @@
 //! it gets answers, connections are few and short-lived (`fulmar_http::Plain`).
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -15,22 +14,15 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use fulmar_broker::Broker;
 use fulmar_http::{AnswerSpace, BodyBudget, Plain};
-use fulmar_store::SqliteStorage;
+use fulmar_text::metrics::Metrics;
 use fulmar_transport::Handoff;
-use fulmar_transport::proxy_protocol::Proxies;
-use fulmar_transport::tickets::Tickets;
-use parking_lot::Mutex;
 
-use super::auth_http;
+#[cfg(feature = "cluster")]
 use super::cluster_status::ClusterStatus;
-use super::coap;
 use super::gateway::GatewayStatus;
 use super::http_publish::HttpPublisher;
 use super::listeners::where_to_change;
-use super::mqttsn;
-use super::otlp;
-use super::platform::Platform;
-use crate::config::Config;
+use super::part::{Core, Sources};
 
 mod connections;
 mod disk;
@@ -38,8 +30,12 @@ pub(super) mod hosts;
 mod machine;
 mod metrics;
 
-pub(super) use disk::DiskUse;
+pub(super) use disk::{AccountUse, DiskUse};
 pub(super) use machine::Machine;
+pub(super) use metrics::core as core_metrics;
+
+/// Prometheus' text format.
+const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The page at `/`.
 const PAGES: &str = "\
@@ -58,72 +54,49 @@ const CONNECTIONS: usize = 256;
 /// which `fulmar health` waits.
 const TURN_PATIENCE: Duration = Duration::from_secs(4);
 
-/// The parts of the program whose state the port shows.
+/// What the port shows.
 #[derive(Clone)]
-pub(super) struct Operated {
-    pub(super) broker: Arc<Broker>,
-    /// `None` when storage is off.
-    pub(super) store: Option<Arc<SqliteStorage>>,
-    pub(super) tickets: Arc<Tickets>,
-    pub(super) web: Arc<fulmar_http::Metrics>,
-    pub(super) proxies: Arc<Proxies>,
-    /// Seconds since the Unix epoch; 0 without revocation lists.
-    pub(super) crl_next_update: Arc<AtomicI64>,
-    pub(super) auth_http: Arc<auth_http::Counts>,
+struct Operated {
+    broker: Arc<Broker>,
     /// `None` where there is no `[upstream]`.
-    pub(super) gateway: Option<GatewayStatus>,
-    /// `None` where there is no `coap` or `coaps` listener.
-    pub(super) coap: Option<Arc<coap::Statistics>>,
-    /// `None` where there is no `mqtt_sn` listener.
-    pub(super) mqtt_sn: Option<Arc<Mutex<mqttsn::Statistics>>>,
-    pub(super) publisher: HttpPublisher,
+    gateway: Option<GatewayStatus>,
     /// Of clients of both APIs, and of `/connections`.
-    pub(super) answers: AnswerSpace,
-    /// `None` when it is off.
-    pub(super) platform: Option<Platform>,
-    pub(super) machine: Machine,
-    pub(super) disk: DiskUse,
-    /// `None` where there is no `[otlp] endpoint`.
-    pub(super) otlp: Option<Arc<otlp::Counts>>,
-    /// `None` where there is no `[cluster]`.
-    pub(super) cluster: Option<Arc<ClusterStatus>>,
-    pub(super) workers: Handoff,
+    answers: AnswerSpace,
+    workers: Handoff,
+    sources: Sources,
 }
 
 /// `/metrics` of a node that stands by.
 #[cfg(feature = "cluster")]
 pub(super) fn standby_metrics(cluster: &ClusterStatus) -> impl IntoResponse + use<> {
-    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics::render_standby(cluster))
-}
-
-impl Operated {
-    /// What renders the page of `/metrics`, for others than this port.
-    pub(super) fn render(&self) -> impl Fn() -> String + Send + 'static {
-        let state = self.clone();
-        move || metrics::render(&state)
-    }
+    page(&metrics::standby(cluster))
 }
 
 /// Binds the `http` addresses and answers there.
 ///
 /// # Errors
 /// An address cannot be bound; the error names it.
-pub(super) fn start(
-    config: &Config,
-    bodies: &BodyBudget,
-    state: Operated,
-) -> anyhow::Result<Plain> {
-    let publisher = state.publisher.clone().router();
+pub(super) fn start(core: &Core, bodies: &BodyBudget) -> anyhow::Result<Plain> {
+    let config = &core.config;
+    let addresses = &config.listeners.http;
+    let publisher = HttpPublisher::new(core.handoff.clone(), config, "http", addresses);
+    let state = Operated {
+        broker: Arc::clone(&core.broker),
+        gateway: core.offers.gateway.clone(),
+        answers: core.answers.clone(),
+        workers: core.handoff.clone(),
+        sources: core.sources.clone(),
+    };
     let router = axum::Router::new()
         .route("/", get(|| async { PAGES }))
-        .route("/metrics", get(metrics))
+        .route("/metrics", get(metrics_page))
         .route("/connections", get(connections::list))
         .route("/connections/{client}", get(connections::one))
         .route("/health/live", get(live))
         .route("/health/ready", get(ready))
         .route("/health/upstream", get(upstream))
         .with_state(state)
-        .merge(publisher)
+        .merge(publisher.router())
         .fallback(|| async { (StatusCode::NOT_FOUND, "no such page; / lists them\n") });
     let limits = fulmar_http::Limits {
         max_connections: CONNECTIONS,
@@ -131,7 +104,7 @@ pub(super) fn start(
         ..config.http.limits(&config.limits, config.memory())
     };
     let router = hosts::only_known(router, config);
-    let started = Plain::start(&config.listeners.http, &limits, bodies, router);
+    let started = Plain::start(addresses, &limits, bodies, router);
     started.with_context(|| where_to_change("http"))
 }
 
@@ -167,6 +140,10 @@ async fn upstream(State(state): State<Operated>) -> (StatusCode, String) {
     }
 }
 
-async fn metrics(State(state): State<Operated>) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], metrics::render(&state))
+async fn metrics_page(State(state): State<Operated>) -> impl IntoResponse {
+    page(&state.sources.collect())
+}
+
+fn page(metrics: &Metrics) -> impl IntoResponse + use<> {
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], metrics.prometheus())
 }

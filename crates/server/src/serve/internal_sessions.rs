@@ -26,6 +26,12 @@ impl InternalSessions<'_> {
         self.name(client_id);
     }
 
+    /// The same, and other subscriptions are removed.
+    pub(super) fn set(&mut self, client_id: &str, filters: &[&str], options: SubscribeOptions) {
+        remove_others(self.storage, self.restored, client_id, filters);
+        self.add(client_id, filters, options);
+    }
+
     /// Names a session that `client_id` may get later.
     pub(super) fn name(&mut self, client_id: &str) {
         self.client_ids.push(client_id.into());
@@ -39,6 +45,22 @@ pub(super) fn client_id_of(restored: &Restored, prefix: &str) -> Option<String> 
         session.username.as_deref() == Some(program.text()) && session.client_id.starts_with(prefix)
     });
     own.max_by_key(|session| session.key).map(|session| session.client_id.to_string())
+}
+
+fn remove_others(
+    storage: &dyn Storage,
+    restored: &mut Restored,
+    client_id: &str,
+    filters: &[&str],
+) {
+    let known = restored.sessions.iter().find(|session| *session.client_id == *client_id);
+    let Some(key) = known.map(|session| session.key) else { return };
+    let is_other =
+        |held: &SubscriptionRecord| held.session == key && !filters.contains(&&*held.filter);
+    let others = restored.subscriptions.extract_if(.., |held| is_other(held));
+    let remove =
+        |held: SubscriptionRecord| Op::SubscriptionRemove { session: key, filter: held.filter };
+    storage.submit(&mut others.map(remove).collect());
 }
 
 fn ensure(
@@ -130,5 +152,9 @@ mod tests {
         assert_eq!(filters(&restored), [(7, "a/#"), (7, "b"), (8, "a/#"), (7, "c")]);
         assert_eq!(storage.0.lock().expect("no panic").len(), 6);
         assert_eq!(restored.last_session_key, 8);
+        remove_others(&storage, &mut restored, "other", &["a/#"]);
+        remove_others(&storage, &mut restored, "part", &["c"]);
+        assert_eq!(filters(&restored), [(8, "a/#"), (7, "c")]);
+        assert_eq!(storage.0.lock().expect("no panic").len(), 8);
     }
 }

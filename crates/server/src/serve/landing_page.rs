@@ -14,7 +14,7 @@ use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, HeaderValue, Request, Response, header};
 use axum::response::{Html, IntoResponse as _};
 
-use super::platform::Platform;
+use super::part::Core;
 use super::status;
 
 /// Path of the style sheet: the page's content security policy allows no style inside the page.
@@ -58,23 +58,27 @@ pub(super) enum Reason {
 /// Creates the page.
 #[derive(Clone)]
 pub(super) struct LandingPage {
-    platform: Option<Platform>,
+    /// True if the platform has users; `None` without a platform.
+    has_users: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
     listeners: Listeners,
 }
 
 impl LandingPage {
-    pub(super) fn new(platform: Option<Platform>, listeners: Listeners) -> LandingPage {
-        LandingPage { platform, listeners }
+    pub(super) fn new(core: &Core) -> LandingPage {
+        LandingPage {
+            has_users: core.offers.has_users.clone(),
+            listeners: Arc::clone(&core.listeners),
+        }
     }
 
     /// Why `/` is not the app now; `None` if it is. `built` is true if the program contains the app, `for_browser` if the
     /// client is one. Without a platform, the app is the broker's page, of which curl would show nothing.
     pub(super) fn reason(&self, built: bool, for_browser: bool) -> Option<Reason> {
-        match &self.platform {
+        match &self.has_users {
             None if built && for_browser && cfg!(feature = "admin") => None,
             None => Some(Reason::NoPlatform),
             Some(_) if !built => Some(Reason::NotBuilt),
-            Some(platform) => platform.has_no_users().then_some(Reason::NoUsers),
+            Some(has_users) => (!has_users()).then_some(Reason::NoUsers),
         }
     }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fulmar_broker::{Broker, MemoryGauge};
+use fulmar_broker::Broker;
 use fulmar_http::{Address, BodyBudget, Bound, Endpoint, EndpointConfig};
 use fulmar_transport::Origins;
 use fulmar_transport::proxy_protocol::Proxies;
@@ -16,9 +16,10 @@ use serde_json::Value;
 
 use super::certificates::Certificates;
 use super::http_publish::HttpPublisher;
-use super::landing_page::{LandingPage, Listeners};
+use super::landing_page::LandingPage;
 use super::page_config::PageConfig;
-use super::{pages, platform, status};
+use super::part::{Core, Part};
+use super::{pages, status};
 use crate::config::Config;
 
 /// The running listeners for MQTT clients.
@@ -112,58 +113,58 @@ fn key_of(config: &Config, error: &StartError) -> Option<&'static str> {
     listeners.find(|(_, addresses)| addresses.contains(address)).map(|(name, _)| name)
 }
 
-/// Starts the HTTP endpoint, whose MQTT clients go to `server`'s workers.
+/// Starts the HTTP endpoint, whose MQTT clients go to the workers, with these routes of parts.
 ///
 /// # Errors
 /// An address cannot be bound; the error names its key.
 pub(super) fn start_web(
-    config: &Config,
-    (certificates, challenges, keys): (&Certificates, Option<Arc<rustls::ServerConfig>>, QuicKeys),
-    running: &Running,
-    (platform, apis): (&platform::Running, axum::Router),
-    (bodies, memory): (&BodyBudget, &Arc<MemoryGauge>),
-    listeners: &Listeners,
+    core: &Core,
+    mqtt: &Running,
+    keys: QuicKeys,
+    routes: axum::Router,
+    bodies: &BodyBudget,
 ) -> anyhow::Result<Endpoint> {
+    let (config, certificates) = (&core.config, &core.certificates);
     let addresses = |name: &'static str, addresses: &[SocketAddr]| {
         let address = |&address| Address {
             address,
             policy: config.policy(name, address),
-            proxies: behind(config, name, address, &running.proxies),
+            proxies: behind(config, name, address, &mqtt.proxies),
         };
         addresses.iter().map(address).collect()
     };
     let web = EndpointConfig {
         addresses: addresses("https", &config.listeners.https),
         tls: certificates.tls.clone(),
-        challenges,
+        challenges: core.offers.challenges.clone(),
         webtransport: addresses("webtransport", config.listeners.webtransport()),
         webtransport_tls: certificates.tls.showing(&certificates.webtransport_certificate.identity),
         keys,
         server_id: config.cluster.server_id,
-        origins: Arc::clone(&running.origins),
+        origins: Arc::clone(&mqtt.origins),
         early_data: config.quic.early_data,
         is_repeatable,
         congestion: config.quic.congestion,
         mtu_discovery: config.quic.mtu_discovery,
         limits: config.http.limits(&config.limits, config.memory()),
         bodies: bodies.clone(),
-        knows: platform.knows(),
-        memory: Arc::clone(memory),
+        knows: core.offers.knows.clone(),
+        memory: Arc::clone(core.broker.memory_gauge()),
     };
-    let has_platform = platform.get().is_some();
     let router = |bound: &Bound| {
         let hashes = certificates.webtransport_certificate.hashes.clone();
-        let publisher =
-            HttpPublisher::new(running.server.handoff(), config, "https", &config.listeners.https);
-        let router = status::router().merge(apis).merge(publisher.router());
+        let has_platform = core.offers.has_users.is_some();
+        let addresses = &config.listeners.https;
+        let publisher = HttpPublisher::new(core.handoff.clone(), config, "https", addresses);
+        let router = status::router().merge(routes).merge(publisher.router());
         let router =
             router.merge(PageConfig::new(bound, hashes, Value::Null, has_platform).router());
         let router =
             if config.lab.objects { router.merge(fulmar_http::objects::router()) } else { router };
-        let landing = LandingPage::new(platform.get().cloned(), Arc::clone(listeners));
+        let landing = LandingPage::new(core);
         router.fallback(move |request| pages::answer(landing.clone(), request))
     };
-    Endpoint::start(web, router, running.server.handoff()).map_err(|error| {
+    Endpoint::start(web, router, core.handoff.clone()).map_err(|error| {
         let of = |address: &SocketAddr| config.listeners.webtransport().contains(address);
         let key = match &error {
             fulmar_http::StartError::Bind { address, .. } if of(address) => "webtransport",
@@ -189,17 +190,18 @@ impl Running {
     pub(super) fn all(
         &self,
         web: &Bound,
-        coap: &[(&'static str, SocketAddr)],
-        mqtt_sn: &[SocketAddr],
+        parts: &[Box<dyn Part>],
         http: &[SocketAddr],
     ) -> Vec<(&'static str, SocketAddr)> {
         let named = |name, addresses: &[SocketAddr]| {
             addresses.iter().map(|&address| (name, address)).collect::<Vec<_>>()
         };
-        let web = [named("https", &web.https), named("webtransport", &web.webtransport)];
-        let udp = coap.iter().copied().chain(named("mqtt_sn", mqtt_sn));
-        let all = self.mqtt().into_iter().chain(web.into_iter().flatten()).chain(udp);
-        all.chain(named("http", http)).collect()
+        let mut all = self.mqtt();
+        all.extend(named("https", &web.https));
+        all.extend(named("webtransport", &web.webtransport));
+        all.extend(parts.iter().flat_map(|part| part.bound()));
+        all.extend(named("http", http));
+        all
     }
 
     /// The listeners of [`start`] with their actual addresses.

@@ -1,9 +1,9 @@
 //! The server: its parts, and what connects them (`server`); and the command that runs one in a process of its own
 //! (`command`).
 
-#[cfg_attr(not(feature = "acme"), path = "no_acme.rs")]
+#[cfg(feature = "acme")]
 mod acme;
-#[cfg_attr(not(feature = "admin"), path = "no_admin.rs")]
+#[cfg(feature = "admin")]
 mod admin;
 mod auth_http;
 #[cfg(feature = "admin")]
@@ -19,6 +19,7 @@ mod cluster;
 mod cluster_status;
 mod coap;
 mod command;
+mod consumer;
 pub mod doctor;
 mod first_administrator;
 mod gateway;
@@ -28,8 +29,6 @@ mod http_publish;
 mod identities;
 mod internal_sessions;
 mod landing_page;
-#[cfg(feature = "platform")]
-mod lease_gate;
 mod listeners;
 mod local_client;
 mod memory;
@@ -38,12 +37,15 @@ mod notify;
 mod otlp;
 mod page_config;
 mod pages;
-#[cfg_attr(not(feature = "platform"), path = "no_platform.rs")]
-mod platform;
+#[cfg_attr(
+    not(all(feature = "acme", feature = "admin", feature = "platform")),
+    allow(dead_code, reason = "for parts that are not in this build")
+)]
+mod part;
+mod parts;
 #[cfg(feature = "platform")]
-mod platform_client;
+mod platform;
 mod psk;
-mod publish_hook;
 mod replaced_hashes;
 mod revocation;
 mod secrets;
@@ -54,15 +56,11 @@ mod status;
 mod stored;
 mod timed_connector;
 mod udp;
-#[cfg(feature = "platform")]
-mod users;
-mod watched;
-#[cfg(feature = "platform")]
-mod webhooks;
 mod webtransport_certificate;
 
 #[cfg(feature = "cluster")]
 pub use cluster::{ClusterArgs, cluster_command};
 pub use command::{Args, run};
+pub use consumer::{Consumer, Message};
 pub use pages::has_web_app;
 pub use server::Server;

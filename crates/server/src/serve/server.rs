@@ -2,7 +2,7 @@
 //!
 //! First, everything that can be wrong is read and checked, as far as that has no effect on others; then the data
 //! folder is locked; then the listeners are bound. Only then is the server ready. Stopping has the reverse order. This
-//! module contains no logic but this order.
+//! module contains no logic but this order; `parts` has what a server has besides.
 //!
 //! Nothing here concerns the process: signals, log and standard output are the caller's, so that a program can run
 //! several servers.
@@ -17,27 +17,17 @@ use fulmar_broker::auth::AccessControl;
 use fulmar_broker::{Broker, BrokerConfig, Tracer};
 use fulmar_certs::files;
 use fulmar_http::{AnswerSpace, BodyBudget, Endpoint, Plain};
-use fulmar_store::SqliteStorage;
 use fulmar_transport::{Clock, Handoff, QuicKeys};
 
 use super::auth_http::AuthHook;
 use super::certificates::Certificates;
 use super::cluster_status::ClusterStatus;
-use super::coap::{self, Coap};
-use super::gateway::Gateway;
-use super::identities;
-use super::landing_page;
-use super::mqttsn::MqttSn;
-use super::otlp::Telemetry;
-use super::publish_hook::IncomingHook;
+use super::consumer::{self, Consumer};
+use super::part::{Core, Offers, Opening, Part, Sources};
 use super::revocation::Revocation;
 use super::shared_rows::Database;
 use super::stored::{Stored, TakenOver, cluster_status};
-use super::watched::Watched;
-use super::{
-    acme, admin, check, first_administrator, http, http_publish, listeners, platform,
-    replaced_hashes, secrets,
-};
+use super::{check, http, identities, landing_page, listeners, parts, replaced_hashes, secrets};
 use crate::config::{Config, set};
 use crate::exit::Usage;
 
@@ -61,7 +51,7 @@ pub struct Server {
     bound: Addresses,
     first_administrator: Option<PathBuf>,
     /// `None` once it has ended.
-    parts: Option<Parts>,
+    running: Option<Running>,
 }
 
 fulmar_text::opaque_debug!(Server { bound });
@@ -74,11 +64,20 @@ impl Server {
     /// the data folder cannot be used or is in use by another server, or an address cannot be bound (the error has key
     /// and address). Nothing is left bound or running.
     pub fn start(config: Config) -> anyhow::Result<Server> {
+        Server::start_with(config, Vec::new())
+    }
+
+    /// The same with consumers of messages. One that is not there at a later start has its session, and what waits in it,
+    /// until an administrator deletes the session.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub fn start_with(config: Config, consumers: Vec<Box<dyn Consumer>>) -> anyhow::Result<Server> {
         if config.cluster.is_on() {
             let text = "[cluster]: a node of a cluster stands by most of the time; run it with `fulmar serve`";
             return Err(Usage(text.to_owned()).into());
         }
-        Server::start_with(config, None)
+        Server::start_as(config, None, consumers)
     }
 
     /// Starts the server of a node that has taken over.
@@ -90,15 +89,20 @@ impl Server {
         config: Config,
         taken_over: TakenOver,
     ) -> anyhow::Result<Server> {
-        Server::start_with(config, Some(taken_over))
+        Server::start_as(config, Some(taken_over), Vec::new())
     }
 
-    fn start_with(config: Config, taken_over: Option<TakenOver>) -> anyhow::Result<Server> {
+    fn start_as(
+        config: Config,
+        taken_over: Option<TakenOver>,
+        consumers: Vec<Box<dyn Consumer>>,
+    ) -> anyhow::Result<Server> {
         let config = config.complete()?;
-        let opened = Opened::open(&config, taken_over)?;
+        let mut opened = Opened::open(&config, taken_over)?;
+        opened.parts.extend(consumers.into_iter().map(consumer::open));
         let first_administrator = opened.first_administrator.clone();
-        let (parts, bound) = Parts::start(&config, opened)?;
-        Ok(Server { started: config, bound, first_administrator, parts: Some(parts) })
+        let (running, bound) = Running::start(&config, opened)?;
+        Ok(Server { started: config, bound, first_administrator, running: Some(running) })
     }
 
     /// Every bound listener by its name in `[listeners]`, with the port that the system chose where the configuration
@@ -129,13 +133,14 @@ impl Server {
     /// As for [`Server::start`]; then nothing has changed.
     pub fn reload(&self, config: &Config) -> anyhow::Result<Vec<String>> {
         let config = config.clone().complete()?;
-        let parts = self.parts()?;
+        let running = self.running()?;
         let mut access_control = config.access_control()?;
         let data = data_dir(&self.started)?;
         replaced_hashes::keep(&access_control, &data)?;
-        parts.revocation.replace(&config.tls, || parts.certificates.reload(&config))?;
-        parts.identities.add_to(&mut access_control, (&config.auth, &data))?;
-        parts.broker.set_access_control(access_control);
+        let Core { certificates, broker, .. } = &running.core;
+        running.revocation.replace(&config.tls, || certificates.reload(&config))?;
+        running.identities.add_to(&mut access_control, (&config.auth, &data))?;
+        broker.set_access_control(access_control);
         Ok(config.changes_requiring_restart(&self.started))
     }
 
@@ -154,14 +159,13 @@ impl Server {
     /// See [`Server::stop`].
     pub(super) fn stop_within(mut self, limit: Duration) -> anyhow::Result<()> {
         let drain = Duration::from_secs(u64::from(self.started.server.drain_timeout_s));
-        self.parts.take().map_or(Ok(()), |parts| parts.end(drain.min(limit)))
+        self.running.take().map_or(Ok(()), |running| running.end(drain.min(limit)))
     }
 
-    /// Tries again at once to get a certificate, if the last order has failed.
-    pub(crate) fn retry_certificate_order(&self) {
-        if let Some(acme) = self.parts.as_ref().and_then(|parts| parts.acme.as_ref()) {
-            acme.again();
-        }
+    /// Tries again at once what has failed and would be tried later, such as the order of a certificate.
+    pub(crate) fn retry(&self) {
+        let parts = self.running.as_ref().map(|running| &running.parts);
+        parts.into_iter().flatten().for_each(|part| part.retry());
     }
 
     /// The broker, for what belongs to the process.
@@ -169,50 +173,63 @@ impl Server {
     /// # Errors
     /// The server has ended.
     pub(super) fn broker(&self) -> anyhow::Result<&Arc<Broker>> {
-        Ok(&self.parts()?.broker)
+        Ok(&self.running()?.core.broker)
     }
 
     /// The workers, to be asked whether they work.
     pub(super) fn workers(&self) -> Option<Handoff> {
-        self.parts.as_ref().map(|parts| parts.running.server.handoff())
+        self.running.as_ref().map(|running| running.core.handoff.clone())
     }
 
-    fn parts(&self) -> anyhow::Result<&Parts> {
-        self.parts.as_ref().context("the server has stopped")
+    fn running(&self) -> anyhow::Result<&Running> {
+        self.running.as_ref().context("the server has stopped")
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Some(parts) = self.parts.take()
-            && let Err(error) = parts.end(Duration::ZERO)
+        if let Some(running) = self.running.take()
+            && let Err(error) = running.end(Duration::ZERO)
         {
             tracing::error!("{error:#}");
         }
     }
 }
 
+/// A server that runs.
+struct Running {
+    parts: Vec<Box<dyn Part>>,
+    /// The `http` listener.
+    operator: Plain,
+    /// The `https` and `webtransport` listeners.
+    web: Endpoint,
+    /// The listeners for MQTT clients, and the workers.
+    mqtt: listeners::Running,
+    identities: identities::Running,
+    revocation: Revocation,
+    core: Core,
+}
+
+/// Every listener with its actual address.
+type Addresses = Vec<(&'static str, SocketAddr)>;
+
 /// What is opened before the listeners, and has no effect on others.
 struct Opened {
+    parts: Vec<Box<dyn Part>>,
+    offers: Offers,
     data: PathBuf,
     clock: Clock,
     workers: usize,
     certificates: Certificates,
     keys: QuicKeys,
     stored: Stored,
-    gateway: Option<Gateway>,
-    telemetry: Option<Telemetry>,
     /// Memory for answers that clients have not taken yet, of both APIs and the `http` port.
     answers: AnswerSpace,
-    platform: platform::Running,
     identities: identities::Running,
-    /// Bans and the log of changes.
-    log: admin::ChangeLog,
     access_control: AccessControl,
     auth_hook: Option<Arc<AuthHook>>,
     cluster: Option<Arc<ClusterStatus>>,
     first_administrator: Option<PathBuf>,
-    internal_sessions: Vec<Box<str>>,
 }
 
 impl Opened {
@@ -239,250 +256,136 @@ impl Opened {
         let clock = Clock::start();
         let mut stored = Stored::open(config, &data, taken_over, clock)?;
         let mut shared = stored.take_shared();
-        let gateway = Gateway::open(config, &data, (stored.restored(), shared.as_ref()));
-        let gateway = gateway.context("gateway")?;
-        let administration = shared.as_mut().map(|shared| shared.take(Database::Administration));
-        let log = admin::ChangeLog::open(&data, administration)?;
-        // The data folder is locked, and everything else can be used.
-        let first_administrator = match &shared {
-            // The cluster has users, or needs none: `fulmar cluster init` has checked it.
-            Some(_) => None,
-            None => first_administrator::create(config, &data, &log)?,
+        let answers = AnswerSpace::new(config.memory().answers);
+        // The data folder is locked.
+        let mut opening = Opening {
+            config,
+            data: &data,
+            certificates: &certificates,
+            restored: stored.restored(),
+            shared: shared.as_mut(),
+            answers: &answers,
+            first_administrator: None,
+            offers: Offers::default(),
         };
-        let telemetry = Telemetry::open(&config.otlp)?;
+        let parts = parts::open(&mut opening)?;
+        let Opening { first_administrator, offers, .. } = opening;
         let identities = shared.as_mut().map(|shared| shared.take(Database::Identities));
         let identities = identities::Running::open(&data, identities)?;
         identities.add_to(&mut access_control, (&config.auth, &data))?;
-        let answers = AnswerSpace::new(config.memory().answers);
-        let platform = platform::Running::open(config, &data, &answers, shared.as_mut())?;
-        let internal_sessions = stored.add_internal_sessions(gateway.as_ref(), &platform);
         Ok(Opened {
+            parts,
+            offers,
             data,
             clock,
             workers,
             certificates,
             keys,
             stored,
-            gateway,
-            telemetry,
             answers,
-            platform,
             identities,
-            log,
             access_control,
             auth_hook,
             cluster,
             first_administrator,
-            internal_sessions,
         })
     }
 }
 
-/// What runs.
-struct Parts {
-    acme: Option<acme::Running>,
-    /// Its socket.
-    admin: admin::Running,
-    /// The `http` listener.
-    operator: Plain,
-    /// After the listeners: what they report is sent.
-    telemetry: Option<Telemetry>,
-    /// The `https` and `webtransport` listeners.
-    web: Endpoint,
-    coap: Coap,
-    mqtt_sn: MqttSn,
-    /// The listeners for MQTT clients, and the workers.
-    running: listeners::Running,
-    platform: platform::Running,
-    gateway: Option<Gateway>,
-    identities: identities::Running,
-    broker: Arc<Broker>,
-    revocation: Revocation,
-    certificates: Certificates,
-    store: Option<Arc<SqliteStorage>>,
-}
-
-/// Every listener with its actual address.
-type Addresses = Vec<(&'static str, SocketAddr)>;
-
-impl Parts {
+impl Running {
     /// Binds the listeners. After an error, everything ends by being dropped.
-    fn start(config: &Config, opened: Opened) -> anyhow::Result<(Parts, Addresses)> {
-        let Opened {
-            data,
-            clock,
-            workers,
-            certificates,
-            keys,
-            stored,
-            mut gateway,
-            answers,
-            mut platform,
-            identities,
-            ..
-        } = opened;
-        let mut telemetry = opened.telemetry;
-        let spans = telemetry.as_ref().and_then(Telemetry::maker);
+    fn start(config: &Config, opened: Opened) -> anyhow::Result<(Running, Addresses)> {
+        let Opened { mut parts, mut offers, data, clock, workers, certificates, .. } = opened;
+        let mut stored = opened.stored;
         let broker_config = BrokerConfig {
             workers,
             limits: config.limits.broker(&config.storage, config.memory(), workers),
             access_control: AccessControl {
-                external_users: platform.external_users()?,
+                external_users: offers.external_users.clone(),
                 hook: opened.auth_hook.clone().map(|hook| hook as _),
                 ..opened.access_control
             },
             sys_interval_s: config.sys.interval_s,
             client_statistics: config.sys.clients,
-            internal_sessions: opened.internal_sessions,
+            internal_sessions: stored.add_internal_sessions(&parts),
         };
         let (store, broker) = stored.into_broker(broker_config, clock.now())?;
-        opened.log.apply_bans(&broker, Clock::wall())?;
+        offers.log.apply_bans(&broker, Clock::wall())?;
         if let Some(hook) = &opened.auth_hook {
             hook.watch(&broker);
         }
-        let stamps = gateway.as_ref().map(Gateway::stamps);
-        if let Some(hook) = IncomingHook::new(stamps, platform.get().cloned()) {
-            broker.set_publish_hook(Arc::new(hook));
+        let hooks = std::mem::take(&mut offers.hooks);
+        // Each message would ask them.
+        if !hooks.is_empty() {
+            broker.set_publish_hook(Arc::new(hooks));
         }
         let revocation = Revocation::start(&config.tls, &certificates.tls, &broker)?;
-        if let Some(spans) = &spans {
+        if let Some(spans) = &offers.spans {
             broker.set_tracer(Arc::clone(spans) as Arc<dyn Tracer>);
         }
-        let quic = config.quic_settings(keys.clone());
-        let running = listeners::start(&broker, workers, config, &certificates, &quic, clock)?;
-        identities.go_live(&broker, Arc::new(opened.log.clone()));
-        platform.watch(&broker);
-        opened.log.watch_platform(platform.get());
-        platform.go_live(running.server.handoff())?;
-        if let Some(gateway) = &mut gateway {
-            gateway.go_live(&running.server.handoff(), spans.as_ref())?;
-        }
-        let orders = certificates.orders();
-        let challenges = orders.as_ref().map(acme::Orders::tls).transpose()?;
-        let bodies = BodyBudget::new(config.buffered_bodies());
-        let tls = (&certificates, challenges, keys);
-        let shown = landing_page::Listeners::default();
-        let disk = http::DiskUse::new(config, &data, platform.get());
-        let admin = admin::Running::start(
-            &broker,
-            (&data, identities.get(), opened.log),
-            platform.get(),
-            (running.server.handoff(), config, store.as_ref()),
-            &answers,
-            Watched {
-                listeners: Arc::clone(&shown),
-                gateway: gateway.as_ref().map(Gateway::status),
-                cluster: opened.cluster.clone(),
-                machine: certificates.machine(&data),
-                disk: disk.clone(),
-                has_acme: orders.is_some(),
-                is_development: set(&config.tls.cert).is_none(),
-                webtransport: (!config.listeners.webtransport().is_empty())
-                    .then(|| Arc::clone(&certificates.webtransport_certificate.identity)),
-                crl_next_update: revocation.next_update(),
-            },
-        )?;
-        let apis = platform.router(store.as_ref()).merge(admin.router());
-        let memory = (&bodies, broker.memory_gauge());
-        let web = listeners::start_web(config, tls, &running, (&platform, apis), memory, &shown)?;
-        let wiring = coap::Wiring {
-            broker: &broker,
-            handoff: running.server.handoff(),
+        let quic = config.quic_settings(opened.keys.clone());
+        let mqtt = listeners::start(&broker, workers, config, &certificates, &quic, clock)?;
+        let identities = opened.identities;
+        identities.go_live(&broker, Arc::clone(&offers.log) as _);
+        let core = Core {
+            config: config.clone(),
+            disk: http::DiskUse::new(config, &data, offers.disk.clone()),
+            data,
             clock,
-            certificates: &certificates,
-            data: &data,
-        };
-        let coap = Coap::start(config, wiring)?;
-        let mqtt_sn = MqttSn::start(config, &broker, running.server.handoff(), clock)?;
-        let state = http::Operated {
-            broker: Arc::clone(&broker),
-            store: store.clone(),
-            tickets: Arc::clone(&certificates.tickets),
-            web: Arc::clone(web.metrics()),
-            proxies: Arc::clone(&running.proxies),
-            crl_next_update: revocation.next_update(),
-            auth_http: opened.auth_hook.as_ref().map(|hook| hook.counts()).unwrap_or_default(),
-            gateway: gateway.as_ref().map(Gateway::status),
-            coap: coap.statistics(),
-            mqtt_sn: mqtt_sn.statistics(),
-            publisher: http_publish::HttpPublisher::new(
-                running.server.handoff(),
-                config,
-                "http",
-                &config.listeners.http,
-            ),
-            answers,
-            platform: platform.get().cloned(),
-            machine: certificates.machine(&data),
-            disk,
-            otlp: telemetry.as_ref().map(Telemetry::counts),
-            cluster: opened.cluster,
-            workers: running.server.handoff(),
-        };
-        if let Some(telemetry) = &mut telemetry {
-            telemetry.go_live(state.render())?;
-        }
-        let operator = http::start(config, &bodies, state)?;
-        let bound = running.all(web.bound(), coap.bound(), mqtt_sn.bound(), operator.bound());
-        let line = listeners::ready_line(shown.get_or_init(|| bound.clone()));
-        tracing::info!(version = env!("CARGO_PKG_VERSION"), data = %data.display(), workers, "{line}");
-        admin.show_page(web.bound().https.first().copied(), &data);
-        // When the listeners can answer the CA.
-        let acme = orders.map(acme::Orders::start).transpose()?;
-        let parts = Parts {
-            acme,
-            admin,
-            operator,
-            telemetry,
-            web,
-            coap,
-            mqtt_sn,
-            running,
-            platform,
-            gateway,
-            identities,
             broker,
-            revocation,
-            certificates,
+            handoff: mqtt.server.handoff(),
             store,
+            certificates,
+            identities: Arc::clone(identities.get()),
+            answers: opened.answers,
+            crl_next_update: revocation.next_update(),
+            cluster: opened.cluster,
+            listeners: landing_page::Listeners::default(),
+            sources: Sources::default(),
+            offers,
         };
-        Ok((parts, bound))
+        parts.iter_mut().try_for_each(|part| part.go_live(&core))?;
+        let bodies = BodyBudget::new(config.buffered_bodies());
+        let routes = parts.iter().map(|part| part.routes(&core));
+        let routes = routes.fold(axum::Router::new(), axum::Router::merge);
+        let web = listeners::start_web(&core, &mqtt, opened.keys, routes, &bodies)?;
+        let counts = opened.auth_hook.as_ref().map(|hook| hook.counts()).unwrap_or_default();
+        let sources = [http::core_metrics(&core, web.metrics(), &mqtt.proxies, counts)];
+        let sources = sources.into_iter().chain(parts.iter().filter_map(|part| part.metrics()));
+        core.sources.set(sources.collect());
+        let operator = http::start(&core, &bodies)?;
+        let bound = mqtt.all(web.bound(), &parts, operator.bound());
+        let line = listeners::ready_line(core.listeners.get_or_init(|| bound.clone()));
+        let data = core.data.display();
+        tracing::info!(version = env!("CARGO_PKG_VERSION"), %data, workers, "{line}");
+        parts.iter_mut().try_for_each(|part| part.ready(&core))?;
+        Ok((Running { parts, operator, web, mqtt, identities, revocation, core }, bound))
     }
 
     /// Ends everything, in the reverse order of the start.
-    // Parts that are not compiled in have nothing to drop.
-    #[cfg_attr(
-        not(all(feature = "acme", feature = "admin", feature = "platform")),
-        allow(clippy::drop_non_drop)
-    )]
-    fn end(self, drain: Duration) -> anyhow::Result<()> {
-        if let Some(store) = &self.store {
+    fn end(mut self, drain: Duration) -> anyhow::Result<()> {
+        if let Some(store) = &self.core.store {
             store.abandon_shares();
         }
-        // First: no certificate is ordered while the broker drains.
-        drop(self.acme);
         drop(self.revocation);
-        drop(self.admin);
         tracing::info!(limit_s = drain.as_secs(), "draining");
         self.operator.stop_accepting();
         self.web.stop_accepting();
-        drop(self.coap);
-        drop(self.mqtt_sn);
+        self.parts.iter_mut().rev().for_each(|part| part.stop_accepting());
         let begun = Instant::now();
-        self.running.server.drain(drain);
+        self.mqtt.server.drain(drain);
         // MQTT clients over HTTP have been disconnected; requests have the rest of the time.
         self.web.drain(drain.saturating_sub(begun.elapsed()));
         drop(self.operator);
-        drop(self.platform);
         // After the clients: the outbox or the session has their last publications.
-        drop(self.gateway);
-        // With the spans of all of these.
-        drop(self.telemetry);
-        if let Err(error) = self.certificates.tickets.close() {
+        while let Some(part) = self.parts.pop() {
+            drop(part);
+        }
+        if let Err(error) = self.core.certificates.tickets.close() {
             // Clients reconnect with a full handshake then; that is no failure of the broker.
             tracing::warn!("cannot store TLS tickets: {error}");
         }
-        if let Some(store) = self.store {
+        if let Some(store) = &self.core.store {
             store.close().context("storage")?;
         }
         tracing::info!("stopped");

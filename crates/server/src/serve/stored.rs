@@ -10,9 +10,8 @@ use fulmar_store::SqliteStorage;
 use fulmar_transport::Clock;
 
 use super::cluster_status::ClusterStatus;
-use super::gateway::Gateway;
 use super::internal_sessions::InternalSessions;
-use super::platform;
+use super::part::Part;
 use super::shared_rows::SharedRows;
 use crate::config::Config;
 
@@ -110,17 +109,10 @@ impl Stored {
     }
 
     /// Adds the internal sessions, and returns their client identifiers.
-    pub(super) fn add_internal_sessions(
-        &mut self,
-        gateway: Option<&Gateway>,
-        platform: &platform::Running,
-    ) -> Vec<Box<str>> {
+    pub(super) fn add_internal_sessions(&mut self, parts: &[Box<dyn Part>]) -> Vec<Box<str>> {
         let (storage, restored) = (&*self.storage, &mut self.restored);
         let mut sessions = InternalSessions { storage, restored, client_ids: Vec::new() };
-        if let Some(gateway) = gateway {
-            gateway.add_internal_sessions(&mut sessions);
-        }
-        platform.add_internal_sessions(&mut sessions);
+        parts.iter().for_each(|part| part.add_internal_sessions(&mut sessions));
         sessions.client_ids
     }
 

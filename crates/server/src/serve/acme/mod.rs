@@ -20,10 +20,10 @@ use fulmar_certs::issued::{self, Issued};
 use fulmar_text::hex;
 use fulmar_transport::tls::Identity;
 use ring::digest::{SHA256, digest};
-use rustls::ServerConfig;
 use tokio::sync::{Notify, oneshot};
 
 use self::challenge::Challenges;
+use super::part::{Core, Opening, Part};
 use crate::config::Acme;
 
 /// Folder in the data folder, with one folder per ACME directory, so that a CA for tests and the real one share
@@ -79,60 +79,86 @@ fn folder(acme: &Acme, data: &Path) -> PathBuf {
     data.join(FOLDER).join(format!("{host}-{hash}"))
 }
 
-/// Keeps the certificate renewed; dropping this ends it.
-pub(super) struct Running {
+/// Keeps the certificate renewed.
+struct Running {
     again: Arc<Notify>,
+    /// Until it is started.
+    orders: Option<Orders>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// The parts that orders need; created before the listeners, which answer the challenges.
-pub(super) struct Orders {
+struct Orders {
     acme: Acme,
     folder: PathBuf,
     challenges: Arc<Challenges>,
     shown: Arc<Identity>,
 }
 
-impl Orders {
-    /// `None` without [acme] in the configuration; otherwise `shown` gets new certificates.
-    pub(super) fn new(acme: &Acme, data: &Path, shown: &Arc<Identity>) -> Option<Orders> {
-        acme.is_on().then(|| Orders {
-            acme: acme.clone(),
-            folder: folder(acme, data),
-            challenges: Arc::default(),
-            shown: Arc::clone(shown),
-        })
+/// Prepares orders, if [acme] is configured.
+///
+/// # Errors
+/// TLS for the challenges cannot be set up.
+pub(super) fn open(opening: &mut Opening<'_>) -> anyhow::Result<Option<Box<dyn Part>>> {
+    let acme = &opening.config.acme;
+    if !acme.is_on() {
+        return Ok(None);
     }
+    let orders = Orders {
+        acme: acme.clone(),
+        folder: folder(acme, opening.data),
+        challenges: Arc::default(),
+        shown: Arc::clone(opening.certificates.identity()),
+    };
+    // For the listener to which CAs connect.
+    opening.offers.challenges = Some(orders.challenges.tls()?);
+    let again = Arc::new(Notify::new());
+    Ok(Some(Box::new(Running { again, orders: Some(orders), stop: None, thread: None })))
+}
 
-    /// For the listener to which CAs connect.
-    pub(super) fn tls(&self) -> anyhow::Result<Arc<ServerConfig>> {
-        self.challenges.tls()
-    }
-
-    /// Starts the thread.
-    ///
-    /// # Errors
-    /// The folder, the thread or the runtime cannot be created.
-    pub(super) fn start(self) -> anyhow::Result<Running> {
-        files::make_private_dir(&self.folder).context("folder for ACME")?;
+impl Part for Running {
+    /// Starts the thread: the listeners can answer the CA.
+    fn ready(&mut self, _: &Core) -> anyhow::Result<()> {
+        let Some(orders) = self.orders.take() else { return Ok(()) };
+        files::make_private_dir(&orders.folder).context("folder for ACME")?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let again = Arc::new(Notify::new());
         let (stop, stopped) = oneshot::channel();
-        let poked = Arc::clone(&again);
+        let poked = Arc::clone(&self.again);
         let run = move || {
             runtime.block_on(async {
                 tokio::select! {
-                    () = self.run(&poked) => {}
+                    () = orders.run(&poked) => {}
                     _ = stopped => {}
                 }
             });
         };
         let thread = std::thread::Builder::new().name("fulmar-acme".into());
-        let thread = thread.spawn(run).context("thread for ACME")?;
-        Ok(Running { again, stop: Some(stop), thread: Some(thread) })
+        self.thread = Some(thread.spawn(run).context("thread for ACME")?);
+        self.stop = Some(stop);
+        Ok(())
     }
 
+    fn retry(&self) {
+        self.again.notify_waiters();
+    }
+
+    /// No certificate is ordered while the broker drains.
+    fn stop_accepting(&mut self) {
+        drop(self.stop.take());
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread for ACME panicked");
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop_accepting();
+    }
+}
+
+impl Orders {
     async fn run(self, again: &Notify) {
         let mut failures = 0;
         let mut due = self.read().map(|issued| issued.renew_at(fastrand::f64()));
@@ -214,24 +240,6 @@ async fn wait_until(time: Option<SystemTime>) {
 fn wait_after(failures: u32) -> Duration {
     let wait = FIRST_WAIT.saturating_mul(1 << failures.min(16)).min(LAST_WAIT);
     wait.mul_f64(1.0 + fastrand::f64() / 4.0)
-}
-
-impl Running {
-    /// Retries a failed order now.
-    pub(super) fn again(&self) {
-        self.again.notify_waiters();
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the thread for ACME panicked");
-        }
-    }
 }
 
 #[cfg(test)]

@@ -3,23 +3,25 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-#[cfg(feature = "platform")]
-use fulmar_admin::Role;
 use fulmar_admin::{Administrators, Answer, Credentials, Login, Principal, Refused};
 use fulmar_broker::auth::{MAX_PASSWORD_BYTES, verify_password};
 use fulmar_http::{LoginTurns, PasswordLogin};
 use fulmar_identity::{API_TOKEN_PREFIX, Client, Identities, PasswordHash};
 
-use crate::serve::platform::Platform;
-
 /// The hash of a user's password in the password file.
 pub(super) type HashInFile = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
+/// Administrators of another part of the server.
+pub(in crate::serve) trait MoreAdministrators: Administrators {
+    /// True if there is a user of this name.
+    fn knows(&self, user: &str) -> bool;
+}
 
 /// The users with an administration role: those of the store of identities, API tokens, and the platform's server admins.
 pub(super) struct Users {
     hash_in_file: HashInFile,
     identities: Arc<Identities>,
-    platform: Option<Platform>,
+    more: Option<Arc<dyn MoreAdministrators>>,
     turns: LoginTurns,
 }
 
@@ -27,13 +29,13 @@ impl Users {
     pub(super) fn new(
         hash_in_file: HashInFile,
         identities: Arc<Identities>,
-        platform: Option<Platform>,
+        more: Option<Arc<dyn MoreAdministrators>>,
     ) -> Users {
-        Users { hash_in_file, identities, platform, turns: LoginTurns::default() }
+        Users { hash_in_file, identities, more, turns: LoginTurns::default() }
     }
 
     /// The user of the store or the password file with this password; `None` if there is none of this name, so that the
-    /// platform is asked.
+    /// others are asked.
     async fn stored(
         &self,
         user: &str,
@@ -42,9 +44,9 @@ impl Users {
     ) -> Option<Result<Login, Refused>> {
         let known = self.identities.read(|state| state.clients().get(user).map(Arc::clone));
         let in_file = (self.hash_in_file)(user).filter(|_| known.is_none());
-        if let Some(platform) = &self.platform
+        if let Some(more) = &self.more
             && known.is_none()
-            && (in_file.is_none() || platform.knows(user))
+            && (in_file.is_none() || more.knows(user))
         {
             return None;
         }
@@ -129,48 +131,10 @@ impl Administrators for Users {
                 }
                 Credentials::Token(_) => {}
             }
-            let Some(platform) = &self.platform else { return Err(Refused::Wrong) };
-            platform_user(platform, credentials, from).await
+            let Some(more) = &self.more else { return Err(Refused::Wrong) };
+            more.log_in(credentials, from).await
         })
     }
-}
-
-#[cfg(feature = "platform")]
-async fn platform_user(
-    platform: &Platform,
-    credentials: Credentials<'_>,
-    from: IpAddr,
-) -> Result<Login, Refused> {
-    use fulmar_platform::LoginRefused;
-    let admitted = match credentials {
-        Credentials::Token(token) => platform.admit(token, None).ok_or(Refused::Wrong)?,
-        Credentials::Password { user, password } => {
-            platform.log_in(user, password, from).await.map_err(|refused| match refused {
-                LoginRefused::Wrong => Refused::Wrong,
-                LoginRefused::TooOften | LoginRefused::Unavailable => Refused::TooOften,
-            })?
-        }
-    };
-    if !platform.is_server_admin(&admitted.user) {
-        return Err(Refused::NoRole);
-    }
-    let principal = Principal { name: admitted.user.clone(), role: Role::Administrator };
-    let platform = platform.clone();
-    let holds = move || {
-        let valid =
-            platform.is_session(&admitted.session) && platform.is_server_admin(&admitted.user);
-        valid.then_some(Role::Administrator)
-    };
-    Ok(Login { principal, holds: Arc::new(holds) })
-}
-
-#[cfg(not(feature = "platform"))]
-async fn platform_user(
-    platform: &Platform,
-    _: Credentials<'_>,
-    _: IpAddr,
-) -> Result<Login, Refused> {
-    platform.nobody()
 }
 
 #[cfg(test)]
@@ -178,6 +142,7 @@ async fn platform_user(
 mod tests {
     use super::*;
 
+    use fulmar_admin::Role;
     use fulmar_broker::auth::hash_password;
     use fulmar_identity::{Command, PasswordHasher};
     use futures_util::FutureExt as _;

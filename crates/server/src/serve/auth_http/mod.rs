@@ -25,6 +25,7 @@ use fulmar_broker::auth::{
 use fulmar_broker::{Broker, Timestamp, User, network_of};
 use fulmar_certs::{files, trust};
 use fulmar_mqtt::ReasonCode;
+use fulmar_text::metrics::{Kind, Metrics};
 use fulmar_transport::Clock;
 use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
@@ -83,6 +84,21 @@ pub(super) struct Counts {
     pub(super) failed: AtomicU64,
     /// Logins decided without a request because an equal one was allowed shortly before.
     pub(super) remembered: AtomicU64,
+}
+
+impl Counts {
+    pub(super) fn report(&self, to: &mut Metrics) {
+        let help = "Logins decided by the service of [auth.http], by result";
+        let family = to.family(Kind::Counter, "auth_http_logins_total", help);
+        for (result, count) in [
+            ("allowed", &self.allowed),
+            ("refused", &self.refused),
+            ("failed", &self.failed),
+            ("remembered", &self.remembered),
+        ] {
+            family.add(&[("result", result)], count.load(Relaxed));
+        }
+    }
 }
 
 #[derive(Debug)]

@@ -22,6 +22,7 @@ use super::redirect::{Redirecting, Target};
 use super::replica::{self, Read};
 use super::{Node, membership};
 use crate::config::{Config, Standby};
+#[cfg(feature = "admin")]
 use crate::serve::admin::StandBySocket;
 use crate::serve::cluster_status::ClusterStatus;
 use crate::serve::listeners::where_to_change;
@@ -77,6 +78,7 @@ pub(super) struct StandBy {
     serving: Arc<Mutex<String>>,
     target: Arc<Target>,
     redirecting: Option<Redirecting>,
+    #[cfg(feature = "admin")]
     /// Answers `fulmar ctl` with the node that serves.
     _socket: Option<StandBySocket>,
     /// Ends with this.
@@ -110,13 +112,19 @@ impl StandBy {
         let http = Plain::start(&config.listeners.http, &limits, &bodies, router);
         let http = http.with_context(|| where_to_change("http"))?;
         let data = config.data_dir();
-        let socket = StandBySocket::start(&data, &serving);
         let target = Arc::new(Target::default());
         let redirecting = match config.cluster.standby {
             Standby::Refuse => None,
             Standby::Redirect => Some(Redirecting::start(config, &data, Arc::clone(&target))?),
         };
-        Ok(StandBy { serving, target, redirecting, _socket: socket, http })
+        Ok(StandBy {
+            #[cfg(feature = "admin")]
+            _socket: StandBySocket::start(&data, &serving),
+            serving,
+            target,
+            redirecting,
+            http,
+        })
     }
 
     /// Follows the log until this node takes over, or the process is to stop.

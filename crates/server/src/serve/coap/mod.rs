@@ -14,109 +14,105 @@ mod share;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
 use anyhow::Context as _;
-use fulmar_broker::{Broker, ListenerPolicy, Peer, PeerIdentity, TransportKind, network_of};
+use fulmar_broker::{ListenerPolicy, Peer, PeerIdentity, TransportKind, network_of};
 use fulmar_certs::random;
 use fulmar_coap::{Server, Trust};
-use fulmar_transport::{Clock, Handoff};
 use tokio::sync::{Notify, mpsc, watch};
 
 use self::broker_connection::{BrokerEvent, InFlight};
 use self::coap_to_mqtt::{CoapToMqtt, UserId};
-use self::rejections::Rejections;
-pub(in crate::serve) use self::rejections::Statistics;
+use self::rejections::{Rejections, Statistics};
 pub(in crate::serve) use self::secure::Settings;
 use self::secure::{Outcome, Secure};
-use super::certificates::Certificates;
 use super::listeners::where_to_change;
+use super::part::{Core, Opening, Part, Source};
 use super::udp::{self, Address, Udp};
-use crate::config::{Config, Listeners};
+use crate::config::Listeners;
 
 /// Events from the broker that wait for the task.
 const MAX_WAITING_EVENTS: usize = 256;
+
 impl fulmar_coap::Peer for Address {
     fn bytes(&self) -> Vec<u8> {
         format!("{}/{}", self.listener, self.peer).into_bytes()
     }
 }
 
-/// The running listeners. Dropping this ends them: requests that the broker has not answered are lost; peers repeat them.
-pub(super) struct Coap {
+/// The listeners. When they end, requests that the broker has not answered are lost; peers repeat them.
+struct Coap {
     bound: Vec<(&'static str, SocketAddr)>,
     statistics: Arc<Statistics>,
     stop: watch::Sender<bool>,
+    /// `None` without an address.
     thread: Option<JoinHandle<()>>,
 }
 
-/// The parts of the program that the listeners use.
-pub(super) struct Wiring<'a> {
-    pub(super) broker: &'a Arc<Broker>,
-    pub(super) handoff: Handoff,
-    pub(super) clock: Clock,
-    pub(super) certificates: &'a Certificates,
-    pub(super) data: &'a Path,
+/// The listeners, if there is an address for them.
+pub(super) fn open(opening: &mut Opening<'_>) -> Option<Box<dyn Part>> {
+    let listeners = opening.config.listeners.coap_listeners();
+    let wanted = listeners.into_iter().any(|(_, addresses)| !addresses.is_empty());
+    let (bound, statistics) = (Vec::new(), Arc::default());
+    let coap = Coap { bound, statistics, stop: watch::channel(false).0, thread: None };
+    wanted.then(|| Box::new(coap) as _)
 }
 
-impl Coap {
-    /// Binds the addresses of the configuration and serves them; with none there is no thread.
-    ///
+impl Part for Coap {
     /// A default address that is in use is skipped, so that a second broker on this machine still starts.
-    ///
-    /// # Errors
-    /// An address cannot be bound; the error names its key.
-    pub(super) fn start(config: &Config, wiring: Wiring<'_>) -> anyhow::Result<Coap> {
-        let (stop, stopped) = watch::channel(false);
-        let statistics = Arc::<Statistics>::default();
+    fn go_live(&mut self, core: &Core) -> anyhow::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let sockets = {
             let _entered = runtime.enter();
-            bind(config, &wiring)?
+            bind(core)?
         };
-        let bound = sockets.iter().map(|socket| (socket.name, socket.bound)).collect();
+        self.bound = sockets.iter().map(|socket| (socket.name, socket.bound)).collect();
         if sockets.is_empty() {
-            return Ok(Coap { bound, statistics, stop, thread: None });
+            return Ok(());
         }
-        let limits = config.coap.limits(config.memory());
+        let limits = core.config.coap.limits(core.config.memory());
         // As much again as for bodies in transfer.
         let in_flight = InFlight::new(limits.max_buffered_bytes);
         let server = Server::new(limits, &random()?, Instant::now());
         let (sender, events) = mpsc::channel(MAX_WAITING_EVENTS);
-        let broker = Arc::clone(wiring.broker);
+        let broker = Arc::clone(&core.broker);
         let bans = Arc::<Notify>::default();
         let changed = Arc::clone(&bans);
         broker.watch_bans(move || changed.notify_one());
-        let (handoff, clock) = (wiring.handoff, wiring.clock);
+        let (handoff, clock) = (core.handoff.clone(), core.clock);
         let coap_to_mqtt = CoapToMqtt::new(server, broker, handoff, clock, sender, in_flight);
-        let rejections = Rejections::new(wiring.clock, Arc::clone(&statistics));
+        let rejections = Rejections::new(clock, Arc::clone(&self.statistics));
         let service = Service::new(coap_to_mqtt, sockets, rejections, bans);
-        let thread = std::thread::Builder::new()
-            .name("fulmar-coap".into())
-            .spawn(move || runtime.block_on(service.run(events, stopped)))?;
-        Ok(Coap { bound, statistics, stop, thread: Some(thread) })
+        let stopped = self.stop.subscribe();
+        let thread = std::thread::Builder::new().name("fulmar-coap".into());
+        self.thread = Some(thread.spawn(move || runtime.block_on(service.run(events, stopped)))?);
+        Ok(())
     }
 
-    /// The listeners' addresses, by name.
-    pub(super) fn bound(&self) -> &[(&'static str, SocketAddr)] {
-        &self.bound
+    fn bound(&self) -> Vec<(&'static str, SocketAddr)> {
+        self.bound.clone()
     }
 
-    /// The counters; `None` without a listener.
-    pub(super) fn statistics(&self) -> Option<Arc<Statistics>> {
-        self.thread.as_ref().map(|_| Arc::clone(&self.statistics))
+    fn metrics(&self) -> Option<Source> {
+        self.thread.as_ref()?;
+        let statistics = Arc::clone(&self.statistics);
+        Some(Arc::new(move |to| statistics.report(to)))
+    }
+
+    fn stop_accepting(&mut self) {
+        self.stop.send_replace(true);
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::warn!("the thread of CoAP panicked");
+        }
     }
 }
 
 impl Drop for Coap {
     fn drop(&mut self) {
-        self.stop.send_replace(true);
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::warn!("the thread of CoAP panicked");
-        }
+        self.stop_accepting();
     }
 }
 
@@ -131,7 +127,8 @@ struct Socket {
 }
 
 /// Binds the configured addresses. Needs the runtime.
-fn bind(config: &Config, wiring: &Wiring<'_>) -> anyhow::Result<Vec<Socket>> {
+fn bind(core: &Core) -> anyhow::Result<Vec<Socket>> {
+    let config = &core.config;
     let mut sockets = Vec::new();
     for (name, addresses) in config.listeners.coap_listeners() {
         for &address in addresses {
@@ -142,7 +139,7 @@ fn bind(config: &Config, wiring: &Wiring<'_>) -> anyhow::Result<Vec<Socket>> {
                 continue;
             }
             let secure = match name {
-                "coaps" => match wiring.certificates.for_dtls(config, wiring.data)? {
+                "coaps" => match core.certificates.for_dtls(config, &core.data)? {
                     Some(settings) => {
                         let secure = Secure::new(settings, Instant::now());
                         Some(secure.context("the system random number generator failed")?)

@@ -5,26 +5,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fulmar_broker::LogLimiter;
 use fulmar_coap::Rejected;
+use fulmar_text::metrics::Metrics;
 use fulmar_transport::Clock;
 
 use super::Address;
 
 /// Counters for `/metrics`.
 #[derive(Debug, Default)]
-pub(in crate::serve) struct Statistics {
+pub(super) struct Statistics {
     malformed: AtomicU64,
     peers_refused: AtomicU64,
 }
 
 impl Statistics {
-    /// Datagrams that were not CoAP.
-    pub(in crate::serve) fn malformed(&self) -> u64 {
-        self.malformed.load(Ordering::Relaxed)
-    }
-
-    /// Datagrams of new peers, for which there was no room.
-    pub(in crate::serve) fn peers_refused(&self) -> u64 {
-        self.peers_refused.load(Ordering::Relaxed)
+    pub(super) fn report(&self, to: &mut Metrics) {
+        let malformed = self.malformed.load(Ordering::Relaxed);
+        to.counter("coap_malformed_total", "Datagrams that were not CoAP", malformed);
+        to.counter(
+            "coap_peers_refused_total",
+            "Datagrams of new CoAP peers, ignored because max_peers was reached",
+            self.peers_refused.load(Ordering::Relaxed),
+        );
     }
 }
 

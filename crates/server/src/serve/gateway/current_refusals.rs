@@ -44,16 +44,15 @@ impl CurrentRefusals {
         ]
     }
 
-    /// Values of a gauge by kind and reason.
-    pub(super) fn counts(&self) -> Vec<(String, f64)> {
-        let mut counts = BTreeMap::<(&str, String), f64>::new();
+    /// Numbers by kind and reason.
+    pub(super) fn counts(&self) -> BTreeMap<(&'static str, String), u64> {
+        let mut counts = BTreeMap::new();
         for (kind, refused) in self.kinds() {
             for one in refused {
-                *counts.entry((kind, label(one.reason))).or_default() += 1.0;
+                *counts.entry((kind, label(one.reason))).or_default() += 1;
             }
         }
-        let labels = |(kind, reason)| format!("{{what=\"{kind}\",reason=\"{reason}\"}}");
-        counts.into_iter().map(|(key, count)| (labels(key), count)).collect()
+        counts
     }
 
     /// When the oldest began.
@@ -109,7 +108,7 @@ mod tests {
         refusals.topics = vec![refused("a/1", 60_000), refused("a/2", 1_000)];
         assert_eq!(
             refusals.counts(),
-            [("{what=\"publish\",reason=\"not_authorized\"}".to_owned(), 2.0)]
+            BTreeMap::from([(("publish", "not_authorized".to_owned()), 2)])
         );
         assert_eq!(refusals.since_ms(), Some(1_000));
         let expected = "upstream: publishing to \"a/1\" is refused: Not authorized (0x87), since 1970-01-01T00:01:00Z\n";

@@ -3,6 +3,7 @@
 use fulmar_mqtt::Properties;
 use fulmar_mqtt::codec::{MAX_PACKET_BYTES, decode, peek_frame};
 use fulmar_mqtt::packet::Connack;
+use fulmar_text::metrics::Metrics;
 use std::sync::atomic::Ordering;
 
 use tokio::net::UnixStream;
@@ -139,10 +140,10 @@ async fn a_message_that_no_rule_matches_is_acknowledged_counted_and_logged() {
         outcome = served => panic!("{outcome:?}"),
         () = broker.until(|broker| broker.acknowledged == usize::from(PUBLICATIONS)) => {}
     }
-    let metrics = shared.metrics.all(0);
-    let dropped = metrics.iter().find(|metric| metric.name == "dropped_total").unwrap();
-    let by_reason = dropped.values.iter().find(|(labels, _)| labels.contains("no_rule"));
-    assert_eq!(by_reason.unwrap().1, f64::from(PUBLICATIONS));
+    let mut metrics = Metrics::default();
+    shared.metrics.report(&mut metrics, 0);
+    let line = format!("fulmar_gateway_dropped_total{{reason=\"no_rule\"}} {PUBLICATIONS}\n");
+    assert!(metrics.prometheus().contains(&line), "{line}");
     // From upstream: acknowledged there at once, too.
     let (down, _coming_down) = mpsc::channel(1);
     let mut arriving = Arriving::new(&shared, &handle, &down);

@@ -11,6 +11,7 @@ use fulmar_gateway::mapping::Priority;
 use fulmar_gateway::outbox::Dropped;
 use fulmar_gateway::outbox::Totals;
 use fulmar_gateway::uplink_scheduler::UplinkScheduler;
+use fulmar_text::metrics::{Family, Kind, Metrics, Number};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -68,14 +69,6 @@ pub(crate) struct GatewayMetrics {
     pub(super) path: Mutex<Option<PathStats>>,
 }
 
-/// One metric: name without `fulmar_gateway_`, kind, help, and values by labels.
-pub(crate) struct Metric {
-    pub(crate) name: &'static str,
-    pub(crate) kind: &'static str,
-    pub(crate) help: &'static str,
-    pub(crate) values: Vec<(String, f64)>,
-}
-
 pub(super) fn count(counter: &AtomicU64, more: usize) {
     counter.fetch_add(more as u64, Ordering::Relaxed);
 }
@@ -98,13 +91,11 @@ impl GatewayMetrics {
         }
     }
 
-    /// A value's labels with that of the upstream broker.
-    fn labelled(&self, labels: &str) -> String {
-        let Some(label) = &self.label else { return labels.to_owned() };
-        match labels.strip_prefix('{') {
-            None => format!("{{upstream=\"{label}\"}}"),
-            Some(rest) => format!("{{upstream=\"{label}\",{rest}"),
-        }
+    /// Adds a value, with a label for its upstream broker where this has a name.
+    fn add(&self, family: &mut Family, labels: &[(&'static str, &str)], value: impl Number) {
+        let upstream = self.label().map(|label| ("upstream", label));
+        let labels: Vec<_> = upstream.into_iter().chain(labels.iter().copied()).collect();
+        family.add(&labels, value);
     }
 
     /// Counts the messages that have arrived in each lane, and wakes the connection.
@@ -183,133 +174,103 @@ impl GatewayMetrics {
         }
     }
 
-    /// All metrics at a time in milliseconds since the Unix epoch.
-    pub(super) fn all(&self, now_ms: u64) -> Vec<Metric> {
-        let totals = *self.totals.lock();
-        let refusals = self.refusals.lock().clone();
-        let dropped = totals.dropped;
-        let refused = self.refused.load(Ordering::Relaxed);
-        let age = totals.oldest_ms.map_or(0, |oldest| now_ms.saturating_sub(oldest));
-        let one = |value: f64| vec![(String::new(), value)];
-        let counter = |counter: &AtomicU64| one(counter.load(Ordering::Relaxed) as f64);
-        let metric = |name, kind, help, values| Metric { name, kind, help, values };
-        let failing = f64::from(u8::from(self.failure.lock().is_some()));
-        let why = |why: &str, count: u64| (format!("{{reason=\"{why}\"}}"), count as f64);
-        let transport = *self.transport.lock();
-        let carried = [Transport::Quic, Transport::Tls, Transport::Tcp].map(|kind| {
-            let labels = format!("{{transport=\"{}\"}}", kind.scheme());
-            (labels, f64::from(u8::from(transport == Some(kind))))
-        });
-        let mut all = vec![
-            metric("queued", "gauge", "Messages in the outbox", one(totals.messages as f64)),
-            metric(
-                "queued_bytes",
-                "gauge",
-                "Their size in the outbox limit",
-                one(totals.bytes as f64),
-            ),
-            metric(
-                "oldest_seconds",
-                "gauge",
-                "Age of the oldest message in the outbox",
-                one(age as f64 / 1000.0),
-            ),
-            metric(
-                "outbox_failing",
-                "gauge",
-                "1 while the outbox or the dead-letter file cannot be written",
-                one(failing),
-            ),
-            metric("sent_total", "counter", "Messages acknowledged upstream", counter(&self.sent)),
-            metric(
+    /// Reports everything at a time in milliseconds since the Unix epoch.
+    pub(super) fn report(&self, to: &mut Metrics, now_ms: u64) {
+        self.report_outbox(to, now_ms);
+        self.report_refusals(to);
+        self.report_connection(to);
+        for (name, help, counter) in [
+            ("sent_total", "Messages acknowledged upstream", &self.sent),
+            (
                 "publications_total",
-                "counter",
                 "Publications that carried the acknowledged messages",
-                counter(&self.publications),
+                &self.publications,
             ),
-            metric(
+            (
                 "message_bytes_total",
-                "counter",
                 "Bytes of topics and payloads of the acknowledged messages",
-                counter(&self.message_bytes),
+                &self.message_bytes,
             ),
-            metric(
+            (
                 "publication_bytes_total",
-                "counter",
                 "Bytes of topics and payloads of the publications",
-                counter(&self.publication_bytes),
+                &self.publication_bytes,
             ),
-            metric(
-                "received_total",
-                "counter",
-                "Messages received from upstream",
-                counter(&self.received),
-            ),
-            metric(
-                "dropped_total",
-                "counter",
-                "Messages dropped: outbox full, too old, past their expiry, refused upstream, refused \
-                 here (from upstream), in a loop, or matched by no rule of this configuration",
-                vec![
-                    why("full", dropped.full),
-                    why("age", dropped.age),
-                    why("expired", dropped.expired),
-                    why("refused", refused),
-                    why("refused_here", self.refused_here.load(Ordering::Relaxed)),
-                    why("circle", self.circles.load(Ordering::Relaxed)),
-                    why("no_rule", self.unmatched.load(Ordering::Relaxed)),
-                ],
-            ),
-            metric(
+            ("received_total", "Messages received from upstream", &self.received),
+            (
                 "dead_letters_total",
-                "counter",
                 "Refused messages kept in the dead-letter file",
-                counter(&self.dead_letters),
+                &self.dead_letters,
             ),
-            metric(
-                "refused",
-                "gauge",
-                "What is refused for now, kept and tried again: topics, filters or the connection \
-                 upstream, messages from upstream here",
-                refusals.counts(),
-            ),
-            metric(
-                "refused_since_seconds",
-                "gauge",
-                "Unix time since which the oldest of these refusals has lasted; 0: none",
-                one(refusals.since_ms().unwrap_or(0) as f64 / 1000.0),
-            ),
-            metric("repeated_total", "counter", "Duplicates discarded", counter(&self.repeated)),
-            metric("connections_total", "counter", "Connections made", counter(&self.connections)),
-            metric(
-                "early_data_total",
-                "counter",
-                "Connections made with 0-RTT",
-                counter(&self.early),
-            ),
-            metric("migrations_total", "counter", "Changes of address", counter(&self.migrations)),
-            metric("connected", "gauge", "1 for the transport of the connection", carried.to_vec()),
-        ];
-        if let Some(path) = *self.path.lock() {
-            let wire = [("sent", path.sent_bytes), ("received", path.received_bytes)];
-            let wire = wire.map(|(way, bytes)| (format!("{{direction=\"{way}\"}}"), bytes as f64));
-            all.push(metric(
-                "quic_bytes",
-                "gauge",
-                "Bytes of UDP payload of the QUIC connection now",
-                wire.to_vec(),
-            ));
-            let rtt = path.rtt.unwrap_or_default().as_secs_f64();
-            all.push(metric(
-                "quic_rtt_seconds",
-                "gauge",
-                "Smoothed round-trip time of the QUIC connection",
-                one(rtt),
-            ));
+            ("repeated_total", "Duplicates discarded", &self.repeated),
+            ("connections_total", "Connections made", &self.connections),
+            ("early_data_total", "Connections made with 0-RTT", &self.early),
+            ("migrations_total", "Changes of address", &self.migrations),
+        ] {
+            let family = to.family(Kind::Counter, &format!("gateway_{name}"), help);
+            self.add(family, &[], counter.load(Ordering::Relaxed));
         }
-        for (labels, _) in all.iter_mut().flat_map(|metric| &mut metric.values) {
-            *labels = self.labelled(labels);
+    }
+
+    fn report_outbox(&self, to: &mut Metrics, now_ms: u64) {
+        let totals = *self.totals.lock();
+        let age_ms = totals.oldest_ms.map_or(0, |oldest| now_ms.saturating_sub(oldest));
+        for (name, help, value) in [
+            ("queued", "Messages in the outbox", totals.messages as f64),
+            ("queued_bytes", "Their size in the outbox limit", totals.bytes as f64),
+            ("oldest_seconds", "Age of the oldest message in the outbox", age_ms as f64 / 1000.0),
+            (
+                "outbox_failing",
+                "1 while the outbox or the dead-letter file cannot be written",
+                self.failure.lock().is_some().to_f64(),
+            ),
+        ] {
+            self.add(to.family(Kind::Gauge, &format!("gateway_{name}"), help), &[], value);
         }
-        all
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let help = "Messages dropped: outbox full, too old, past their expiry, refused upstream, refused \
+                    here (from upstream), in a loop, or matched by no rule of this configuration";
+        let family = to.family(Kind::Counter, "gateway_dropped_total", help);
+        for (reason, count) in [
+            ("full", totals.dropped.full),
+            ("age", totals.dropped.age),
+            ("expired", totals.dropped.expired),
+            ("refused", of(&self.refused)),
+            ("refused_here", of(&self.refused_here)),
+            ("circle", of(&self.circles)),
+            ("no_rule", of(&self.unmatched)),
+        ] {
+            self.add(family, &[("reason", reason)], count);
+        }
+    }
+
+    fn report_refusals(&self, to: &mut Metrics) {
+        let refusals = self.refusals.lock().clone();
+        let help = "What is refused for now, kept and tried again: topics, filters or the connection \
+                    upstream, messages from upstream here";
+        let family = to.family(Kind::Gauge, "gateway_refused", help);
+        for ((what, reason), count) in refusals.counts() {
+            self.add(family, &[("what", what), ("reason", &reason)], count);
+        }
+        let help = "Unix time since which the oldest of these refusals has lasted; 0: none";
+        let since_s = refusals.since_ms().unwrap_or(0) as f64 / 1000.0;
+        self.add(to.family(Kind::Gauge, "gateway_refused_since_seconds", help), &[], since_s);
+    }
+
+    fn report_connection(&self, to: &mut Metrics) {
+        let transport = *self.transport.lock();
+        let help = "1 for the transport of the connection";
+        let family = to.family(Kind::Gauge, "gateway_connected", help);
+        for kind in [Transport::Quic, Transport::Tls, Transport::Tcp] {
+            self.add(family, &[("transport", kind.scheme())], transport == Some(kind));
+        }
+        let Some(path) = *self.path.lock() else { return };
+        let help = "Bytes of UDP payload of the QUIC connection now";
+        let family = to.family(Kind::Gauge, "gateway_quic_bytes", help);
+        self.add(family, &[("direction", "sent")], path.sent_bytes);
+        self.add(family, &[("direction", "received")], path.received_bytes);
+        let help = "Smoothed round-trip time of the QUIC connection";
+        let rtt_s = path.rtt.unwrap_or_default().as_secs_f64();
+        self.add(to.family(Kind::Gauge, "gateway_quic_rtt_seconds", help), &[], rtt_s);
     }
 }

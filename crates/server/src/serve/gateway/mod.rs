@@ -33,67 +33,64 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use fulmar_broker::storage::Restored;
-use fulmar_transport::Handoff;
+use fulmar_transport::Clock;
 
 use self::forwarder::Forwarder;
-pub(super) use self::stamps::Stamps;
+use self::stamps::Stamps;
 pub(super) use self::status::GatewayStatus;
 use super::internal_sessions::InternalSessions;
-use super::otlp::SpanMaker;
-use super::shared_rows::SharedRows;
-use crate::config::{Config, Upstream};
+use super::part::{Core, Opening, Part, Source};
+use crate::config::Upstream;
 
-/// The gateway: opened, and connected by [`Gateway::go_live`]. Dropping it ends all connections.
-pub(super) struct Gateway(Vec<Forwarder>);
+/// The gateway.
+struct Gateway(Vec<Forwarder>);
+
+/// Opens the outboxes in the data folder, if there is an upstream broker.
+///
+/// # Errors
+/// An outbox cannot be opened, or a rule or a file of the configuration is wrong.
+pub(super) fn open(opening: &mut Opening<'_>) -> anyhow::Result<Option<Box<dyn Part>>> {
+    let (config, data) = (opening.config, opening.data);
+    let on = config.upstreams().filter(|upstream| upstream.is_on());
+    report_unused(data, &on.clone().map(Upstream::outbox_file).collect::<Vec<String>>());
+    let open = |upstream: &Upstream| {
+        let stored = (opening.restored, opening.shared.as_deref());
+        let forwarder = Forwarder::open(config, upstream, data, stored);
+        forwarder.with_context(|| format!("gateway: [{}]", upstream.section()))
+    };
+    let forwarders = on.map(open).collect::<anyhow::Result<Vec<Forwarder>>>()?;
+    if forwarders.is_empty() {
+        return Ok(None);
+    }
+    let shared = forwarders.iter().map(|forwarder| Arc::clone(forwarder.shared()));
+    opening.offers.hooks.push(Box::new(Stamps(shared.collect())));
+    let gateway = Gateway(forwarders);
+    opening.offers.gateway = Some(gateway.status());
+    Ok(Some(Box::new(gateway)))
+}
 
 impl Gateway {
-    /// Opens the outboxes in the data folder, if there is an upstream broker; at a node of a cluster with what is shared.
-    ///
-    /// # Errors
-    /// An outbox cannot be opened, or a rule or a file of the configuration is wrong.
-    pub(super) fn open(
-        config: &Config,
-        data: &Path,
-        (restored, shared): (&Restored, Option<&SharedRows>),
-    ) -> anyhow::Result<Option<Gateway>> {
-        let on = config.upstreams().filter(|upstream| upstream.is_on());
-        report_unused(data, &on.clone().map(Upstream::outbox_file).collect::<Vec<String>>());
-        let open = |upstream: &Upstream| {
-            let forwarder = Forwarder::open(config, upstream, data, (restored, shared));
-            forwarder.with_context(|| format!("[{}]", upstream.section()))
-        };
-        let forwarders = on.map(open).collect::<anyhow::Result<Vec<Forwarder>>>()?;
-        Ok((!forwarders.is_empty()).then_some(Gateway(forwarders)))
+    fn status(&self) -> GatewayStatus {
+        let metrics = |forwarder: &Forwarder| Arc::clone(&forwarder.shared().metrics);
+        GatewayStatus::new(self.0.iter().map(metrics).collect())
     }
+}
 
-    /// Adds the sessions by which it receives publications.
-    pub(super) fn add_internal_sessions(&self, sessions: &mut InternalSessions<'_>) {
+impl Part for Gateway {
+    fn add_internal_sessions(&self, sessions: &mut InternalSessions<'_>) {
         self.0.iter().for_each(|forwarder| forwarder.add_internal_sessions(sessions));
     }
 
-    /// Stamps publications where they enter the broker.
-    pub(super) fn stamps(&self) -> Stamps {
-        Stamps(self.0.iter().map(|forwarder| Arc::clone(forwarder.shared())).collect())
-    }
-
-    /// Connects to the local broker and to those upstream. Reports messages with a recorded trace to `spans`.
-    ///
-    /// # Errors
-    /// A thread cannot be started.
-    pub(super) fn go_live(
-        &mut self,
-        handoff: &Handoff,
-        spans: Option<&Arc<SpanMaker>>,
-    ) -> anyhow::Result<()> {
+    /// Connects to the local broker and to those upstream.
+    fn go_live(&mut self, core: &Core) -> anyhow::Result<()> {
+        let spans = &core.offers.spans;
         let mut forwarders = self.0.iter_mut();
-        forwarders.try_for_each(|forwarder| forwarder.go_live(handoff.clone(), spans.cloned()))
+        forwarders.try_for_each(|forwarder| forwarder.go_live(core.handoff.clone(), spans.clone()))
     }
 
-    /// Its metrics and health.
-    pub(super) fn status(&self) -> GatewayStatus {
-        let metrics = |forwarder: &Forwarder| Arc::clone(&forwarder.shared().metrics);
-        GatewayStatus::new(self.0.iter().map(metrics).collect())
+    fn metrics(&self) -> Option<Source> {
+        let status = self.status();
+        Some(Arc::new(move |to| status.report(to, Clock::wall().0)))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fulmar_broker::Arrival;
+use fulmar_broker::{Arrival, PublishHook};
 use fulmar_gateway::identity::{MessageIdentity, Sent};
 use fulmar_mqtt::Properties;
 
@@ -10,12 +10,12 @@ use super::shared::Shared;
 use super::wall_clock::now_ms;
 
 /// Stamps publications that will be forwarded.
-pub(in crate::serve) struct Stamps(pub(super) Vec<Arc<Shared>>);
+pub(super) struct Stamps(pub(super) Vec<Arc<Shared>>);
 
-impl Stamps {
+impl PublishHook for Stamps {
     /// The properties to add to a publication; `None` for one that is not forwarded. Forwarded to several upstream
     /// brokers, it has the same identifier everywhere.
-    pub(in crate::serve) fn stamp(&self, arrival: &Arrival<'_>) -> Option<Vec<u8>> {
+    fn stamp(&self, arrival: &Arrival<'_>) -> Option<Vec<u8>> {
         let Stamps(upstreams) = self;
         let shared = upstreams.iter().find(|shared| {
             shared.up.takes(arrival.topic) && arrival.client_id != shared.client_id

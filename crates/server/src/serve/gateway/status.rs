@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::metrics::{GatewayMetrics, Metric};
+use fulmar_text::metrics::Metrics;
+
+use super::metrics::GatewayMetrics;
 
 /// The text of `/health/upstream` while a link is down. A gateway is made for that, so it is healthy.
 const DOWN: &str =
@@ -17,19 +19,10 @@ impl GatewayStatus {
         GatewayStatus(metrics)
     }
 
-    /// All metrics at a time in milliseconds since the Unix epoch, each name once. Values of `[upstreams.NAME]` have the
-    /// label `upstream`, those of `[upstream]` do not.
-    pub(crate) fn metrics(&self, now_ms: u64) -> Vec<Metric> {
-        let mut all: Vec<Metric> = Vec::new();
-        for one in &self.0 {
-            for metric in one.all(now_ms) {
-                match all.iter_mut().find(|known| known.name == metric.name) {
-                    Some(known) => known.values.extend(metric.values),
-                    None => all.push(metric),
-                }
-            }
-        }
-        all
+    /// Reports the metrics of all upstream brokers. Those of `[upstreams.NAME]` have the label `upstream`, those of
+    /// `[upstream]` do not.
+    pub(crate) fn report(&self, to: &mut Metrics, now_ms: u64) {
+        self.0.iter().for_each(|one| one.report(to, now_ms));
     }
 
     /// What the administration API shows.
@@ -65,16 +58,17 @@ mod tests {
         let [first, cloud] =
             [None, Some("cloud".to_owned())].map(GatewayMetrics::new).map(Arc::new);
         let status = GatewayStatus::new(vec![Arc::clone(&first), cloud]);
-        let metrics = status.metrics(0);
-        let values = |name: &str| {
-            let found: Vec<&Metric> = metrics.iter().filter(|metric| metric.name == name).collect();
-            assert_eq!(found.len(), 1, "{name}");
-            found[0].values.iter().map(|(labels, _)| labels.as_str()).collect::<Vec<&str>>()
-        };
-        assert_eq!(values("queued"), ["", "{upstream=\"cloud\"}"]);
-        let dropped = values("dropped_total");
-        assert_eq!(dropped[0], "{reason=\"full\"}");
-        assert!(dropped.contains(&"{upstream=\"cloud\",reason=\"full\"}"), "{dropped:?}");
+        let mut metrics = Metrics::default();
+        status.report(&mut metrics, 0);
+        let page = metrics.prometheus();
+        for line in [
+            "fulmar_gateway_queued 0\n",
+            "fulmar_gateway_queued{upstream=\"cloud\"} 0\n",
+            "fulmar_gateway_dropped_total{reason=\"full\"} 0\n",
+            "fulmar_gateway_dropped_total{upstream=\"cloud\",reason=\"full\"} 0\n",
+        ] {
+            assert_eq!(page.matches(line).count(), 1, "{line}{page}");
+        }
         let (healthy, text) = status.health();
         assert!(healthy && text == format!("{DOWN}upstream cloud: {DOWN}"), "{text}");
         let alone = GatewayStatus::new(vec![first]);

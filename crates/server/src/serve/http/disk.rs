@@ -2,22 +2,24 @@
 
 use std::fs::DirEntry;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::config::Config;
-use crate::serve::platform::Platform;
+
+/// An account inside another one's file.
+type Inner = Arc<dyn Fn() -> AccountUse + Send + Sync>;
 
 /// The accounts that are files, by how their names begin; what is left is the last one's.
 const FILES: [(&str, &str); 4] =
     [("store", "broker.db"), ("outboxes", "outbox"), ("platform", "platform.db"), ("other", "")];
 
 /// The data folder and the limits of its files.
-#[derive(Clone, Debug)]
-pub(crate) struct DiskUse {
+#[derive(Clone)]
+pub(in crate::serve) struct DiskUse {
     data: PathBuf,
     /// In the order of [`FILES`].
     limits: [Option<u64>; FILES.len()],
-    /// Whose photos are an account.
-    platform: Option<Platform>,
+    inner: Option<Inner>,
 }
 
 /// What one account uses, and how much it may.
@@ -29,9 +31,9 @@ pub(in crate::serve) struct AccountUse {
 }
 
 impl DiskUse {
-    pub(crate) fn new(config: &Config, data: &Path, platform: Option<&Platform>) -> DiskUse {
+    pub(in crate::serve) fn new(config: &Config, data: &Path, inner: Option<Inner>) -> DiskUse {
         let limits = [config.store_file_limit(), config.outboxes_limit(), part(config), None];
-        DiskUse { data: data.to_owned(), limits, platform: platform.cloned() }
+        DiskUse { data: data.to_owned(), limits, inner }
     }
 
     /// The accounts, as the folder is now. Photos are in the platform's database, and count there, too.
@@ -47,11 +49,7 @@ impl DiskUse {
         }
         let all = FILES.iter().zip(used).zip(self.limits);
         let all = all.map(|((file, used), limit)| AccountUse { account: file.0, used, limit });
-        all.chain(self.platform.as_ref().map(|platform| {
-            let counts = platform.counts();
-            let limit = (counts.photo_limit_bytes < u64::MAX).then_some(counts.photo_limit_bytes);
-            AccountUse { account: "photos", used: counts.photo_bytes, limit }
-        }))
+        all.chain(self.inner.as_ref().map(|inner| inner()))
     }
 }
 

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use fulmar_text::metrics::{Kind, Metrics};
 use fulmar_transport::tls::Identity;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -17,15 +18,6 @@ pub(in crate::serve) struct Machine {
     data: PathBuf,
     identity: Arc<Identity>,
     started: SystemTime,
-}
-
-/// A metric with its whole name. Without a value, the system does not report it.
-pub(super) struct Metric {
-    pub(super) name: &'static str,
-    pub(super) kind: &'static str,
-    pub(super) help: &'static str,
-    pub(super) labels: &'static str,
-    pub(super) value: Option<f64>,
 }
 
 impl Machine {
@@ -47,46 +39,34 @@ impl Machine {
         (processor_time(), resident_bytes().map(|bytes| bytes as u64), free)
     }
 
-    pub(super) fn metrics(&self) -> [Metric; 6] {
+    /// Reports what the system reports.
+    pub(super) fn report(&self, to: &mut Metrics) {
+        to.counter(
+            "process_cpu_seconds_total",
+            "Processor time used",
+            processor_time().as_secs_f64(),
+        );
+        let mut gauge = |name, help, value: Option<f64>| {
+            if let Some(value) = value {
+                to.gauge(name, help, value);
+            }
+        };
+        gauge("process_resident_memory_bytes", "Resident memory", resident_bytes());
+        let help = "Unix time at which the server started";
+        gauge("process_start_time_seconds", help, unix_seconds(self.started));
         let room = rustix::fs::statvfs(&self.data).ok();
         let bytes = |blocks: fn(&rustix::fs::StatVfs) -> u64| {
             room.as_ref().map(|room| blocks(room) as f64 * room.f_frsize as f64)
         };
-        let metric = |name, kind, help, value| Metric { name, kind, help, labels: "", value };
-        [
-            metric(
-                "process_cpu_seconds_total",
-                "counter",
-                "Processor time used",
-                Some(processor_time().as_secs_f64()),
-            ),
-            metric("process_resident_memory_bytes", "gauge", "Resident memory", resident_bytes()),
-            metric(
-                "process_start_time_seconds",
-                "gauge",
-                "Unix time at which the server started",
-                unix_seconds(self.started),
-            ),
-            metric(
-                "fulmar_data_free_bytes",
-                "gauge",
-                "Bytes that the broker may still write to the file system of the data folder",
-                bytes(|room| room.f_bavail),
-            ),
-            metric(
-                "fulmar_data_size_bytes",
-                "gauge",
-                "Size of the file system of the data folder",
-                bytes(|room| room.f_blocks),
-            ),
-            Metric {
-                name: "fulmar_certificate_expires_seconds",
-                kind: "gauge",
-                help: "Unix time at which the certificate of the listeners expires",
-                labels: "{certificate=\"server\"}",
-                value: self.identity.not_after().and_then(unix_seconds),
-            },
-        ]
+        let help = "Bytes that the broker may still write to the file system of the data folder";
+        gauge("data_free_bytes", help, bytes(|room| room.f_bavail));
+        let help = "Size of the file system of the data folder";
+        gauge("data_size_bytes", help, bytes(|room| room.f_blocks));
+        if let Some(end) = self.identity.not_after().and_then(unix_seconds) {
+            let help = "Unix time at which the certificate of the listeners expires";
+            let family = to.family(Kind::Gauge, "certificate_expires_seconds", help);
+            family.add(&[("certificate", "server")], end);
+        }
     }
 }
 

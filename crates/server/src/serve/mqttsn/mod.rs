@@ -16,13 +16,15 @@ use std::time::{Duration, Instant};
 use fulmar_broker::{Broker, LogLimiter, User};
 use fulmar_certs::random_number;
 use fulmar_mqttsn::{Event, Message, Request, Server, Trust};
-use fulmar_transport::{Clock, Handoff};
+use fulmar_text::metrics::Metrics;
+use fulmar_transport::Clock;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 
 use self::broker_connection::{ConnectionEvent, ConnectionId};
 use self::broker_connections::{BrokerConnections, Listener};
 use super::listeners::where_to_change;
+use super::part::{Core, Opening, Part, Source};
 use super::udp::{self, Address, Udp};
 use crate::config::Config;
 
@@ -33,82 +35,106 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Counters for `/metrics`.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Statistics {
-    pub(super) server: fulmar_mqttsn::Statistics,
-    pub(super) clients: usize,
+struct Statistics {
+    server: fulmar_mqttsn::Statistics,
+    clients: usize,
     /// Messages without acknowledgement that the broker did not read in time.
-    pub(super) overrun: u64,
+    overrun: u64,
 }
 
-/// The running listeners. Dropping this ends them: devices get DISCONNECT, and the broker keeps their sessions.
-pub(super) struct MqttSn {
+impl Statistics {
+    fn report(&self, to: &mut Metrics) {
+        to.gauge("mqtt_sn_clients", "MQTT-SN clients with a session", self.clients);
+        let server = &self.server;
+        for (name, help, value) in [
+            ("received", "Messages MQTT-SN clients published", server.received),
+            ("sent", "Messages sent to MQTT-SN clients", server.sent),
+            ("repeated", "Times a client had not answered in time", server.repeated),
+            (
+                "dropped",
+                "Messages for MQTT-SN clients dropped for lack of room, or rejected by them",
+                server.dropped,
+            ),
+            ("overrun", "QoS 0 messages for which the broker had no room", self.overrun),
+            ("refused", "MQTT-SN clients refused a session", server.refused),
+            ("malformed", "Datagrams that were not MQTT-SN", server.malformed),
+            ("ignored", "Messages received in a state that does not allow them", server.ignored),
+        ] {
+            to.counter(&format!("mqtt_sn_{name}_total"), help, value);
+        }
+    }
+}
+
+/// The listeners. When they end, devices get DISCONNECT, and the broker keeps their sessions.
+struct MqttSn {
     bound: Vec<SocketAddr>,
     statistics: Arc<Mutex<Statistics>>,
     stop: watch::Sender<bool>,
+    /// `None` without an address.
     thread: Option<JoinHandle<()>>,
 }
 
-impl MqttSn {
-    /// Binds the addresses of the configuration and serves them; with none there is no thread.
-    ///
-    /// # Errors
-    /// An address cannot be bound; the error names its key.
-    pub(super) fn start(
-        config: &Config,
-        broker: &Arc<Broker>,
-        handoff: Handoff,
-        clock: Clock,
-    ) -> anyhow::Result<MqttSn> {
-        let (stop, stopped) = watch::channel(false);
-        let statistics = Arc::new(Mutex::new(Statistics::default()));
+/// The listeners, if there is an address for them.
+pub(super) fn open(opening: &mut Opening<'_>) -> Option<Box<dyn Part>> {
+    let (bound, statistics) = (Vec::new(), Arc::default());
+    let mqtt_sn = MqttSn { bound, statistics, stop: watch::channel(false).0, thread: None };
+    (!opening.config.listeners.mqtt_sn.is_empty()).then(|| Box::new(mqtt_sn) as _)
+}
+
+impl Part for MqttSn {
+    fn go_live(&mut self, core: &Core) -> anyhow::Result<()> {
+        let config = &core.config;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (sockets, listeners) = {
             let _entered = runtime.enter();
             bind(config)?
         };
-        let bound: Vec<SocketAddr> = listeners.iter().map(|listener| listener.bound).collect();
+        self.bound = listeners.iter().map(|listener| listener.bound).collect();
         if sockets.is_empty() {
-            return Ok(MqttSn { bound, statistics, stop, thread: None });
+            return Ok(());
         }
         let settings = config.mqtt_sn.settings(config.limits.max_client_id_bytes);
         let most = settings.max_message_bytes;
         let server = Server::new(settings, random_number()?, Instant::now());
         let (sender, events) = mpsc::channel(MAX_WAITING_EVENTS);
-        let connections = BrokerConnections::new(handoff, sender, listeners, most);
-        let advertising = Advertising::new(config);
+        let connections = BrokerConnections::new(core.handoff.clone(), sender, listeners, most);
         let service = Service {
             server,
             connections,
             sockets,
-            advertising,
-            statistics: Arc::clone(&statistics),
-            broker: Arc::clone(broker),
-            clock,
+            advertising: Advertising::new(config),
+            statistics: Arc::clone(&self.statistics),
+            broker: Arc::clone(&core.broker),
+            clock: core.clock,
             banned_log: LogLimiter::default(),
         };
-        let thread = std::thread::Builder::new()
-            .name("fulmar-mqtt-sn".into())
-            .spawn(move || runtime.block_on(service.run(events, stopped)))?;
-        Ok(MqttSn { bound, statistics, stop, thread: Some(thread) })
+        let stopped = self.stop.subscribe();
+        let thread = std::thread::Builder::new().name("fulmar-mqtt-sn".into());
+        self.thread = Some(thread.spawn(move || runtime.block_on(service.run(events, stopped)))?);
+        Ok(())
     }
 
-    /// The listeners' addresses.
-    pub(super) fn bound(&self) -> &[SocketAddr] {
-        &self.bound
+    fn bound(&self) -> Vec<(&'static str, SocketAddr)> {
+        self.bound.iter().map(|address| ("mqtt_sn", *address)).collect()
     }
 
-    /// The counters; `None` without a listener.
-    pub(super) fn statistics(&self) -> Option<Arc<Mutex<Statistics>>> {
-        self.thread.as_ref().map(|_| Arc::clone(&self.statistics))
+    fn metrics(&self) -> Option<Source> {
+        self.thread.as_ref()?;
+        let statistics = Arc::clone(&self.statistics);
+        Some(Arc::new(move |to| statistics.lock().report(to)))
+    }
+
+    fn stop_accepting(&mut self) {
+        self.stop.send_replace(true);
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::warn!("the thread of MQTT-SN panicked");
+        }
     }
 }
 
 impl Drop for MqttSn {
     fn drop(&mut self) {
-        self.stop.send_replace(true);
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::warn!("the thread of MQTT-SN panicked");
-        }
+        self.stop_accepting();
     }
 }
 

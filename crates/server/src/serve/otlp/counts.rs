@@ -2,20 +2,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use fulmar_text::metrics::{Kind, Metrics};
+
 /// Counters of the exporter.
 #[derive(Debug, Default)]
-pub(in crate::serve) struct Counts {
+pub(super) struct Counts {
     spans_sent: AtomicU64,
     spans_dropped: AtomicU64,
     requests_failed: AtomicU64,
-}
-
-/// Their values.
-#[derive(Clone, Copy, Debug, Default)]
-pub(in crate::serve) struct Totals {
-    pub(in crate::serve) spans_sent: u64,
-    pub(in crate::serve) spans_dropped: u64,
-    pub(in crate::serve) requests_failed: u64,
 }
 
 impl Counts {
@@ -31,12 +25,19 @@ impl Counts {
         self.requests_failed.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(in crate::serve) fn totals(&self) -> Totals {
+    /// Spans that were dropped.
+    #[cfg(test)]
+    pub(super) fn spans_dropped(&self) -> u64 {
+        self.spans_dropped.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn report(&self, to: &mut Metrics) {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Totals {
-            spans_sent: read(&self.spans_sent),
-            spans_dropped: read(&self.spans_dropped),
-            requests_failed: read(&self.requests_failed),
-        }
+        let help = "Spans that the collector accepted, or that were dropped";
+        let family = to.family(Kind::Counter, "otlp_spans_total", help);
+        family.add(&[("outcome", "sent")], read(&self.spans_sent));
+        family.add(&[("outcome", "dropped")], read(&self.spans_dropped));
+        let help = "Requests that the collector did not accept";
+        to.counter("otlp_requests_failed_total", help, read(&self.requests_failed));
     }
 }

@@ -20,8 +20,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::counts::Counts;
+use super::metrics;
 use super::span::{self, Span, now_ns};
-use super::{Render, page};
+use crate::serve::part::Sources;
 use crate::serve::timed_connector::TimedConnector;
 
 /// Spans of one request.
@@ -154,7 +155,7 @@ impl Exporter {
     }
 
     /// Sends metrics in this interval. Those of one time are not repeated: the next ones contain them.
-    pub(super) async fn send_metrics(&self, every: Duration, render: &Render) {
+    pub(super) async fn send_metrics(&self, every: Duration, sources: &Sources) {
         let started_ns = now_ns();
         let mut stopped = self.stopped.clone();
         let mut ticks = tokio::time::interval(every);
@@ -165,7 +166,7 @@ impl Exporter {
                 _ = ticks.tick() => {}
                 _ = stopped.wait_for(|stop| *stop) => return,
             }
-            let body = page::request(&self.resource, &render(), started_ns, now_ns());
+            let body = metrics::request(&self.resource, &sources.collect(), started_ns, now_ns());
             let outcome = tokio::select! {
                 outcome = self.post("/v1/metrics", body.to_string().into()) => outcome,
                 _ = stopped.wait_for(|stop| *stop) => return,

@@ -1,14 +1,14 @@
 //! OTLP: traces of publications whose publishers record a trace, and metrics, sent to an OpenTelemetry collector.
 //!
 //! Workers and gateway make spans (`tracer`) of publications with a trace context (`context`) and put them into a
-//! bounded queue. A separate thread sends them (`exporter`), and metrics, which are those of `/metrics` (`page`).
+//! bounded queue. A separate thread sends them (`exporter`), and metrics, which are those of `/metrics` (`metrics`).
 //!
 //! OTLP's JSON encoding is small and stable, and requires no crate beyond those that webhooks and ACME use.
 
 mod context;
 mod counts;
 mod exporter;
-mod page;
+mod metrics;
 mod span;
 mod tracer;
 
@@ -22,10 +22,11 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
-pub(super) use self::counts::{Counts, Totals};
+use self::counts::Counts;
 use self::exporter::Exporter;
 use self::span::{Attribute, Span, pair};
 pub(super) use self::tracer::SpanMaker;
+use super::part::{Core, Opening, Part, Source};
 use crate::config::{Otlp, set};
 use crate::exit::Usage;
 
@@ -34,18 +35,26 @@ const QUEUE: usize = 4096;
 /// Longest file of headers.
 const MAX_HEADERS_BYTES: usize = 64 * 1024;
 
-/// Returns the page of `/metrics`.
-type Render = Box<dyn Fn() -> String + Send>;
-
-/// Opened, and sending from [`Telemetry::go_live`] on. Dropping it sends the last spans, for a limited time.
+/// Sends once everything runs. Dropping it sends the last spans, for a limited time.
 pub(super) struct Telemetry {
     settings: Otlp,
     headers: HeaderMap,
     counts: Arc<Counts>,
+    /// `None` if traces are off.
     maker: Option<Arc<SpanMaker>>,
     spans: Option<mpsc::Receiver<Span>>,
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Telemetry, if there is an endpoint.
+///
+/// # Errors
+/// The file of headers cannot be used.
+pub(super) fn open(opening: &mut Opening<'_>) -> anyhow::Result<Option<Box<dyn Part>>> {
+    let Some(telemetry) = Telemetry::open(&opening.config.otlp)? else { return Ok(None) };
+    opening.offers.spans = telemetry.maker.clone();
+    Ok(Some(Box::new(telemetry)))
 }
 
 impl Telemetry {
@@ -78,24 +87,16 @@ impl Telemetry {
             thread: None,
         }))
     }
+}
 
-    /// Makes spans; `None` if traces are off.
-    pub(super) fn maker(&self) -> Option<Arc<SpanMaker>> {
-        self.maker.clone()
+impl Part for Telemetry {
+    fn metrics(&self) -> Option<Source> {
+        let counts = Arc::clone(&self.counts);
+        Some(Arc::new(move |to| counts.report(to)))
     }
 
-    pub(super) fn counts(&self) -> Arc<Counts> {
-        Arc::clone(&self.counts)
-    }
-
-    /// Sends from now on; `render` returns the page of `/metrics`.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
-    pub(super) fn go_live(
-        &mut self,
-        render: impl Fn() -> String + Send + 'static,
-    ) -> anyhow::Result<()> {
+    /// Sends from now on.
+    fn ready(&mut self, core: &Core) -> anyhow::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let exporter = Exporter::new(
             &self.settings.endpoint,
@@ -106,7 +107,7 @@ impl Telemetry {
         )?;
         let spans = self.spans.take();
         let every = Duration::from_secs(self.settings.metrics_interval_s.into());
-        let render: Render = Box::new(render);
+        let sources = core.sources.clone();
         let run = move || {
             let traces = async {
                 if let Some(spans) = spans {
@@ -115,7 +116,7 @@ impl Telemetry {
             };
             let metrics = async {
                 if !every.is_zero() {
-                    exporter.send_metrics(every, &render).await;
+                    exporter.send_metrics(every, &sources).await;
                 }
             };
             runtime.block_on(async { tokio::join!(traces, metrics) });

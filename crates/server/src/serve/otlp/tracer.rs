@@ -291,7 +291,7 @@ mod tests {
         // The oldest has made room, and there is room for one span.
         numbers.into_iter().take(3).for_each(|number| maker.durable(number));
         assert!(spans.try_recv().is_ok());
-        assert_eq!(counts.totals().spans_dropped, 2);
+        assert_eq!(counts.spans_dropped(), 2);
     }
 
     #[test]

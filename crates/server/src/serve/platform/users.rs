@@ -243,7 +243,7 @@ mod tests {
 
         fn failed(&self) -> u64 {
             let totals = self.shard.broker().metrics().totals();
-            totals.into_iter().find(|total| total.0 == "authentication_failed").unwrap().3
+            totals.into_iter().find(|total| total.0 == "authentication_failed").unwrap().2
         }
     }
 

@@ -1,0 +1,35 @@
+//! The parts of a server in this build, in the order in which they start.
+
+#[cfg(feature = "acme")]
+use super::acme;
+#[cfg(feature = "admin")]
+use super::admin;
+use super::first_administrator;
+use super::part::{Opening, Part};
+#[cfg(feature = "platform")]
+use super::platform;
+use super::{coap, gateway, mqttsn, otlp};
+
+/// Opens all parts that the configuration has.
+///
+/// # Errors
+/// A file or the configuration of a part is wrong.
+pub(super) fn open(opening: &mut Opening<'_>) -> anyhow::Result<Vec<Box<dyn Part>>> {
+    let mut parts: Vec<Option<Box<dyn Part>>> = Vec::new();
+    #[cfg(feature = "admin")]
+    parts.push(Some(admin::open(opening)?));
+    // Before the parts that read users. The cluster has users, or needs none: `fulmar cluster init` has checked it.
+    if opening.shared.is_none() {
+        let Opening { config, data, offers, .. } = opening;
+        opening.first_administrator = first_administrator::create(config, data, &*offers.log)?;
+    }
+    parts.push(otlp::open(opening)?);
+    parts.push(gateway::open(opening)?);
+    #[cfg(feature = "platform")]
+    parts.push(platform::open(opening)?);
+    parts.push(coap::open(opening));
+    parts.push(mqttsn::open(opening));
+    #[cfg(feature = "acme")]
+    parts.push(acme::open(opening)?);
+    Ok(parts.into_iter().flatten().collect())
+}

@@ -1,0 +1,95 @@
+//! The platform for the administration: its server administrators, the log of changes, and commands of `fulmar user` and
+//! `fulmar twin` through the administration socket.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::extract::ConnectInfo;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse as _;
+use axum::routing::post;
+use fulmar_admin::{
+    Administrators, Answer, Credentials, LocalCaller, Login, NewEntry, Principal, Refused, Role,
+};
+use fulmar_platform::{LoginRefused, Platform};
+
+use crate::serve::admin::{ChangeLog, MoreAdministrators};
+use crate::serve::part::Offers;
+
+/// Offers these, where there is an administration.
+pub(super) fn offer(platform: &Platform, offers: &mut Offers) {
+    let Some(log) = offers.administration_log.clone() else { return };
+    platform.log_changes(Box::new(log.clone()));
+    offers.administrators = Some(Arc::new(ServerAdmins(platform.clone())));
+    offers.local_routes = commands(platform.clone(), log);
+}
+
+/// What `fulmar user` and `fulmar twin` ask the server of a cluster's node for. A process that may open the socket may do
+/// everything.
+fn commands(platform: Platform, log: ChangeLog) -> axum::Router {
+    let run = move |ConnectInfo(by): ConnectInfo<LocalCaller>, command: axum::body::Bytes| async move {
+        let work = move || {
+            let command: fulmar_platform::AdminCommand = serde_json::from_slice(&command)?;
+            let answer = match command.change() {
+                Some((action, object, detail)) => {
+                    let entry = NewEntry::local(&by.name(), action, object, detail.to_string());
+                    log.logged(entry, || anyhow::Ok(platform.administer(&command)?))?
+                }
+                None => platform.administer(&command)?,
+            };
+            anyhow::Ok(serde_json::to_string(&answer)?)
+        };
+        let problem = match tokio::task::spawn_blocking(work).await {
+            Ok(Ok(answer)) => return answer.into_response(),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "this failed in the server: see its log".to_owned(),
+        };
+        let kind = [(header::CONTENT_TYPE, "application/problem+json")];
+        let problem = serde_json::json!({ "detail": problem }).to_string();
+        (StatusCode::CONFLICT, kind, problem).into_response()
+    };
+    let path = format!("{}{}", fulmar_admin::PREFIX, crate::node_users::PLATFORM);
+    axum::Router::new().route(&path, post(run))
+}
+
+/// The platform's server administrators may administer the broker, too.
+struct ServerAdmins(Platform);
+
+impl Administrators for ServerAdmins {
+    fn log_in<'a>(&'a self, credentials: Credentials<'a>, from: IpAddr) -> Answer<'a> {
+        Box::pin(log_in(&self.0, credentials, from))
+    }
+}
+
+impl MoreAdministrators for ServerAdmins {
+    fn knows(&self, user: &str) -> bool {
+        self.0.knows(user)
+    }
+}
+
+async fn log_in(
+    platform: &Platform,
+    credentials: Credentials<'_>,
+    from: IpAddr,
+) -> Result<Login, Refused> {
+    let admitted = match credentials {
+        Credentials::Token(token) => platform.admit(token, None).ok_or(Refused::Wrong)?,
+        Credentials::Password { user, password } => {
+            platform.log_in(user, password, from).await.map_err(|refused| match refused {
+                LoginRefused::Wrong => Refused::Wrong,
+                LoginRefused::TooOften | LoginRefused::Unavailable => Refused::TooOften,
+            })?
+        }
+    };
+    if !platform.is_server_admin(&admitted.user) {
+        return Err(Refused::NoRole);
+    }
+    let principal = Principal { name: admitted.user.clone(), role: Role::Administrator };
+    let platform = platform.clone();
+    let holds = move || {
+        let valid =
+            platform.is_session(&admitted.session) && platform.is_server_admin(&admitted.user);
+        valid.then_some(Role::Administrator)
+    };
+    Ok(Login { principal, holds: Arc::new(holds) })
+}

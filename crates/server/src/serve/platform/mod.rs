@@ -1,0 +1,197 @@
+//! The platform inside the broker's process: opened with the data folder if there is an HTTPS listener,
+//! closed when all requests have been answered. Its users are the broker's external users.
+
+#[cfg(feature = "admin")]
+mod administration;
+mod client;
+mod lease_gate;
+mod users;
+mod webhooks;
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use axum::Router;
+use fulmar_broker::storage::Storage as _;
+use fulmar_broker::{Arrival, PublishHook};
+use fulmar_http::Knows;
+use fulmar_mqtt::{Property, PropertyBuf};
+use fulmar_platform::{Announcement, Loss, Platform, SharedPlatform};
+use fulmar_text::metrics::{Kind, Metrics};
+use http::header;
+use tokio::sync::mpsc;
+
+use self::lease_gate::closed_unless;
+use self::users::Users;
+use super::consumer::Thread;
+use super::http::AccountUse;
+use super::internal_sessions::InternalSessions;
+use super::part::{Core, Offers, Opening, Part, Source};
+use super::secrets;
+use super::shared_rows::Database;
+
+/// Name of the user property with the user who published a frame, which the platform can rely on.
+const PUBLISHER: &str = "fulmar-publisher";
+
+/// The platform. Dropping this finishes requests and writes, and closes the database.
+struct Running {
+    platform: Platform,
+    /// Changes that are still to be published.
+    announcements: Option<mpsc::Receiver<Announcement>>,
+    client: Option<Thread>,
+    /// True for a cluster's.
+    is_shared: bool,
+}
+
+/// Opens the platform, if it is enabled.
+///
+/// # Errors
+/// Its database or secret cannot be opened, or nobody could log in at a listener.
+pub(super) fn open(opening: &mut Opening<'_>) -> anyhow::Result<Option<Box<dyn Part>>> {
+    let (config, data) = (opening.config, opening.data);
+    if !config.has_platform() {
+        return Ok(None);
+    }
+    secrets::read(&data.join(secrets::PLATFORM))?;
+    let settings = fulmar_platform::Settings {
+        disk: config.platform_part(),
+        answers: opening.answers.clone(),
+        ..config.platform.settings()?
+    };
+    let is_shared = opening.shared.is_some();
+    let opened = match &mut opening.shared {
+        None => Platform::open(data, settings),
+        Some(shared) => {
+            let rows = shared.follow(Database::Platform);
+            let shared = SharedPlatform { rows, files: shared.take(Database::Files) };
+            Platform::open_shared(data, settings, shared)
+        }
+    };
+    let (platform, announcements) = opened.context("platform")?;
+    if platform.has_no_users() {
+        config.check_ways_in()?;
+        tracing::info!(
+            "the platform for meters and homes has no users yet; to use it, create one with \
+             `fulmar user add NAME --admin --data {}`",
+            data.display()
+        );
+    }
+    offer(&platform, &mut opening.offers)?;
+    let announcements = Some(announcements);
+    Ok(Some(Box::new(Running { platform, announcements, client: None, is_shared })))
+}
+
+/// Offers its users to the broker, to HTTP and to the administration.
+///
+/// # Errors
+/// The thread that checks passwords cannot be started.
+fn offer(platform: &Platform, offers: &mut Offers) -> anyhow::Result<()> {
+    offers.external_users = Some(Arc::new(Users::new(platform.clone())?));
+    offers.hooks.push(Box::new(Vouching(platform.clone())));
+    let known = platform.clone();
+    offers.knows = Some(Knows::new(move |headers| {
+        let shown = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let (_, token) = shown?.split_once(' ')?;
+        known.admit(token.trim(), None).map(|admitted| admitted.user.into())
+    }));
+    let users = platform.clone();
+    offers.has_users = Some(Arc::new(move || !users.has_no_users()));
+    let photos = platform.clone();
+    offers.disk = Some(Arc::new(move || {
+        let counts = photos.counts();
+        let limit = (counts.photo_limit_bytes < u64::MAX).then_some(counts.photo_limit_bytes);
+        AccountUse { account: "photos", used: counts.photo_bytes, limit }
+    }));
+    #[cfg(feature = "admin")]
+    administration::offer(platform, offers);
+    Ok(())
+}
+
+impl Running {
+    /// Lets the broker close connections whose token was revoked, and those whose user has fewer rights than before.
+    fn watch(&self, core: &Core) {
+        let broker = &core.broker;
+        broker.delete_sessions_of_external_users(|user| !self.platform.knows(user));
+        // A weak reference: the broker has a reference to the platform, and would never be dropped.
+        let broker = Arc::downgrade(broker);
+        self.platform.on_loss(move |losers| {
+            if let Some(broker) = broker.upgrade() {
+                broker.recheck_external_users(|user| losers.contains_key(user));
+                broker.delete_sessions_of_external_users(|user| {
+                    losers.get(user) == Some(&Loss::Removed)
+                });
+            }
+        });
+    }
+}
+
+impl Part for Running {
+    /// That of its MQTT client.
+    fn add_internal_sessions(&self, sessions: &mut InternalSessions<'_>) {
+        client::add_internal_sessions(&self.platform, sessions);
+    }
+
+    /// Connects its MQTT client, which publishes changes, and receives what receivers and sensors publish.
+    fn go_live(&mut self, core: &Core) -> anyhow::Result<()> {
+        self.watch(core);
+        if let Some(announcements) = self.announcements.take() {
+            let handoff = core.handoff.clone();
+            self.client = Some(client::start(self.platform.clone(), announcements, handoff)?);
+        }
+        Ok(())
+    }
+
+    fn routes(&self, core: &Core) -> Router {
+        let router = self.platform.router();
+        let Some(store) = core.store.as_ref().filter(|_| self.is_shared) else { return router };
+        let store = Arc::downgrade(store);
+        let may = move || store.upgrade().is_some_and(|store| store.may_acknowledge());
+        closed_unless(may, router)
+    }
+
+    fn metrics(&self) -> Option<Source> {
+        let platform = self.platform.clone();
+        Some(Arc::new(move |to| report(&platform, to)))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // First, because it would try again for ever to store what it has received.
+        drop(self.client.take());
+        self.platform.close();
+    }
+}
+
+fn report(platform: &Platform, to: &mut Metrics) {
+    let counts = platform.counts();
+    let help = "Measurements of sensors, by outcome";
+    let family = to.family(Kind::Counter, "measurements_total", help);
+    for (outcome, value) in [
+        ("stored", counts.measurements_stored),
+        ("duplicate", counts.measurements_duplicate),
+        ("rejected", counts.measurements_rejected),
+    ] {
+        family.add(&[("outcome", outcome)], value);
+    }
+    let help = "Messages on sensors' topics that contained no measurement";
+    to.counter("sensor_messages_malformed_total", help, counts.messages_malformed);
+    let help = "Meters' frames that were none, or could not be decoded or counted";
+    to.counter("frames_refused_total", help, counts.frames_refused);
+    let help = "Photos refused because the space for them is used up";
+    let family = to.family(Kind::Counter, "disk_refused_total", help);
+    family.add(&[("account", "photos")], counts.photos_refused);
+}
+
+/// Names the publisher to the platform, on topics where the platform requires it.
+struct Vouching(Platform);
+
+impl PublishHook for Vouching {
+    fn stamp(&self, arrival: &Arrival<'_>) -> Option<Vec<u8>> {
+        let Vouching(platform) = self;
+        let voucher = platform.vouch(arrival.external_user?, arrival.topic, arrival.payload)?;
+        let mut property = PropertyBuf::new();
+        property.push(Property::UserProperty(PUBLISHER, &voucher));
+        Some(property.as_properties().raw().to_vec())
+    }
+}
