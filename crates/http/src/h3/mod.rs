@@ -19,8 +19,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use fulmar_broker::PeerIdentity;
-use fulmar_transport::HandshakePressure;
 use fulmar_transport::tls::client_name;
+use fulmar_transport::{HandshakeData, HandshakePressure};
 use quinn::{Incoming, VarInt};
 use quinn_proto::transport_parameters::TransportParameters;
 use rustls::pki_types::CertificateDer;
@@ -224,7 +224,8 @@ type Begun = (quinn::Connection, quinn::ZeroRttAccepted, Option<TransportParamet
 async fn begin(incoming: Incoming) -> Result<Begun, Failure> {
     let mut connecting = incoming.accept()?;
     // Without waiting for the ClientHello, one in four of Chromium's first connections hung.
-    let parameters = silence::parameters(connecting.handshake_data().await?);
+    let data = connecting.handshake_data().await?.downcast::<HandshakeData>();
+    let parameters = data.ok().and_then(|data| data.parameters);
     let early = connecting.into_0rtt();
     let (connection, complete) =
         early.map_err(|_| Failure::from("the server side of QUIC can always be early"))?;
