@@ -7,6 +7,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::OwnedFd;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tracing::warn;
@@ -21,14 +22,16 @@ const BACKLOG: i32 = 4096;
 /// UDP buffers asked of the kernel, in bytes: a burst of all clients must fit.
 const UDP_BUFFER_BYTES: usize = 4 * 1024 * 1024;
 
-/// Whether an address could be listened on now: binds it as a listener does, and frees it again.
+/// Listens on an address as a listener does, until the result is dropped.
 ///
 /// # Errors
 /// [`StartError::Bind`].
-pub fn can_listen(address: SocketAddr, datagrams: bool) -> Result<(), StartError> {
-    let kind = if datagrams { Type::DGRAM } else { Type::STREAM };
-    bind(address, 1, kind).map_err(|source| StartError::Bind { address, source })?;
-    Ok(())
+pub fn try_listen(address: SocketAddr, datagrams: bool) -> Result<OwnedFd, StartError> {
+    let socket = match datagrams {
+        true => bind(address, 1, Type::DGRAM).map(|mut sockets| sockets.remove(0).into()),
+        false => bind_tcp(address, 1).map(|mut sockets| sockets.remove(0).into()),
+    };
+    socket.map_err(|source| StartError::Bind { address, source })
 }
 
 /// How much the kernel lets a UDP listener receive before it reads: the bytes that listeners ask for, and the bytes that
