@@ -1,12 +1,14 @@
 //! HTTP/3 over QUIC, by quinn and h3, and WebTransport inside it.
 //!
 //! This module accepts and serves QUIC connections; `request` handles their streams, `session` WebTransport, `silence`
-//! the idle timeout, `receive_limit` the limits that h3 lacks, `pieces` which connections give way when memory runs short, and
+//! the idle timeout, `receive_limit` the limits that h3 lacks, `pieces` which connections give way when memory runs short,
+//! `pseudo_headers` the order of a request's fields, and
 //! `amplification_limit` how much may be sent to addresses that are not validated. `fulmar-transport` has MQTT directly over
 //! QUIC, at another port and with another ALPN protocol.
 
 pub(crate) mod amplification_limit;
 pub(crate) mod pieces;
+mod pseudo_headers;
 mod receive_limit;
 mod request;
 mod session;
