@@ -390,7 +390,6 @@ impl Parts {
             handoff: running.server.handoff(),
             clock,
             certificates: &certificates,
-            data: &data,
         };
         let coap = Coap::start(config, wiring)?;
         let mqtt_sn = MqttSn::start(config, &broker, running.server.handoff(), clock)?;

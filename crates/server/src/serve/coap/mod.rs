@@ -14,7 +14,6 @@ mod share;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -59,7 +58,6 @@ pub(super) struct Wiring<'a> {
     pub(super) handoff: Handoff,
     pub(super) clock: Clock,
     pub(super) certificates: &'a Certificates,
-    pub(super) data: &'a Path,
 }
 
 impl Coap {
@@ -142,7 +140,7 @@ fn bind(config: &Config, wiring: &Wiring<'_>) -> anyhow::Result<Vec<Socket>> {
                 continue;
             }
             let secure = match name {
-                "coaps" => match wiring.certificates.for_dtls(config, wiring.data)? {
+                "coaps" => match wiring.certificates.for_dtls(config)? {
                     Some(settings) => {
                         let secure = Secure::new(settings, Instant::now());
                         Some(secure.context("the system random number generator failed")?)
