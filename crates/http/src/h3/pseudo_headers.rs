@@ -17,12 +17,8 @@ const NAMES: [(&[u8], &[u8]); 5] = [
 /// The bit of a field that is in none of [`NAMES`]; that of the others is their place in the list.
 const REGULAR: u8 = 0;
 
-/// True if the encoded field section of a request keeps to the rules.
-pub(super) fn are_sound(section: &[u8]) -> bool {
-    read(section).is_some()
-}
-
-fn read(mut section: &[u8]) -> Option<()> {
+/// Reads the encoded field section of a request; `None` if it does not keep to the rules.
+pub(super) fn check(mut section: &[u8]) -> Option<()> {
     let section = &mut section;
     // Required Insert Count, and Base.
     integer(section, 8)?;
@@ -116,7 +112,7 @@ mod tests {
     const GOOD: &[&[u8]] = &[&[0xD1], &[0xD7], &[0xC1], &[0x50, 1, b'a'], &[0x5F, 0x50, 1, b'x']];
 
     fn sound(fields: &[&[u8]]) -> bool {
-        are_sound(&[&[0, 0], &fields.concat()[..]].concat())
+        check(&[&[0, 0], &fields.concat()[..]].concat()).is_some()
     }
 
     /// A literal field whose name is not in the table, with an empty value.
@@ -132,7 +128,7 @@ mod tests {
         for (number, field) in GOOD.iter().enumerate() {
             let twice = sound(&[GOOD, &[field]].concat());
             assert_eq!(twice, number == 4, "field {number} again, after others");
-            assert_eq!(sound(&[&[*field], GOOD].concat()), false, "field {number} again, before");
+            assert!(!sound(&[&[*field], GOOD].concat()), "field {number} again, before");
         }
         assert!(!sound(&[GOOD, &[&[0xD9]]].concat()), ":status 200");
         assert!(!sound(&[&[0xFF, 0x00], GOOD[0]]), ":status 100");
@@ -164,8 +160,8 @@ mod tests {
             &[0, 0, 0x27, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF],
             &[0, 0, 0x80],
         ] {
-            assert!(!are_sound(bad), "{bad:?}");
+            assert!(check(bad).is_none(), "{bad:?}");
         }
-        assert!(are_sound(&[0, 0]));
+        assert!(check(&[0, 0]).is_some());
     }
 }

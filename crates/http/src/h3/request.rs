@@ -51,8 +51,8 @@ async fn stream(
         limit.set(u64::MAX);
         return session::stream(shared, session, resolver.frame_stream.into_inner()).await;
     }
-    let is_sound =
-        matches!(&first, Ok(Some(H3Frame::Headers(section))) if pseudo_headers::are_sound(section));
+    let section = if let Ok(Some(H3Frame::Headers(section))) = &first { &section[..] } else { &[] };
+    let is_sound = pseudo_headers::check(section).is_some();
     let (mut request, mut stream) = resolver.accept_with_frame(first)?.resolve().await?;
     if !is_sound || is_malformed(request.headers()) {
         stream.stop_sending(Code::H3_MESSAGE_ERROR);
