@@ -46,7 +46,7 @@ pub use config::{
 };
 pub use error::StartError;
 pub use handoff::{AllowedSilence, Framing, Handoff};
-pub use listen::{receive_buffer, try_listen};
+pub use listen::{listening_socket, receive_buffer};
 pub use origin::{Origins, authority, is_loopback};
 pub use quic::{
     Due, ExtendedTls, HandshakeData, HandshakePressure, Losses, NoServerId, QuicKeys, QuicSettings,

@@ -12,7 +12,6 @@ use std::os::fd::OwnedFd;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tracing::warn;
 
-use crate::error::StartError;
 use crate::quic::steering;
 
 /// Connections the kernel keeps for a listener that has not yet accepted them; a burst of devices
@@ -22,16 +21,17 @@ const BACKLOG: i32 = 4096;
 /// UDP buffers asked of the kernel, in bytes: a burst of all clients must fit.
 const UDP_BUFFER_BYTES: usize = 4 * 1024 * 1024;
 
-/// Listens on an address as a listener does, until the result is dropped.
+/// A socket that listens on an address, non-blocking, without SO_REUSEPORT.
 ///
 /// # Errors
-/// [`StartError::Bind`].
-pub fn try_listen(address: SocketAddr, datagrams: bool) -> Result<OwnedFd, StartError> {
-    let socket = match datagrams {
-        true => bind(address, 1, Type::DGRAM).map(|mut sockets| sockets.remove(0).into()),
-        false => bind_tcp(address, 1).map(|mut sockets| sockets.remove(0).into()),
-    };
-    socket.map_err(|source| StartError::Bind { address, source })
+/// The system refuses it.
+pub fn listening_socket(address: SocketAddr, datagrams: bool) -> io::Result<OwnedFd> {
+    let mut sockets = bind(address, 1, if datagrams { Type::DGRAM } else { Type::STREAM })?;
+    if !datagrams {
+        sockets[0].set_tcp_nodelay(true)?;
+        sockets[0].listen(BACKLOG)?;
+    }
+    Ok(sockets.remove(0).into())
 }
 
 /// How much the kernel lets a UDP listener receive before it reads: the bytes that listeners ask for, and the bytes that

@@ -94,18 +94,16 @@ type Bound = Vec<(Socket, Option<OwnedFd>)>;
 fn socket_finding(socket: Socket, bound: &mut Bound, server: Option<&Process>) -> Finding {
     let Socket { name, address, datagrams, optional } = socket;
     let check = format!("listener {name}");
-    let error = match fulmar_transport::try_listen(address, datagrams) {
+    let error = match fulmar_transport::listening_socket(address, datagrams) {
         Ok(listening) => {
             bound.push((socket, Some(listening)));
             return Finding::ok(check, address.to_string());
         }
         Err(error) => error,
     };
-    let StartError::Bind { source, .. } = &error else {
-        return Finding::error(check, &error.into());
-    };
     let change = where_to_change(name);
-    if source.kind() != ErrorKind::AddrInUse {
+    if error.kind() != ErrorKind::AddrInUse {
+        let error = StartError::Bind { address, source: error };
         return Finding::problem(check, error.to_string(), format!("set {change}"));
     }
     if let Some((other, _)) = bound.iter().find(|(other, _)| socket.excludes(other)) {
