@@ -8,10 +8,10 @@ import unittest
 from collections import defaultdict
 
 from aioquic.asyncio import QuicConnectionProtocol, connect
-from aioquic.h3.connection import H3Connection
+from aioquic.h3.connection import ErrorCode, H3Connection
 from aioquic.h3.events import DataReceived, HeadersReceived
 from aioquic.quic.configuration import QuicConfiguration
-from aioquic.quic.events import StreamDataReceived, StreamReset
+from aioquic.quic.events import ConnectionTerminated, StreamDataReceived, StreamReset
 
 from broker import Broker, eventually
 from test_clients import text
@@ -27,14 +27,17 @@ class Http3(QuicConnectionProtocol):
         super().__init__(*rest, **named)
         self.http = H3Connection(self._quic, enable_webtransport=True)
         self.status, self.headers, self.body = {}, {}, defaultdict(bytes)
-        self.ended, self.reset = set(), set()
+        self.ended, self.reset = set(), {}
+        self.closed = None
         # Streams of sessions: aioquic opens them, but takes what comes back on them for a response.
         self.mqtt = set()
         self.changed = asyncio.Condition()
 
     def quic_event_received(self, event):
         if isinstance(event, StreamReset):
-            self.reset.add(event.stream_id)
+            self.reset[event.stream_id] = event.error_code
+        if isinstance(event, ConnectionTerminated):
+            self.closed = event.error_code
         if isinstance(event, StreamDataReceived) and event.stream_id in self.mqtt:
             self.body[event.stream_id] += event.data
             if event.end_stream:
@@ -61,9 +64,12 @@ class Http3(QuicConnectionProtocol):
             await asyncio.wait_for(self.changed.wait_for(done), PATIENCE_S)
 
     def ask(self, method, path, more=(), end=True):
-        stream = self._quic.get_next_available_stream_id()
         head = [(b":method", method), (b":scheme", b"https"), (b":authority", HOST.encode()), (b":path", path)]
-        self.http.send_headers(stream, head + list(more), end_stream=end)
+        return self.ask_with(head + list(more), end)
+
+    def ask_with(self, fields, end=True):
+        stream = self._quic.get_next_available_stream_id()
+        self.http.send_headers(stream, fields, end_stream=end)
         self.transmit()
         return stream
 
@@ -243,6 +249,41 @@ class OneAddress(WithAddress):
                 self.assertEqual((await client.answer(client.ask(b"GET", b"/")))[0], 200)
                 declared = [(b"content-length", b"99999999")]
                 self.assertEqual((await client.answer(client.ask(b"POST", b"/", declared)))[0], 413)
+
+        asyncio.run(run())
+
+    def test_malformed_requests_are_not_executed(self):
+        good = [(b":method", b"GET"), (b":scheme", b"https"), (b":authority", HOST.encode()), (b":path", b"/api/v1/status")]
+        agent = (b"user-agent", b"aioquic")
+
+        async def run():
+            async with self.dial() as client:
+                for fields in [
+                    [*good, (b":status", b"200")],
+                    [*good, (b":status", b"299")],
+                    [*good, (b":path", b"/elsewhere")],
+                    [(b":method", b"POST"), *good],
+                    [*good[:3], agent, good[3]],
+                    [agent, *good],
+                    [*good, (b"connection", b"close")],
+                ]:
+                    stream = client.ask_with(fields)
+                    await client.wait_for(lambda: stream in client.reset or stream in client.ended)
+                    with self.subTest(fields):
+                        self.assertNotIn(stream, client.status)
+                        self.assertEqual(client.reset.get(stream), ErrorCode.H3_MESSAGE_ERROR)
+                # The connection goes on.
+                self.assertEqual((await client.answer(client.ask_with([*good, agent])))[0], 200)
+
+        asyncio.run(run())
+
+    def test_a_clients_push_stream_ends_the_connection(self):
+        async def run():
+            async with self.dial() as client:
+                stream = client._quic.get_next_available_stream_id(is_unidirectional=True)
+                client.send(stream, bytes([1, 0]))
+                await client.wait_for(lambda: client.closed is not None)
+                self.assertEqual(client.closed, ErrorCode.H3_STREAM_CREATION_ERROR)
 
         asyncio.run(run())
 

@@ -85,13 +85,13 @@ fn reload(broker: &TestBroker) {
     broker.wait_for_log("access rules reloaded");
 }
 
-/// `fulmar sub`, once it has subscribed: it ends with the first message.
-fn subscriber(broker: &TestBroker, server_ca: &Path) -> Child {
-    let url = format!("quic://{}", broker.address("quic"));
+/// `fulmar sub`, once there are so many subscriptions: it ends with the first message.
+fn subscriber(broker: &TestBroker, listener: &str, server_ca: &Path, count: f64) -> Child {
+    let url = format!("{listener}://{}", broker.address(listener));
     let mut command = fulmar();
-    command.args(["sub", &url, "-t", "plant/#", "-C", "1", "--cafile"]).arg(server_ca);
+    command.args(["sub", &url, "-t", "plant/x", "-C", "1", "--cafile"]).arg(server_ca);
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    eventually("the subscription", || broker.metric("subscriptions") == 1.0);
+    eventually("the subscription", || broker.metric("subscriptions") == count);
     child
 }
 
@@ -102,13 +102,19 @@ fn new_connections_get_the_new_certificate_and_old_ones_stay() {
     let (a, b) = (ca.path("a/ca.pem"), ca.path("b/ca.pem"));
     assert_eq!(lets_in(&broker, &a, None), [true, true]);
     assert_eq!(lets_in(&broker, &b, None), [false, false]);
-    let mut old = subscriber(&broker, &a);
+    let coaps = |ca: &Path| publishes(&broker, "coaps", &["--cafile".as_ref(), ca]);
+    assert_eq!([coaps(&a), coaps(&b)], [true, false]);
+    let mut old = subscriber(&broker, "quic", &a, 1.0);
+    let mut old_coaps = subscriber(&broker, "coaps", &a, 2.0);
     ca.put("b/localhost.pem", "server.pem");
     ca.put("b/localhost.key", "server.key");
     reload(&broker);
+    assert_eq!([coaps(&a), coaps(&b)], [false, true]);
     assert_eq!(lets_in(&broker, &a, None), [false, false]);
     assert_eq!(lets_in(&broker, &b, None), [true, true]);
-    assert!(old.wait().unwrap().success(), "the old connection heard the new ones");
+    for old in [&mut old, &mut old_coaps] {
+        assert!(old.wait().unwrap().success(), "the old connection heard the new ones");
+    }
 }
 
 #[test]

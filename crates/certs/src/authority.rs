@@ -26,8 +26,8 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Days a certificate is valid unless asked otherwise; browsers take no more than 398.
 pub const LEAF_DAYS: u32 = 397;
 
-/// Days before its end at which a server's certificate is made anew.
-const RENEW_DAYS: i64 = 30;
+/// How long before its end a server's certificate is made anew.
+pub const RENEW: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Longest common name in characters (RFC 5280 appendix A, `ub-common-name`).
 const MAX_COMMON_NAME: usize = 64;
@@ -202,7 +202,7 @@ impl Authority {
         let Ok(chain) = files::read_chain(chain) else { return false };
         let Ok(key) = own_key(key) else { return false };
         let [leaf, authority] = &chain[..] else { return false };
-        *authority == self.certificate && belongs(leaf, &key) && serves(leaf, names)
+        *authority == self.certificate && belongs(leaf, &key) && serves(leaf, names, self.end)
     }
 }
 
@@ -319,11 +319,12 @@ pub(crate) fn belongs(certificate: &CertificateDer<'_>, key: &KeyPair) -> bool {
         .is_ok_and(|(_, parsed)| parsed.public_key().raw == key.subject_public_key_info())
 }
 
-/// Whether a certificate covers all these names and does not end soon.
-fn serves(certificate: &CertificateDer<'_>, names: &[String]) -> bool {
+/// True if a certificate covers all these names and does not end soon, unless its authority does.
+fn serves(certificate: &CertificateDer<'_>, names: &[String], authority: SystemTime) -> bool {
     let Ok((_, leaf)) = X509Certificate::from_der(certificate) else { return false };
-    let left = leaf.validity().time_to_expiration();
-    if left.is_none_or(|left| left.whole_days() < RENEW_DAYS) {
+    let soon = (SystemTime::now() + RENEW).min(authority);
+    let begun = begin_of(certificate).is_some_and(|begin| begin <= SystemTime::now());
+    if !begun || end_of(certificate).is_none_or(|end| end < soon) {
         return false;
     }
     let has = inspect::alternative_names(&leaf);

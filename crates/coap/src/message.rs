@@ -1,5 +1,7 @@
 //! Messages: coap-lite's packets, checked, and their options by meaning (RFC 7252 sections 3 and 5.10).
 
+use std::collections::LinkedList;
+
 use coap_lite::{CoapOption, Packet};
 
 pub(crate) use coap_lite::MessageType as Kind;
@@ -84,9 +86,11 @@ impl Method {
 pub(crate) const ECHO: CoapOption = CoapOption::Unknown(252);
 const REQUEST_TAG: u16 = 292;
 
-/// Reads a datagram. `None` for those to be ignored silently: not CoAP, another version, or a message format error.
+/// Reads a datagram. `None` for those to be ignored: not CoAP, another version, or a message format error; [`refusal`]
+/// answers the last.
 pub(crate) fn read(datagram: &[u8]) -> Option<Packet> {
-    let packet = Packet::from_bytes(datagram).ok()?;
+    let mut packet = Packet::from_bytes(datagram).ok()?;
+    drop_unsound_electives(&mut packet);
     let header = &packet.header;
     // Section 3: a payload marker without a payload is a format error; coap-lite accepts it.
     let marker_only = packet.payload.is_empty() && ends_in_marker(datagram, &packet);
@@ -99,6 +103,48 @@ pub(crate) fn read(datagram: &[u8]) -> Option<Packet> {
 fn ends_in_marker(datagram: &[u8], packet: &Packet) -> bool {
     datagram.last() == Some(&0xFF)
         && packet.to_bytes_unlimited().is_ok_and(|written| written.len() < datagram.len())
+}
+
+/// The reset for a confirmable message with a format error (section 4.2).
+pub(crate) fn refusal(datagram: &[u8]) -> Option<Vec<u8>> {
+    match datagram {
+        [0x40..0x50, _, high, low, ..] => {
+            Some(bare(Kind::Reset, u16::from_be_bytes([*high, *low])))
+        }
+        _ => None,
+    }
+}
+
+/// True if the value has a length that its option allows (section 5.10, RFC 7641, 7959 and 9175).
+fn is_sound(number: u16, value: &[u8]) -> bool {
+    let lengths = match CoapOption::from(number) {
+        CoapOption::UriHost | CoapOption::ProxyScheme => 1..=255,
+        CoapOption::ProxyUri => 1..=1034,
+        CoapOption::UriPath | CoapOption::UriQuery => 0..=255,
+        CoapOption::ETag => 1..=8,
+        CoapOption::UriPort | CoapOption::ContentFormat | CoapOption::Accept => 0..=2,
+        CoapOption::Observe | CoapOption::Block1 | CoapOption::Block2 => 0..=3,
+        CoapOption::MaxAge | CoapOption::Size1 | CoapOption::Size2 => 0..=4,
+        ECHO => 1..=40,
+        CoapOption::Unknown(REQUEST_TAG) => 0..=8,
+        _ => return true,
+    };
+    lengths.contains(&value.len())
+}
+
+fn is_critical(number: u16) -> bool {
+    number % 2 == 1
+}
+
+/// Removes elective options of a wrong length, which count as unknown (section 5.4.3).
+fn drop_unsound_electives(packet: &mut Packet) {
+    let unsound = |(&number, values): (&u16, &LinkedList<Vec<u8>>)| {
+        let is_unsound = values.iter().any(|value| !is_sound(number, value));
+        (is_unsound && !is_critical(number)).then_some(number)
+    };
+    for number in packet.options().filter_map(unsound).collect::<Vec<_>>() {
+        packet.clear_option(number.into());
+    }
 }
 
 /// A message to be filled in.
@@ -153,7 +199,8 @@ pub(crate) fn texts(packet: &Packet, option: CoapOption) -> Result<Vec<String>, 
     values.map(|value| String::from_utf8(value.clone()).map_err(drop)).collect()
 }
 
-/// Whether a request has an unknown critical option (section 5.4.1), or one more often than allowed (5.4.5).
+/// Whether a request has an unknown critical option (section 5.4.1), or one of a wrong length (5.4.3) or more often than
+/// allowed (5.4.5).
 pub(crate) fn has_unknown_critical(packet: &Packet) -> bool {
     let (path, query) = (u16::from(CoapOption::UriPath), u16::from(CoapOption::UriQuery));
     let known = |number: u16| {
@@ -162,9 +209,9 @@ pub(crate) fn has_unknown_critical(packet: &Packet) -> bool {
         named && !unserved.map(u16::from).contains(&number)
     };
     packet.options().any(|(&number, values)| {
-        let critical = number % 2 == 1;
         let repeated = values.len() > 1 && ![path, query].contains(&number);
-        critical && (!known(number) || repeated)
+        let sound = values.iter().all(|value| is_sound(number, value));
+        is_critical(number) && (!known(number) || repeated || !sound)
     })
 }
 

@@ -345,6 +345,70 @@ fn a_rejected_datagram_is_malformed_or_has_no_room() {
     assert_eq!(server.peers(), 1);
 }
 
+#[test]
+fn a_confirmable_message_with_a_format_error_gets_a_reset() {
+    let now = Instant::now();
+    let mut server: Server<SocketAddr> = Server::new(Limits::default(), &[7; 32], now);
+    let mut answer = |datagram: &[u8]| {
+        let result = server.receive(now, site::peer(), Trust::Claimed, datagram);
+        assert_eq!(result, Err(Rejected::Malformed), "{datagram:?}");
+        assert_eq!(server.peers(), 0);
+        server.poll_transmit().map(|(_, answer)| answer)
+    };
+    for bad in [
+        &[0x49, 1, 3, 7, 1, 2, 3, 4, 5, 6, 7, 8, 9][..],
+        &[0x42, 1, 3, 7, 1],
+        &[0x40, 1, 3, 7, 0xB5, b'a'],
+        &[0x40, 1, 3, 7, 0xF1, b'a'],
+        &[0x40, 1, 3, 7, 0xB1, b'a', 0xFF],
+        &[0x41, 0, 3, 7, 9],
+    ] {
+        assert_eq!(answer(bad).as_deref(), Some(&[0x70, 0, 3, 7][..]), "{bad:?}");
+        // The same as NON, ACK and RST, and in another version, is ignored silently.
+        for kind in [0x10, 0x20, 0x30, 0x40] {
+            assert_eq!(answer(&[&[bad[0] ^ kind], &bad[1..]].concat()), None, "{kind:x} {bad:?}");
+        }
+    }
+    assert_eq!(answer(&[0x40, 1, 3]), None, "too short to have a message ID");
+}
+
+#[test]
+fn an_option_of_a_wrong_length_is_refused_if_it_is_critical_and_ignored_otherwise() {
+    let now = Instant::now();
+    let mut server: Server<SocketAddr> = Server::new(Limits::default(), &[7; 32], now);
+    let mut id = 0;
+    let mut ask = |option: u8, length: u8| {
+        id += 1;
+        let mut datagram = vec![0x40, 1, 0, id];
+        match option {
+            0..=12 => datagram.push(option << 4 | length),
+            _ => datagram.extend([0xD0 | length, option - 13]),
+        }
+        datagram.extend(vec![1; length.into()]);
+        server.receive(now, site::peer(), Trust::Proven, &datagram).unwrap();
+        let refused = server.poll_transmit().map(|(_, answer)| answer[1]);
+        let request = match server.poll_event() {
+            Some(Event::Request(request)) => Some(request),
+            _ => None,
+        };
+        if let Some(request) = &request {
+            server.respond(now, request.exchange, Response::new(code::CONTENT));
+            server.poll_transmit();
+        }
+        (refused, request.map(|request| (request.content_format, request.observe)))
+    };
+    let (bad, none) = ((Some(code::BAD_OPTION), None), Some((None, None)));
+    // Uri-Host, Uri-Port, Accept, Block2, Block1, Proxy-Scheme is refused anyway.
+    for (critical, length) in [(3, 0), (7, 3), (17, 3), (23, 4), (27, 4)] {
+        assert_eq!(ask(critical, length), bad, "option {critical}");
+    }
+    // ETag, Observe, Content-Format, Max-Age.
+    for (elective, length) in [(4, 9), (6, 4), (12, 3), (14, 5)] {
+        assert_eq!(ask(elective, length), (None, none), "option {elective}");
+    }
+    assert_eq!(ask(12, 1), (None, Some((Some(1), None))));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 

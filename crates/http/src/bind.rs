@@ -5,10 +5,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-
-/// Connections the kernel keeps until they are accepted.
-const BACKLOG: i32 = 1024;
+use fulmar_transport::listening_socket;
 
 /// Ports tried when any will do: TCP's choice may be taken for UDP.
 const ATTEMPTS: usize = 32;
@@ -18,12 +15,9 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<(TcpListener, UdpSocket)> 
     let mut attempts = if address.port() == 0 { ATTEMPTS } else { 1 };
     loop {
         attempts -= 1;
-        let tcp = open(address, Type::STREAM, Protocol::TCP)?;
-        tcp.listen(BACKLOG)?;
-        tcp.set_tcp_nodelay(true)?;
-        let tcp = TcpListener::from(tcp);
-        match open(tcp.local_addr()?, Type::DGRAM, Protocol::UDP) {
-            Ok(udp) => return Ok((tcp, udp.into())),
+        let tcp = bind_tcp(address)?;
+        match bind_udp(tcp.local_addr()?) {
+            Ok(udp) => return Ok((tcp, udp)),
             Err(error) if attempts > 0 && error.kind() == io::ErrorKind::AddrInUse => {}
             Err(error) => return Err(error),
         }
@@ -32,27 +26,12 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<(TcpListener, UdpSocket)> 
 
 /// A TCP socket alone, non-blocking.
 pub(crate) fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
-    let tcp = open(address, Type::STREAM, Protocol::TCP)?;
-    tcp.listen(BACKLOG)?;
-    Ok(tcp.into())
+    listening_socket(address, false).map(TcpListener::from)
 }
 
 /// A UDP socket alone, non-blocking.
 pub(crate) fn bind_udp(address: SocketAddr) -> io::Result<UdpSocket> {
-    Ok(open(address, Type::DGRAM, Protocol::UDP)?.into())
-}
-
-fn open(address: SocketAddr, kind: Type, protocol: Protocol) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(address), kind, Some(protocol))?;
-    if address.is_ipv6() {
-        socket.set_only_v6(true)?;
-    }
-    // For TCP: connections in TIME_WAIT do not keep a restarted server from its port. For UDP it would
-    // let two servers share one.
-    socket.set_reuse_address(kind == Type::STREAM)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&SockAddr::from(address))?;
-    Ok(socket)
+    listening_socket(address, true).map(UdpSocket::from)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use fulmar_broker::{ListenerPolicy, MemoryPressure};
 use fulmar_transport::proxy_protocol::Proxies;
 use fulmar_transport::tls::ServerTls;
-use fulmar_transport::{Clock, Handoff, QuicKeys, ServerId};
+use fulmar_transport::{Clock, ExtendedTls, Handoff, QuicKeys, ServerId};
 use http::HeaderValue;
 use quinn::crypto::rustls::{NoInitialCipherSuite, QuicServerConfig};
 use ring::{hkdf, hmac};
@@ -21,7 +21,6 @@ use tokio::task::JoinSet;
 use crate::bind::{bind, bind_udp};
 use crate::config::{Address, EndpointConfig};
 use crate::h3::amplification_limit::{AmplificationLimit, Ids};
-use crate::h3::silence::Attentive;
 use crate::handshake::Handshakes;
 use crate::limited_router::LimitedRouter;
 use crate::metrics::Metrics;
@@ -198,7 +197,7 @@ fn quic(config: &EndpointConfig, tls: &ServerTls) -> Result<quinn::ServerConfig,
     if !config.early_data {
         tls.max_early_data_size = 0;
     }
-    let crypto = Arc::new(Attentive::new(QuicServerConfig::try_from(tls)?));
+    let crypto = Arc::new(ExtendedTls::new(QuicServerConfig::try_from(tls)?));
     let token_key = hkdf::Salt::new(hkdf::HKDF_SHA256, CONTEXT).extract(&config.keys.0[32..]);
     let mut quic = quinn::ServerConfig::new(crypto, Arc::new(token_key));
     quic.transport_config(Arc::new(h3::transport(config)));

@@ -46,10 +46,10 @@ pub use config::{
 };
 pub use error::StartError;
 pub use handoff::{AllowedSilence, Framing, Handoff};
-pub use listen::{can_listen, receive_buffer};
+pub use listen::{listening_socket, receive_buffer};
 pub use origin::{Origins, authority, is_loopback};
 pub use quic::{
-    Due, HandshakePressure, Losses, NoServerId, QuicKeys, QuicSettings, RetryPolicy, ServerId,
-    Silence, has_suspicious_pieces,
+    Due, ExtendedTls, HandshakeData, HandshakePressure, Losses, NoServerId, QuicKeys, QuicSettings,
+    RetryPolicy, ServerId, Silence, has_suspicious_pieces,
 };
 pub use server::Server;

@@ -7,11 +7,11 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::OwnedFd;
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tracing::warn;
 
-use crate::error::StartError;
 use crate::quic::steering;
 
 /// Connections the kernel keeps for a listener that has not yet accepted them; a burst of devices
@@ -21,14 +21,17 @@ const BACKLOG: i32 = 4096;
 /// UDP buffers asked of the kernel, in bytes: a burst of all clients must fit.
 const UDP_BUFFER_BYTES: usize = 4 * 1024 * 1024;
 
-/// Whether an address could be listened on now: binds it as a listener does, and frees it again.
+/// A socket that listens on an address, non-blocking, without SO_REUSEPORT.
 ///
 /// # Errors
-/// [`StartError::Bind`].
-pub fn can_listen(address: SocketAddr, datagrams: bool) -> Result<(), StartError> {
-    let kind = if datagrams { Type::DGRAM } else { Type::STREAM };
-    bind(address, 1, kind).map_err(|source| StartError::Bind { address, source })?;
-    Ok(())
+/// The system refuses it.
+pub fn listening_socket(address: SocketAddr, datagrams: bool) -> io::Result<OwnedFd> {
+    let mut sockets = bind(address, 1, if datagrams { Type::DGRAM } else { Type::STREAM })?;
+    if !datagrams {
+        sockets[0].set_tcp_nodelay(true)?;
+        sockets[0].listen(BACKLOG)?;
+    }
+    Ok(sockets.remove(0).into())
 }
 
 /// How much the kernel lets a UDP listener receive before it reads: the bytes that listeners ask for, and the bytes that

@@ -72,9 +72,9 @@ impl Origins {
         self.refused.fetch_add(1, Ordering::Relaxed);
         if let Some(times) = self.log_limiter.lock().occurred(self.clock.now()) {
             tracing::warn!(
-                %peer, origin, times,
-                "MQTT refused to a page of another origin; add it to [http] allowed_origins to \
-                 accept it"
+                %peer, origin, host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok()), times,
+                "MQTT refused to a page of another origin than the host; add it to [http] allowed_origins to accept it, or, \
+                 behind a proxy, have the proxy pass on the Host header"
             );
         }
         false

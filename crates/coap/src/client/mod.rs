@@ -159,7 +159,9 @@ impl Client {
 
     /// Handles a datagram from the server.
     pub fn receive(&mut self, now: Instant, datagram: &[u8]) {
-        let Some(packet) = message::read(datagram) else { return };
+        let Some(packet) = message::read(datagram) else {
+            return self.out.extend(message::refusal(datagram));
+        };
         let (kind, id) = (message::kind_of(&packet), packet.header.message_id);
         match self.channel.receive(now, &packet) {
             Received::Repeated(answer) if kind == Kind::Confirmable => self.out.extend(answer),

@@ -193,7 +193,7 @@ impl<P: Peer> Server<P> {
     /// Handles a datagram.
     ///
     /// # Errors
-    /// It is not CoAP, or there is no room for another peer; nothing has changed.
+    /// It is not CoAP, or there is no room for another peer; nothing has changed. A confirmable message gets a reset.
     pub fn receive(
         &mut self,
         now: Instant,
@@ -201,7 +201,10 @@ impl<P: Peer> Server<P> {
         trust: Trust,
         datagram: &[u8],
     ) -> Result<(), Rejected> {
-        let packet = message::read(datagram).ok_or(Rejected::Malformed)?;
+        let Some(packet) = message::read(datagram) else {
+            self.outgoing.extend(message::refusal(datagram).map(|reset| (peer, reset)));
+            return Err(Rejected::Malformed);
+        };
         if !self.peers.contains_key(&peer) && !self.make_room() {
             return Err(Rejected::NoRoom);
         }

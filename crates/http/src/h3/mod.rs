@@ -1,12 +1,14 @@
 //! HTTP/3 over QUIC, by quinn and h3, and WebTransport inside it.
 //!
 //! This module accepts and serves QUIC connections; `request` handles their streams, `session` WebTransport, `silence`
-//! the idle timeout, `receive_limit` the limits that h3 lacks, `pieces` which connections give way when memory runs short, and
+//! the idle timeout, `receive_limit` the limits that h3 lacks, `pieces` which connections give way when memory runs short,
+//! `pseudo_headers` the order of a request's fields, and
 //! `amplification_limit` how much may be sent to addresses that are not validated. `fulmar-transport` has MQTT directly over
 //! QUIC, at another port and with another ALPN protocol.
 
 pub(crate) mod amplification_limit;
 pub(crate) mod pieces;
+mod pseudo_headers;
 mod receive_limit;
 mod request;
 mod session;
@@ -19,8 +21,8 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use fulmar_broker::PeerIdentity;
-use fulmar_transport::HandshakePressure;
 use fulmar_transport::tls::client_name;
+use fulmar_transport::{HandshakeData, HandshakePressure};
 use quinn::{Incoming, VarInt};
 use quinn_proto::transport_parameters::TransportParameters;
 use rustls::pki_types::CertificateDer;
@@ -224,7 +226,8 @@ type Begun = (quinn::Connection, quinn::ZeroRttAccepted, Option<TransportParamet
 async fn begin(incoming: Incoming) -> Result<Begun, Failure> {
     let mut connecting = incoming.accept()?;
     // Without waiting for the ClientHello, one in four of Chromium's first connections hung.
-    let parameters = silence::parameters(connecting.handshake_data().await?);
+    let data = connecting.handshake_data().await?.downcast::<HandshakeData>();
+    let parameters = data.ok().and_then(|data| data.parameters);
     let early = connecting.into_0rtt();
     let (connection, complete) =
         early.map_err(|_| Failure::from("the server side of QUIC can always be early"))?;

@@ -19,6 +19,7 @@ use h3::quic::{
     self, BidiStream, ConnectionErrorIncoming, RecvStream, SendStream, SendStreamUnframed,
     StreamErrorIncoming, StreamId, WriteBuf,
 };
+use quinn::VarInt;
 
 use crate::bodies::{BodyBudget, PART_BYTES, Share};
 use crate::connection_slots::Activity;
@@ -111,11 +112,14 @@ impl ReceiveLimit {
 pub(super) struct LimitedStream<S> {
     inner: S,
     limit: ReceiveLimit,
+    /// The connection of a unidirectional stream whose type was not received yet.
+    typed: Option<quinn::Connection>,
 }
 
 /// A connection whose streams have limits.
 pub(super) struct Connection {
     inner: h3_quinn::Connection,
+    quinn: quinn::Connection,
     header_bytes: u64,
     unfinished: Unfinished,
     /// The limit of the stream accepted last.
@@ -165,8 +169,11 @@ impl Connection {
         let accepted = LastAccepted::default();
         let (address, bytes) = (inner.remote_address().ip(), Arc::default());
         let unfinished = Unfinished { budget, address, activity, bytes };
-        let inner = h3_quinn::Connection::new(inner);
-        (Connection { inner, header_bytes, unfinished, accepted: accepted.clone() }, accepted)
+        let (quinn, inner) = (inner.clone(), h3_quinn::Connection::new(inner));
+        (
+            Connection { inner, quinn, header_bytes, unfinished, accepted: accepted.clone() },
+            accepted,
+        )
     }
 }
 
@@ -179,7 +186,8 @@ impl quic::Connection<Bytes> for Connection {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Self::RecvStream, ConnectionErrorIncoming>> {
         let inner = ready!(quic::Connection::<Bytes>::poll_accept_recv(&mut self.inner, cx))?;
-        Poll::Ready(Ok(LimitedStream { inner, limit: ReceiveLimit::new(CONTROL_BYTES, None) }))
+        let (limit, typed) = (ReceiveLimit::new(CONTROL_BYTES, None), Some(self.quinn.clone()));
+        Poll::Ready(Ok(LimitedStream { inner, limit, typed }))
     }
 
     fn poll_accept_bidi(
@@ -192,7 +200,7 @@ impl quic::Connection<Bytes> for Connection {
         if let Ok(mut accepted) = self.accepted.0.lock() {
             *accepted = Some(limit.clone());
         }
-        Poll::Ready(Ok(LimitedStream { inner, limit }))
+        Poll::Ready(Ok(LimitedStream { inner, limit, typed: None }))
     }
 
     fn opener(&self) -> Opener {
@@ -205,7 +213,7 @@ pub(super) struct Opener(h3_quinn::OpenStreams);
 
 fn opened(stream: h3_quinn::BidiStream<Bytes>) -> LimitedStream<h3_quinn::BidiStream<Bytes>> {
     let (inner, limit): Opened = (stream, ReceiveLimit::new(CONTROL_BYTES, None));
-    LimitedStream { inner, limit }
+    LimitedStream { inner, limit, typed: None }
 }
 
 impl quic::OpenStreams<Bytes> for Opener {
@@ -276,6 +284,11 @@ impl<S: RecvStream<Buf = Bytes>> RecvStream for LimitedStream<S> {
             }));
         }
         let Some(data) = ready!(self.inner.poll_data(cx))? else { return Poll::Ready(Ok(None)) };
+        if let (Some(connection), [0x01, ..] | [0x40, 0x01, ..]) = (self.typed.take(), &data[..]) {
+            // h3 ignores a client's push stream, which is an error of the connection (RFC 9114 section 6.2.2).
+            let code = VarInt::try_from(Code::H3_STREAM_CREATION_ERROR.value());
+            connection.close(code.unwrap_or_default(), b"a client cannot push");
+        }
         let kept = self.limit.take(data);
         Poll::Ready(kept.map(Some).ok_or_else(|| self.give_up()))
     }
@@ -327,7 +340,7 @@ impl BidiStream<Bytes> for LimitedStream<h3_quinn::BidiStream<Bytes>> {
 
     fn split(self) -> (Self::SendStream, Self::RecvStream) {
         let (send, recv) = self.inner.split();
-        (send, LimitedStream { inner: recv, limit: self.limit })
+        (send, LimitedStream { inner: recv, limit: self.limit, typed: None })
     }
 }
 

@@ -20,7 +20,7 @@ use http_body_util::BodyExt as _;
 use tracing::debug;
 
 use super::receive_limit::{Connection, LimitedStream, ReceiveLimit};
-use super::{Failure, Shared, session};
+use super::{Failure, Shared, pseudo_headers, session};
 
 /// Overhead of a body's framing and its trailers, in bytes; a body in tiny frames may be refused.
 const FRAMING_BYTES: u64 = 256 * 1024;
@@ -51,11 +51,13 @@ async fn stream(
         limit.set(u64::MAX);
         return session::stream(shared, session, resolver.frame_stream.into_inner()).await;
     }
+    let section = if let Ok(Some(H3Frame::Headers(section))) = &first { &section[..] } else { &[] };
+    let is_sound = pseudo_headers::check(section).is_some();
     let (mut request, mut stream) = resolver.accept_with_frame(first)?.resolve().await?;
-    if is_malformed(request.headers()) {
+    if !is_sound || is_malformed(request.headers()) {
         stream.stop_sending(Code::H3_MESSAGE_ERROR);
         stream.stop_stream(Code::H3_MESSAGE_ERROR);
-        return Err("it has header fields of HTTP/1.1 connections".into());
+        return Err("its header fields are not those of an HTTP/3 request".into());
     }
     limit.set(limits.max_body_bytes as u64 + FRAMING_BYTES);
     *request.version_mut() = Version::HTTP_3;

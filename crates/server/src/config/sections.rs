@@ -103,7 +103,7 @@ impl Listeners {
     pub(crate) fn adapt_to_machine(&mut self) {
         let near = |address: &SocketAddr| address.ip() == IpAddr::V6(Ipv6Addr::LOCALHOST);
         let nowhere = SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 0);
-        if fulmar_transport::can_listen(nowhere, true).is_ok() {
+        if fulmar_transport::listening_socket(nowhere, true).is_ok() {
             return;
         }
         let Listeners {

@@ -2,19 +2,17 @@
 //! client certificates it trusts, and the TLS tickets that it has issued.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-#[cfg(feature = "acme")]
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use anyhow::{Context, bail};
-use fulmar_certs::authority::{Authority, local_names};
+use fulmar_certs::authority::{self, Authority, local_names};
 use fulmar_certs::issued::Issued;
 use fulmar_certs::{AUTHORITY_FOLDER, KeyLogFile, files, read_revocation_lists, trust};
 use fulmar_transport::tickets::Tickets;
 use fulmar_transport::tls::{ClientTrust, Identity, RootCertStore, ServerTls};
 use fulmar_transport::{SharedTls, TlsSettings, tls};
 
-use fulmar_coap::dtls::Certificate;
 use rustls::server::WebPkiClientVerifier;
 use rustls_pki_types::CertificateDer;
 
@@ -27,6 +25,10 @@ use crate::config::{Acme, Config, CrlExpired, Tls, set};
 /// TLS for the listeners, with its certificates and tickets.
 pub(super) struct Certificates {
     identity: Arc<Identity>,
+    /// For the `coaps` listeners: never one of an order, whose intermediate certificates DTLS cannot send.
+    dtls_identity: Arc<Identity>,
+    /// The newest.
+    settings: Arc<Mutex<Tls>>,
     /// For every listener that has TLS.
     pub(super) tls: ServerTls,
     /// For the `webtransport` listeners.
@@ -41,7 +43,11 @@ pub(super) struct Certificates {
 impl Certificates {
     /// Reads the configured files, or creates missing ones in `data`.
     pub(super) fn open(config: &Config, data: &Path) -> anyhow::Result<Certificates> {
-        let identity = read_identity(config, &config.acme, data)?;
+        let identity = read_identity(&config.tls, &config.acme, data)?;
+        let dtls_identity = match config.acme.is_on() {
+            true => read_files(&config.tls, data)?,
+            false => Arc::clone(&identity),
+        };
         let tickets = match config.storage.enabled {
             true => Tickets::open(&data.join("tickets.db"))?,
             false => Tickets::in_memory()?,
@@ -52,9 +58,20 @@ impl Certificates {
             tracing::warn!(file = %path.display(), "anyone who has this file can read what connections carry (--keylog)");
             tls = tls.with_key_log(&KeyLogFile::open(path)?);
         }
-        let webtransport_certificate = WebTransportCertificate::start(data)?;
+        let settings = Arc::new(Mutex::new(config.tls.clone()));
+        let renew = renewal([&identity, &dtls_identity].map(Arc::clone), &settings, data);
+        let webtransport_certificate = WebTransportCertificate::start(data, renew)?;
         let (acme, data) = (config.acme.clone(), data.to_owned());
-        Ok(Certificates { identity, tls, webtransport_certificate, tickets, acme, data })
+        Ok(Certificates {
+            identity,
+            dtls_identity,
+            settings,
+            tls,
+            webtransport_certificate,
+            tickets,
+            acme,
+            data,
+        })
     }
 
     /// The certificate of the listeners.
@@ -77,20 +94,12 @@ impl Certificates {
     }
 
     /// Settings of DTLS sessions; `None` if the certificate's key is not ECDSA, the only kind that DTLS supports here.
-    /// Its certificate and keys are read once: a change requires a restart.
-    pub(super) fn for_dtls(
-        &self,
-        config: &Config,
-        data: &Path,
-    ) -> anyhow::Result<Option<coap::Settings>> {
-        let (chain, key) = identity_files(config, data)?;
-        let (chain, key) = (files::read_chain(&chain)?, files::read_key(&key)?);
-        if rustls::crypto::ring::sign::any_ecdsa_type(&key).is_err() {
+    /// Pre-shared keys are read once: a change requires a restart.
+    pub(super) fn for_dtls(&self, config: &Config) -> anyhow::Result<Option<coap::Settings>> {
+        if self.dtls_identity.ecdsa().is_none() {
             return Ok(None);
         }
-        let Some(leaf) = chain.first() else { return Ok(None) };
-        let certificate =
-            Certificate { certificate: leaf.to_vec(), key: key.secret_der().to_vec() };
+        let identity = Arc::clone(&self.dtls_identity);
         // dimpl either requires a certificate or requests none; where a certificate is optional, it requests none.
         let verifier = match config.tls.client_auth {
             tls::ClientAuth::Required => Some(self.tls.client_verifier()),
@@ -98,7 +107,7 @@ impl Certificates {
         };
         let keys = set(&config.coap.psk_file).map(super::psk::read).transpose()?;
         let max_sessions = config.coap.max_sessions;
-        Ok(Some(coap::Settings { certificate, keys, verifier, max_sessions }))
+        Ok(Some(coap::Settings { identity, keys, verifier, max_sessions }))
     }
 
     /// Reads certificate, key, client CAs and revocation lists again, for new connections. A development certificate that expires soon or
@@ -107,19 +116,34 @@ impl Certificates {
         if config.tls.client_auth != self.tls.client_auth {
             bail!("[tls] client_auth has changed, which requires a restart");
         }
-        let identity = read_identity(config, &self.acme, &self.data)?;
+        let mut settings = lock(&self.settings);
+        let identity = read_identity(&config.tls, &self.acme, &self.data)?;
+        let dtls_identity = match self.acme.is_on() {
+            true => read_files(&config.tls, &self.data)?,
+            false => Arc::clone(&identity),
+        };
         let trust = client_trust(&config.tls)?;
         self.tls.replace_client_trust(trust.clone())?;
         self.identity.replace(&identity);
+        self.dtls_identity.replace(&dtls_identity);
+        *settings = config.tls.clone();
         Ok(trust)
     }
 }
 
-fn read_identity(config: &Config, acme: &Acme, data: &Path) -> anyhow::Result<Arc<Identity>> {
-    if let Some((_, identity)) = issued(acme, data) {
-        return Ok(identity);
+fn lock(settings: &Mutex<Tls>) -> MutexGuard<'_, Tls> {
+    settings.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn read_identity(tls: &Tls, acme: &Acme, data: &Path) -> anyhow::Result<Arc<Identity>> {
+    match issued(acme, data) {
+        Some((_, identity)) => Ok(identity),
+        None => read_files(tls, data),
     }
-    let (chain, key) = identity_files(config, data)?;
+}
+
+fn read_files(tls: &Tls, data: &Path) -> anyhow::Result<Arc<Identity>> {
+    let (chain, key) = identity_files(tls, data)?;
     read_pair(&chain, &key)
 }
 
@@ -131,6 +155,31 @@ fn issued(acme: &Acme, data: &Path) -> Option<(Issued, Arc<Identity>)> {
     {
         let _ = (acme, data);
         None
+    }
+}
+
+/// Renews a development certificate that ends soon, and shows it instead wherever it is in use.
+fn renewal(
+    identities: [Arc<Identity>; 2],
+    settings: &Arc<Mutex<Tls>>,
+    data: &Path,
+) -> impl FnMut() -> anyhow::Result<()> + Send + use<> {
+    let (settings, data) = (Arc::clone(settings), data.to_owned());
+    move || {
+        let settings = lock(&settings);
+        // With orders, the other one may be theirs.
+        let end = identities[1].not_after();
+        let is_soon = end.is_some_and(|end| end < SystemTime::now() + authority::RENEW);
+        if set(&settings.cert).is_some() || !is_soon {
+            return Ok(());
+        }
+        let renewed = read_files(&settings, &data)?;
+        if renewed.not_after() > end {
+            let used = identities.iter().filter(|identity| identity.not_after() == end);
+            used.for_each(|identity| identity.replace(&renewed));
+            tracing::info!("development certificate renewed: new connections get the new one");
+        }
+        Ok(())
     }
 }
 
@@ -180,12 +229,12 @@ pub(super) fn inspect(config: &Config, data: &Path) -> anyhow::Result<Presented>
 }
 
 /// Paths of chain and key.
-fn identity_files(config: &Config, data: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
-    if let (Some(chain), Some(key)) = (set(&config.tls.cert), set(&config.tls.key)) {
+fn identity_files(tls: &Tls, data: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
+    if let (Some(chain), Some(key)) = (set(&tls.cert), set(&tls.key)) {
         return Ok((chain.to_owned(), key.to_owned()));
     }
     let mut names = local_names();
-    names.extend(config.tls.names.iter().cloned());
+    names.extend(tls.names.iter().cloned());
     Ok(Authority::open(&data.join(AUTHORITY_FOLDER))?.server_files(&names)?)
 }
 
@@ -202,4 +251,38 @@ pub(super) fn client_trust(tls: &Tls) -> anyhow::Result<ClientTrust> {
 fn client_roots(tls: &Tls) -> anyhow::Result<RootCertStore> {
     let Some(file) = set(&tls.client_ca) else { return Ok(RootCertStore::empty()) };
     trust::roots_of(file).context("[tls] client_ca")
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use fulmar_certs::authority::Purpose;
+
+    use super::*;
+
+    #[test]
+    fn a_development_certificate_is_renewed_while_listeners_use_it() {
+        let data = tempfile::tempdir().unwrap();
+        let config = Config::default();
+        let certificates = Certificates::open(&config, data.path()).unwrap();
+        let day = Duration::from_secs(24 * 3600);
+        // As if the clock had gone on until it ends in 29 days.
+        let authority = Authority::open(&data.path().join(AUTHORITY_FOLDER)).unwrap();
+        let old = authority.issue("localhost", &local_names(), Purpose::Server, 29).unwrap();
+        let (chain, key) = identity_files(&config.tls, data.path()).unwrap();
+        std::fs::write(&chain, old.chain_pem).unwrap();
+        std::fs::write(&key, old.key_pem).unwrap();
+        certificates.identity.replace(&read_pair(&chain, &key).unwrap());
+        let by = Instant::now() + Duration::from_secs(60);
+        for identity in [&certificates.identity, &certificates.dtls_identity] {
+            while identity.not_after().unwrap() < SystemTime::now() + 300 * day {
+                assert!(Instant::now() < by, "not renewed");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+        let renewed = read_pair(&chain, &key).unwrap();
+        assert_eq!(certificates.identity.ecdsa(), renewed.ecdsa());
+    }
 }

@@ -7,6 +7,7 @@ use std::slice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fulmar_transport::listening_socket;
 use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 use tokio::io::Interest;
@@ -55,15 +56,9 @@ pub(super) struct Udp {
 impl Udp {
     /// Binds a socket. Needs the runtime.
     pub(super) fn open(address: SocketAddr) -> io::Result<Udp> {
-        use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
-        if address.is_ipv6() {
-            // The other family's listener may have the same port.
-            socket.set_only_v6(true)?;
-        }
+        let socket = listening_socket(address, true)?;
         // Best effort: the kernel may give less.
-        let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES);
-        socket.bind(&SockAddr::from(address))?;
+        let _ = sockopt::set_socket_recv_buffer_size(&socket, SOCKET_BUFFER_BYTES);
         let state = UdpSocketState::new((&socket).into())?;
         // Messages may be larger than the path's MTU, other than QUIC's.
         let _ = match address {

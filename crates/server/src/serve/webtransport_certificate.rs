@@ -16,7 +16,7 @@ use fulmar_transport::tls::Identity;
 const FOLDER: &str = "webtransport";
 
 /// Longest wait before the clock is read again: it may be set, or have stopped while the machine was suspended.
-const LOOK: Duration = Duration::from_secs(600);
+const LOOK: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 600 });
 
 /// The certificates' hashes, for pages.
 #[derive(Clone, Debug)]
@@ -43,8 +43,12 @@ pub(super) struct WebTransportCertificate {
 }
 
 impl WebTransportCertificate {
-    /// Reads or creates the certificates in the data folder, and starts the thread.
-    pub(super) fn start(data: &Path) -> anyhow::Result<WebTransportCertificate> {
+    /// Reads or creates the certificates in the data folder, and starts the thread, which also calls `renew` for the
+    /// certificate of other listeners.
+    pub(super) fn start(
+        data: &Path,
+        mut renew: impl FnMut() -> anyhow::Result<()> + Send + 'static,
+    ) -> anyhow::Result<WebTransportCertificate> {
         let certificates = ShortLivedCertificates::open(&data.join(FOLDER), SystemTime::now())?;
         let identity = identity_of(&certificates)?;
         let hashes = Hashes(Arc::new(Mutex::new(certificates.hashes())));
@@ -52,7 +56,7 @@ impl WebTransportCertificate {
         let (in_use, published) = (Arc::clone(&identity), hashes.clone());
         let thread = std::thread::Builder::new()
             .name("fulmar-certificate".into())
-            .spawn(move || change(certificates, &stopped, &in_use, &published))
+            .spawn(move || change(certificates, &stopped, &in_use, &published, &mut renew))
             .context("thread for short-lived certificates")?;
         Ok(WebTransportCertificate { identity, hashes, stop: Some(stop), thread: Some(thread) })
     }
@@ -76,6 +80,7 @@ fn change(
     stopped: &mpsc::Receiver<()>,
     in_use: &Identity,
     published: &Hashes,
+    renew: &mut dyn FnMut() -> anyhow::Result<()>,
 ) {
     loop {
         let left = certificates.changes_at().duration_since(SystemTime::now()).unwrap_or_default();
@@ -83,6 +88,9 @@ fn change(
         let wait = left.clamp(Duration::from_secs(1), LOOK);
         if stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
             return;
+        }
+        if let Err(error) = renew() {
+            tracing::error!("the development certificate cannot be renewed yet: {error:#}");
         }
         match advance(&mut certificates, in_use, published) {
             Ok(false) => {}

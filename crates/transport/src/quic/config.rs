@@ -13,9 +13,9 @@ use quinn_proto::{
 use ring::{hkdf, hmac};
 use serde::{Deserialize, Serialize};
 
+use super::extended_tls::ExtendedTls;
 use super::losses::Losses;
 use super::server_id::ServerId;
-use super::smaller_packets::Resizable;
 use super::steering::{FirstCid, WorkerCids};
 use crate::tls::{ServerTls, TlsError};
 
@@ -152,8 +152,8 @@ impl QuicSettings {
         }
         let crypto = QuicServerConfig::try_from(Arc::new(rustls))?;
         let token_key = hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(&self.keys.0[32..]);
-        let crypto = Resizable(Arc::new(crypto));
-        let mut config = ServerConfig::new(Arc::new(crypto), Arc::new(token_key));
+        let crypto = Arc::new(ExtendedTls::new(crypto));
+        let mut config = ServerConfig::new(crypto, Arc::new(token_key));
         config.transport_config(Arc::new(self.transport()));
         config.migration(true);
         // A client has one connection here, and each brings a new one.

@@ -9,13 +9,13 @@ mod admission;
 mod config;
 mod conn;
 mod copies;
+mod extended_tls;
 mod initial_rtt;
 mod losses;
 mod peek;
 mod pieces;
 mod server_id;
 mod silence;
-mod smaller_packets;
 mod socket;
 pub(crate) mod steering;
 #[cfg(test)]
@@ -35,6 +35,7 @@ use quinn_proto::{
 
 pub use admission::HandshakePressure;
 pub use config::{QuicKeys, QuicSettings, RetryPolicy};
+pub use extended_tls::{ExtendedTls, HandshakeData};
 pub use losses::Losses;
 pub use pieces::has_suspicious_pieces;
 pub use server_id::{NoServerId, ServerId};

@@ -16,6 +16,7 @@ use fulmar_certs::{CertificateId, KeyLogFile, RevocationList};
 use parking_lot::RwLock;
 pub use rustls::RootCertStore;
 use rustls::ServerConfig;
+use rustls::SignatureAlgorithm;
 use rustls::crypto::ring::default_provider;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientHello, ResolvesServerCert, StoresServerSessions};
@@ -83,7 +84,13 @@ pub enum ClientAuth {
 /// The server's certificate; replace it and new connections get the new one.
 #[derive(Debug)]
 pub struct Identity {
-    current: RwLock<Arc<CertifiedKey>>,
+    current: RwLock<Arc<Current>>,
+}
+
+#[derive(Debug)]
+struct Current {
+    certified: Arc<CertifiedKey>,
+    key: PrivateKeyDer<'static>,
 }
 
 impl Identity {
@@ -95,8 +102,8 @@ impl Identity {
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
     ) -> Result<Arc<Identity>, TlsError> {
-        let current = RwLock::new(certified(chain, key)?);
-        Ok(Arc::new(Identity { current }))
+        let current = Current { certified: certified(chain, key.clone_key())?, key };
+        Ok(Arc::new(Identity { current: RwLock::new(Arc::new(current)) }))
     }
 
     /// Shows `new`'s certificate from now on, also on listeners that run.
@@ -109,7 +116,16 @@ impl Identity {
     #[must_use]
     pub fn not_after(&self) -> Option<SystemTime> {
         let current = self.current.read();
-        Some(*fulmar_certs::validity(current.cert.first()?)?.end())
+        Some(*fulmar_certs::validity(current.certified.cert.first()?)?.end())
+    }
+
+    /// The certificate that it shows now and its key, DER; `None` if that is not an ECDSA key.
+    #[must_use]
+    pub fn ecdsa(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        let current = self.current.read();
+        let is_ecdsa = current.certified.key.algorithm() == SignatureAlgorithm::ECDSA;
+        let leaf = current.certified.cert.first().filter(|_| is_ecdsa)?;
+        Some((leaf.to_vec(), current.key.secret_der().to_vec()))
     }
 }
 
@@ -142,7 +158,7 @@ pub(crate) fn explained(error: &rustls::Error) -> String {
 
 impl ResolvesServerCert for Identity {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(Arc::clone(&self.current.read()))
+        Some(Arc::clone(&self.current.read().certified))
     }
 }
 
@@ -287,7 +303,7 @@ mod tests {
         let shown = |chain: &[&rcgen::Certificate], key: &rcgen::KeyPair| {
             let chain = chain.iter().map(|certificate| certificate.der().clone()).collect();
             let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-            Identity::new(chain, key).unwrap().current.read().cert.clone()
+            Identity::new(chain, key).unwrap().current.read().certified.cert.clone()
         };
         assert_eq!(shown(&[&leaf, &root], &leaf_key), [leaf.der().clone()]);
         assert_eq!(shown(&[&root], &root_key), [root.der().clone()]);

@@ -20,7 +20,8 @@ pub const PATHS: [&str; 2] = ["/mqtt", "/"];
 const PROTOCOLS: [&str; 2] = ["mqtt", "mqttv3.1"];
 
 /// The response to a page of another origin.
-pub const NOT_THIS_PAGE: &str = "pages of this origin may not connect";
+pub const NOT_THIS_PAGE: &str = "pages of this origin may not connect: add it to [http] allowed_origins, or, behind a proxy, \
+     have the proxy pass on the Host header";
 
 /// What to do with the bytes received so far.
 #[derive(Debug, PartialEq, Eq)]

@@ -139,7 +139,7 @@ fn bind(core: &Core) -> anyhow::Result<Vec<Socket>> {
                 continue;
             }
             let secure = match name {
-                "coaps" => match core.certificates.for_dtls(config, &core.data)? {
+                "coaps" => match core.certificates.for_dtls(config)? {
                     Some(settings) => {
                         let secure = Secure::new(settings, Instant::now());
                         Some(secure.context("the system random number generator failed")?)

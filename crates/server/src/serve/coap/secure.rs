@@ -21,7 +21,7 @@ use fulmar_coap::Peer as _;
 use fulmar_coap::dtls::{
     Certificate, ConnectionId, CookieExchange, DtlsSession, Keys, Verdict, connection_id,
 };
-use fulmar_transport::tls;
+use fulmar_transport::tls::{self, Identity};
 use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::{CertificateDer, UnixTime};
 
@@ -40,7 +40,8 @@ const IDLE: Duration = Duration::from_secs(24 * 3600);
 
 /// Settings of a listener's sessions.
 pub(in crate::serve) struct Settings {
-    pub(in crate::serve) certificate: Certificate,
+    /// The certificate for new sessions.
+    pub(in crate::serve) identity: Arc<Identity>,
     /// Keys of users, if there are any.
     pub(in crate::serve) keys: Option<Keys>,
     /// Verifies clients' certificates; `None` if none is requested.
@@ -341,7 +342,12 @@ impl Secure {
         let settings = &self.settings;
         let demand = settings.verifier.is_some();
         let keys = settings.keys.as_ref();
-        match DtlsSession::server(&settings.certificate, keys, demand, hello, proven, now) {
+        let Some((certificate, key)) = settings.identity.ecdsa() else {
+            tracing::warn!(peer = %address, "coaps: the certificate has no ECDSA key since it was changed");
+            return None;
+        };
+        let certificate = Certificate { certificate, key };
+        match DtlsSession::server(&certificate, keys, demand, hello, proven, now) {
             Ok(session) => Some(session),
             Err(error) => {
                 tracing::warn!(peer = %address, "coaps: {error}");
@@ -422,12 +428,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let authority = Authority::open(folder.path()).unwrap();
         let (chain, key) = authority.server_files(&["localhost".to_owned()]).unwrap();
-        let chain = files::read_chain(&chain).unwrap();
-        let key = files::read_key(&key).unwrap().secret_der().to_vec();
-        let certificate = Certificate { certificate: chain[0].to_vec(), key };
+        let (chain, key) = (files::read_chain(&chain).unwrap(), files::read_key(&key).unwrap());
+        let identity = Identity::new(chain, key).unwrap();
         let keys: Keys = Arc::new(|name| (name == b"meter-7").then(|| b"0123456789abcdef".into()));
-        let settings =
-            Settings { certificate, keys: Some(keys), verifier: None, max_sessions: 1000 };
+        let settings = Settings { identity, keys: Some(keys), verifier: None, max_sessions: 1000 };
         Secure::new(settings, now).unwrap()
     }
 
@@ -497,6 +501,27 @@ mod tests {
         let mut client = client(later);
         meet(&mut secure, &mut client, address(1), later);
         assert!(client.is_open());
+    }
+
+    #[test]
+    fn new_sessions_see_a_changed_certificate_and_open_ones_stay() {
+        let now = Instant::now();
+        let (mut secure, other) = (secure(now), super::tests::secure(now));
+        let (certificate, key) = other.settings.identity.ecdsa().unwrap();
+        let credentials = Credentials::Certificate(Certificate { certificate, key });
+        let mut sessions = [1, 2].map(|_| DtlsSession::client(&credentials, now).unwrap());
+        for (port, session) in (1..).zip(&mut sessions) {
+            meet(&mut secure, session, address(port), now);
+            let shown = secure.settings.identity.ecdsa().unwrap().0;
+            assert_eq!(session.certificate(), Some(&shown[..]), "session {port}");
+            secure.settings.identity.replace(&other.settings.identity);
+        }
+        assert_ne!(sessions[0].certificate(), sessions[1].certificate());
+        for (port, session) in (1..).zip(&mut sessions) {
+            session.send(b"here").unwrap();
+            let outcomes = meet(&mut secure, session, address(port), now);
+            assert!(matches!(&outcomes[..], [Outcome::Message(_, said)] if said == b"here"));
+        }
     }
 
     #[test]

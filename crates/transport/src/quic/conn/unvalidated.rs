@@ -11,8 +11,8 @@ use std::time::Instant;
 use quinn_proto::{Connection, ConnectionEvent, FrameStats, Transmit};
 
 use super::QuicConn;
+use crate::quic::extended_tls::UnusedBytes;
 use crate::quic::peek::First;
-use crate::quic::smaller_packets::UnusedBytes;
 
 /// Bytes that may be sent per byte received.
 const FACTOR: u64 = 3;

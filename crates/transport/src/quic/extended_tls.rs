@@ -1,6 +1,6 @@
-//! Packets smaller than the path's MTU, for addresses that may be sent little: quinn-proto fills each packet with what
-//! it has, and pads a PATH_CHALLENGE to 1200 bytes also where the anti-amplification limit forbids that (RFC 9000
-//! section 8.2.1).
+//! A TLS configuration that adds what quinn-proto lacks: the client's transport parameters, and packets smaller than the
+//! path's MTU, for addresses that may be sent little. quinn-proto fills each packet with what it has, and pads a
+//! PATH_CHALLENGE to 1200 bytes also where the anti-amplification limit forbids that (RFC 9000 section 8.2.1).
 //!
 //! A packet's frames have the room that its authentication tag leaves. So while a packet is built, the tag can be said to
 //! be longer than it is; the packet ends with the true tag, and the bytes behind it are not sent.
@@ -23,10 +23,10 @@ use quinn_proto::{Connection, ConnectionId, Side, TransportError};
 pub(super) struct UnusedBytes(Arc<AtomicUsize>);
 
 impl UnusedBytes {
-    /// That of a connection whose configuration is a [`Resizable`].
+    /// That of a connection whose configuration is an [`ExtendedTls`].
     pub(super) fn find(connection: &Connection) -> Option<UnusedBytes> {
         let data = connection.crypto_session().handshake_data()?;
-        data.downcast::<UnusedBytes>().ok().map(|unused| *unused)
+        data.downcast::<HandshakeData>().ok().map(|data| data.unused)
     }
 
     /// For packets that are built from now on.
@@ -39,10 +39,28 @@ impl UnusedBytes {
     }
 }
 
-/// A TLS configuration of connections whose packets can be made smaller.
-pub(super) struct Resizable(pub(super) Arc<QuicServerConfig>);
+/// The handshake data of connections whose configuration is an [`ExtendedTls`].
+#[derive(Debug)]
+pub struct HandshakeData {
+    /// The client's transport parameters.
+    pub parameters: Option<TransportParameters>,
+    unused: UnusedBytes,
+}
 
-impl ServerConfig for Resizable {
+/// A TLS configuration whose `handshake_data` is [`HandshakeData`].
+pub struct ExtendedTls(Arc<QuicServerConfig>);
+
+impl ExtendedTls {
+    /// Extends `tls`.
+    #[must_use]
+    pub fn new(tls: QuicServerConfig) -> ExtendedTls {
+        ExtendedTls(Arc::new(tls))
+    }
+}
+
+fulmar_text::opaque_debug!(ExtendedTls);
+
+impl ServerConfig for ExtendedTls {
     fn initial_keys(&self, version: u32, id: &ConnectionId) -> Result<Keys, UnsupportedVersion> {
         ServerConfig::initial_keys(&*self.0, version, id)
     }
@@ -57,24 +75,26 @@ impl ServerConfig for Resizable {
         parameters: &TransportParameters,
     ) -> Box<dyn Session> {
         let session = Arc::clone(&self.0).start_session(version, parameters);
-        Box::new(ResizableSession { session, unused: UnusedBytes::default() })
+        Box::new(ExtendedSession { session, unused: UnusedBytes::default() })
     }
 }
 
-struct ResizableSession {
+struct ExtendedSession {
     session: Box<dyn Session>,
     unused: UnusedBytes,
 }
 
-impl ResizableSession {
+impl ExtendedSession {
     fn sized(&self, key: Box<dyn PacketKey>) -> Box<dyn PacketKey> {
         Box::new(ResizableKey { key, unused: self.unused.clone() })
     }
 }
 
-impl Session for ResizableSession {
+impl Session for ExtendedSession {
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
-        Some(Box::new(self.unused.clone()))
+        self.session.handshake_data()?;
+        let parameters = self.session.transport_parameters().ok().flatten();
+        Some(Box::new(HandshakeData { parameters, unused: self.unused.clone() }))
     }
 
     fn initial_keys(&self, id: &ConnectionId, side: Side) -> Keys {
