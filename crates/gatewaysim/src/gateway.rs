@@ -190,7 +190,7 @@ impl<'a> Gateway<'a> {
         let mut wrong = None;
         let read = self.local.read(&mut self.world, most, |publish| {
             acknowledge.extend(publish.packet_id);
-            match forward::item(publish, &shared.up, NAME, &shared.stamper, now_ms) {
+            match forward::item(publish, &shared.up, NAME, &shared.stamper, (now_ms, now_ms)) {
                 Ok(item) => items.push(item),
                 Err(error) => {
                     wrong = Some(format!("{} is not forwarded: {error:?}", publish.topic))

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use fulmar_broker::storage::{Op, Restored, Seq, Storage};
 use parking_lot::Mutex;
 
+use crate::clock::{Clocks, Moved};
 use crate::tables::Tables;
 
 /// Storage of a simulated world. It does nothing by itself: the schedule decides when it commits, fails and crashes.
@@ -24,6 +25,14 @@ pub trait Volume: Storage {
 
     /// The storage after a crash now, and the state that the next process reads from it.
     fn crash(&self) -> (Arc<dyn Volume>, Restored);
+
+    /// The same; the next process starts when clocks show this, and stored moments are moved.
+    fn crash_at(&self, _clocks: Clocks, _moved: Moved) -> (Arc<dyn Volume>, Restored) {
+        self.crash()
+    }
+
+    /// Clocks show this from now on.
+    fn set_clocks(&self, _clocks: Clocks) {}
 }
 
 /// Batches that were handed over; a prefix of them is committed.
@@ -76,7 +85,11 @@ impl Volume for Disk {
     }
 
     fn crash(&self) -> (Arc<dyn Volume>, Restored) {
-        let durable = self.durable();
+        self.crash_at(Clocks::default(), Moved::default())
+    }
+
+    fn crash_at(&self, _clocks: Clocks, moved: Moved) -> (Arc<dyn Volume>, Restored) {
+        let durable = self.durable().moved(moved.by);
         let restored = durable.restored();
         (Arc::new(Disk::new(durable)), restored)
     }

@@ -58,6 +58,8 @@ pub(crate) struct Line {
     pub(crate) stalled_in: Tick,
     /// The broker has closed it because of such a batch.
     pub(crate) closed_by_stall: bool,
+    /// Its client has a Keep Alive.
+    pub(crate) keeps_alive: bool,
     /// Whether the client's end waits behind what the broker leaves unread.
     pub(crate) is_patient: bool,
     /// The broker knows that the client has closed its side.

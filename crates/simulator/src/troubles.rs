@@ -1,5 +1,5 @@
-//! Makes storage stall in some schedules, one of the clients an internal session of the program in some, and has clients
-//! subscribe with No Local.
+//! Makes storage stall in some schedules, one of the clients an internal session of the program in some, has clients
+//! subscribe with No Local, and sets clocks in some (`clock_steps`).
 //!
 //! All of this comes from a generator of its own: the schedules of other seeds remain as they were without it.
 
@@ -7,6 +7,7 @@ use fastrand::Rng;
 use fulmar_broker::DropPolicy;
 use fulmar_mqtt::QoS;
 
+use crate::clock_steps;
 use crate::schedule::{Setup, Stalls, Step, TOPICS};
 
 /// Makes the changes of this seed to a schedule, of which the first `opening` steps connect the clients.
@@ -25,6 +26,9 @@ pub(crate) fn add(seed: u64, setup: &mut Setup, steps: Vec<Step>, opening: usize
     }
     if (3..6).contains(&kind) {
         add_internal_session(setup, &mut rng);
+    }
+    if kind >= 12 {
+        return clock_steps::add(setup, &mut own, steps, opening);
     }
     if kind >= 6 {
         return steps;

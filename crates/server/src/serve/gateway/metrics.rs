@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 
 use super::current_refusals::CurrentRefusals;
 use super::drop_log::shortened;
+use super::wall_clock::wall_ms;
 
 /// The gateway's counters and gauges.
 #[derive(Debug, Default)]
@@ -168,11 +169,11 @@ impl GatewayMetrics {
         fulmar_admin::Upstream {
             name: self.label.clone(),
             transport: self.transport.lock().map(Transport::scheme),
-            down_since_ms,
+            down_since_ms: down_since_ms.map(wall_ms),
             down_reason,
             queued_messages: totals.messages,
             queued_bytes: totals.bytes,
-            oldest_ms: totals.oldest_ms,
+            oldest_ms: totals.oldest_ms.map(wall_ms),
             sent: of(&self.sent),
             received: of(&self.received),
             dropped: full + age + expired + refused + of(&self.unmatched),
@@ -183,7 +184,7 @@ impl GatewayMetrics {
         }
     }
 
-    /// All metrics at a time in milliseconds since the Unix epoch.
+    /// All metrics at a moment of the gateway's time.
     pub(super) fn all(&self, now_ms: u64) -> Vec<Metric> {
         let totals = *self.totals.lock();
         let refusals = self.refusals.lock().clone();
@@ -277,7 +278,7 @@ impl GatewayMetrics {
                 "refused_since_seconds",
                 "gauge",
                 "Unix time since which the oldest of these refusals has lasted; 0: none",
-                one(refusals.since_ms().unwrap_or(0) as f64 / 1000.0),
+                one(refusals.since_ms().map_or(0, wall_ms) as f64 / 1000.0),
             ),
             metric("repeated_total", "counter", "Duplicates discarded", counter(&self.repeated)),
             metric("connections_total", "counter", "Connections made", counter(&self.connections)),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::metrics::{GatewayMetrics, Metric};
+use super::wall_clock::now_ms;
 
 /// The text of `/health/upstream` while a link is down. A gateway is made for that, so it is healthy.
 const DOWN: &str =
@@ -17,12 +18,12 @@ impl GatewayStatus {
         GatewayStatus(metrics)
     }
 
-    /// All metrics at a time in milliseconds since the Unix epoch, each name once. Values of `[upstreams.NAME]` have the
+    /// All metrics, each name once. Values of `[upstreams.NAME]` have the
     /// label `upstream`, those of `[upstream]` do not.
-    pub(crate) fn metrics(&self, now_ms: u64) -> Vec<Metric> {
+    pub(crate) fn metrics(&self) -> Vec<Metric> {
         let mut all: Vec<Metric> = Vec::new();
         for one in &self.0 {
-            for metric in one.all(now_ms) {
+            for metric in one.all(now_ms()) {
                 match all.iter_mut().find(|known| known.name == metric.name) {
                     Some(known) => known.values.extend(metric.values),
                     None => all.push(metric),
@@ -65,7 +66,7 @@ mod tests {
         let [first, cloud] =
             [None, Some("cloud".to_owned())].map(GatewayMetrics::new).map(Arc::new);
         let status = GatewayStatus::new(vec![Arc::clone(&first), cloud]);
-        let metrics = status.metrics(0);
+        let metrics = status.metrics();
         let values = |name: &str| {
             let found: Vec<&Metric> = metrics.iter().filter(|metric| metric.name == name).collect();
             assert_eq!(found.len(), 1, "{name}");

@@ -11,7 +11,6 @@ use fulmar_broker::metrics::HistogramTotals;
 use fulmar_broker::{Account, TransportKind};
 use fulmar_http::Counts;
 use fulmar_store::{COMMIT_BUCKETS_US, Stats};
-use fulmar_transport::Clock;
 use fulmar_transport::tickets::TicketCounts;
 
 use super::Operated;
@@ -328,7 +327,7 @@ impl Page {
     }
 
     fn gateway(&mut self, gateway: &GatewayStatus) {
-        for metric in gateway.metrics(Clock::wall().0) {
+        for metric in gateway.metrics() {
             let name = format!("gateway_{}", metric.name);
             self.head(&name, metric.kind, metric.help);
             for (labels, value) in metric.values {
