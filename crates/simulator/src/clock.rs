@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use fulmar_broker::Timestamp;
 
-/// When a world begins, in milliseconds since the Unix epoch: 2027-01-15.
-const BEGIN_MS: i64 = 1_800_000_000_000;
+/// When a world begins, in milliseconds since the Unix epoch: 2026-02-02.
+const BEGIN_MS: i64 = 1_770_000_000_000;
 
 /// What clocks show, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use fastrand::Rng;
 use fulmar_broker::StreamKey;
 
 use crate::clock::Wall;
-use crate::network::Input;
+use crate::network::{Input, PINGREQ};
 use crate::play::Scene;
 use crate::schedule::{Setup, Step};
 
@@ -95,7 +95,7 @@ impl Scene<'_> {
     pub(crate) fn ping(&mut self) {
         for client in &self.clients {
             if let Some(line) = client.line.filter(|_| client.nature.keep_alive_s > 0) {
-                self.world.say(line, StreamKey::CONTROL, Input::Bytes(vec![0xC0, 0]));
+                self.world.say(line, StreamKey::CONTROL, Input::Bytes(PINGREQ.to_vec()));
             }
         }
     }

@@ -11,6 +11,8 @@ use crate::overdue::Tick;
 /// First byte of a DISCONNECT.
 pub(crate) const DISCONNECT: u8 = 0xE0;
 
+pub(crate) const PINGREQ: [u8; 2] = [0xC0, 0];
+
 /// Input from a client that is in flight to the broker.
 #[derive(Clone, Debug)]
 pub enum Input {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fulmar_broker::Shard;
 
 use super::World;
-use crate::clock::{Machine, Wall};
+use crate::clock::{Clocks, Machine, Wall};
 use crate::network::Line;
 
 impl World {
@@ -97,7 +97,12 @@ impl World {
         self.disk.set_clocks(self.machine.shows());
     }
 
-    /// The machine's clocks.
+    /// What the machine's clocks show.
+    #[must_use]
+    pub fn clocks(&self) -> Clocks {
+        self.machine.shows()
+    }
+
     pub(crate) fn machine(&self) -> &Machine {
         &self.machine
     }
