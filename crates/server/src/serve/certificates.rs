@@ -26,6 +26,8 @@ use crate::config::{Acme, Config, CrlExpired, Tls, set};
 /// TLS for the listeners, with its certificates and tickets.
 pub(super) struct Certificates {
     identity: Arc<Identity>,
+    /// Whether a listener shows it.
+    is_seen: bool,
     /// For every listener that has TLS.
     pub(super) tls: ServerTls,
     /// For the `webtransport` listeners.
@@ -51,9 +53,13 @@ impl Certificates {
             tracing::warn!(file = %path.display(), "anyone who has this file can read what connections carry (--keylog)");
             tls = tls.with_key_log(&KeyLogFile::open(path)?);
         }
-        let webtransport_certificate = WebTransportCertificate::start(data)?;
+        let webtransport_certificate = match config.listeners.webtransport() {
+            [] => WebTransportCertificate::unseen(&identity),
+            _ => WebTransportCertificate::start(data)?,
+        };
         let (acme, data) = (config.acme.clone(), data.to_owned());
-        Ok(Certificates { identity, tls, webtransport_certificate, tickets, acme, data })
+        let is_seen = !needs_none(config);
+        Ok(Certificates { identity, is_seen, tls, webtransport_certificate, tickets, acme, data })
     }
 
     /// Orders certificates, if [acme] is configured.
@@ -63,7 +69,7 @@ impl Certificates {
 
     /// For metrics: the certificate's end, beside what the machine gives to the server with this data folder.
     pub(super) fn machine(&self, data: &Path) -> Machine {
-        Machine::new(data.to_owned(), Arc::clone(&self.identity))
+        Machine::new(data.to_owned(), self.is_seen.then(|| Arc::clone(&self.identity)))
     }
 
     /// For the listeners over TCP.
@@ -117,8 +123,18 @@ fn read_identity(config: &Config, acme: &Acme, data: &Path) -> anyhow::Result<Ar
     if let Some((_, identity)) = acme::kept(acme, data, SystemTime::now()) {
         return Ok(identity);
     }
+    if needs_none(config) {
+        // Nobody sees it.
+        let (certificate, key) = fulmar_certs::throwaway()?;
+        return Ok(Identity::new(vec![certificate], key)?);
+    }
     let (chain, key) = identity_files(config, data)?;
     read_pair(&chain, &key)
+}
+
+/// True if no listener has TLS, and no certificate is configured: no development CA is made.
+fn needs_none(config: &Config) -> bool {
+    !config.listeners.have_tls() && set(&config.tls.cert).is_none()
 }
 
 fn read_pair(chain: &Path, key: &Path) -> anyhow::Result<Arc<Identity>> {
@@ -133,6 +149,8 @@ pub(super) enum Presented {
     Chain(PathBuf, Vec<CertificateDer<'static>>),
     /// One issued by the development CA, which has this certificate.
     Development(PathBuf, Vec<CertificateDer<'static>>),
+    /// None.
+    Nothing,
     /// One issued by a development CA that the next start creates in this folder.
     New(PathBuf),
 }
@@ -155,6 +173,9 @@ pub(super) fn inspect(config: &Config, data: &Path) -> anyhow::Result<Presented>
     if let (Some(chain), Some(key)) = (set(&config.tls.cert), set(&config.tls.key)) {
         read_pair(chain, key)?;
         return Ok(Presented::Chain(chain.to_owned(), files::read_chain(chain)?));
+    }
+    if needs_none(config) {
+        return Ok(Presented::Nothing);
     }
     let folder = data.join(AUTHORITY_FOLDER);
     // Where its certificate is missing, opening it creates one.

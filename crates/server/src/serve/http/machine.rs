@@ -15,7 +15,7 @@ use rustix::time::{ClockId, clock_gettime};
 #[derive(Clone)]
 pub(in crate::serve) struct Machine {
     data: PathBuf,
-    identity: Arc<Identity>,
+    identity: Option<Arc<Identity>>,
     started: SystemTime,
 }
 
@@ -29,14 +29,14 @@ pub(super) struct Metric {
 }
 
 impl Machine {
-    pub(in crate::serve) fn new(data: PathBuf, identity: Arc<Identity>) -> Machine {
+    pub(in crate::serve) fn new(data: PathBuf, identity: Option<Arc<Identity>>) -> Machine {
         Machine { data, identity, started: SystemTime::now() }
     }
 
     /// When the certificate of the listeners expires.
     #[cfg(feature = "admin")]
     pub(in crate::serve) fn certificate_end(&self) -> Option<SystemTime> {
-        self.identity.not_after()
+        self.identity.as_ref()?.not_after()
     }
 
     /// Processor time used, resident bytes, and bytes free in the data folder's file system.
@@ -84,7 +84,11 @@ impl Machine {
                 kind: "gauge",
                 help: "Unix time at which the certificate of the listeners expires",
                 labels: "{certificate=\"server\"}",
-                value: self.identity.not_after().and_then(unix_seconds),
+                value: self
+                    .identity
+                    .as_ref()
+                    .and_then(|own| own.not_after())
+                    .and_then(unix_seconds),
             },
         ]
     }
