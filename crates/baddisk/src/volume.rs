@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use fulmar_broker::Timestamp;
 use fulmar_broker::storage::{Op, Restored, Seq, Storage};
-use fulmar_mirror::Reading;
-use fulmar_simulator::{Clocks, Moved, Tables, Volume};
+use fulmar_mirror::{Clocks, Reading};
+use fulmar_simulator::{BEGIN, Moved, Tables, Volume};
 use fulmar_store::{Error, Options, SqliteStorage};
 use parking_lot::Mutex;
 use rusqlite::{Connection, OpenFlags};
@@ -88,7 +88,7 @@ struct State {
 pub struct RealVolume {
     place: Arc<Place>,
     options: Options,
-    clocks: Arc<Mutex<Clocks>>,
+    clocks: Arc<Mutex<Reading>>,
     state: Mutex<State>,
 }
 
@@ -119,14 +119,10 @@ impl RealVolume {
         };
         let disk = Arc::new(disk);
         let place = Arc::new(Place::new(&disk));
-        let clocks = Arc::new(Mutex::new(Clocks::default()));
+        let clocks = Arc::new(Mutex::new(BEGIN));
         let read = Arc::clone(&clocks);
-        let read = move || {
-            let Clocks { time, wall, since_boot, boot } = *read.lock();
-            Reading { time, wall, since_boot, boot }
-        };
         let options = Options {
-            clocks: Some(fulmar_mirror::Clocks::new(read)),
+            clocks: Some(Clocks::new(move || *read.lock())),
             // Seldom and often, and never for the clock's sake: see `Writer::work`.
             log_pages: [8, 40, 200, 900][rng.usize(..4)],
             cache_bytes: [64 << 10, 2 << 20][rng.usize(..2)],
@@ -134,7 +130,7 @@ impl RealVolume {
             retry_last: Duration::from_micros(200),
             ..Options::default()
         };
-        let states = (&[Tables::default()][..], Moved::default());
+        let states = (&[Tables::default()][..], (0, 0, 0));
         let (volume, _) = RealVolume::open(rng, place, options, clocks, disk, states);
         Arc::new(volume)
     }
@@ -145,9 +141,9 @@ impl RealVolume {
         mut rng: Rng,
         place: Arc<Place>,
         options: Options,
-        clocks: Arc<Mutex<Clocks>>,
+        clocks: Arc<Mutex<Reading>>,
         mut disk: Arc<Disk>,
-        (states, moved): (&[Tables], Moved),
+        (states, (moved, less, more)): (&[Tables], Moved),
     ) -> (RealVolume, Restored) {
         let mut failures = if rng.u8(..4) == 0 { rng.usize(..=OPENINGS) } else { 0 };
         let (running, restored) = loop {
@@ -168,8 +164,8 @@ impl RealVolume {
         };
         let tables = Tables::from(&restored);
         let is_it = |state: &&Tables| {
-            let by = moved_by(state, &tables).unwrap_or(moved.by);
-            (moved.by - moved.less..=moved.by + moved.more).contains(&by)
+            let by = moved_by(state, &tables).unwrap_or(moved);
+            (moved - less..=moved + more).contains(&by)
                 && same(&Tables::clone(state).moved(by), &tables)
         };
         if !states.iter().any(|state| is_it(&state)) {
@@ -438,10 +434,10 @@ impl Volume for RealVolume {
 
     fn crash(&self) -> (Arc<dyn Volume>, Restored) {
         let clocks = *self.clocks.lock();
-        self.crash_at(clocks, Moved::default())
+        self.crash_at(clocks, (0, 0, 0))
     }
 
-    fn crash_at(&self, clocks: Clocks, moved: Moved) -> (Arc<dyn Volume>, Restored) {
+    fn crash_at(&self, clocks: Reading, moved: Moved) -> (Arc<dyn Volume>, Restored) {
         let state = &mut *self.state.lock();
         let disk = Arc::new(state.end());
         *self.clocks.lock() = clocks;
@@ -453,7 +449,7 @@ impl Volume for RealVolume {
         (Arc::new(volume), restored)
     }
 
-    fn set_clocks(&self, clocks: Clocks) {
+    fn set_clocks(&self, clocks: Reading) {
         *self.clocks.lock() = clocks;
     }
 }

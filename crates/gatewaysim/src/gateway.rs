@@ -11,9 +11,9 @@ use fulmar_gateway::forward;
 use fulmar_gateway::identity::{MessageIdentity, Sent, Stamper};
 use fulmar_gateway::mapping::{Direction, Mapping, Priority, Rule};
 use fulmar_gateway::outbox::{Bounds, Item, Outbox, Page, Policy};
-use fulmar_mirror::Reading;
+use fulmar_mirror::{Clocks, Reading};
 use fulmar_mqtt::{PacketId, Properties, QoS};
-use fulmar_simulator::{Clocks, World};
+use fulmar_simulator::{BEGIN, World};
 use parking_lot::Mutex;
 
 use crate::folder::Folder;
@@ -34,7 +34,7 @@ pub(crate) struct Shared {
     stamper: Stamper,
     client_id: String,
     /// The machine's clocks.
-    clocks: Arc<Mutex<Clocks>>,
+    clocks: Arc<Mutex<Reading>>,
 }
 
 struct Hook(Arc<Shared>);
@@ -98,15 +98,12 @@ fn mapping() -> Mapping {
 fn start(
     folder: &Folder,
     disk: Disk,
-    clocks: Arc<Mutex<Clocks>>,
+    clocks: Arc<Mutex<Reading>>,
     rng: &mut Rng,
 ) -> Result<(Outbox, Arc<Shared>, Subscriber, Arc<Disk>), String> {
     let random = rng.u64(..);
     let read = Arc::clone(&clocks);
-    let outbox_clocks = fulmar_mirror::Clocks::new(move || {
-        let Clocks { time, wall, since_boot, boot } = *read.lock();
-        Reading { time, wall, since_boot, boot }
-    });
+    let outbox_clocks = Clocks::new(move || *read.lock());
     let open = |path: &std::path::Path| {
         let mut outbox = Outbox::open(&path.join("outbox.db"), BOUNDS)?;
         outbox.keep_clock(&outbox_clocks)?;
@@ -127,7 +124,7 @@ fn start(
 impl<'a> Gateway<'a> {
     /// A gateway with an empty outbox.
     pub(crate) fn new(folder: &'a Folder, workers: usize, rng: &mut Rng) -> Result<Self, String> {
-        let clocks = Arc::new(Mutex::new(Clocks::default()));
+        let clocks = Arc::new(Mutex::new(BEGIN));
         let (outbox, shared, local, disk) = start(folder, Disk::default(), clocks, rng)?;
         let world =
             World::new(Arc::new(fulmar_simulator::Disk::default()), workers, Limits::default());

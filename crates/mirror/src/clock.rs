@@ -41,12 +41,6 @@ impl Clocks {
     pub fn new(read: impl Fn() -> Reading + Send + Sync + 'static) -> Clocks {
         Clocks(Arc::new(read))
     }
-
-    /// The machine's, beside the program's time in milliseconds.
-    #[must_use]
-    pub fn of_machine(time_ms: impl Fn() -> u64 + Send + Sync + 'static) -> Clocks {
-        Clocks::new(move || Reading::now(time_ms().cast_signed()))
-    }
 }
 
 impl fmt::Debug for Clocks {
@@ -56,7 +50,9 @@ impl fmt::Debug for Clocks {
 }
 
 impl Reading {
-    fn now(time: i64) -> Reading {
+    /// What the machine's clocks show now, beside the program's time.
+    #[must_use]
+    pub fn now(time_ms: u64) -> Reading {
         static BOOT: LazyLock<i64> = LazyLock::new(|| {
             let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
             let boot = boot.unwrap_or_default();
@@ -66,7 +62,7 @@ impl Reading {
         let since_boot = clock_gettime(ClockId::Boottime);
         let wall = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         Reading {
-            time,
+            time: time_ms.cast_signed(),
             wall: i64::try_from(wall.as_millis()).unwrap_or_default(),
             since_boot: since_boot.tv_sec * 1000 + since_boot.tv_nsec / 1_000_000,
             boot: *BOOT,
@@ -208,6 +204,14 @@ mod tests {
         // Then another with the right one, three hours later.
         let now = reading(NOW + 4 * HOUR, NOW + 4 * HOUR, 0, 9);
         assert_eq!(later.away(&now), 3 * HOUR);
+    }
+
+    #[test]
+    fn what_is_known_of_the_clock_goes_on_while_the_program_is_away() {
+        let record = reading(NOW, NOW, HOUR, 7);
+        // Started again after an hour, when the clock was an hour behind.
+        let now = reading(NOW, NOW, 2 * HOUR, 7);
+        assert_eq!(record.then(now, record.away(&now)).wall, NOW + HOUR);
     }
 
     #[test]

@@ -4,39 +4,18 @@
 use std::time::Duration;
 
 use fulmar_broker::Timestamp;
+use fulmar_mirror::Reading;
 
-/// When a world begins, in milliseconds since the Unix epoch: 2026-02-02.
+/// When a world begins: 2026-02-02.
 const BEGIN_MS: i64 = 1_770_000_000_000;
 
-/// What clocks show, in milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Clocks {
-    /// The broker's time, which shows the wall clock when its process starts and goes on by itself.
-    pub time: i64,
-    /// The wall clock.
-    pub wall: i64,
-    /// Since the machine has booted, suspended or not.
-    pub since_boot: i64,
-    /// The number of that boot.
-    pub boot: i64,
-}
+/// What clocks show when a world begins.
+pub const BEGIN: Reading =
+    Reading { time: BEGIN_MS, wall: BEGIN_MS, since_boot: 1_000_000, boot: 1 };
 
-impl Default for Clocks {
-    fn default() -> Clocks {
-        Clocks { time: BEGIN_MS, wall: BEGIN_MS, since_boot: 1_000_000, boot: 1 }
-    }
-}
-
-/// By how many milliseconds stored moments are moved when a process starts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moved {
-    /// So that what was left when the process before ended is left, but for the time between them.
-    pub by: i64,
-    /// By so much less, since the machine was suspended, or off for a time that was not known.
-    pub less: i64,
-    /// By so much more, since that is not known.
-    pub more: i64,
-}
+/// By how many milliseconds stored moments are moved when a process starts, and how much less or more that may be, since the
+/// machine was suspended, or off for a time that was not known.
+pub type Moved = (i64, i64, i64);
 
 /// How the wall clock is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,11 +28,11 @@ pub enum Wall {
     Unset,
 }
 
-/// The machine.
-#[derive(Clone, Copy, Debug, Default)]
+/// The machine. Times are in milliseconds.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Machine {
-    shows: Clocks,
-    /// How far the wall clock is ahead, in milliseconds.
+    pub(crate) shows: Reading,
+    /// How far the wall clock is ahead.
     ahead: i64,
     /// It was ahead once: what is known of it may be, still.
     was_ahead: bool,
@@ -62,23 +41,15 @@ pub(crate) struct Machine {
     /// For how long the machine was off, and how much longer than really what is stored may last therefore.
     off: (i64, i64),
     /// By how much later than after the real time things may happen, by now.
-    late: i64,
+    pub(crate) late: i64,
 }
 
 impl Machine {
     /// A machine whose process begins to run at `time`.
     pub(crate) fn new(time: Timestamp) -> Machine {
         let time = time.0.cast_signed();
-        let shows = Clocks { time, wall: time, ..Clocks::default() };
-        Machine { shows, ..Machine::default() }
-    }
-
-    pub(crate) fn begin() -> Timestamp {
-        Timestamp(BEGIN_MS.cast_unsigned())
-    }
-
-    pub(crate) fn shows(&self) -> Clocks {
-        self.shows
+        let shows = Reading { time, wall: time, ..BEGIN };
+        Machine { shows, ahead: 0, was_ahead: false, age: 0, off: (0, 0), late: 0 }
     }
 
     /// The time that it really is.
@@ -86,34 +57,12 @@ impl Machine {
         Timestamp((self.shows.wall - self.ahead).cast_unsigned())
     }
 
-    pub(crate) fn wall(&self) -> Timestamp {
-        Timestamp(self.shows.wall.cast_unsigned())
-    }
-
-    /// The broker's time.
-    pub(crate) fn time(&self) -> Timestamp {
-        Timestamp(self.shows.time.cast_unsigned())
-    }
-
-    /// By how much later than after the real time things may happen.
-    pub(crate) fn late(&self) -> Duration {
-        Duration::from_millis(self.late.cast_unsigned())
-    }
-
-    pub(crate) fn pass(&mut self, time: Duration) {
+    /// The process runs (`runs`), or the machine is suspended.
+    pub(crate) fn pass(&mut self, time: Duration, runs: bool) {
         let ms = time.as_millis() as i64;
-        self.shows.time += ms;
-        self.suspend(time);
-        self.late -= ms;
-    }
-
-    /// The machine is suspended.
-    pub(crate) fn suspend(&mut self, time: Duration) {
-        let ms = time.as_millis() as i64;
-        self.shows.wall += ms;
-        self.shows.since_boot += ms;
-        self.age += ms;
-        self.late += ms;
+        let Reading { time, wall, since_boot, .. } = &mut self.shows;
+        [wall, since_boot, &mut self.age].into_iter().for_each(|clock| *clock += ms);
+        *(if runs { time } else { &mut self.late }) += ms;
     }
 
     pub(crate) fn set_wall(&mut self, wall: Wall) {
@@ -134,15 +83,13 @@ impl Machine {
         (self.shows.since_boot, self.shows.boot) = (1000, self.shows.boot + 1);
         self.set_wall(if is_set { Wall::Right } else { Wall::Unset });
         // Nor does the time count since clocks were recorded last.
-        let unknown = if is_set && !self.was_ahead { 0 } else { ms + self.age };
-        self.off = (ms, unknown);
+        self.off = (ms, if is_set && !self.was_ahead { 0 } else { ms + self.age });
     }
 
-    /// The process starts. Returns by how much stored moments are moved.
+    /// The process starts.
     pub(crate) fn restart(&mut self) -> Moved {
         let (off, unknown) = std::mem::take(&mut self.off);
-        let by = self.shows.wall - (self.shows.time + off);
-        let moved = Moved { by, less: self.late, more: unknown };
+        let moved = (self.shows.wall - (self.shows.time + off), self.late, unknown);
         self.late += unknown;
         (self.shows.time, self.age) = (self.shows.wall, 0);
         moved

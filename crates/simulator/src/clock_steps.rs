@@ -77,7 +77,7 @@ impl Scene<'_> {
                 self.passed(seconds);
             }
             ClockStep::Reboot { seconds, is_set, workers } => {
-                self.world.reboot(Duration::from_secs(seconds), is_set);
+                self.world.machine.reboot(Duration::from_secs(seconds), is_set);
                 self.crash(workers)?;
                 self.passed(seconds);
             }
@@ -87,8 +87,9 @@ impl Scene<'_> {
 
     /// Clients' clocks show what has really passed.
     pub(crate) fn see_time(&mut self) {
-        let machine = self.world.machine();
-        (self.ledger.now, self.ledger.late) = (machine.real(), machine.late());
+        let machine = &self.world.machine;
+        self.ledger.now = machine.real();
+        self.ledger.late = Duration::from_millis(machine.late.cast_unsigned());
     }
 
     /// Clients with a keep alive have sent PINGREQ in time.

@@ -42,7 +42,7 @@ mod words;
 mod world;
 
 pub use campaign::campaign;
-pub use clock::{Clocks, Moved, Wall};
+pub use clock::{BEGIN, Moved, Wall};
 pub use disk::{Disk, Volume};
 pub use liars::Lie;
 pub use network::Input;

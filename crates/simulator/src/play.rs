@@ -86,7 +86,7 @@ impl<'a> Scene<'a> {
         let internal = setup.internal.iter().map(|client| Client::name(*client).into()).collect();
         let settings = Settings::open(limits, internal);
         let world = World::with_settings(disk, setup.workers, settings);
-        let ledger = Ledger::new(&setup.natures, world.machine().real());
+        let ledger = Ledger::new(&setup.natures, world.machine.real());
         Scene {
             setup,
             world,

@@ -16,7 +16,7 @@ use fulmar_broker::{
 };
 use smallvec::SmallVec;
 
-use crate::clock::Machine;
+use crate::clock::{BEGIN, Machine};
 use crate::disk::Volume;
 use crate::network::{DISCONNECT, Input, Line, Wire};
 use crate::overdue::{Overdue, Tick};
@@ -47,7 +47,8 @@ pub struct World {
     pub(crate) lines: Vec<Line>,
     /// The time.
     pub now: Timestamp,
-    machine: Machine,
+    /// The machine's clocks.
+    pub(crate) machine: Machine,
     settings: Settings,
     tick: Tick,
     overdue: Overdue,
@@ -70,7 +71,12 @@ impl World {
         workers: usize,
         settings: Settings,
     ) -> World {
-        World::start((disk, Restored::default()), workers, settings, Machine::begin())
+        World::start(
+            (disk, Restored::default()),
+            workers,
+            settings,
+            Timestamp(BEGIN.time.cast_unsigned()),
+        )
     }
 
     /// A world with the storage `disk`, from which `restored` was read.
@@ -132,14 +138,14 @@ impl World {
     /// Storage contradicts itself.
     pub fn crash(&mut self, workers: usize) -> Result<Vec<SessionRecord>, String> {
         let moved = self.machine.restart();
-        let (disk, restored) = self.disk.crash_at(self.machine.shows(), moved);
+        let (disk, restored) = self.disk.crash_at(self.machine.shows, moved);
         if let Some(what) = disk.durable().contradiction() {
             return Err(what);
         }
         let sessions = restored.sessions.clone();
         let (dropped_before, refused) = (self.dropped(), self.take_refused());
         let next =
-            World::start((disk, restored), workers, self.settings.clone(), self.machine.time());
+            World::start((disk, restored), workers, self.settings.clone(), self.machine_time());
         let (tick, machine) = (self.tick, self.machine);
         *self = World { dropped_before, refused, tick, machine, ..next };
         Ok(sessions)
@@ -385,7 +391,7 @@ impl World {
         }
         if !in_turn {
             shard.set_now(self.now);
-            shard.set_wall(self.machine.wall());
+            shard.set_wall(Timestamp(self.machine.shows.wall.cast_unsigned()));
             worker.in_turn = true;
             self.look_at_storage(at);
         }

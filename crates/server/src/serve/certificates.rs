@@ -211,3 +211,27 @@ fn client_roots(tls: &Tls) -> anyhow::Result<RootCertStore> {
     let Some(file) = set(&tls.client_ca) else { return Ok(RootCertStore::empty()) };
     trust::roots_of(file).context("[tls] client_ca")
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_listener_that_has_tls_no_certificate_is_made() {
+        let data = tempfile::tempdir().unwrap();
+        let made = || ["ca", "webtransport"].map(|folder| data.path().join(folder).exists());
+        let mut config = Config::default();
+        let listeners = &mut config.listeners;
+        for addresses in [&mut listeners.mqtts, &mut listeners.quic, &mut listeners.https] {
+            addresses.clear();
+        }
+        let coaps = std::mem::take(&mut listeners.coaps);
+        drop(Certificates::open(&config, data.path()).unwrap());
+        assert_eq!(made(), [false; 2]);
+        assert!(matches!(inspect(&config, data.path()).unwrap(), Presented::Nothing));
+        config.listeners.coaps = coaps;
+        drop(Certificates::open(&config, data.path()).unwrap());
+        assert_eq!(made(), [true, false]);
+    }
+}

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use fulmar_broker::Shard;
+use fulmar_broker::{Shard, Timestamp};
+use fulmar_mirror::Reading;
 
 use super::World;
-use crate::clock::{Clocks, Machine, Wall};
+use crate::clock::{Machine, Wall};
 use crate::network::Line;
 
 impl World {
@@ -71,14 +72,14 @@ impl World {
 
     /// Time passes.
     pub fn wait(&mut self, time: Duration) {
-        self.set_clocks(|machine| machine.pass(time));
+        self.set_clocks(|machine| machine.pass(time, true));
         // Turns are short: none goes on meanwhile.
         self.workers.iter_mut().for_each(|worker| worker.in_turn = false);
     }
 
     /// The machine is suspended.
     pub fn suspend(&mut self, time: Duration) {
-        self.set_clocks(|machine| machine.suspend(time));
+        self.set_clocks(|machine| machine.pass(time, false));
     }
 
     /// The wall clock is set.
@@ -86,24 +87,19 @@ impl World {
         self.set_clocks(|machine| machine.set_wall(wall));
     }
 
-    /// The machine is off for a time and boots, with a clock that is set or not: for [`World::crash`].
-    pub(crate) fn reboot(&mut self, off: Duration, is_set: bool) {
-        self.machine.reboot(off, is_set);
-    }
-
     fn set_clocks(&mut self, change: impl FnOnce(&mut Machine)) {
         change(&mut self.machine);
-        self.now = self.machine.time();
-        self.disk.set_clocks(self.machine.shows());
+        self.now = self.machine_time();
+        self.disk.set_clocks(self.machine.shows);
+    }
+
+    pub(super) fn machine_time(&self) -> Timestamp {
+        Timestamp(self.machine.shows.time.cast_unsigned())
     }
 
     /// What the machine's clocks show.
     #[must_use]
-    pub fn clocks(&self) -> Clocks {
-        self.machine.shows()
-    }
-
-    pub(crate) fn machine(&self) -> &Machine {
-        &self.machine
+    pub fn clocks(&self) -> Reading {
+        self.machine.shows
     }
 }

@@ -9,7 +9,7 @@ use fulmar_broker::storage::Restored;
 use fulmar_certs::random_number;
 use fulmar_gateway::identity::Stamper;
 use fulmar_gateway::outbox::Outbox;
-use fulmar_mirror::Clocks;
+use fulmar_mirror::{Clocks, Reading};
 use fulmar_transport::Handoff;
 use tokio::sync::{mpsc, watch};
 
@@ -76,7 +76,7 @@ impl Forwarder {
             None => Outbox::open(&file, bounds)?,
         };
         if shared.is_none()
-            && let Some(by) = outbox.keep_clock(&Clocks::of_machine(now_ms))?
+            && let Some(by) = outbox.keep_clock(&Clocks::new(|| Reading::now(now_ms())))?
         {
             let seconds = by / 1000;
             tracing::warn!(
