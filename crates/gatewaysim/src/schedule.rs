@@ -152,6 +152,10 @@ impl Setting for Setup {
             all.push(step);
             if setup.clocks && clocks.u8(..16) == 0 {
                 all.push(clock_step(&mut clocks));
+                if matches!(all.last(), Some(Step::SetWall(_))) && clocks.bool() {
+                    let (process, survival) = (Process::Gateway, Survival::Everything);
+                    all.extend([Step::Crash { process, survival, workers: 1 }, Step::Tidy]);
+                }
             }
         }
         (setup, all)

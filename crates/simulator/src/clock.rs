@@ -22,10 +22,23 @@ pub type Moved = (i64, i64, i64);
 pub enum Wall {
     /// To the time that it really is.
     Right,
-    /// Before or after that by so many seconds.
+    /// Before or after that by a number of seconds.
     Off(i64),
     /// It shows the time since the boot, as if that had been in 1970.
     Unset,
+}
+
+/// What happens to the machine, or to the broker's process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClockStep {
+    /// The wall clock is set.
+    Set(Wall),
+    /// The machine is suspended.
+    Suspend { seconds: u64 },
+    /// The process stands still; what clients have sent meanwhile is there then, or comes soon (`late`).
+    Pause { seconds: u64, late: bool },
+    /// The machine is off and boots, with a clock that is set or not.
+    Reboot { seconds: u64, is_set: bool, workers: usize },
 }
 
 /// The machine. Times are in milliseconds.

@@ -2,59 +2,11 @@
 
 use std::time::Duration;
 
-use fastrand::Rng;
 use fulmar_broker::StreamKey;
 
-use crate::clock::Wall;
+use crate::clock::ClockStep;
 use crate::network::{Input, PINGREQ};
 use crate::play::Scene;
-use crate::schedule::{Setup, Step};
-
-/// What happens to the machine, or to the broker's process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClockStep {
-    /// The wall clock is set.
-    Set(Wall),
-    /// The machine is suspended.
-    Suspend { seconds: u64 },
-    /// The process stands still; what clients have sent meanwhile is there then, or comes soon (`late`).
-    Pause { seconds: u64, late: bool },
-    /// The machine is off and boots, with a clock that is set or not.
-    Reboot { seconds: u64, is_set: bool, workers: usize },
-}
-
-/// Adds such steps to a schedule, behind the first `opening`.
-pub(crate) fn add(setup: &mut Setup, rng: &mut Rng, steps: Vec<Step>, opening: usize) -> Vec<Step> {
-    for nature in &mut setup.natures {
-        nature.keep_alive_s = [0, 2, 20][rng.usize(..3)];
-    }
-    let mut all = Vec::with_capacity(steps.len() * 2);
-    for (number, step) in steps.into_iter().enumerate() {
-        all.push(step);
-        if number >= opening && rng.u8(..12) == 0 {
-            all.push(Step::Clock(draw(rng)));
-            if rng.u8(..4) == 0 {
-                all.push(Step::Crash { workers: rng.usize(1..=3) });
-            }
-        }
-    }
-    all
-}
-
-fn draw(rng: &mut Rng) -> ClockStep {
-    let seconds = [4, 10, 40][rng.usize(..3)];
-    match rng.u8(..8) {
-        0 | 1 => ClockStep::Set(Wall::Right),
-        2 => ClockStep::Set(Wall::Unset),
-        3 => {
-            let off = [10, 3600, 86_400 * 365][rng.usize(..3)];
-            ClockStep::Set(Wall::Off(if rng.bool() { off } else { -off }))
-        }
-        4 => ClockStep::Suspend { seconds },
-        5 | 6 => ClockStep::Pause { seconds, late: rng.bool() },
-        _ => ClockStep::Reboot { seconds, is_set: rng.bool(), workers: rng.usize(1..=3) },
-    }
-}
 
 impl Scene<'_> {
     /// Takes such a step.

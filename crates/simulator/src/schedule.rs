@@ -4,7 +4,7 @@ use fastrand::Rng;
 use fulmar_broker::DropPolicy;
 use fulmar_mqtt::QoS;
 
-use crate::clock_steps::ClockStep;
+use crate::clock::ClockStep;
 use crate::liars::{self, Lie};
 use crate::script::{Script, Setting, rng_of, vary, weighted};
 use crate::troubles;

@@ -111,7 +111,7 @@ impl Tables {
         self.inbound.retain(|at| (at.0, at.1) != place);
     }
 
-    /// The same with all moments moved by so many milliseconds.
+    /// The same with all moments moved by a number of milliseconds.
     #[must_use]
     pub fn moved(mut self, by: i64) -> Tables {
         let moved = |at: &mut Timestamp| {
