@@ -14,8 +14,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
+use fulmar_broker::Timestamp;
 use fulmar_broker::storage::{Op, Restored, Seq, Storage};
-use fulmar_simulator::{Tables, Volume};
+use fulmar_mirror::{Clocks, Reading};
+use fulmar_simulator::{BEGIN, Moved, Tables, Volume};
 use fulmar_store::{Error, Options, SqliteStorage};
 use parking_lot::Mutex;
 use rusqlite::{Connection, OpenFlags};
@@ -86,6 +88,7 @@ struct State {
 pub struct RealVolume {
     place: Arc<Place>,
     options: Options,
+    clocks: Arc<Mutex<Reading>>,
     state: Mutex<State>,
 }
 
@@ -116,7 +119,10 @@ impl RealVolume {
         };
         let disk = Arc::new(disk);
         let place = Arc::new(Place::new(&disk));
+        let clocks = Arc::new(Mutex::new(BEGIN));
+        let read = Arc::clone(&clocks);
         let options = Options {
+            clocks: Some(Clocks::new(move || *read.lock())),
             // Seldom and often, and never for the clock's sake: see `Writer::work`.
             log_pages: [8, 40, 200, 900][rng.usize(..4)],
             cache_bytes: [64 << 10, 2 << 20][rng.usize(..2)],
@@ -124,18 +130,20 @@ impl RealVolume {
             retry_last: Duration::from_micros(200),
             ..Options::default()
         };
-        let (volume, _) = RealVolume::open(rng, place, options, disk, &[Tables::default()]);
+        let states = (&[Tables::default()][..], (0, 0, 0));
+        let (volume, _) = RealVolume::open(rng, place, options, clocks, disk, states);
         Arc::new(volume)
     }
 
     /// Opens what a crash has left on `disk`, perhaps with further ones while it is opened. It must hold
-    /// one of `states`.
+    /// one of `states`, with moments moved as is allowed.
     fn open(
         mut rng: Rng,
         place: Arc<Place>,
         options: Options,
+        clocks: Arc<Mutex<Reading>>,
         mut disk: Arc<Disk>,
-        states: &[Tables],
+        (states, (moved, less, more)): (&[Tables], Moved),
     ) -> (RealVolume, Restored) {
         let mut failures = if rng.u8(..4) == 0 { rng.usize(..=OPENINGS) } else { 0 };
         let (running, restored) = loop {
@@ -155,7 +163,12 @@ impl RealVolume {
             disk = Arc::new(disk.power_failure(survival, &mut rng));
         };
         let tables = Tables::from(&restored);
-        if !states.iter().any(|state| same(state, &tables)) {
+        let is_it = |state: &&Tables| {
+            let by = moved_by(state, &tables).unwrap_or(moved);
+            (moved - less..=moved + more).contains(&by)
+                && same(&Tables::clone(state).moved(by), &tables)
+        };
+        if !states.iter().any(|state| is_it(&state)) {
             let (most, least) = (states.len() - 1, &states[0]);
             panic!(
                 "after a crash the store holds not the state after some of {most} groups: {tables:?}, \
@@ -173,8 +186,28 @@ impl RealVolume {
             failure: None,
             tables,
         };
-        (RealVolume { place, options, state: Mutex::new(state) }, restored)
+        (RealVolume { place, options, clocks, state: Mutex::new(state) }, restored)
     }
+
+    /// For a look at the files of now: nothing is moved.
+    fn without_clocks(&self) -> Options {
+        Options { clocks: None, ..self.options.clone() }
+    }
+}
+
+/// By how many milliseconds moments have moved; `None` if there are none in both. One that would be before the epoch is 0.
+fn moved_by(before: &Tables, after: &Tables) -> Option<i64> {
+    let moments = |tables: &Tables| {
+        let sessions = tables.sessions.values();
+        let sessions = sessions.flat_map(|session| [session.expires_at, session.will_at]);
+        let queued = tables.queued.values().map(|queued| queued.message.expires_at());
+        let retained = tables.retained.values().map(|message| message.expires_at());
+        sessions.chain(queued).chain(retained).collect::<Vec<_>>()
+    };
+    let both = moments(before).into_iter().zip(moments(after));
+    let both = both.filter_map(|(before, after)| Some((before?, after?)));
+    let moved = both.filter(|(before, after)| *before != Timestamp::NEVER && after.0 > 0);
+    moved.map(|(before, after)| after.0.cast_signed() - before.0.cast_signed()).min()
 }
 
 /// Whether two tables hold the same, and the numbers of `found` are at least those that `wanted` uses.
@@ -329,6 +362,12 @@ impl Storage for RealVolume {
     fn failure(&self) -> Option<String> {
         self.state.lock().failure.clone()
     }
+
+    fn clock_was_set(&self) {
+        let state = self.state.lock();
+        state.running.iter().for_each(|running| running.store.clock_was_set());
+        state.rest();
+    }
 }
 
 impl Volume for RealVolume {
@@ -352,7 +391,7 @@ impl Volume for RealVolume {
         state.rest();
         let batches = state.look();
         if state.disk.is_stalled() && state.rng.u8(..4) == 0 {
-            state.check_backup(&self.options);
+            state.check_backup(&self.without_clocks());
         }
         batches
     }
@@ -377,7 +416,7 @@ impl Volume for RealVolume {
         let state = &mut *self.state.lock();
         let disk = Arc::new(state.disk.image(Survival::Nothing, &mut state.rng));
         let place = Place::new(&disk);
-        let (running, restored) = Running::open(&place, &disk, &self.options)
+        let (running, restored) = Running::open(&place, &disk, &self.without_clocks())
             .unwrap_or_else(|error| panic!("the store refuses what is synced: {error}"));
         let tables = Tables::from(&restored);
         assert!(
@@ -394,12 +433,24 @@ impl Volume for RealVolume {
     }
 
     fn crash(&self) -> (Arc<dyn Volume>, Restored) {
+        let clocks = *self.clocks.lock();
+        self.crash_at(clocks, (0, 0, 0))
+    }
+
+    fn crash_at(&self, clocks: Reading, moved: Moved) -> (Arc<dyn Volume>, Restored) {
         let state = &mut *self.state.lock();
         let disk = Arc::new(state.end());
+        *self.clocks.lock() = clocks;
         let (place, options) = (Arc::clone(&self.place), self.options.clone());
+        let (rng, states) = (state.rng.fork(), state.states());
+        let of_machine = Arc::clone(&self.clocks);
         let (volume, restored) =
-            RealVolume::open(state.rng.fork(), place, options, disk, &state.states());
+            RealVolume::open(rng, place, options, of_machine, disk, (&states, moved));
         (Arc::new(volume), restored)
+    }
+
+    fn set_clocks(&self, clocks: Reading) {
+        *self.clocks.lock() = clocks;
     }
 }
 

@@ -99,9 +99,12 @@ impl Authority {
         if !belongs(&certificate, &key) {
             return Err(CertError::Mismatch { certificate: certificate_path, key: key_path });
         }
-        if is_undated(&certificate) && first_plausible() <= SystemTime::now() {
+        let now = SystemTime::now();
+        let is_own =
+            inspect::describe(&certificate).is_some_and(|own| own.subject.contains(&name_of(&key)));
+        if is_own && is_misdated(&certificate, now) && first_plausible() <= now {
             tracing::warn!(file = %certificate_path.display(),
-                "the development CA was made before the clock was set; made anew with its key: give clients the new file");
+                "the development CA was made while the clock was wrong; made anew with its key: give clients the new file");
             files::write(&certificate_path, self_signed(&key, AUTHORITY_DAYS)?.as_bytes(), false)?;
             certificate = files::read_chain(&certificate_path)?.swap_remove(0);
         }
@@ -240,14 +243,17 @@ fn load_key(path: &Path) -> Result<KeyPair, CertError> {
 fn self_signed(key: &KeyPair, days: u32) -> Result<String, CertError> {
     let mut params = CertificateParams::new(Vec::<String>::new())?;
     params.distinguished_name = rcgen::DistinguishedName::new();
-    // Two authorities of one name would be taken for one another, until a signature is wrong.
-    let id = ring::digest::digest(&ring::digest::SHA256, &key.subject_public_key_info());
-    let id = hex::encode(&id.as_ref()[..4]);
-    params.distinguished_name.push(DnType::CommonName, format!("Fulmar development CA {id}"));
+    params.distinguished_name.push(DnType::CommonName, name_of(key));
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     set_validity(&mut params, days);
     Ok(params.self_signed(key)?.pem())
+}
+
+/// Two authorities of one name would be taken for one another, until a signature is wrong.
+fn name_of(key: &KeyPair) -> String {
+    let id = ring::digest::digest(&ring::digest::SHA256, &key.subject_public_key_info());
+    format!("Fulmar development CA {}", hex::encode(&id.as_ref()[..4]))
 }
 
 /// A clock that shows less (2026-01-01) has not been set.
@@ -255,9 +261,10 @@ fn first_plausible() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600)
 }
 
-/// True if a certificate was dated by a clock that was not set, as by earlier versions: clients whose clock is refuse it.
-fn is_undated(certificate: &CertificateDer<'_>) -> bool {
-    begin_of(certificate).is_none_or(|begin| begin + DAY < first_plausible())
+/// True if a certificate was dated by a clock that was not set, as by earlier versions, or was ahead: clients whose clock is
+/// right refuse it.
+fn is_misdated(certificate: &CertificateDer<'_>, now: SystemTime) -> bool {
+    begin_of(certificate).is_none_or(|begin| begin + DAY < first_plausible() || begin > now)
 }
 
 fn set_validity(params: &mut CertificateParams, days: u32) {
@@ -428,17 +435,25 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_of_before_the_clock_was_set_is_made_anew_with_its_key() {
+    fn an_authority_made_while_the_clock_was_wrong_is_made_anew_with_its_key() {
         let dir = tempfile::tempdir().unwrap();
         short_lived(dir.path(), 100);
         let key = own_key(&dir.path().join("ca.key")).unwrap();
-        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
-        params.not_before = (SystemTime::UNIX_EPOCH + DAY).into();
-        params.not_after = (SystemTime::UNIX_EPOCH + DAY * AUTHORITY_DAYS).into();
-        fs::write(dir.path().join("ca.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
-        let authority = Authority::open(dir.path()).unwrap();
-        assert!(belongs(&authority.certificate, &key) && authority.end > SystemTime::now());
-        assert!(!is_undated(&authority.certificate));
+        let now = SystemTime::now();
+        for (begin, is_own) in
+            [(SystemTime::UNIX_EPOCH + DAY, true), (now + DAY, true), (now + DAY, false)]
+        {
+            let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+            if is_own {
+                params.distinguished_name.push(DnType::CommonName, name_of(&key));
+            }
+            params.not_before = begin.into();
+            params.not_after = (begin + DAY * AUTHORITY_DAYS).into();
+            fs::write(dir.path().join("ca.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
+            let authority = Authority::open(dir.path()).unwrap();
+            assert!(belongs(&authority.certificate, &key) && authority.end > now);
+            assert_eq!(is_misdated(&authority.certificate, now), !is_own, "nobody else's is");
+        }
     }
 
     #[test]

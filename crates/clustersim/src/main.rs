@@ -1,5 +1,5 @@
 //! Plays schedules, one seed after another: `make simulate CLUSTER=1`. `fulmar_simulator::campaign` documents the
-//! environment variables; `MISTAKE` (TwoInFlight, NoLease, NoChain, EndsAtStrangers or PassesDamage) puts a mistake into the nodes.
+//! environment variables; `MISTAKE` (TwoInFlight, NoLease, WallLease, NoChain, EndsAtStrangers or PassesDamage) puts a mistake into the nodes.
 
 use std::process::ExitCode;
 
@@ -10,6 +10,7 @@ fn main() -> ExitCode {
     let mistake = match std::env::var("MISTAKE").as_deref() {
         Ok("TwoInFlight") => Mistake::TwoInFlight,
         Ok("NoLease") => Mistake::NoLease,
+        Ok("WallLease") => Mistake::WallLease,
         Ok("NoChain") => Mistake::NoChain,
         Ok("EndsAtStrangers") => Mistake::EndsAtStrangers,
         Ok("PassesDamage") => Mistake::PassesDamage,

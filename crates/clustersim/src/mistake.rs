@@ -12,6 +12,8 @@ pub enum Mistake {
     NoLease,
     /// A reader does not check numbers and checksums.
     NoChain,
+    /// The lease is measured by the wall clock.
+    WallLease,
     /// Whatever does not continue the log ends a node, also what strangers have published.
     EndsAtStrangers,
     /// Whatever does not continue the log is passed over, also a node's record that was damaged.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use fulmar_broker::Timestamp;
 use fulmar_broker::storage::Seq;
 use fulmar_client::simulation::Outcome;
-use fulmar_simulator::{Failure, Played, Simulation, World};
+use fulmar_simulator::{Failure, Played, Simulation, Wall, World};
 
 use crate::client::Client;
 use crate::engine::{Engine, Sent};
@@ -24,7 +24,7 @@ const MAX_ROUNDS: usize = 1_200;
 /// Rounds in which nothing may change, for it to be at rest.
 const QUIET_ROUNDS: usize = 30;
 /// When the simulation begins, in milliseconds since the Unix epoch.
-const BEGINS_MS: u64 = 1_000_000;
+const BEGINS_MS: u64 = 1_770_000_000_000;
 
 /// Plays a schedule with nodes that make a mistake.
 ///
@@ -38,6 +38,9 @@ struct Scene<'s> {
     schedule: &'s Schedule,
     began: Instant,
     elapsed: Duration,
+    /// How many seconds the nodes' wall clocks are ahead.
+    ahead_s: [i64; NODES],
+    mistake: Mistake,
     engine: Engine,
     nodes: Vec<Node>,
     /// Publishers, then subscribers.
@@ -63,6 +66,8 @@ impl<'s> Scene<'s> {
             schedule,
             began,
             elapsed: Duration::ZERO,
+            ahead_s: [0; NODES],
+            mistake,
             engine: Engine::new(),
             nodes: (0..NODES).map(|node| Node::new(node, workers, began, mistake)).collect(),
             clients: clients.collect::<Result<_, _>>()?,
@@ -131,6 +136,12 @@ impl Simulation<Step> for Scene<'_> {
             Step::Publication(what, at) => {
                 if self.elapsed >= self.engine.down_until {
                     self.engine.publish(what, at);
+                }
+            }
+            Step::SetWall(node, ahead_s) => {
+                self.ahead_s[node] = ahead_s;
+                if let Some(world) = self.nodes[node].server() {
+                    world.set_wall(Wall::Off(ahead_s));
                 }
             }
             Step::Run(rounds) => {
@@ -217,6 +228,7 @@ impl Scene<'_> {
 
     fn turn(&mut self, node: usize) {
         let time = Timestamp(BEGINS_MS + self.elapsed.as_millis() as u64);
+        let time = Timestamp(time.0.saturating_add_signed(self.ahead_s[node] * 1000));
         let own = &mut self.nodes[node];
         for (id, request) in own.turn(time) {
             if !own.cut {
@@ -247,8 +259,15 @@ impl Scene<'_> {
 
     fn pass(&mut self, time: Duration) {
         self.elapsed += time;
-        for (node, rate) in self.nodes.iter_mut().zip(self.schedule.setup.rates) {
-            node.set_clock(self.began + self.elapsed * rate / 1_000);
+        let setup = &self.schedule.setup;
+        for (node, (rate, ahead_s)) in
+            self.nodes.iter_mut().zip(setup.rates.iter().zip(self.ahead_s))
+        {
+            let mut clock = self.began + self.elapsed * *rate / 1_000;
+            if self.mistake == Mistake::WallLease {
+                clock += Duration::from_secs((100_000 + ahead_s).cast_unsigned());
+            }
+            node.set_clock(clock);
             // Its time passes while it is stopped, too.
             if let Some(world) = node.server() {
                 world.wait(time);

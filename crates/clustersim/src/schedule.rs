@@ -82,6 +82,8 @@ pub enum Step {
     MixUp(usize, bool),
     /// A stranger publishes to the log.
     Publication(Strange, usize),
+    /// A node's wall clock is set to so many seconds before or after the right time.
+    SetWall(usize, i64),
     /// Everything that runs and is connected does what it can for some rounds of 50 ms.
     Run(usize),
 }
@@ -96,6 +98,9 @@ const CHANGE_EVERY: usize = 20;
 /// Strangers publish in the schedules of every fourth seed: those with this remainder.
 const STRANGE_SEEDS: u64 = 2;
 const STRANGER_EVERY: usize = 25;
+/// Wall clocks are set in those with this one. Nodes have clocks that are right by less than what is stored lasts, a day.
+const CLOCK_SEEDS: u64 = 1;
+const CLOCK_EVERY: usize = 20;
 /// Kinds of steps that are left out of some schedules, so that others meet more often: faults.
 const FAULTS: [usize; 10] = [3, 10, 11, 12, 13, 14, 15, 16, 17, 19];
 
@@ -131,6 +136,13 @@ impl Setting for Setup {
             for _ in 0..steps.len() / STRANGER_EVERY {
                 let what = Strange::ALL[rng.usize(..Strange::ALL.len())];
                 let step = Step::Publication(what, rng.usize(..1000));
+                steps.insert(rng.usize(begin.len()..=steps.len()), step);
+            }
+        }
+        if seed % 4 == CLOCK_SEEDS {
+            for _ in 0..steps.len() / CLOCK_EVERY {
+                let off = [-36_000, -3_600, -10, 0, 10, 3_600, 36_000][rng.usize(..7)];
+                let step = Step::SetWall(rng.usize(..NODES), off);
                 steps.insert(rng.usize(begin.len()..=steps.len()), step);
             }
         }

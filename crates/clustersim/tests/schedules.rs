@@ -75,6 +75,11 @@ fn acknowledgements_past_the_lease_are_found() {
 }
 
 #[test]
+fn a_lease_by_the_wall_clock_is_found() {
+    found(Mistake::WallLease, 0);
+}
+
+#[test]
 fn a_node_that_ends_at_a_strangers_message_is_found() {
     found(Mistake::EndsAtStrangers, 0);
 }

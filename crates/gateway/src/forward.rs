@@ -21,7 +21,7 @@ pub enum NotForwarded {
 }
 
 /// The outbox's item for a publication. One that was not stamped where it entered the broker, such as a will, is
-/// stamped here.
+/// stamped here. The program's time and the system's may differ.
 ///
 /// # Errors
 /// It is not forwarded.
@@ -30,14 +30,14 @@ pub fn item(
     up: &Mapping,
     name: &str,
     stamper: &Stamper,
-    now_ms: u64,
+    (now_ms, wall_ms): (u64, u64),
 ) -> Result<Item, NotForwarded> {
     let (rule, topic) = up.map(publish.topic).ok_or(NotForwarded::NoRule)?;
     let identity = MessageIdentity::read(publish.properties);
     let via = identity.via_with(name).ok_or(NotForwarded::Loop)?;
     let mut properties = onward(publish.properties, &via);
     let sent = Sent { client_id: "", packet_id: None, dup: false, topic: &topic, payload: &[] };
-    let stamped = stamper.stamp(&identity, &sent, now_ms);
+    let stamped = stamper.stamp(&identity, &sent, wall_ms);
     for property in stamped.as_properties().iter() {
         properties.push(property);
     }
@@ -152,8 +152,9 @@ mod tests {
         stamp.push(Property::UserProperty("id", "gw-1-1"));
         stamp.push(Property::UserProperty("at", "2026-01-01T00:00:00.000Z"));
         stamp.push(Property::MessageExpiryInterval(5));
-        let item =
-            |with: &PropertyBuf| super::item(&publish("sensor/a", with), &up(), "gw", &stamper, 9);
+        let item = |with: &PropertyBuf| {
+            super::item(&publish("sensor/a", with), &up(), "gw", &stamper, (9, 9))
+        };
         let kept = item(&stamp).unwrap();
         assert_eq!(
             (&*kept.topic, &*kept.id, kept.expires_ms),
@@ -165,7 +166,7 @@ mod tests {
         stamp.push(Property::UserProperty("via", "gw"));
         assert_eq!(item(&stamp).unwrap_err(), NotForwarded::Loop);
         let none = PropertyBuf::new();
-        let other = super::item(&publish("else", &none), &up(), "gw", &stamper, 9);
+        let other = super::item(&publish("else", &none), &up(), "gw", &stamper, (9, 9));
         assert_eq!(other.unwrap_err(), NotForwarded::NoRule);
     }
 

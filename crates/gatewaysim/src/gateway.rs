@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use fastrand::Rng;
 use fulmar_baddisk::{Disk, Survival};
@@ -12,8 +11,10 @@ use fulmar_gateway::forward;
 use fulmar_gateway::identity::{MessageIdentity, Sent, Stamper};
 use fulmar_gateway::mapping::{Direction, Mapping, Priority, Rule};
 use fulmar_gateway::outbox::{Bounds, Item, Outbox, Page, Policy};
+use fulmar_mirror::{Clocks, Reading};
 use fulmar_mqtt::{PacketId, Properties, QoS};
-use fulmar_simulator::World;
+use fulmar_simulator::{BEGIN, World};
+use parking_lot::Mutex;
 
 use crate::folder::Folder;
 use crate::subscriber::Subscriber;
@@ -32,8 +33,8 @@ pub(crate) struct Shared {
     up: Mapping,
     stamper: Stamper,
     client_id: String,
-    /// Milliseconds since the Unix epoch.
-    now_ms: AtomicU64,
+    /// The machine's clocks.
+    clocks: Arc<Mutex<Reading>>,
 }
 
 struct Hook(Arc<Shared>);
@@ -52,7 +53,8 @@ impl PublishHook for Hook {
             payload: arrival.payload,
         };
         let identity = MessageIdentity::read(Properties::from_forwardable(arrival.properties));
-        let stamp = shared.stamper.stamp(&identity, &sent, shared.now_ms.load(Ordering::Relaxed));
+        let stamp =
+            shared.stamper.stamp(&identity, &sent, shared.clocks.lock().wall.cast_unsigned());
         Some(stamp.as_properties().raw().to_vec())
     }
 }
@@ -96,11 +98,15 @@ fn mapping() -> Mapping {
 fn start(
     folder: &Folder,
     disk: Disk,
+    clocks: Arc<Mutex<Reading>>,
     rng: &mut Rng,
 ) -> Result<(Outbox, Arc<Shared>, Subscriber, Arc<Disk>), String> {
     let random = rng.u64(..);
+    let read = Arc::clone(&clocks);
+    let outbox_clocks = Clocks::new(move || *read.lock());
     let open = |path: &std::path::Path| {
         let mut outbox = Outbox::open(&path.join("outbox.db"), BOUNDS)?;
+        outbox.keep_clock(&outbox_clocks)?;
         let client_id = outbox.meta("client", || format!("gateway-{random:016x}"))?;
         Ok((outbox, client_id))
     };
@@ -111,14 +117,15 @@ fn start(
     let up = mapping();
     let filters: Vec<&str> = up.rules().iter().map(|rule| rule.filter.as_str()).collect();
     let local = Subscriber::new(&client_id, &filters, true);
-    let (stamper, now_ms) = (Stamper::new(NAME, life), AtomicU64::new(0));
-    Ok((outbox, Arc::new(Shared { up, stamper, client_id, now_ms }), local, disk))
+    let stamper = Stamper::new(NAME, life);
+    Ok((outbox, Arc::new(Shared { up, stamper, client_id, clocks }), local, disk))
 }
 
 impl<'a> Gateway<'a> {
     /// A gateway with an empty outbox.
     pub(crate) fn new(folder: &'a Folder, workers: usize, rng: &mut Rng) -> Result<Self, String> {
-        let (outbox, shared, local, disk) = start(folder, Disk::default(), rng)?;
+        let clocks = Arc::new(Mutex::new(BEGIN));
+        let (outbox, shared, local, disk) = start(folder, Disk::default(), clocks, rng)?;
         let world =
             World::new(Arc::new(fulmar_simulator::Disk::default()), workers, Limits::default());
         world.set_publish_hook(Arc::new(Hook(Arc::clone(&shared))));
@@ -144,11 +151,11 @@ impl<'a> Gateway<'a> {
         rng: &mut Rng,
     ) -> Result<(), String> {
         let disk = self.disk.power_failure(survival, rng);
-        let now_ms = self.now_ms();
-        let (outbox, shared, local, disk) = start(self.folder, disk, rng)?;
-        (self.outbox, self.shared, self.local, self.disk) = (outbox, shared, local, disk);
-        self.set_now_ms(now_ms);
         self.world.crash(workers)?;
+        self.see_clocks();
+        let clocks = Arc::clone(&self.shared.clocks);
+        let (outbox, shared, local, disk) = start(self.folder, disk, clocks, rng)?;
+        (self.outbox, self.shared, self.local, self.disk) = (outbox, shared, local, disk);
         self.world.set_publish_hook(Arc::new(Hook(Arc::clone(&self.shared))));
         (self.taken, self.most) = (None, usize::MAX);
         self.removals.clear();
@@ -156,12 +163,14 @@ impl<'a> Gateway<'a> {
         Ok(())
     }
 
+    /// The process' time.
     pub(crate) fn now_ms(&self) -> u64 {
-        self.shared.now_ms.load(Ordering::Relaxed)
+        self.world.now.0
     }
 
-    pub(crate) fn set_now_ms(&self, now_ms: u64) {
-        self.shared.now_ms.store(now_ms, Ordering::Relaxed);
+    /// The clocks of its world have changed.
+    pub(crate) fn see_clocks(&self) {
+        *self.shared.clocks.lock() = self.world.clocks();
     }
 
     pub(crate) fn is_connected(&self) -> bool {
@@ -185,12 +194,13 @@ impl<'a> Gateway<'a> {
             return Ok(false);
         }
         let (shared, now_ms) = (Arc::clone(&self.shared), self.now_ms());
+        let wall_ms = self.world.clocks().wall.cast_unsigned();
         let (mut items, mut acknowledge) = (Vec::new(), Vec::new());
         let line = self.local.line;
         let mut wrong = None;
         let read = self.local.read(&mut self.world, most, |publish| {
             acknowledge.extend(publish.packet_id);
-            match forward::item(publish, &shared.up, NAME, &shared.stamper, now_ms) {
+            match forward::item(publish, &shared.up, NAME, &shared.stamper, (now_ms, wall_ms)) {
                 Ok(item) => items.push(item),
                 Err(error) => {
                     wrong = Some(format!("{} is not forwarded: {error:?}", publish.topic))
@@ -209,7 +219,7 @@ impl<'a> Gateway<'a> {
             return false;
         };
         let tried = most.min(self.most).clamp(1, taken.items.len());
-        match self.outbox.put(&taken.items[..tried], self.shared.now_ms.load(Ordering::Relaxed)) {
+        match self.outbox.put(&taken.items[..tried], self.world.now.0) {
             Ok(put) => {
                 taken.items.drain(..tried);
                 self.most = tried.saturating_mul(2);

@@ -8,7 +8,7 @@ use fulmar_baddisk::{Disk, Survival, Trouble};
 use fulmar_client::simulation::Outcome;
 use fulmar_client::{Error, Message, ReasonCode, Version};
 use fulmar_gateway::uplink_scheduler::{Batching, Window};
-use fulmar_mqtt::QoS;
+use fulmar_mqtt::{Property, QoS};
 use fulmar_simulator::{Failure, Played, Session, Simulation, World, session_options};
 use tokio::runtime::Runtime;
 
@@ -23,8 +23,6 @@ use crate::uplink::Uplink;
 
 /// Rounds after which everything must be at rest.
 const MAX_ROUNDS: usize = 2_000;
-/// When the simulation begins, in milliseconds since the Unix epoch: 2026-01-01.
-const BEGINS_MS: u64 = 1_767_225_600_000;
 /// Time for what waits for it, in milliseconds: longer than the longest pause before a refused topic is tried again.
 const PATIENCE_MS: u64 = 310_000;
 /// Milliseconds that pass at most where no broker may find that its storage is stalled.
@@ -32,6 +30,8 @@ const MAX_WAIT_MS: u128 = 8_000;
 /// A broker's reason to refuse a publication while its storage stands still.
 const STALLED: ReasonCode = ReasonCode::ImplementationSpecificError;
 const PROCESSES: [Process; 2] = [Process::Gateway, Process::Server];
+/// Expiry interval of some readings in seconds: none may expire.
+const EXPIRY_S: u32 = 86_400;
 /// Readings of a schedule, at most.
 const MAX_READINGS: usize = 200;
 
@@ -89,6 +89,8 @@ struct Scene<'a> {
     only_once: bool,
     /// Whether a broker may find that its storage is stalled.
     stalls: bool,
+    /// Whether some readings have an expiry interval.
+    clocks: bool,
     server: Server<'a>,
     ledger: Ledger,
     packets: u64,
@@ -98,20 +100,25 @@ fn version(v5: bool) -> Version {
     if v5 { Version::V5 } else { Version::V311 }
 }
 
-fn device(index: usize, v5: bool, now: Instant) -> Result<Session<usize>, String> {
+fn device(
+    index: usize,
+    v5: bool,
+    keep_alive_s: u16,
+    now: Instant,
+) -> Result<Session<usize>, String> {
     let mut options = session_options(&device_name(index))?;
     options.version = version(v5);
-    options.clean_start = true;
+    (options.clean_start, options.keep_alive_s) = (true, keep_alive_s);
     Ok(Session::new(options, now))
 }
 
 impl<'a> Scene<'a> {
     fn new(schedule: &Schedule, scenery: &'a Scenery) -> Result<Scene<'a>, String> {
-        let Setup { workers, natures, window, batch, upstream_v5, stalls } = &schedule.setup;
+        let Setup { workers, natures, window, batch, upstream_v5, stalls, clocks } =
+            &schedule.setup;
         let mut rng = Rng::with_seed(schedule.seed ^ 0xD15C);
         let began = Instant::now();
         let gateway = Gateway::new(&scenery.gateway, workers[0], &mut rng)?;
-        gateway.set_now_ms(BEGINS_MS);
         let blank = scenery.blank.image(Survival::Nothing, &mut rng);
         let runtime = &scenery.runtime;
         let server = Server::new(&scenery.server, runtime, blank, workers[1], &mut rng)?;
@@ -122,8 +129,9 @@ impl<'a> Scene<'a> {
             delay_ms: 1000,
             only_sensors: true,
         });
+        let (now_ms, keep_alive_s) = (gateway.now_ms(), if *clocks { 2 } else { 0 });
         let devices = natures.iter().enumerate();
-        let devices = devices.map(|(index, nature)| device(index, nature.v5, began));
+        let devices = devices.map(|(index, nature)| device(index, nature.v5, keep_alive_s, began));
         let mut scene = Scene {
             scenery,
             rng,
@@ -131,9 +139,10 @@ impl<'a> Scene<'a> {
             elapsed: Duration::ZERO,
             devices: devices.collect::<Result<_, _>>()?,
             gateway,
-            uplink: Uplink::new((window, batching), version(*upstream_v5), began, BEGINS_MS)?,
+            uplink: Uplink::new((window, batching), version(*upstream_v5), began, now_ms)?,
             only_once: *upstream_v5,
             stalls: *stalls,
+            clocks: *clocks,
             server,
             ledger: Ledger::default(),
             packets: 0,
@@ -192,12 +201,20 @@ impl Simulation<Step> for Scene<'_> {
             Step::Disk { process, trouble } => self.disk(process).set_trouble(trouble),
             Step::Storage { process, failing } => self.world(process).disk.set_failing(failing),
             Step::Reboot { device } => self.reboot(device),
-            Step::Wait { ms } if self.stalls || self.elapsed.as_millis() < MAX_WAIT_MS => {
-                self.pass(ms);
+            Step::SetWall(wall) => self.gateway.world.set_wall(wall),
+            Step::Wait { .. } | Step::Suspend { .. } | Step::Pause { .. }
+                if !self.stalls && self.elapsed.as_millis() >= MAX_WAIT_MS => {}
+            Step::Wait { ms } => self.pass(ms),
+            Step::Suspend { ms } => {
+                self.elapsed += Duration::from_millis(ms);
+                self.gateway.world.suspend(Duration::from_millis(ms));
+                self.server.world.wait(Duration::from_millis(ms));
+                self.ping();
             }
-            Step::Wait { .. } => {}
+            Step::Pause { ms, late } => self.pause(ms, late),
             Step::Rest => self.settle()?,
         }
+        self.gateway.see_clocks();
         self.bury()
     }
 
@@ -228,8 +245,11 @@ impl Scene<'_> {
         }
         let number = self.ledger.send(device, quantity, qos);
         let topic = format!("sensor/{}/{}", device_name(device), QUANTITIES[quantity]);
-        let message = Message::new(topic, number.to_string()).qos(qos);
+        let mut message = Message::new(topic, number.to_string()).qos(qos);
         let now = self.now();
+        if self.clocks && self.devices[device].is_v5() && number.is_multiple_of(3) {
+            message.properties.push(Property::MessageExpiryInterval(EXPIRY_S));
+        }
         self.devices[device].publish(&mut self.gateway.world, message, number, now);
     }
 
@@ -314,9 +334,36 @@ impl Scene<'_> {
     fn pass(&mut self, ms: u64) {
         let time = Duration::from_millis(ms);
         self.elapsed += time;
-        self.gateway.set_now_ms(self.gateway.now_ms() + ms);
         self.gateway.world.wait(time);
+        self.gateway.see_clocks();
         self.server.world.wait(time);
+        self.ping();
+    }
+
+    /// Devices have sent PINGREQ in time.
+    fn ping(&mut self) {
+        self.devices.iter().for_each(|device| device.ping(&mut self.gateway.world));
+    }
+
+    /// The gateway's process stands still, and throws no device out therefore.
+    fn pause(&mut self, ms: u64, late: bool) {
+        // Storage that had no time to commit is found stalled; that has schedules of its own.
+        if self.gateway.world.disk.failure().is_some() {
+            return self.pass(ms);
+        }
+        let time = Duration::from_millis(ms);
+        self.elapsed += time;
+        let world = &mut self.gateway.world;
+        (0..world.workers()).for_each(|worker| world.end_turn(worker));
+        world.commit(usize::MAX);
+        world.wait(time);
+        self.server.world.wait(time);
+        if !late {
+            self.ping();
+        }
+        let world = &mut self.gateway.world;
+        (0..world.workers()).for_each(|worker| world.fire_timers(worker));
+        self.ping();
     }
 
     fn crash(
@@ -401,6 +448,7 @@ impl Scene<'_> {
             self.settle()?;
         }
         self.ledger.check_acknowledged()?;
+        self.gateway.tidy();
         self.gateway.check_empty()?;
         self.server.check_empty()?;
         for process in PROCESSES {

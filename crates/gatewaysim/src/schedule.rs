@@ -3,7 +3,7 @@
 use fastrand::Rng;
 use fulmar_baddisk::{Survival, Trouble};
 use fulmar_mqtt::QoS;
-use fulmar_simulator::{Script, Setting, rng_of, vary, weighted};
+use fulmar_simulator::{Script, Setting, Wall, rng_of, vary, weighted};
 
 use crate::folder::draw_survival;
 use crate::ledger::QUANTITIES;
@@ -31,6 +31,8 @@ pub struct Setup {
     /// Whether time passes in which a broker may find that its storage is stalled. It then refuses messages, which
     /// later ones that are in flight overtake.
     pub stalls: bool,
+    /// Whether the gateway's clocks are set and it stands still; some readings then have an expiry interval.
+    pub clocks: bool,
 }
 
 /// What the gateway's connection upstream handles next.
@@ -111,6 +113,12 @@ pub enum Step {
     Reboot { device: usize },
     /// Time passes.
     Wait { ms: u64 },
+    /// The wall clock of the gateway's machine is set.
+    SetWall(Wall),
+    /// That machine is suspended.
+    Suspend { ms: u64 },
+    /// The gateway's process stands still; what devices have sent meanwhile is there then, or comes later (`late`).
+    Pause { ms: u64, late: bool },
     /// Everything that is connected comes to rest.
     Rest,
 }
@@ -133,11 +141,24 @@ impl Setting for Setup {
 
     fn draw(seed: u64, steps: usize) -> (Setup, Vec<Step>) {
         let mut rng = rng_of(seed, 0x6A7E);
-        let setup = Setup::draw_world(&mut rng);
+        let mut setup = Setup::draw_world(&mut rng);
         let mut weights = WEIGHTS;
         vary(&mut rng, &mut weights, 3, |kind| FAULTS.contains(&kind));
-        let steps = (0..steps).map(|_| setup.step(&mut rng, &weights)).collect();
-        (setup, steps)
+        let mut clocks = rng_of(seed, 0xC10C);
+        setup.clocks = clocks.u8(..4) == 0;
+        let steps = (0..steps).map(|_| setup.step(&mut rng, &weights));
+        let mut all = Vec::new();
+        for step in steps {
+            all.push(step);
+            if setup.clocks && clocks.u8(..16) == 0 {
+                all.push(clock_step(&mut clocks));
+                if matches!(all.last(), Some(Step::SetWall(_))) && clocks.bool() {
+                    let (process, survival) = (Process::Gateway, Survival::Everything);
+                    all.extend([Step::Crash { process, survival, workers: 1 }, Step::Tidy]);
+                }
+            }
+        }
+        (setup, all)
     }
 }
 
@@ -154,6 +175,7 @@ impl Setup {
             batch,
             upstream_v5,
             stalls: rng.u8(..3) == 0,
+            clocks: false,
         }
     }
 
@@ -202,5 +224,19 @@ impl Setup {
             20 => Step::Reboot { device },
             _ => Step::Rest,
         }
+    }
+}
+
+fn clock_step(rng: &mut Rng) -> Step {
+    let ms = [500, 4_000, 40_000][rng.usize(..3)];
+    match rng.u8(..6) {
+        0 => Step::SetWall(Wall::Right),
+        1 => Step::SetWall(Wall::Unset),
+        2 => {
+            // The platform has a clock of its own, by which measurements may not be of the future.
+            Step::SetWall(Wall::Off([-10, -3600, -86_400 * 30, 3600][rng.usize(..4)]))
+        }
+        3 => Step::Suspend { ms },
+        _ => Step::Pause { ms, late: rng.bool() },
     }
 }

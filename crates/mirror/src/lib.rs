@@ -12,12 +12,14 @@
 //! without it.
 #![forbid(unsafe_code)]
 
+mod clock;
 mod codec;
 mod copy;
 mod file;
 mod mirror;
 mod rows;
 
+pub use clock::{ClockRecord, Clocks, Reading};
 pub use copy::{Changes, Copy};
 pub use file::prepare_file;
 pub use mirror::{CommitError, Mirror};

@@ -4,8 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use fulmar_broker::storage::{Op, Restored, Seq, Storage};
+use fulmar_mirror::Reading;
 use parking_lot::Mutex;
 
+use crate::clock::{BEGIN, Moved};
 use crate::tables::Tables;
 
 /// Storage of a simulated world. It does nothing by itself: the schedule decides when it commits, fails and crashes.
@@ -24,6 +26,14 @@ pub trait Volume: Storage {
 
     /// The storage after a crash now, and the state that the next process reads from it.
     fn crash(&self) -> (Arc<dyn Volume>, Restored);
+
+    /// The same; the next process starts when clocks show this, and stored moments are moved.
+    fn crash_at(&self, _clocks: Reading, _moved: Moved) -> (Arc<dyn Volume>, Restored) {
+        self.crash()
+    }
+
+    /// Clocks show this from now on.
+    fn set_clocks(&self, _clocks: Reading) {}
 }
 
 /// Batches that were handed over; a prefix of them is committed.
@@ -76,7 +86,11 @@ impl Volume for Disk {
     }
 
     fn crash(&self) -> (Arc<dyn Volume>, Restored) {
-        let durable = self.durable();
+        self.crash_at(BEGIN, (0, 0, 0))
+    }
+
+    fn crash_at(&self, _clocks: Reading, (by, ..): Moved) -> (Arc<dyn Volume>, Restored) {
+        let durable = self.durable().moved(by);
         let restored = durable.restored();
         (Arc::new(Disk::new(durable)), restored)
     }

@@ -4,7 +4,8 @@
 //! `schedule` draws the steps and `troubles` those that make storage stall or an internal session fall behind, `world`
 //! has the broker, whose workers run one step at a time, `network` what is under way to it, `client` the clients,
 //! `ledger` what the broker has promised them, `wills` their wills. `play` combines these, `stalls` and `pressure` check
-//! what must hold while clients are refused or wait, `rest` the state at the end, `overdue` when the broker may refuse,
+//! what must hold while clients are refused or wait, `clock` has the machine's clocks and
+//! `clock_steps` sets them, `rest` the state at the end, `overdue` when the broker may refuse,
 //! and `shrink` removes steps until only those remain without which nothing fails. In other schedules, clients lie and
 //! rights change: `liars`. `tables` defines what a
 //! storage operation means, for everything that simulates storage; `disk` commits at given steps. Schedules of other
@@ -17,6 +18,8 @@
 mod amid;
 mod campaign;
 mod client;
+mod clock;
+mod clock_steps;
 mod disk;
 mod ledger;
 mod liars;
@@ -39,6 +42,7 @@ mod words;
 mod world;
 
 pub use campaign::campaign;
+pub use clock::{BEGIN, Moved, Wall};
 pub use disk::{Disk, Volume};
 pub use liars::Lie;
 pub use network::Input;

@@ -11,6 +11,8 @@ use crate::overdue::Tick;
 /// First byte of a DISCONNECT.
 pub(crate) const DISCONNECT: u8 = 0xE0;
 
+pub(crate) const PINGREQ: [u8; 2] = [0xC0, 0];
+
 /// Input from a client that is in flight to the broker.
 #[derive(Clone, Debug)]
 pub enum Input {
@@ -58,6 +60,8 @@ pub(crate) struct Line {
     pub(crate) stalled_in: Tick,
     /// The broker has closed it because of such a batch.
     pub(crate) closed_by_stall: bool,
+    /// Its client has a Keep Alive.
+    pub(crate) keeps_alive: bool,
     /// Whether the client's end waits behind what the broker leaves unread.
     pub(crate) is_patient: bool,
     /// The broker knows that the client has closed its side.

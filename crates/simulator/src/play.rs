@@ -35,6 +35,8 @@ pub(crate) struct Scene<'a> {
     /// The broker has crashed.
     pub(crate) crashed: bool,
     story: Story,
+    /// Seconds since everything was old last.
+    pub(crate) unaged_s: u64,
 }
 
 /// Plays a schedule over the simulated storage.
@@ -84,7 +86,7 @@ impl<'a> Scene<'a> {
         let internal = setup.internal.iter().map(|client| Client::name(*client).into()).collect();
         let settings = Settings::open(limits, internal);
         let world = World::with_settings(disk, setup.workers, settings);
-        let ledger = Ledger::new(&setup.natures, world.now);
+        let ledger = Ledger::new(&setup.natures, world.machine.real());
         Scene {
             setup,
             world,
@@ -95,6 +97,7 @@ impl<'a> Scene<'a> {
             crashed: false,
             played: Played::default(),
             story,
+            unaged_s: 0,
         }
     }
 }
@@ -192,6 +195,7 @@ impl Simulation<Step> for Scene<'_> {
             Step::Crash { workers } => self.crash(workers)?,
             Step::Stall => self.stall()?,
             Step::Rest => self.rest()?,
+            Step::Clock(step) => self.clock_step(step)?,
             Step::Lie(_) => {}
         }
         self.check_lines()
@@ -242,6 +246,7 @@ impl Scene<'_> {
             let lossy = !was_greeted || self.clients[client].retained.1.is_some();
             self.world.cut(old, lossy);
         }
+        self.world.lines[line].keeps_alive = self.setup.natures[client].keep_alive_s > 0;
     }
 
     /// A client closes its connection, perhaps after DISCONNECT.
@@ -303,22 +308,31 @@ impl Scene<'_> {
 
     pub(crate) fn pass(&mut self, seconds: u64) {
         self.world.wait(Duration::from_secs(seconds));
-        self.ledger.now = self.world.now;
+        self.see_time();
+        self.ping();
     }
 
-    fn wait(&mut self, seconds: u64) {
+    pub(crate) fn wait(&mut self, seconds: u64) {
         self.pass(seconds);
-        if seconds >= u64::from(EXPIRY_S) {
-            // A client that was not accepted so far starts again, and one that has not read yet that it must.
-            for client in 0..self.clients.len() {
-                let closed = |line: usize| !self.world.is_open(line);
-                if self.greeted(client).is_none_or(closed) {
-                    self.cut(client, true, false);
-                }
+        self.passed(seconds);
+    }
+
+    /// Sessions may have expired if enough time has passed.
+    pub(crate) fn passed(&mut self, seconds: u64) {
+        self.unaged_s += seconds;
+        if self.unaged_s < u64::from(EXPIRY_S) - 200 {
+            return;
+        }
+        self.unaged_s = 0;
+        // A client that was not accepted so far starts again, and one that has not read yet that it must.
+        for client in 0..self.clients.len() {
+            let closed = |line: usize| !self.world.is_open(line);
+            if self.greeted(client).is_none_or(closed) {
+                self.cut(client, true, false);
             }
-            for client in &mut self.clients {
-                client.aged(&mut self.ledger);
-            }
+        }
+        for client in &mut self.clients {
+            client.aged(&mut self.ledger);
         }
     }
 
@@ -327,7 +341,8 @@ impl Scene<'_> {
         self.crashed = true;
         self.ledger.undone |= self.world.dropped() > 0;
         let stored = self.world.crash(workers)?;
-        self.wills.crash(&stored, &mut self.ledger);
+        self.see_time();
+        self.wills.crash(&stored, self.world.now, &mut self.ledger);
         for client in &mut self.clients {
             client.disconnected(&mut self.ledger);
         }

@@ -81,9 +81,8 @@ impl Scene<'_> {
             let own =
                 own.filter(|_| publish.retain).ok_or_else(|| format!("{publish:?} at rest"))?;
             let left_s = find_property!(publish.properties, MessageExpiryInterval);
-            let asked_s = message_of(publish.payload)
-                .and_then(|message| self.ledger.sent.get(message))
-                .and_then(|sent| sent.expiry_s);
+            let asked_s =
+                message_of(publish.payload).and_then(|message| self.ledger.most_left_s(message));
             if left_s.is_some() != asked_s.is_some() || left_s > asked_s || left_s == Some(0) {
                 return Err(format!("{publish:?} has {left_s:?} s left of {asked_s:?}"));
             }

@@ -4,6 +4,7 @@ use fastrand::Rng;
 use fulmar_broker::DropPolicy;
 use fulmar_mqtt::QoS;
 
+use crate::clock::ClockStep;
 use crate::liars::{self, Lie};
 use crate::script::{Script, Setting, rng_of, vary, weighted};
 use crate::troubles;
@@ -41,6 +42,8 @@ pub struct Nature {
     pub publishes: bool,
     /// It subscribes with No Local, except to shared subscriptions.
     pub no_local: bool,
+    /// Its Keep Alive; 0 for none.
+    pub keep_alive_s: u16,
 }
 
 /// A client's will.
@@ -197,6 +200,8 @@ pub enum Step {
     Stall,
     /// Everything comes to rest: connected clients have received everything that they are owed.
     Rest,
+    /// The machine's clocks are set, or it stands still.
+    Clock(ClockStep),
     /// A client lies, or an operator changes rights, in a schedule with liars.
     Lie(Lie),
 }
@@ -313,6 +318,7 @@ impl Setup {
             aliases: rng.bool(),
             publishes: rng.u8(..4) > 0,
             no_local: false,
+            keep_alive_s: 0,
         };
         let mut natures: Vec<Nature> = (0..clients).map(|_| nature()).collect();
         natures[0].publishes = true;

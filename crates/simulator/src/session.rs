@@ -8,7 +8,7 @@ use fulmar_client::simulation::{CONTROL, Machine, Outcome};
 use fulmar_client::{Error, Message, Options, ReasonCode, Version};
 use fulmar_mqtt::codec::peek_frame;
 
-use crate::network::Input;
+use crate::network::{Input, PINGREQ};
 use crate::world::World;
 
 /// A session; `P` is the handle of a publication, `R` of a request.
@@ -64,9 +64,17 @@ impl<P, R> Session<P, R> {
     pub fn connect(&mut self, world: &mut World, worker: usize, now: Instant) {
         self.cut(world, true);
         self.line = world.open(worker, false, usize::MAX);
-        if self.line.is_some() {
+        if let Some(line) = self.line {
+            world.lines[line].keeps_alive = self.options.keep_alive_s > 0;
             self.machine.connect(now, false, false);
             self.flush(world, now);
+        }
+    }
+
+    /// Sends PINGREQ, if it has a Keep Alive.
+    pub fn ping(&self, world: &mut World) {
+        if let Some(line) = self.line.filter(|_| self.options.keep_alive_s > 0) {
+            world.say(line, StreamKey::CONTROL, Input::Bytes(PINGREQ.to_vec()));
         }
     }
 

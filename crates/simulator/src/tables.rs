@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use fulmar_broker::message::{Message, MessageId};
+use fulmar_broker::Timestamp;
+use fulmar_broker::message::{Message, MessageId, MessageParts};
 use fulmar_broker::storage::{
     FlowId, Op, Position, Progress, QueuedRecord, Restored, RowKey, SessionKey, SessionRecord,
     SubscriptionRecord,
@@ -108,6 +109,28 @@ impl Tables {
         self.flows.remove(&place);
         self.subscriptions.retain(|_, record| (record.session, record.flow) != place);
         self.inbound.retain(|at| (at.0, at.1) != place);
+    }
+
+    /// The same with all moments moved by a number of milliseconds.
+    #[must_use]
+    pub fn moved(mut self, by: i64) -> Tables {
+        let moved = |at: &mut Timestamp| {
+            if by != 0 && *at != Timestamp::NEVER {
+                *at = Timestamp(at.0.saturating_add_signed(by));
+            }
+        };
+        for session in self.sessions.values_mut() {
+            session.expires_at.iter_mut().chain(&mut session.will_at).for_each(moved);
+        }
+        let queued = self.queued.values_mut().map(|queued| &mut queued.message);
+        for message in queued.chain(self.retained.values_mut()) {
+            if let Some(mut at) = message.expires_at() {
+                moved(&mut at);
+                let parts = MessageParts { expires_at: Some(at), ..message.parts() };
+                *message = Message::new(message.id(), &parts);
+            }
+        }
+        self
     }
 
     /// Two messages of one flow that are in flight with the same packet identifier; no batch may leave that.

@@ -1,5 +1,5 @@
-//! Makes storage stall in some schedules, one of the clients an internal session of the program in some, and has clients
-//! subscribe with No Local.
+//! Makes storage stall in some schedules, one of the clients an internal session of the program in some, has clients
+//! subscribe with No Local, and sets clocks and pauses the broker in some.
 //!
 //! All of this comes from a generator of its own: the schedules of other seeds remain as they were without it.
 
@@ -7,6 +7,7 @@ use fastrand::Rng;
 use fulmar_broker::DropPolicy;
 use fulmar_mqtt::QoS;
 
+use crate::clock::{ClockStep, Wall};
 use crate::schedule::{Setup, Stalls, Step, TOPICS};
 
 /// Makes the changes of this seed to a schedule, of which the first `opening` steps connect the clients.
@@ -25,6 +26,9 @@ pub(crate) fn add(seed: u64, setup: &mut Setup, steps: Vec<Step>, opening: usize
     }
     if (3..6).contains(&kind) {
         add_internal_session(setup, &mut rng);
+    }
+    if kind >= 12 {
+        return add_clocks(setup, &mut own, steps, opening);
     }
     if kind >= 6 {
         return steps;
@@ -94,5 +98,38 @@ fn fill(internal: usize, clients: usize, rng: &mut Rng, steps: &mut Vec<Step>) {
         8 if rng.u8(..4) == 0 => steps.push(Step::Cut { client: internal, lossy: rng.bool() }),
         9 if rng.u8(..4) == 0 => steps.push(Step::Rest),
         _ => {}
+    }
+}
+
+/// Adds steps of the clocks, and pauses, behind the first `opening` steps; some clients get a Keep Alive.
+fn add_clocks(setup: &mut Setup, rng: &mut Rng, steps: Vec<Step>, opening: usize) -> Vec<Step> {
+    for nature in &mut setup.natures {
+        nature.keep_alive_s = [0, 2, 20][rng.usize(..3)];
+    }
+    let mut all = Vec::with_capacity(steps.len() * 2);
+    for (number, step) in steps.into_iter().enumerate() {
+        all.push(step);
+        if number >= opening && rng.u8(..12) == 0 {
+            all.push(Step::Clock(clock_step(rng)));
+            if rng.u8(..4) == 0 {
+                all.push(Step::Crash { workers: rng.usize(1..=3) });
+            }
+        }
+    }
+    all
+}
+
+fn clock_step(rng: &mut Rng) -> ClockStep {
+    let seconds = [4, 10, 40][rng.usize(..3)];
+    match rng.u8(..8) {
+        0 | 1 => ClockStep::Set(Wall::Right),
+        2 => ClockStep::Set(Wall::Unset),
+        3 => {
+            let off = [10, 3600, 86_400 * 365][rng.usize(..3)];
+            ClockStep::Set(Wall::Off(if rng.bool() { off } else { -off }))
+        }
+        4 => ClockStep::Suspend { seconds },
+        5 | 6 => ClockStep::Pause { seconds, late: rng.bool() },
+        _ => ClockStep::Reboot { seconds, is_set: rng.bool(), workers: rng.usize(1..=3) },
     }
 }

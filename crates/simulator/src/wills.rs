@@ -131,7 +131,7 @@ impl Wills {
         self.look(world, ledger);
         let Some(will) = &mut self.current[client.index] else { return };
         let fate = std::mem::replace(&mut will.fate, Fate::Over);
-        let is_due = will.noticed.is_some_and(|at| at + will.delay <= ledger.now);
+        let is_due = will.noticed.is_some_and(|at| at + will.delay + ledger.late <= ledger.now);
         match fate {
             Fate::Lost if will.greeted && (will.delay.is_zero() || is_due) => {
                 ledger.acknowledged(will.message);
@@ -165,8 +165,13 @@ impl Wills {
     }
 
     /// The broker has crashed. Afterwards its duties about wills follow from the state in storage, which may be newer
-    /// than what was known to be durable.
-    pub(crate) fn crash(&mut self, sessions: &[SessionRecord], ledger: &mut Ledger) {
+    /// than what was known to be durable. The new process begins at `time`.
+    pub(crate) fn crash(
+        &mut self,
+        sessions: &[SessionRecord],
+        time: Timestamp,
+        ledger: &mut Ledger,
+    ) {
         for client in 0..self.current.len() {
             self.lost(client, ledger);
         }
@@ -204,7 +209,7 @@ impl Wills {
         }
         self.due.retain(|will| {
             let goes_on = match stored(will.message) {
-                Some(at) => will.delay.is_zero() || at.is_some_and(|at| at <= now),
+                Some(at) => will.delay.is_zero() || at.is_some_and(|at| at <= time),
                 None => will.durable,
             };
             if !goes_on {

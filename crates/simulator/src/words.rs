@@ -91,6 +91,7 @@ impl fmt::Display for Step {
             }
             Step::Stall => write!(f, "storage commits nothing until everything is overdue"),
             Step::Rest => write!(f, "everything comes to rest"),
+            Step::Clock(step) => write!(f, "{step:?}"),
             Step::Lie(Lie(deed)) => write!(f, "{deed:?}"),
         }
     }

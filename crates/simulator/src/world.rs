@@ -3,6 +3,8 @@
 //! A worker sleeps as the real one does: it does nothing until a packet, a timer or another worker wakes it. Work
 //! forgotten before a worker falls asleep is therefore missing here too.
 
+mod time;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,6 +16,7 @@ use fulmar_broker::{
 };
 use smallvec::SmallVec;
 
+use crate::clock::{BEGIN, Machine};
 use crate::disk::Volume;
 use crate::network::{DISCONNECT, Input, Line, Wire};
 use crate::overdue::{Overdue, Tick};
@@ -44,6 +47,8 @@ pub struct World {
     pub(crate) lines: Vec<Line>,
     /// The time.
     pub now: Timestamp,
+    /// The machine's clocks.
+    pub(crate) machine: Machine,
     settings: Settings,
     tick: Tick,
     overdue: Overdue,
@@ -66,7 +71,12 @@ impl World {
         workers: usize,
         settings: Settings,
     ) -> World {
-        World::start((disk, Restored::default()), workers, settings, Timestamp(1_000_000))
+        World::start(
+            (disk, Restored::default()),
+            workers,
+            settings,
+            Timestamp(BEGIN.time.cast_unsigned()),
+        )
     }
 
     /// A world with the storage `disk`, from which `restored` was read.
@@ -112,6 +122,7 @@ impl World {
             workers,
             lines: Vec::new(),
             now,
+            machine: Machine::new(now),
             settings,
             tick: Tick::default(),
             overdue,
@@ -126,14 +137,17 @@ impl World {
     /// # Errors
     /// Storage contradicts itself.
     pub fn crash(&mut self, workers: usize) -> Result<Vec<SessionRecord>, String> {
-        let (disk, restored) = self.disk.crash();
+        let moved = self.machine.restart();
+        let (disk, restored) = self.disk.crash_at(self.machine.shows, moved);
         if let Some(what) = disk.durable().contradiction() {
             return Err(what);
         }
         let sessions = restored.sessions.clone();
         let (dropped_before, refused) = (self.dropped(), self.take_refused());
-        let next = World::start((disk, restored), workers, self.settings.clone(), self.now);
-        *self = World { dropped_before, refused, tick: self.tick, ..next };
+        let next =
+            World::start((disk, restored), workers, self.settings.clone(), self.machine_time());
+        let (tick, machine) = (self.tick, self.machine);
+        *self = World { dropped_before, refused, tick, machine, ..next };
         Ok(sessions)
     }
 
@@ -348,6 +362,7 @@ impl World {
             workers: Vec::new(),
             lines: Vec::new(),
             now: self.now,
+            machine: self.machine,
             settings: self.settings.clone(),
             tick: self.tick,
             overdue: Overdue::new(Duration::MAX),
@@ -361,7 +376,7 @@ impl World {
         let shard = self.workers[line.worker].shard.as_mut();
         if let (Some(connection), Some(shard), true) = (&mut line.connection, shard, line.open) {
             line.open = false;
-            line.closed_at.get_or_insert(self.now);
+            line.closed_at.get_or_insert(self.machine.real());
             connection.lost(shard, cause);
         }
     }
@@ -376,6 +391,7 @@ impl World {
         }
         if !in_turn {
             shard.set_now(self.now);
+            shard.set_wall(Timestamp(self.machine.shows.wall.cast_unsigned()));
             worker.in_turn = true;
             self.look_at_storage(at);
         }
@@ -490,53 +506,6 @@ impl World {
         worker.asleep = !self.lines.iter().any(sends) && shard.before_sleep();
     }
 
-    /// Handles what is due on a worker.
-    pub fn fire_timers(&mut self, at: usize) {
-        let now = self.now;
-        let due = |shard: &Shard| shard.deadline().is_some_and(|due| due <= now);
-        if self.workers[at].shard.as_ref().is_some_and(due) {
-            self.wake(at);
-            let saw_overdue = self.workers[at].saw_overdue;
-            self.workers[at].shard.iter_mut().for_each(Shard::on_deadline);
-            self.look_at_storage(at);
-            // It looks only if it finds a batch overdue.
-            self.workers[at].saw_overdue |= saw_overdue;
-        }
-        for line in 0..self.lines.len() {
-            let is_own = self.lines[line].worker == at && self.lines[line].open;
-            if is_own {
-                self.half_close(line);
-            }
-            let due =
-                |(connection, shard): (&Connection, &Shard)| connection.deadline(shard) <= now;
-            let both = self.lines[line].connection.as_ref().zip(self.workers[at].shard.as_ref());
-            if is_own && both.is_some_and(due) {
-                self.wake(at);
-                let stalled = self.call(at, [line]);
-                let both =
-                    self.lines[line].connection.as_mut().zip(self.workers[at].shard.as_mut());
-                both.into_iter().for_each(|(connection, shard)| connection.on_deadline(shard));
-                self.note_closing(line, stalled);
-            }
-        }
-    }
-
-    /// Notifies the broker that the client has closed its side, if that is behind something that it leaves unread.
-    fn half_close(&mut self, at: usize) {
-        let line = &mut self.lines[at];
-        if !line.cut || !line.is_patient || !line.is_unread() || line.half_closed {
-            return;
-        }
-        let worker = line.worker;
-        self.wake(worker);
-        let line = &mut self.lines[at];
-        if let (Some(connection), Some(shard)) = (&mut line.connection, &self.workers[worker].shard)
-        {
-            connection.peer_closed(shard);
-            line.half_closed = true;
-        }
-    }
-
     /// The core is about to be called for these connections of a worker. Whether a batch is overdue as far as that
     /// has seen.
     fn call(&mut self, worker: usize, lines: impl IntoIterator<Item = usize>) -> bool {
@@ -557,7 +526,7 @@ impl World {
         line.closed_by_stall |= stalled && closing.reason == CLOSED_BY_STALL;
         if line.is_patient {
             // The will is published now, the connection closed when its output is sent.
-            line.closed_at.get_or_insert(self.now);
+            line.closed_at.get_or_insert(self.machine.real());
         }
     }
 
@@ -578,13 +547,6 @@ impl World {
             self.broker.storage_committed();
         }
         committed
-    }
-
-    /// Time passes.
-    pub fn wait(&mut self, time: Duration) {
-        self.now = self.now + time;
-        // Turns are short: none goes on meanwhile.
-        self.workers.iter_mut().for_each(|worker| worker.in_turn = false);
     }
 }
 

@@ -121,7 +121,7 @@ impl Inbox {
     /// Whether no batch waits and the writer sleeps until one arrives.
     pub(crate) fn is_idle(&self) -> bool {
         let state = self.state.lock();
-        state.chunks.is_empty() && state.asleep == Asleep::UntilBatch
+        state.chunks.is_empty() && !state.nudged && state.asleep == Asleep::UntilBatch
     }
 
     /// Waits for a chunk, but not before `not_before` unless one is full; reports quiet at

@@ -43,14 +43,13 @@
 //! | `queue` | session, flow, position | reference to a message, how it is delivered, how far it is |
 //! | `inbound` | session, flow, packet id | QoS 2 identifiers received and not yet released |
 //! | `retained` | topic | reference to a message |
-//! | `meta` | name | highest numbers given out; whether the last shutdown was clean; what clocks showed (`clock`) |
+//! | `meta` | name | highest numbers given out; whether the last shutdown was clean; what clocks showed (`fulmar_mirror`) |
 //!
 //! The writer counts in memory how many rows refer to each message. The counts are not on disk; they are rebuilt at
 //! open, when all rows are read anyway. All numbers are unsigned 64-bit integers in Rust, and have the same bits in
 //! SQLite's signed integers on disk.
 #![forbid(unsafe_code)]
 
-mod clock;
 mod columns;
 mod error;
 mod follower;

@@ -1,8 +1,8 @@
 //! Settings of the store. The defaults are the best values in the benchmark `benches/commit.rs`.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use fulmar_broker::Timestamp;
+use fulmar_mirror::Clocks;
 
 /// How the store commits and how large it may grow.
 #[derive(Clone, Debug)]
@@ -28,9 +28,9 @@ pub struct Options {
     pub retry_first: Duration,
     /// Longest pause between two attempts.
     pub retry_last: Duration,
-    /// The broker's time at an instant, by which moments of before are moved if the system's clock was set. `None` leaves
-    /// them, as in a cluster, whose nodes have clocks that are right.
-    pub clock: Option<(Timestamp, Instant)>,
+    /// The broker's time and the machine's clocks, by which moments of before are moved if the system's clock was set.
+    /// `None` leaves them, as in a cluster, whose nodes have clocks that are right.
+    pub clocks: Option<Clocks>,
 }
 
 impl Default for Options {
@@ -43,7 +43,7 @@ impl Default for Options {
             log_pages: 16_384,
             retry_first: Duration::from_millis(50),
             retry_last: Duration::from_secs(2),
-            clock: None,
+            clocks: None,
         }
     }
 }

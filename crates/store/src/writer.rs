@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fulmar_broker::storage::Restored;
+use fulmar_mirror::{ClockRecord, Clocks};
 use parking_lot::{Condvar, Mutex};
 use rusqlite::wal::CheckpointMode;
 use rusqlite::{Connection, ErrorCode};
 
-use crate::clock::ClockRecord;
 use crate::group::Group;
 use crate::inbox::{Inbox, Work};
 use crate::log::Log;
@@ -105,8 +105,8 @@ impl Writer {
         log: Option<Log>,
         wake: Box<dyn Fn() + Send>,
     ) -> rusqlite::Result<(Writer, Restored)> {
-        let clock = options.clock.filter(|_| log.is_none());
-        let clock = clock.map(|start| ClockRecord::begin(&connection, start)).transpose()?;
+        let clocks = options.clocks.as_ref().filter(|_| log.is_none());
+        let clock = clocks.map(|clocks| begin_clock(&connection, clocks)).transpose()?;
         let (restored, counts) = restore::restore(&connection)?;
         let writer = Writer {
             connection,
@@ -166,7 +166,7 @@ impl Writer {
                         Some(log) => self.append(log, &mut tables, &mut group)?,
                     }
                     if let Some(clock) = clock.as_mut().filter(|clock| clock.is_due()) {
-                        clock.write(&self.connection);
+                        write_clock(clock, &self.connection);
                     }
                     log_pages = self.log_pages();
                     if log_pages >= self.options.log_pages {
@@ -181,7 +181,7 @@ impl Writer {
                     _ => log_pages = self.checkpoint(),
                 },
                 Work::Nudged => {
-                    clock.iter_mut().for_each(|clock| clock.write(&self.connection));
+                    clock.iter_mut().for_each(|clock| write_clock(clock, &self.connection));
                     (self.wake)();
                 }
                 Work::Closed => break,
@@ -193,7 +193,7 @@ impl Writer {
         }
         tables.write_highest()?;
         drop(tables);
-        clock.iter_mut().for_each(|clock| clock.write(&self.connection));
+        clock.iter_mut().for_each(|clock| write_clock(clock, &self.connection));
         schema::mark_clean(&self.connection, true)?;
         let Writer { connection, shared, .. } = self;
         let _no_copy = shared.checkpoints.lock();
@@ -351,6 +351,24 @@ impl Writer {
                 0
             }
         }
+    }
+}
+
+fn begin_clock(connection: &Connection, clocks: &Clocks) -> rusqlite::Result<ClockRecord> {
+    let moments = [("session", "expires_at"), ("message", "expires_at"), ("will", "due")];
+    let (clock, moved) = ClockRecord::begin(connection, clocks, &moments)?;
+    if let Some(by) = moved {
+        tracing::warn!(
+            seconds = by / 1000,
+            "the system's clock was set: sessions and messages keep the time that was left to them"
+        );
+    }
+    Ok(clock)
+}
+
+fn write_clock(clock: &mut ClockRecord, connection: &Connection) {
+    if let Err(error) = clock.write(connection) {
+        tracing::warn!(%error, "the record of the clock was not written");
     }
 }
 

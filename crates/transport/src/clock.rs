@@ -29,12 +29,6 @@ impl Clock {
         Timestamp(0) + SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
     }
 
-    /// The time that it showed at an instant.
-    #[must_use]
-    pub fn origin(&self) -> (Timestamp, Instant) {
-        (self.epoch, self.started)
-    }
-
     /// The time now.
     #[must_use]
     pub fn now(&self) -> Timestamp {

@@ -3,6 +3,7 @@
 //! [`Outbox::put`] stores several messages and returns when all of them would survive a power cut: one transaction, one
 //! fsync. A message that is or was stored already, recognised by its identifier or as a device's repetition, is not
 //! stored again. The operator sets the bounds; beyond them messages are dropped by a policy and counted, or refused.
+//! Times are the program's, which shows the system's clock at the start and goes on by itself ([`Outbox::keep_clock`]).
 //! The caller chooses the thread; [`crate::uplink_scheduler`] decides which message is sent next.
 
 mod schema;
@@ -12,7 +13,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use fulmar_mirror::{CommitError, Mirror, Rows, Shared};
+use fulmar_mirror::{ClockRecord, Clocks, CommitError, Mirror, Rows, Shared};
 use fulmar_mqtt::QoS;
 use rusqlite::{Connection, OptionalExtension as _, Result as SqlResult, Row, Transaction, params};
 use serde::{Deserialize, Serialize};
@@ -83,7 +84,7 @@ pub struct Item {
     pub at: String,
     /// Hash of what the device sent, and the DUP flag.
     pub origin: Option<(u64, bool)>,
-    /// When it expires, in milliseconds since the Unix epoch.
+    /// When it expires, in milliseconds of the program's time.
     pub expires_ms: Option<u64>,
 }
 
@@ -106,9 +107,9 @@ pub struct Stored {
     pub id: String,
     /// When a gateway first accepted it (RFC 3339).
     pub at: String,
-    /// When it was stored, in milliseconds since the Unix epoch.
+    /// When it was stored, in milliseconds of the program's time.
     pub entered_ms: u64,
-    /// When it expires, in milliseconds since the Unix epoch.
+    /// When it expires, in milliseconds of the program's time.
     pub expires_ms: Option<u64>,
 }
 
@@ -170,7 +171,7 @@ pub struct Totals {
     pub messages: u64,
     /// Bytes of these messages.
     pub bytes: u64,
-    /// When the oldest message arrived, in milliseconds since the Unix epoch.
+    /// When the oldest message arrived, in milliseconds of the program's time.
     pub oldest_ms: Option<u64>,
     /// Messages dropped since the outbox was opened.
     pub dropped: Dropped,
@@ -182,6 +183,7 @@ pub struct Outbox {
     connection: Connection,
     /// With which other nodes of a cluster get every change.
     mirror: Option<Mirror>,
+    clock: Option<ClockRecord>,
     path: PathBuf,
     bounds: Bounds,
     messages: u64,
@@ -240,8 +242,30 @@ impl Outbox {
         let totals = "SELECT count(*), coalesce(sum(size), 0) FROM message";
         let read = connection.query_row(totals, [], |row| Ok((number(row, 0)?, number(row, 1)?)));
         let (messages, bytes) = read.map_err(|error| Error::of(path, error))?;
-        let (path, dropped) = (path.to_owned(), Dropped::default());
-        Ok(Outbox { connection, mirror, path, bounds, messages, bytes, forgotten_to: 0, dropped })
+        Ok(Outbox {
+            connection,
+            mirror,
+            clock: None,
+            path: path.to_owned(),
+            bounds,
+            messages,
+            bytes,
+            forgotten_to: 0,
+            dropped: Dropped::default(),
+        })
+    }
+
+    /// Moves the messages' moments to the program's time, if the system's clock was set since the outbox was last open, and
+    /// records what clocks show from now on. Returns by how many milliseconds.
+    ///
+    /// # Errors
+    /// The file cannot be read or written.
+    pub fn keep_clock(&mut self, clocks: &Clocks) -> Result<Option<i64>, Error> {
+        let moments = [("message", "entered"), ("message", "expires")];
+        let begun = ClockRecord::begin(&self.connection, clocks, &moments);
+        let (clock, moved) = begun.map_err(|error| Error::of(&self.path, error))?;
+        self.clock = Some(clock);
+        Ok(moved)
     }
 
     /// A text that is stored with the messages, made by `make` the first time.
@@ -302,6 +326,9 @@ impl Outbox {
         };
         let outcome = items.iter().try_for_each(|item| change.put(item, now_ms));
         let outcome = outcome.and_then(|()| change.forget().map_err(Stop::Sql));
+        let clock = self.clock.as_mut().filter(|clock| outcome.is_ok() && clock.is_due());
+        let written = clock.map_or(Ok(()), |clock| clock.write(&transaction));
+        let outcome = outcome.and(written.map_err(Stop::Sql));
         let Change { messages, bytes, dropped, forgotten_to, put, .. } = change;
         let outcome = match outcome {
             Ok(()) => self.commit(transaction),

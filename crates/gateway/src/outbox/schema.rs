@@ -29,8 +29,8 @@ CREATE TABLE message (
     retain INTEGER NOT NULL,
     id TEXT NOT NULL,
     at TEXT NOT NULL,
-    entered INTEGER NOT NULL,                -- ms since the Unix epoch
-    expires INTEGER,                         -- ms since the Unix epoch
+    entered INTEGER NOT NULL,                -- ms since the Unix epoch, by the clock of meta
+    expires INTEGER,                         -- the same
     size INTEGER NOT NULL
 ) STRICT;
 CREATE INDEX message_lane ON message (priority, seq);

@@ -1,6 +1,8 @@
 //! The outbox against real files: what it promises after power cuts, at its bounds and on a full disk.
 #![allow(clippy::unwrap_used)]
 
+use fulmar_mirror::Reading;
+
 use super::*;
 
 const BOUNDS: Bounds = Bounds {
@@ -118,6 +120,25 @@ fn what_is_too_old_or_expired_goes() {
     assert_eq!(waiting(&outbox), ["3"]);
     let totals = outbox.totals();
     assert_eq!((totals.dropped.age, totals.dropped.expired, totals.messages), (1, 1, 1));
+}
+
+#[test]
+fn the_time_that_is_left_stays_when_the_clock_is_set() {
+    let folder = Folder::new();
+    let shows =
+        |time, since_boot| Clocks::new(move || Reading { time, wall: time, since_boot, boot: 7 });
+    let mut outbox = folder.open(Bounds { max_age_ms: Some(60_000), ..BOUNDS });
+    assert_eq!(outbox.keep_clock(&shows(5_000, 0)).unwrap(), None);
+    outbox.put(&[Item { expires_ms: Some(65_000), ..item(1) }], 5_000).unwrap();
+    drop(outbox);
+    // 1970 has become 2026, and ten seconds have passed.
+    let now = 1_780_000_000_000;
+    let mut outbox = folder.open(Bounds { max_age_ms: Some(60_000), ..BOUNDS });
+    assert_eq!(outbox.keep_clock(&shows(now, 10_000)).unwrap(), Some(now - 15_000));
+    outbox.tidy(now.cast_unsigned() + 49_000).unwrap();
+    assert_eq!(waiting(&outbox), ["1"]);
+    outbox.tidy(now.cast_unsigned() + 50_000).unwrap();
+    assert_eq!(waiting(&outbox), [""; 0]);
 }
 
 #[test]

@@ -227,7 +227,7 @@ impl Storage {
             log_pages: part.map_or(log_pages, |part| part.log_pages),
             retry_first,
             retry_last,
-            clock: None,
+            clocks: None,
         }
     }
 }

@@ -89,6 +89,12 @@ impl Listeners {
         ]
     }
 
+    /// True if a listener has TLS.
+    pub(crate) fn have_tls(&self) -> bool {
+        let all = [&self.mqtts, &self.wss, &self.quic, &self.https, &self.coaps];
+        all.iter().any(|addresses| !addresses.is_empty()) || !self.webtransport().is_empty()
+    }
+
     /// The listeners for CoAP by name, each with its default address.
     pub(crate) fn coap_listeners(&self) -> [(&'static str, &[SocketAddr]); 2] {
         [("coap", &self.coap), ("coaps", &self.coaps)]

@@ -29,6 +29,8 @@ pub(super) struct Certificates {
     dtls_identity: Arc<Identity>,
     /// The newest.
     settings: Arc<Mutex<Tls>>,
+    /// True if a listener shows it.
+    is_seen: bool,
     /// For every listener that has TLS.
     pub(super) tls: ServerTls,
     /// For the `webtransport` listeners.
@@ -43,7 +45,10 @@ pub(super) struct Certificates {
 impl Certificates {
     /// Reads the configured files, or creates missing ones in `data`.
     pub(super) fn open(config: &Config, data: &Path) -> anyhow::Result<Certificates> {
-        let identity = read_identity(&config.tls, &config.acme, data)?;
+        let identity = match needs_none(config) {
+            false => read_identity(&config.tls, &config.acme, data)?,
+            true => unseen()?,
+        };
         let dtls_identity = match config.acme.is_on() {
             true => read_files(&config.tls, data)?,
             false => Arc::clone(&identity),
@@ -59,13 +64,20 @@ impl Certificates {
             tls = tls.with_key_log(&KeyLogFile::open(path)?);
         }
         let settings = Arc::new(Mutex::new(config.tls.clone()));
-        let renew = renewal([&identity, &dtls_identity].map(Arc::clone), &settings, data);
-        let webtransport_certificate = WebTransportCertificate::start(data, renew)?;
+        let is_seen = !needs_none(config);
+        let webtransport_certificate = match is_seen {
+            false => WebTransportCertificate::unseen(&identity),
+            true => {
+                let renew = renewal([&identity, &dtls_identity].map(Arc::clone), &settings, data);
+                WebTransportCertificate::start(data, renew)?
+            }
+        };
         let (acme, data) = (config.acme.clone(), data.to_owned());
         Ok(Certificates {
             identity,
             dtls_identity,
             settings,
+            is_seen,
             tls,
             webtransport_certificate,
             tickets,
@@ -82,7 +94,7 @@ impl Certificates {
 
     /// For metrics: the certificate's end, beside what the machine gives to the server with this data folder.
     pub(super) fn machine(&self, data: &Path) -> Machine {
-        Machine::new(data.to_owned(), Arc::clone(&self.identity))
+        Machine::new(data.to_owned(), self.is_seen.then(|| Arc::clone(&self.identity)))
     }
 
     /// For the listeners over TCP.
@@ -117,7 +129,10 @@ impl Certificates {
             bail!("[tls] client_auth has changed, which requires a restart");
         }
         let mut settings = lock(&self.settings);
-        let identity = read_identity(&config.tls, &self.acme, &self.data)?;
+        let identity = match self.is_seen {
+            true => read_identity(&config.tls, &self.acme, &self.data)?,
+            false => Arc::clone(&self.identity),
+        };
         let dtls_identity = match self.acme.is_on() {
             true => read_files(&config.tls, &self.data)?,
             false => Arc::clone(&identity),
@@ -183,6 +198,17 @@ fn renewal(
     }
 }
 
+/// A certificate that nobody sees.
+fn unseen() -> anyhow::Result<Arc<Identity>> {
+    let (certificate, key) = fulmar_certs::throwaway()?;
+    Ok(Identity::new(vec![certificate], key)?)
+}
+
+/// True if no listener has TLS, and no certificate is configured: no development CA is made.
+fn needs_none(config: &Config) -> bool {
+    !config.listeners.have_tls() && set(&config.tls.cert).is_none()
+}
+
 fn read_pair(chain: &Path, key: &Path) -> anyhow::Result<Arc<Identity>> {
     let identity = Identity::new(files::read_chain(chain)?, files::read_key(key)?);
     let of = || format!("[tls] cert {} and key {}", chain.display(), key.display());
@@ -195,6 +221,8 @@ pub(super) enum Presented {
     Chain(PathBuf, Vec<CertificateDer<'static>>),
     /// One issued by the development CA, which has this certificate.
     Development(PathBuf, Vec<CertificateDer<'static>>),
+    /// None.
+    Nothing,
     /// One issued by a development CA that the next start creates in this folder.
     New(PathBuf),
 }
@@ -217,6 +245,9 @@ pub(super) fn inspect(config: &Config, data: &Path) -> anyhow::Result<Presented>
     if let (Some(chain), Some(key)) = (set(&config.tls.cert), set(&config.tls.key)) {
         read_pair(chain, key)?;
         return Ok(Presented::Chain(chain.to_owned(), files::read_chain(chain)?));
+    }
+    if needs_none(config) {
+        return Ok(Presented::Nothing);
     }
     let folder = data.join(AUTHORITY_FOLDER);
     // Where its certificate is missing, opening it creates one.
@@ -284,5 +315,23 @@ mod tests {
         }
         let renewed = read_pair(&chain, &key).unwrap();
         assert_eq!(certificates.identity.ecdsa(), renewed.ecdsa());
+    }
+
+    #[test]
+    fn without_a_listener_that_has_tls_no_certificate_is_made() {
+        let data = tempfile::tempdir().unwrap();
+        let made = || ["ca", "webtransport"].map(|folder| data.path().join(folder).exists());
+        let mut config = Config::default();
+        let listeners = &mut config.listeners;
+        for addresses in [&mut listeners.mqtts, &mut listeners.quic, &mut listeners.https] {
+            addresses.clear();
+        }
+        let coaps = std::mem::take(&mut listeners.coaps);
+        drop(Certificates::open(&config, data.path()).unwrap());
+        assert_eq!(made(), [false; 2]);
+        assert!(matches!(inspect(&config, data.path()).unwrap(), Presented::Nothing));
+        config.listeners.coaps = coaps;
+        drop(Certificates::open(&config, data.path()).unwrap());
+        assert_eq!(made(), [true; 2]);
     }
 }

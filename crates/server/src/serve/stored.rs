@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use anyhow::Context as _;
 use fulmar_broker::storage::{NoStorage, Restored, Storage};
 use fulmar_broker::{Broker, BrokerConfig, Timestamp};
+use fulmar_mirror::{Clocks, Reading};
 use fulmar_store::SqliteStorage;
 use fulmar_transport::Clock;
 
@@ -79,7 +80,7 @@ impl Stored {
         };
         let path = data.join("broker.db");
         let mut options = config.storage.options(config.store_part());
-        options.clock = Some(clock.origin());
+        options.clocks = Some(Clocks::new(move || Reading::now(clock.now().0)));
         let committed = Box::new(committed);
         let (store, restored, shared): (_, _, Option<SharedRows>) = match taken_over {
             None => {

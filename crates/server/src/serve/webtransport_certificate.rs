@@ -43,6 +43,12 @@ pub(super) struct WebTransportCertificate {
 }
 
 impl WebTransportCertificate {
+    /// For a server without such listeners, which does not show this one.
+    pub(super) fn unseen(identity: &Arc<Identity>) -> WebTransportCertificate {
+        let (identity, hashes) = (Arc::clone(identity), Hashes(Arc::default()));
+        WebTransportCertificate { identity, hashes, stop: None, thread: None }
+    }
+
     /// Reads or creates the certificates in the data folder, and starts the thread, which also calls `renew` for the
     /// certificate of other listeners.
     pub(super) fn start(

@@ -300,7 +300,8 @@ impl Client {
         });
         let properties = properties.as_properties();
         let usual = Connect::new(self.version(), &client_id);
-        let connect = Connect { clean_start, properties, will, ..usual };
+        let keep_alive_s = self.nature.keep_alive_s;
+        let connect = Connect { clean_start, keep_alive_s, properties, will, ..usual };
         self.packet(StreamKey::CONTROL, &Packet::Connect(connect))
     }
 

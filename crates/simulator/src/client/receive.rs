@@ -47,6 +47,7 @@ impl Client {
             Packet::Unsuback(unsuback) => {
                 self.unsubscribed(unsuback.packet_id, unsuback.codes, ledger)
             }
+            Packet::Pingresp => Ok(Vec::new()),
             other => Err(format!("client {who} was sent {other:?}")),
         }
     }

@@ -3,10 +3,12 @@
 //! has not arrived, the session may have expired), nothing is owed, so that every reported error is the broker's
 //! fault.
 
+mod missing;
 mod refusals;
 mod shares;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use fulmar_broker::Timestamp;
 use fulmar_mqtt::QoS;
@@ -38,6 +40,8 @@ pub(crate) struct Sent {
     pub(crate) topic: Option<usize>,
     pub(crate) qos: QoS,
     pub(crate) acknowledged: bool,
+    /// When it was, at the latest.
+    acknowledged_at: Timestamp,
     owed: Vec<Owed>,
     /// Shared filters of which one group member was certainly to receive it, each with its group's number.
     shared: Vec<(usize, u64)>,
@@ -131,7 +135,10 @@ pub(crate) struct Delivery {
 
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
+    /// The time that it really is.
     pub(crate) now: Timestamp,
+    /// By how much later than after the real time the broker may act.
+    pub(crate) late: Duration,
     pub(crate) sent: Vec<Sent>,
     readers: Vec<Reader>,
     /// Clients that do not want their own messages back, except through shared subscriptions.
@@ -206,6 +213,7 @@ impl Ledger {
             topic,
             qos,
             acknowledged,
+            acknowledged_at: Timestamp::NEVER,
             owed,
             shared,
             expiry_s,
@@ -297,6 +305,7 @@ impl Ledger {
         if std::mem::replace(&mut sent.acknowledged, true) {
             return;
         }
+        sent.acknowledged_at = self.now;
         let readers = &self.readers;
         sent.owed.retain_mut(|owed| {
             let reader = &readers[owed.client];
@@ -548,46 +557,5 @@ impl Ledger {
             *newest = publication.max(*newest);
         }
         Ok(())
-    }
-
-    /// Promised messages that a client has not received.
-    pub(crate) fn missing_of(&self, client: usize) -> Vec<String> {
-        let missing = self.missing(|other| other == client);
-        let own = format!("client {client} ");
-        missing.into_iter().filter(|words| words.starts_with(&own)).collect()
-    }
-
-    /// Promised messages that did not arrive, of clients for which `is_there` is true.
-    pub(crate) fn missing(&self, is_there: impl Fn(usize) -> bool) -> Vec<String> {
-        let mut missing = Vec::new();
-        for (message, sent) in self.sent.iter().enumerate().filter(|(_, sent)| sent.acknowledged) {
-            if sent.may_have_lapsed(self.now) {
-                continue;
-            }
-            let came = |reader: &Reader| {
-                reader.arrived.get(&message).is_some_and(|arrived| arrived.times > 0)
-            };
-            for owed in sent.owed.iter().filter(|owed| is_there(owed.client)) {
-                let reader = &self.readers[owed.client];
-                // A will is published at a time of its own.
-                let lasted = |(filter, number): &(usize, u64)| {
-                    reader.certain.get(filter).is_some_and(|own| own.number == *number)
-                };
-                let claims = sent.will.is_none() || owed.by.iter().any(lasted);
-                if reader.claim == owed.claim && claims && !came(reader) {
-                    let client = owed.client;
-                    missing.push(format!("client {client} was owed message {message}"));
-                }
-            }
-            for (filter, number) in &sent.shared {
-                let all = (0..self.readers.len()).all(&is_there);
-                let same = self.group(*filter, sent.qos) == *number;
-                let strong = all && same && !self.weak.contains(filter);
-                if strong && !self.came.contains(&message) {
-                    missing.push(format!("{} was owed message {message}", FILTERS[*filter]));
-                }
-            }
-        }
-        missing
     }
 }

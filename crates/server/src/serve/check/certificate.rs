@@ -17,6 +17,7 @@ const EARLY: Duration = Duration::from_secs(14 * 24 * 3600);
 pub(super) fn check(config: &Config, data: &Path, now: SystemTime) -> Finding {
     match certificates::inspect(config, data) {
         Err(error) => Finding::error(CHECK, &error),
+        Ok(Presented::Nothing) => Finding::ok(CHECK, "no listener has TLS".to_owned()),
         Ok(Presented::New(folder)) => Finding::ok(
             CHECK,
             format!("the first start creates a development CA in {}", folder.display()),

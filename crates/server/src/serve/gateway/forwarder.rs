@@ -9,6 +9,7 @@ use fulmar_broker::storage::Restored;
 use fulmar_certs::random_number;
 use fulmar_gateway::identity::Stamper;
 use fulmar_gateway::outbox::Outbox;
+use fulmar_mirror::{Clocks, Reading};
 use fulmar_transport::Handoff;
 use tokio::sync::{mpsc, watch};
 
@@ -16,6 +17,7 @@ use super::dead_letters::DeadLetters;
 use super::metrics::GatewayMetrics;
 use super::outbox_thread::OutboxThread;
 use super::shared::Shared;
+use super::wall_clock::now_ms;
 use super::{local, remote};
 use crate::config::{Config, Upstream};
 use crate::serve::internal_sessions::{self, InternalSessions};
@@ -73,6 +75,15 @@ impl Forwarder {
             }
             None => Outbox::open(&file, bounds)?,
         };
+        if shared.is_none()
+            && let Some(by) = outbox.keep_clock(&Clocks::new(|| Reading::now(now_ms())))?
+        {
+            let seconds = by / 1000;
+            tracing::warn!(
+                seconds,
+                "the system's clock was set: the outbox's messages keep the time that was left to them"
+            );
+        }
         let made = || format!("gw-{:08x}", random[0] >> 32);
         let name = match config.name.as_str() {
             "" => outbox.meta("name", made)?,

@@ -24,7 +24,7 @@ use super::downlink_scheduler::{Answer, DownlinkMessage, DownlinkScheduler, Refu
 use super::metrics::count;
 use super::outbox_thread::OutboxHandle;
 use super::shared::Shared;
-use super::wall_clock::now_ms;
+use super::wall_clock::{now_ms, wall_ms};
 use crate::serve::local_client::{self, LocalReceiver, LocalSender};
 
 /// Pause before connecting or writing to the outbox is tried again.
@@ -217,7 +217,8 @@ impl<'a> Session<'a> {
     /// Adds the message for upstream, or a dead letter, unless it is not forwarded.
     fn sort(&self, publish: &Publish<'_>, taken: &mut Taken) {
         let Shared { up, name, stamper, metrics, .. } = self.shared;
-        match forward::item(publish, up, name, stamper, now_ms()) {
+        let now_ms = now_ms();
+        match forward::item(publish, up, name, stamper, (now_ms, wall_ms(now_ms))) {
             Ok(item) => taken.items.push(item),
             Err(NotForwarded::Loop) => {
                 count(&metrics.circles, 1);
@@ -228,7 +229,7 @@ impl<'a> Session<'a> {
                 let letter = DeadLetter::nameless(topic, payload, properties, Way::Refused);
                 taken.letters.push(letter);
             }
-            Err(NotForwarded::NoRule) => metrics.no_rule(publish.topic, now_ms()),
+            Err(NotForwarded::NoRule) => metrics.no_rule(publish.topic, now_ms),
         }
     }
 

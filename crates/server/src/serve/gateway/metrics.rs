@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 
 use super::current_refusals::CurrentRefusals;
 use super::drop_log::shortened;
+use super::wall_clock::wall_ms;
 
 /// The gateway's counters and gauges.
 #[derive(Debug, Default)]
@@ -159,11 +160,11 @@ impl GatewayMetrics {
         fulmar_admin::Upstream {
             name: self.label.clone(),
             transport: self.transport.lock().map(Transport::scheme),
-            down_since_ms,
+            down_since_ms: down_since_ms.map(wall_ms),
             down_reason,
             queued_messages: totals.messages,
             queued_bytes: totals.bytes,
-            oldest_ms: totals.oldest_ms,
+            oldest_ms: totals.oldest_ms.map(wall_ms),
             sent: of(&self.sent),
             received: of(&self.received),
             dropped: full + age + expired + refused + of(&self.unmatched),
@@ -174,7 +175,7 @@ impl GatewayMetrics {
         }
     }
 
-    /// Reports everything at a time in milliseconds since the Unix epoch.
+    /// Reports everything at a moment of the gateway's time.
     pub(super) fn report(&self, to: &mut Metrics, now_ms: u64) {
         self.report_outbox(to, now_ms);
         self.report_refusals(to);
@@ -253,7 +254,7 @@ impl GatewayMetrics {
             self.add(family, &[("what", what), ("reason", &reason)], count);
         }
         let help = "Unix time since which the oldest of these refusals has lasted; 0: none";
-        let since_s = refusals.since_ms().unwrap_or(0) as f64 / 1000.0;
+        let since_s = refusals.since_ms().map_or(0, wall_ms) as f64 / 1000.0;
         self.add(to.family(Kind::Gauge, "gateway_refused_since_seconds", help), &[], since_s);
     }
 

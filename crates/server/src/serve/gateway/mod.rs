@@ -33,11 +33,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use fulmar_transport::Clock;
 
 use self::forwarder::Forwarder;
 use self::stamps::Stamps;
 pub(super) use self::status::GatewayStatus;
+use self::wall_clock::now_ms;
 use super::internal_sessions::InternalSessions;
 use super::part::{Core, Opening, Part, Source};
 use crate::config::Upstream;
@@ -90,7 +90,7 @@ impl Part for Gateway {
 
     fn metrics(&self) -> Option<Source> {
         let status = self.status();
-        Some(Arc::new(move |to| status.report(to, Clock::wall().0)))
+        Some(Arc::new(move |to| status.report(to, now_ms())))
     }
 }
 

@@ -7,7 +7,7 @@ use fulmar_gateway::identity::{MessageIdentity, Sent};
 use fulmar_mqtt::Properties;
 
 use super::shared::Shared;
-use super::wall_clock::now_ms;
+use super::wall_clock::{now_ms, wall_ms};
 
 /// Stamps publications that will be forwarded.
 pub(super) struct Stamps(pub(super) Vec<Arc<Shared>>);
@@ -28,7 +28,8 @@ impl PublishHook for Stamps {
             topic: arrival.topic,
             payload: arrival.payload,
         };
-        let added = shared.stamper.stamp(&MessageIdentity::read(properties), &sent, now_ms());
+        let (identity, now_ms) = (MessageIdentity::read(properties), wall_ms(now_ms()));
+        let added = shared.stamper.stamp(&identity, &sent, now_ms);
         Some(added.as_properties().raw().to_vec())
     }
 }

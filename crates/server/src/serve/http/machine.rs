@@ -16,19 +16,19 @@ use rustix::time::{ClockId, clock_gettime};
 #[derive(Clone)]
 pub(in crate::serve) struct Machine {
     data: PathBuf,
-    identity: Arc<Identity>,
+    identity: Option<Arc<Identity>>,
     started: SystemTime,
 }
 
 impl Machine {
-    pub(in crate::serve) fn new(data: PathBuf, identity: Arc<Identity>) -> Machine {
+    pub(in crate::serve) fn new(data: PathBuf, identity: Option<Arc<Identity>>) -> Machine {
         Machine { data, identity, started: SystemTime::now() }
     }
 
     /// When the certificate of the listeners expires.
     #[cfg(feature = "admin")]
     pub(in crate::serve) fn certificate_end(&self) -> Option<SystemTime> {
-        self.identity.not_after()
+        self.identity.as_ref()?.not_after()
     }
 
     /// Processor time used, resident bytes, and bytes free in the data folder's file system.
@@ -62,7 +62,8 @@ impl Machine {
         gauge("data_free_bytes", help, bytes(|room| room.f_bavail));
         let help = "Size of the file system of the data folder";
         gauge("data_size_bytes", help, bytes(|room| room.f_blocks));
-        if let Some(end) = self.identity.not_after().and_then(unix_seconds) {
+        let own = self.identity.as_ref().and_then(|own| own.not_after());
+        if let Some(end) = own.and_then(unix_seconds) {
             let help = "Unix time at which the certificate of the listeners expires";
             let family = to.family(Kind::Gauge, "certificate_expires_seconds", help);
             family.add(&[("certificate", "server")], end);
