@@ -20,7 +20,7 @@ OUTBOX = ROOT / "packaging/outbox.toml"
 # Until a broker has written its files and says so.
 PATIENCE_S = 60
 LISTENERS = ["mqtt", "mqtts", "ws", "wss", "quic", "https", "webtransport", "http", "coap", "coaps", "mqtt_sn"]
-# Sections whose Cargo features the gateway's program does not have (crates/server/src/config/features.rs).
+# Sections whose Cargo features the gateway's program does not have (crates/config/src/features.rs).
 LACKING = ("acme", "platform")
 COMPLETIONS = {
     "bash": "usr/share/bash-completion/completions/fulmar",

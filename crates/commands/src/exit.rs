@@ -6,20 +6,9 @@ use std::process::ExitCode;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+pub use fulmar_text::Usage;
+
 use crate::terminal::printable_lines;
-
-/// A mistake of the person at the keyboard: exit code 2 instead of 1, so that a supervisor knows
-/// that trying again is of no use.
-#[derive(Debug)]
-pub struct Usage(pub String);
-
-impl fmt::Display for Usage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Usage {}
 
 /// The exit code of a program that was run on somebody's behalf; it has said itself what was wrong.
 #[derive(Debug)]

@@ -15,10 +15,10 @@ use fulmar_platform::{
 };
 
 use crate::broker_users::{BrokerUsers, logged, only_platform};
-use crate::config::Config;
 use crate::exit::Usage;
 #[cfg(feature = "admin")]
 use crate::node_users::NodeUsers;
+use fulmar_config::Config;
 
 const USER_EXAMPLES: &str = "\
 Examples:

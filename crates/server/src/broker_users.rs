@@ -10,10 +10,10 @@ use fulmar_identity::{
 
 use serde_json::{Value, json};
 
-use crate::config::Config;
 use crate::exit::Usage;
 #[cfg(feature = "admin")]
 use crate::node_users::NodeUsers;
+use fulmar_config::Config;
 
 /// What every broker with storage has in its data folder.
 const BROKER_DATABASE: &str = "broker.db";

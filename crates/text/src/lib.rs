@@ -11,4 +11,7 @@ mod names;
 pub mod percent;
 pub mod spreadsheet;
 pub mod units;
+mod usage;
 pub mod words;
+
+pub use usage::Usage;

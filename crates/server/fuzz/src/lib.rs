@@ -9,12 +9,16 @@ mod answer;
 mod auth_answer;
 /// The path under which the source finds the rules of the configuration.
 #[allow(dead_code, unreachable_pub, reason = "a part of another crate")]
-#[path = "../../src/config"]
+#[path = "../../../config/src"]
 mod config {
     mod acl_rule;
 
     pub(crate) use acl_rule::AclRule;
 }
+// Under this name, the source finds them, too.
+extern crate self as fulmar_config;
+#[allow(unused_imports, reason = "for the source")]
+pub(crate) use config::AclRule;
 #[allow(unreachable_pub, reason = "a part of another crate")]
 #[path = "../../src/serve/otlp/context.rs"]
 mod context;

@@ -28,7 +28,7 @@ use super::http_publish;
 use super::local_client::{self, LocalReceiver, LocalSender};
 use super::part::{self, Core, Opening, Part};
 use super::shared_rows::Database;
-use crate::config::Config;
+use fulmar_config::Config;
 
 mod logins;
 mod watched;

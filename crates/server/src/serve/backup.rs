@@ -9,7 +9,7 @@ use fulmar_certs::files;
 use fulmar_store::SqliteStorage;
 use rusqlite::Connection;
 
-use crate::config::Config;
+use fulmar_config::Config;
 
 /// The broker's own database, whose lock nobody else gets.
 const BROKER: &str = "broker.db";

@@ -20,7 +20,7 @@ use super::coap;
 use super::http::Machine;
 use super::webtransport_certificate::WebTransportCertificate;
 
-use crate::config::{Acme, Config, CrlExpired, Tls, set};
+use fulmar_config::{Acme, Config, CrlExpired, Tls, set};
 
 /// TLS for the listeners, with its certificates and tickets.
 pub(super) struct Certificates {

@@ -16,9 +16,9 @@ use super::listeners;
 use super::memory::{self, Memory};
 use super::notify::{self, Watchdog};
 use super::server::Server;
-use crate::config::Config;
 use crate::exit;
 use crate::logging::{self, LogArgs};
+use fulmar_config::Config;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -16,7 +16,7 @@ use fulmar_identity::{
 };
 
 use super::part::ChangeLog;
-use crate::config::Config;
+use fulmar_config::Config;
 
 /// Its name.
 const NAME: &str = "admin";

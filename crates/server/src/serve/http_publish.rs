@@ -28,7 +28,7 @@ use serde::Deserialize;
 
 use super::http_credentials::Credentials;
 use super::local_client;
-use crate::config::Config;
+use fulmar_config::Config;
 
 /// Longest wait for the broker, which may be delaying publishers.
 const PATIENCE: Duration = Duration::from_secs(25);

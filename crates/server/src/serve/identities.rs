@@ -19,7 +19,7 @@ use fulmar_transport::Clock;
 use parking_lot::Mutex;
 
 use super::secrets;
-use crate::config::Auth;
+use fulmar_config::Auth;
 
 /// The store, and its part of the broker.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ use super::landing_page::LandingPage;
 use super::page_config::PageConfig;
 use super::part::{Core, Part};
 use super::{pages, status};
-use crate::config::Config;
+use fulmar_config::Config;
 
 /// The running listeners for MQTT clients.
 pub(super) struct Running {

@@ -25,7 +25,7 @@ use super::internal_sessions::InternalSessions;
 use super::landing_page::Listeners;
 use super::otlp::SpanMaker;
 use super::shared_rows::SharedRows;
-use crate::config::Config;
+use fulmar_config::Config;
 
 /// A part of a server, which a function `open` has made from the configuration, without an effect on others. Dropping it
 /// ends it, after clients have been disconnected; what it was given by then, it has processed or stored.

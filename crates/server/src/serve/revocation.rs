@@ -16,7 +16,7 @@ use fulmar_broker::Broker;
 use fulmar_transport::tls::{ClientAuth, ClientTrust, ServerTls};
 
 use super::certificates::client_trust;
-use crate::config::{CrlExpired, Tls};
+use fulmar_config::{CrlExpired, Tls};
 
 /// Time between two looks at the files.
 const LOOK: Duration = Duration::from_secs(5);

@@ -7,8 +7,8 @@ use fulmar_certs::{CertError, files, random};
 use fulmar_scram::DecoyKey;
 use fulmar_transport::QuicKeys;
 
-use crate::config::Auth;
 use crate::exit::Usage;
+use fulmar_config::Auth;
 
 const QUIC: &str = "quic.key";
 const SCRAM: &str = "scram.key";

@@ -28,8 +28,8 @@ use super::revocation::Revocation;
 use super::shared_rows::Database;
 use super::stored::{Stored, TakenOver, cluster_status};
 use super::{check, http, identities, landing_page, listeners, parts, replaced_hashes, secrets};
-use crate::config::{Config, set};
 use crate::exit::Usage;
+use fulmar_config::{Config, set};
 
 /// A server: broker, listeners, and the gateway and the platform where they are configured.
 ///

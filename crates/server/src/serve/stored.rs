@@ -14,7 +14,7 @@ use super::cluster_status::ClusterStatus;
 use super::internal_sessions::InternalSessions;
 use super::part::Part;
 use super::shared_rows::SharedRows;
-use crate::config::Config;
+use fulmar_config::Config;
 
 /// A node's copy of the database behind its claim, and the log that it continues.
 #[cfg(feature = "cluster")]

@@ -21,7 +21,7 @@ use rustls::crypto::ring::default_provider;
 use serde::Deserialize;
 
 use super::super::timed_connector::TimedConnector;
-use crate::config::is_https_url;
+use fulmar_config::is_https_url;
 
 /// Longest time from opening the connection to the response's last byte.
 const TIMEOUT: Duration = Duration::from_secs(30);

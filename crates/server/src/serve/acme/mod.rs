@@ -24,7 +24,7 @@ use tokio::sync::{Notify, oneshot};
 
 use self::challenge::Challenges;
 use super::part::{Core, Opening, Part};
-use crate::config::Acme;
+use fulmar_config::Acme;
 
 /// Folder in the data folder, with one folder per ACME directory, so that a CA for tests and the real one share
 /// nothing.

@@ -13,7 +13,7 @@ use instant_acme::{
 
 use super::challenge::Challenges;
 use super::http::Https;
-use crate::config::{Acme, set};
+use fulmar_config::{Acme, set};
 
 /// Polls until the CA has validated the names, and again until it has signed.
 const POLLING: RetryPolicy = RetryPolicy::new()

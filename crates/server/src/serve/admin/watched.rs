@@ -7,12 +7,12 @@ use std::time::SystemTime;
 use fulmar_admin::{Certificate, DiskAccount, Listener, ServerState};
 use fulmar_transport::tls::Identity;
 
-use crate::config::set;
 use crate::serve::cluster_status::ClusterStatus;
 use crate::serve::gateway::GatewayStatus;
 use crate::serve::http::{DiskUse, Machine};
 use crate::serve::landing_page::Listeners;
 use crate::serve::part::Core;
+use fulmar_config::set;
 
 /// Parts of a running server.
 pub(super) struct Watched {

@@ -10,7 +10,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use crate::config::AclRule;
+use fulmar_config::AclRule;
 
 /// Most rules of one client.
 const MAX_RULES: usize = 256;

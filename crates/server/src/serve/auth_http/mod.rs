@@ -42,7 +42,7 @@ use self::answer::Allowed;
 use self::breaker::{Breaker, Throttle};
 use self::known::{Digest, Known};
 use super::timed_connector::TimedConnector;
-use crate::config::{AuthHttp, set};
+use fulmar_config::{AuthHttp, set};
 
 /// Longest question, in bytes: name, password and client identifier as JSON. Longer ones are refused, so that those that
 /// wait have a bound.

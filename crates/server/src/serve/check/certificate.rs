@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use rustls_pki_types::CertificateDer;
 
 use super::finding::Finding;
-use crate::config::Config;
 use crate::serve::certificates::{self, Presented};
+use fulmar_config::Config;
 
 const CHECK: &str = "certificate";
 const DAY: Duration = Duration::from_secs(24 * 3600);

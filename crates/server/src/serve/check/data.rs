@@ -9,8 +9,8 @@ use rustix::fs::{Access, access};
 
 use super::finding::Finding;
 use super::processes::Process;
-use crate::config::Config;
 use crate::serve::secrets;
+use fulmar_config::Config;
 
 const CHECK: &str = "data folder";
 

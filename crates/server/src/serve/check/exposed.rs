@@ -6,7 +6,7 @@ use std::path::Path;
 use fulmar_transport::is_loopback;
 
 use super::finding::Finding;
-use crate::config::{Config, set};
+use fulmar_config::{Config, set};
 
 /// A warning for each.
 pub(crate) fn check(config: &Config, data: &Path) -> Vec<Finding> {

@@ -8,8 +8,8 @@ use fulmar_transport::StartError;
 
 use super::finding::Finding;
 use super::processes::Process;
-use crate::config::{Config, Listeners};
 use crate::serve::listeners::where_to_change;
+use fulmar_config::{Config, Listeners};
 
 /// A socket that the server would bind.
 #[derive(Clone, Copy, Debug)]

@@ -12,9 +12,9 @@ use fulmar_store::Follower;
 use super::membership;
 use super::platform_copy;
 use super::replica::DATABASE;
-use crate::config::{Cluster, Config};
 use crate::exit::Usage;
 use crate::serve::shared_rows::Database;
+use fulmar_config::{Cluster, Config};
 
 /// For a monitoring port.
 const PATIENCE: Duration = Duration::from_secs(3);

@@ -14,8 +14,8 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Cluster, set};
 use crate::exit::Usage;
+use fulmar_config::{Cluster, set};
 
 /// Roles in a node's record.
 pub(super) const SERVING: &str = "serving";

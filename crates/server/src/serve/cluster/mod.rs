@@ -47,7 +47,7 @@ use super::memory::Memory;
 use super::notify::{self, Watchdog};
 use super::server::Server;
 use super::stored::TakenOver;
-use crate::config::Config;
+use fulmar_config::Config;
 
 pub use commands::{Args as ClusterArgs, run as cluster_command};
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use fulmar_store::Follower;
 
-use crate::config::Config;
+use fulmar_config::Config;
 
 pub(super) struct PlatformCopy;
 

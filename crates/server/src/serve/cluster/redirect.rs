@@ -14,9 +14,9 @@ use fulmar_broker::{Broker, BrokerConfig, Redirect, TransportKind};
 use fulmar_transport::Clock;
 use parking_lot::Mutex;
 
-use crate::config::{Config, Listeners};
 use crate::serve::certificates::Certificates;
 use crate::serve::{listeners, secrets};
+use fulmar_config::{Config, Listeners};
 
 /// Answers are small and need no storage; only TLS handshakes cost more.
 const WORKERS: usize = 1;

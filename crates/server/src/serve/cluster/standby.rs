@@ -21,12 +21,12 @@ use super::platform_copy::PlatformCopy;
 use super::redirect::{Redirecting, Target};
 use super::replica::{self, Read};
 use super::{Node, membership};
-use crate::config::{Config, Standby};
 #[cfg(feature = "admin")]
 use crate::serve::admin::StandBySocket;
 use crate::serve::cluster_status::ClusterStatus;
 use crate::serve::listeners::where_to_change;
 use crate::serve::stored::TakenOver;
+use fulmar_config::{Config, Standby};
 
 /// Time between two looks at the lease.
 const LOOK: Duration = Duration::from_millis(100);

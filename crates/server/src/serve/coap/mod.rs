@@ -32,7 +32,7 @@ use self::secure::{Outcome, Secure};
 use super::listeners::where_to_change;
 use super::part::{Core, Opening, Part, Source};
 use super::udp::{self, Address, Udp};
-use crate::config::Listeners;
+use fulmar_config::Listeners;
 
 /// Events from the broker that wait for the task.
 const MAX_WAITING_EVENTS: usize = 256;

@@ -5,8 +5,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::config::Config;
 use crate::serve::check::finding::Finding;
+use fulmar_config::Config;
 
 const READ: u32 = 0o4;
 /// For a folder: to pass through it.

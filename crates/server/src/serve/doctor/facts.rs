@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::process::{Resource, getrlimit};
 
-use crate::config::{Config, available_to};
 use crate::serve::check::processes::Process;
+use fulmar_config::{Config, available_to};
 
 /// What is measured of the data folder's disk: this many writes of a page, within this time.
 const WRITES: usize = 20;

@@ -20,8 +20,8 @@ use fulmar_command::runtime::block_on;
 use self::facts::Facts;
 use super::check::finding::{Finding, Report};
 use super::check::{self, data};
-use crate::config::Config;
 use crate::exit::Usage;
+use fulmar_config::Config;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -12,8 +12,8 @@ use fulmar_client::{BrokerUrl, Client, Error, Event, Options, Transport};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::{Instant, timeout};
 
-use crate::config::Config;
 use crate::serve::check::finding::Finding;
+use fulmar_config::Config;
 
 /// Packets that are sent before a path counts as silent; some may be lost.
 const ATTEMPTS: u32 = 5;

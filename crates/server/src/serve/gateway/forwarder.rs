@@ -19,10 +19,10 @@ use super::outbox_thread::OutboxThread;
 use super::shared::Shared;
 use super::wall_clock::now_ms;
 use super::{local, remote};
-use crate::config::{Config, Upstream};
 use crate::serve::internal_sessions::{self, InternalSessions};
 use crate::serve::otlp::SpanMaker;
 use crate::serve::shared_rows::SharedRows;
+use fulmar_config::{Config, Upstream};
 
 /// Messages from upstream that the downlink scheduler has not accepted yet. Few, because their bytes are not counted: they
 /// are exchanged within one thread.

@@ -40,7 +40,7 @@ pub(super) use self::status::GatewayStatus;
 use self::wall_clock::now_ms;
 use super::internal_sessions::InternalSessions;
 use super::part::{Core, Opening, Part, Source};
-use crate::config::Upstream;
+use fulmar_config::Upstream;
 
 /// The gateway.
 struct Gateway(Vec<Forwarder>);

@@ -7,8 +7,8 @@ use fulmar_gateway::identity::Stamper;
 use fulmar_gateway::mapping::Mapping;
 
 use super::metrics::GatewayMetrics;
-use crate::config::Upstream;
 use crate::serve::otlp::SpanMaker;
+use fulmar_config::Upstream;
 
 /// What both connections share.
 pub(super) struct Shared {

@@ -4,7 +4,7 @@ use std::fs::DirEntry;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::config::Config;
+use fulmar_config::Config;
 
 /// An account inside another one's file.
 type Inner = Arc<dyn Fn() -> AccountUse + Send + Sync>;

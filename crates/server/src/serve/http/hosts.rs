@@ -14,7 +14,7 @@ use fulmar_certs::authority::local_names;
 use fulmar_transport::{Clock, authority};
 use parking_lot::Mutex;
 
-use crate::config::Config;
+use fulmar_config::Config;
 
 /// In the list of hosts: any.
 const ANY: &str = "*";

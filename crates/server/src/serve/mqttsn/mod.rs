@@ -26,7 +26,7 @@ use self::broker_connections::{BrokerConnections, Listener};
 use super::listeners::where_to_change;
 use super::part::{Core, Opening, Part, Source};
 use super::udp::{self, Address, Udp};
-use crate::config::Config;
+use fulmar_config::Config;
 
 /// Events from the broker that wait for the task.
 const MAX_WAITING_EVENTS: usize = 1024;

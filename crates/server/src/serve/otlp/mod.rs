@@ -27,8 +27,8 @@ use self::exporter::Exporter;
 use self::span::{Attribute, Span, pair};
 pub(super) use self::tracer::SpanMaker;
 use super::part::{Core, Opening, Part, Source};
-use crate::config::{Otlp, set};
 use crate::exit::Usage;
+use fulmar_config::{Otlp, set};
 
 /// Spans that wait to be sent.
 const QUEUE: usize = 4096;

@@ -11,7 +11,7 @@ use super::dead_letters::DeadLetters;
 use super::metrics::GatewayMetrics;
 use super::outbox_thread::OutboxThread;
 use super::shared::Shared;
-use crate::config::Upstream;
+use fulmar_config::Upstream;
 
 /// The longest wait for what happens at once.
 pub(super) const LONG: Duration = Duration::from_secs(20);

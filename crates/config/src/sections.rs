@@ -16,40 +16,40 @@ use super::acl_rule::AclRule;
 use super::disk::Disk;
 use super::memory::Memory;
 use super::section::sections;
-use crate::logging::Format;
+use fulmar_command::logging::Format;
 
 /// A path that is set.
-pub(crate) fn set(path: &Path) -> Option<&Path> {
+pub fn set(path: &Path) -> Option<&Path> {
     (!path.as_os_str().is_empty()).then_some(path)
 }
 
 sections! {
     /// The program itself.
-    pub(crate) struct Server {
+    pub struct Server {
         /// Worker threads; 0 for one per core.
-        pub(crate) workers: usize = 0,
+        pub workers: usize = 0,
         /// Microseconds that an often woken worker pauses before it waits.
-        pub(crate) coalesce_us: u32 = 100,
+        pub coalesce_us: u32 = 100,
         /// Data folder; empty for the user's default one.
-        pub(crate) data_dir: PathBuf = PathBuf::new(),
+        pub data_dir: PathBuf = PathBuf::new(),
         /// Time for clients to receive their last messages when the broker stops.
-        pub(crate) drain_timeout_s: u32 = 5,
+        pub drain_timeout_s: u32 = 5,
     }
 
     /// Where to listen. An empty list switches a listener off.
-    pub(crate) struct Listeners {
-        pub(crate) mqtt: Vec<SocketAddr> = local(1883),
-        pub(crate) mqtts: Vec<SocketAddr> = local(8883),
-        pub(crate) ws: Vec<SocketAddr> = local(8083),
-        pub(crate) wss: Vec<SocketAddr> = Vec::new(),
-        pub(crate) quic: Vec<SocketAddr> = local(14567),
-        pub(crate) https: Vec<SocketAddr> = local(8443),
-        pub(crate) webtransport: Vec<SocketAddr> =
+    pub struct Listeners {
+        pub mqtt: Vec<SocketAddr> = local(1883),
+        pub mqtts: Vec<SocketAddr> = local(8883),
+        pub ws: Vec<SocketAddr> = local(8083),
+        pub wss: Vec<SocketAddr> = Vec::new(),
+        pub quic: Vec<SocketAddr> = local(14567),
+        pub https: Vec<SocketAddr> = local(8443),
+        pub webtransport: Vec<SocketAddr> =
             vec![SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)],
-        pub(crate) http: Vec<SocketAddr> = local(14568),
-        pub(crate) coap: Vec<SocketAddr> = local(COAP),
-        pub(crate) coaps: Vec<SocketAddr> = local(COAPS),
-        pub(crate) mqtt_sn: Vec<SocketAddr> = Vec::new(),
+        pub http: Vec<SocketAddr> = local(14568),
+        pub coap: Vec<SocketAddr> = local(COAP),
+        pub coaps: Vec<SocketAddr> = local(COAPS),
+        pub mqtt_sn: Vec<SocketAddr> = Vec::new(),
     }
 }
 
@@ -65,7 +65,7 @@ fn local(port: u16) -> Vec<SocketAddr> {
 
 impl Listeners {
     /// The listeners for MQTT clients, by name.
-    pub(crate) fn mqtt_listeners(&self) -> [(&'static str, &[SocketAddr]); 7] {
+    pub fn mqtt_listeners(&self) -> [(&'static str, &[SocketAddr]); 7] {
         [
             ("mqtt", &self.mqtt),
             ("mqtts", &self.mqtts),
@@ -79,7 +79,7 @@ impl Listeners {
 
     /// Those that may name another node while this one stands by. A URL's scheme has the same name.
     #[cfg(feature = "cluster")]
-    pub(crate) fn redirecting_mut(&mut self) -> [(&'static str, &mut Vec<SocketAddr>); 5] {
+    pub fn redirecting_mut(&mut self) -> [(&'static str, &mut Vec<SocketAddr>); 5] {
         [
             ("mqtt", &mut self.mqtt),
             ("mqtts", &mut self.mqtts),
@@ -90,23 +90,23 @@ impl Listeners {
     }
 
     /// True if a listener has TLS.
-    pub(crate) fn have_tls(&self) -> bool {
+    pub fn have_tls(&self) -> bool {
         let all = [&self.mqtts, &self.wss, &self.quic, &self.https, &self.coaps];
         all.iter().any(|addresses| !addresses.is_empty()) || !self.webtransport().is_empty()
     }
 
     /// The listeners for CoAP by name, each with its default address.
-    pub(crate) fn coap_listeners(&self) -> [(&'static str, &[SocketAddr]); 2] {
+    pub fn coap_listeners(&self) -> [(&'static str, &[SocketAddr]); 2] {
         [("coap", &self.coap), ("coaps", &self.coaps)]
     }
 
     /// True for a default address of CoAP, which may be another program's.
-    pub(crate) fn is_coap_default(address: SocketAddr) -> bool {
+    pub fn is_coap_default(address: SocketAddr) -> bool {
         local(COAP).contains(&address) || local(COAPS).contains(&address)
     }
 
     /// Leaves out `[::1]` on a machine without IPv6.
-    pub(crate) fn adapt_to_machine(&mut self) {
+    pub fn adapt_to_machine(&mut self) {
         let near = |address: &SocketAddr| address.ip() == IpAddr::V6(Ipv6Addr::LOCALHOST);
         let nowhere = SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 0);
         if fulmar_transport::listening_socket(nowhere, true).is_ok() {
@@ -133,7 +133,7 @@ impl Listeners {
     }
 
     /// Without `https` there are no pages that could use it, and no endpoint that announces it to them.
-    pub(crate) fn webtransport(&self) -> &[SocketAddr] {
+    pub fn webtransport(&self) -> &[SocketAddr] {
         if self.https.is_empty() { &[] } else { &self.webtransport }
     }
 }
@@ -141,30 +141,30 @@ impl Listeners {
 /// Certificates.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Tls {
+pub struct Tls {
     /// Certificate chain in PEM; empty for the development CA's.
-    pub(crate) cert: PathBuf,
+    pub cert: PathBuf,
     /// Its private key, mode 0600.
-    pub(crate) key: PathBuf,
+    pub key: PathBuf,
     /// Further names and addresses in the development certificate.
-    pub(crate) names: Vec<String>,
+    pub names: Vec<String>,
     /// Whether clients need certificates.
-    pub(crate) client_auth: ClientAuth,
+    pub client_auth: ClientAuth,
     /// CA of client certificates.
-    pub(crate) client_ca: PathBuf,
+    pub client_ca: PathBuf,
     /// Files of certificates that it has revoked; none for no check.
-    pub(crate) crl_files: Vec<PathBuf>,
+    pub crl_files: Vec<PathBuf>,
     /// Whether a list past its next update counts.
-    pub(crate) crl_expired: CrlExpired,
+    pub crl_expired: CrlExpired,
     /// File for the secrets of connections (`--keylog`).
     #[serde(skip)]
-    pub(crate) key_log: Option<PathBuf>,
+    pub key_log: Option<PathBuf>,
 }
 
 /// What an expired revocation list means for clients with certificates of its CA.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum CrlExpired {
+pub enum CrlExpired {
     #[default]
     Refuse,
     Accept,
@@ -172,32 +172,32 @@ pub(crate) enum CrlExpired {
 
 sections! {
     /// A certificate from a public CA, by ACME.
-    pub(crate) struct Acme {
+    pub struct Acme {
         /// Host names the certificate is for; none for no ACME.
-        pub(crate) domains: Vec<String> = Vec::new(),
+        pub domains: Vec<String> = Vec::new(),
         /// URL of the CA's directory.
-        pub(crate) directory: String = "https://acme-v02.api.letsencrypt.org/directory".into(),
+        pub directory: String = "https://acme-v02.api.letsencrypt.org/directory".into(),
         /// URLs at which the CA may contact the operator.
-        pub(crate) contact: Vec<String> = Vec::new(),
+        pub contact: Vec<String> = Vec::new(),
         /// Whether the operator agrees to the CA's terms.
-        pub(crate) agree_to_terms: bool = false,
+        pub agree_to_terms: bool = false,
         /// CA of the directory server's certificate; empty for the system's CAs.
-        pub(crate) ca_file: PathBuf = PathBuf::new(),
+        pub ca_file: PathBuf = PathBuf::new(),
         /// How the CA validates names.
-        pub(crate) challenge: Challenge = Challenge::default(),
+        pub challenge: Challenge = Challenge::default(),
     }
 }
 
 impl Acme {
     /// Whether a certificate is to be ordered.
-    pub(crate) fn is_on(&self) -> bool {
+    pub fn is_on(&self) -> bool {
         !self.domains.is_empty()
     }
 }
 
 /// How a CA validates names.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
-pub(crate) enum Challenge {
+pub enum Challenge {
     /// At the `https` listener (RFC 8737).
     #[default]
     #[serde(rename = "tls-alpn-01")]
@@ -210,29 +210,29 @@ pub(crate) enum Challenge {
 /// Settings for measurements only.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Lab {
+pub struct Lab {
     /// Whether https serves objects of any size to everybody.
-    pub(crate) objects: bool,
+    pub objects: bool,
 }
 
 sections! {
     /// QUIC; see [`QuicSettings`].
-    pub(crate) struct Quic (quic = QuicSettings::new(QuicKeys([0; 64]))) {
-        pub(crate) idle_timeout_s: u32 = seconds(quic.idle_timeout),
-        pub(crate) max_streams: u32 = quic.max_streams,
-        pub(crate) early_data: bool = quic.early_data,
-        pub(crate) retry: RetryPolicy = RetryPolicy::Auto,
-        pub(crate) congestion: Congestion = Congestion::default(),
+    pub struct Quic (quic = QuicSettings::new(QuicKeys([0; 64]))) {
+        pub idle_timeout_s: u32 = seconds(quic.idle_timeout),
+        pub max_streams: u32 = quic.max_streams,
+        pub early_data: bool = quic.early_data,
+        pub retry: RetryPolicy = RetryPolicy::Auto,
+        pub congestion: Congestion = Congestion::default(),
         /// How `congestion = "bbr"` was written before 0.2; read only.
         #[serde(skip_serializing)]
-        pub(crate) bbr: bool = false,
-        pub(crate) copies: bool = quic.copies,
-        pub(crate) mtu_discovery: bool = quic.mtu_discovery,
-        pub(crate) stream_window_bytes: u32 = quic.stream_window_bytes,
-        pub(crate) connection_window_bytes: u32 = quic.connection_window_bytes,
-        pub(crate) min_send_window_bytes: u32 =
+        pub bbr: bool = false,
+        pub copies: bool = quic.copies,
+        pub mtu_discovery: bool = quic.mtu_discovery,
+        pub stream_window_bytes: u32 = quic.stream_window_bytes,
+        pub connection_window_bytes: u32 = quic.connection_window_bytes,
+        pub min_send_window_bytes: u32 =
             u32::try_from(quic.min_send_window_bytes).unwrap_or(u32::MAX),
-        pub(crate) qlog_dir: PathBuf = PathBuf::new(),
+        pub qlog_dir: PathBuf = PathBuf::new(),
     }
 }
 
@@ -242,73 +242,73 @@ fn seconds(duration: std::time::Duration) -> u32 {
 
 sections! {
     /// The HTTP endpoint; see [`fulmar_http::Limits`].
-    pub(crate) struct Http (limits = fulmar_http::Limits::default()) {
+    pub struct Http (limits = fulmar_http::Limits::default()) {
         /// Origins of further pages that may open MQTT connections.
-        pub(crate) allowed_origins: Vec<String> = Vec::new(),
+        pub allowed_origins: Vec<String> = Vec::new(),
         /// Further names of this machine at the `http` listener.
-        pub(crate) allowed_hosts: Vec<String> = Vec::new(),
-        pub(crate) max_body_bytes: usize = limits.max_body_bytes,
+        pub allowed_hosts: Vec<String> = Vec::new(),
+        pub max_body_bytes: usize = limits.max_body_bytes,
         /// Bytes of bodies in memory, over all connections.
-        pub(crate) max_buffered_body_bytes: usize = 64 * 1024 * 1024,
-        pub(crate) max_header_bytes: u32 = limits.max_header_bytes,
-        pub(crate) max_concurrent_requests: u32 = limits.max_concurrent_requests,
-        pub(crate) request_timeout_s: u32 = seconds(limits.request_timeout),
-        pub(crate) idle_timeout_s: u32 = seconds(limits.idle_timeout),
+        pub max_buffered_body_bytes: usize = 64 * 1024 * 1024,
+        pub max_header_bytes: u32 = limits.max_header_bytes,
+        pub max_concurrent_requests: u32 = limits.max_concurrent_requests,
+        pub request_timeout_s: u32 = seconds(limits.request_timeout),
+        pub idle_timeout_s: u32 = seconds(limits.idle_timeout),
     }
 
     /// CoAP; see [`fulmar_coap::Limits`].
-    pub(crate) struct Coap (limits = fulmar_coap::Limits::default()) {
+    pub struct Coap (limits = fulmar_coap::Limits::default()) {
         /// `user:key` lines; empty for none.
-        pub(crate) psk_file: PathBuf = PathBuf::new(),
-        pub(crate) max_sessions: usize = 1000,
-        pub(crate) max_peers: usize = limits.max_peers,
-        pub(crate) max_body_bytes: usize = limits.max_body_bytes,
-        pub(crate) max_buffered_bytes: usize = limits.max_buffered_bytes,
-        pub(crate) max_observations_per_peer: usize = limits.max_observations_per_peer,
+        pub psk_file: PathBuf = PathBuf::new(),
+        pub max_sessions: usize = 1000,
+        pub max_peers: usize = limits.max_peers,
+        pub max_body_bytes: usize = limits.max_body_bytes,
+        pub max_buffered_bytes: usize = limits.max_buffered_bytes,
+        pub max_observations_per_peer: usize = limits.max_observations_per_peer,
     }
 
     /// Bounds; see [`Limits`] and [`TransportLimits`].
-    pub(crate) struct LimitsConfig (
+    pub struct LimitsConfig (
         limits = Limits::default(), transport = TransportLimits::default()
     ) {
-        pub(crate) memory: Memory = Memory::default(),
-        pub(crate) disk: Disk = Disk::default(),
-        pub(crate) max_packet_bytes: usize = limits.max_packet_bytes,
-        pub(crate) max_connections: usize = limits.max_connections,
-        pub(crate) max_client_id_bytes: usize = limits.max_client_id_bytes,
-        pub(crate) receive_maximum: u16 = limits.receive_maximum,
-        pub(crate) max_in_flight: u16 = limits.max_in_flight,
-        pub(crate) topic_alias_maximum: u16 = limits.topic_alias_maximum,
+        pub memory: Memory = Memory::default(),
+        pub disk: Disk = Disk::default(),
+        pub max_packet_bytes: usize = limits.max_packet_bytes,
+        pub max_connections: usize = limits.max_connections,
+        pub max_client_id_bytes: usize = limits.max_client_id_bytes,
+        pub receive_maximum: u16 = limits.receive_maximum,
+        pub max_in_flight: u16 = limits.max_in_flight,
+        pub topic_alias_maximum: u16 = limits.topic_alias_maximum,
         /// 0 leaves the client's choice.
-        pub(crate) max_keep_alive_s: u16 = limits.max_keep_alive_s.unwrap_or(0),
-        pub(crate) max_session_expiry_s: u32 = limits.max_session_expiry_s,
-        pub(crate) max_sessions: usize = limits.max_sessions,
-        pub(crate) max_subscriptions_per_session: usize = limits.max_subscriptions_per_session,
-        pub(crate) max_wildcard_subscriptions_per_user: usize =
+        pub max_keep_alive_s: u16 = limits.max_keep_alive_s.unwrap_or(0),
+        pub max_session_expiry_s: u32 = limits.max_session_expiry_s,
+        pub max_sessions: usize = limits.max_sessions,
+        pub max_subscriptions_per_session: usize = limits.max_subscriptions_per_session,
+        pub max_wildcard_subscriptions_per_user: usize =
             limits.max_wildcard_subscriptions_per_user,
-        pub(crate) max_flows_per_session: usize = limits.max_flows_per_session,
-        pub(crate) max_retained_messages: usize = limits.max_retained_messages,
-        pub(crate) max_retained_bytes: usize = limits.max_retained_bytes,
-        pub(crate) max_queued_messages: usize = limits.max_queued_messages,
-        pub(crate) max_queued_bytes: usize = limits.max_queued_bytes,
-        pub(crate) drop_policy: DropPolicy = limits.drop_policy,
-        pub(crate) max_outbox_bytes: usize = limits.max_outbox_bytes,
-        pub(crate) max_connection_outbox_bytes: usize = limits.max_connection_outbox_bytes,
-        pub(crate) max_partial_bytes_per_worker: usize = transport.max_partial_bytes_per_worker,
-        pub(crate) max_storage_backlog: usize = limits.max_storage_backlog,
-        pub(crate) max_publishes_per_s: u32 = limits.max_publishes_per_s,
-        pub(crate) max_publish_bytes_per_s: u32 = limits.max_publish_bytes_per_s,
-        pub(crate) rate_policy: RatePolicy = limits.rate_policy,
-        pub(crate) max_connects_per_s_per_address: u32 = limits.max_connects_per_s_per_address,
-        pub(crate) connect_timeout_s: u32 = seconds(limits.connect_timeout),
-        pub(crate) handshake_timeout_s: u32 = seconds(transport.handshake_timeout),
+        pub max_flows_per_session: usize = limits.max_flows_per_session,
+        pub max_retained_messages: usize = limits.max_retained_messages,
+        pub max_retained_bytes: usize = limits.max_retained_bytes,
+        pub max_queued_messages: usize = limits.max_queued_messages,
+        pub max_queued_bytes: usize = limits.max_queued_bytes,
+        pub drop_policy: DropPolicy = limits.drop_policy,
+        pub max_outbox_bytes: usize = limits.max_outbox_bytes,
+        pub max_connection_outbox_bytes: usize = limits.max_connection_outbox_bytes,
+        pub max_partial_bytes_per_worker: usize = transport.max_partial_bytes_per_worker,
+        pub max_storage_backlog: usize = limits.max_storage_backlog,
+        pub max_publishes_per_s: u32 = limits.max_publishes_per_s,
+        pub max_publish_bytes_per_s: u32 = limits.max_publish_bytes_per_s,
+        pub rate_policy: RatePolicy = limits.rate_policy,
+        pub max_connects_per_s_per_address: u32 = limits.max_connects_per_s_per_address,
+        pub connect_timeout_s: u32 = seconds(limits.connect_timeout),
+        pub handshake_timeout_s: u32 = seconds(transport.handshake_timeout),
     }
 }
 
 /// Which clients may connect without credentials.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Anonymous {
+pub enum Anonymous {
     /// On loopback listeners only.
     #[default]
     Loopback,
@@ -322,133 +322,133 @@ pub(crate) enum Anonymous {
 
 sections! {
     /// Authentication.
-    pub(crate) struct Auth {
-        pub(crate) allow_anonymous: Anonymous = Anonymous::default(),
+    pub struct Auth {
+        pub allow_anonymous: Anonymous = Anonymous::default(),
         /// `user:hash` lines; empty for none.
-        pub(crate) password_file: PathBuf = PathBuf::new(),
+        pub password_file: PathBuf = PathBuf::new(),
         /// HS256, RS256, ES256, EdDSA or JWKS; empty for no tokens.
-        pub(crate) jwt_algorithm: String = String::new(),
+        pub jwt_algorithm: String = String::new(),
         /// The secret, the public key or the key set.
-        pub(crate) jwt_key_file: PathBuf = PathBuf::new(),
+        pub jwt_key_file: PathBuf = PathBuf::new(),
         /// What tokens may call this broker; without any, only tokens without `aud` are accepted.
-        pub(crate) jwt_audience: Vec<String> = Vec::new(),
+        pub jwt_audience: Vec<String> = Vec::new(),
         /// The issuer that tokens must have; empty for any.
-        pub(crate) jwt_issuer: String = String::new(),
+        pub jwt_issuer: String = String::new(),
         /// Whether sessions belong to users.
-        pub(crate) session_owner: SessionOwner = SessionOwner::default(),
+        pub session_owner: SessionOwner = SessionOwner::default(),
         /// Whether SCRAM-SHA-256 is offered, and passwords that are set from now on get a verifier for it.
-        pub(crate) scram: bool = false,
+        pub scram: bool = false,
         /// Iterations of those verifiers.
         // OWASP's advice for PBKDF2 with HMAC-SHA-256, of 2023.
-        pub(crate) scram_iterations: u32 = 600_000,
+        pub scram_iterations: u32 = 600_000,
         /// A web service that decides about logins.
-        pub(crate) http: AuthHttp = AuthHttp::default(),
+        pub http: AuthHttp = AuthHttp::default(),
     }
 }
 
 impl Auth {
     /// Iterations of the verifiers of new passwords; `None` for no verifiers.
-    pub(crate) fn verifier_iterations(&self) -> Option<u32> {
+    pub fn verifier_iterations(&self) -> Option<u32> {
         self.scram.then_some(self.scram_iterations)
     }
 }
 
 sections! {
     /// A web service that decides about logins by name and password, and about certificates if it is to.
-    pub(crate) struct AuthHttp {
+    pub struct AuthHttp {
         /// Where it is asked; empty for none.
-        pub(crate) url: String = String::new(),
+        pub url: String = String::new(),
         /// Token that the service expects; empty for none.
-        pub(crate) token_file: PathBuf = PathBuf::new(),
+        pub token_file: PathBuf = PathBuf::new(),
         /// CA of its certificate; empty for the system's CAs.
-        pub(crate) ca_file: PathBuf = PathBuf::new(),
+        pub ca_file: PathBuf = PathBuf::new(),
         /// Whether it also decides about clients with verified certificates.
-        pub(crate) certificates: bool = false,
+        pub certificates: bool = false,
         /// Longest time until its complete answer.
-        pub(crate) timeout_ms: u32 = 2000,
+        pub timeout_ms: u32 = 2000,
         /// Requests at the same time.
-        pub(crate) max_in_flight: u32 = 32,
+        pub max_in_flight: u32 = 32,
         /// How long an allowed login is remembered; 0 for not at all.
-        pub(crate) cache_s: u32 = 60,
+        pub cache_s: u32 = 60,
         /// Logins remembered.
-        pub(crate) cache_entries: usize = 10_000,
+        pub cache_entries: usize = 10_000,
     }
 
     /// Access rules.
-    pub(crate) struct Acl {
+    pub struct Acl {
         /// The decision if no rule matches.
-        pub(crate) default_allow: bool = true,
-        pub(crate) rules: Vec<AclRule> = Vec::new(),
+        pub default_allow: bool = true,
+        pub rules: Vec<AclRule> = Vec::new(),
     }
 
     /// Durable state; see [`fulmar_store::Options`].
-    pub(crate) struct Storage (options = fulmar_store::Options::default()) {
+    pub struct Storage (options = fulmar_store::Options::default()) {
         /// False: sessions and retained messages last as long as the process.
-        pub(crate) enabled: bool = true,
+        pub enabled: bool = true,
         /// Shortest time between two commits.
-        pub(crate) commit_interval_ms: u32 =
+        pub commit_interval_ms: u32 =
             u32::try_from(options.commit_interval.as_millis()).unwrap_or(0),
         /// Operations after which a commit accepts no more.
-        pub(crate) commit_max_ops: usize = options.commit_max_ops,
+        pub commit_max_ops: usize = options.commit_max_ops,
         /// Largest size of the database; 0 for its part of [`LimitsConfig::disk`].
-        pub(crate) max_bytes: u64 = options.max_bytes.unwrap_or(0),
+        pub max_bytes: u64 = options.max_bytes.unwrap_or(0),
         /// How long a commit may take before the broker refuses what it would have to store.
-        pub(crate) stall_timeout_s: u32 = seconds(Limits::default().storage_stall_timeout),
+        pub stall_timeout_s: u32 = seconds(Limits::default().storage_stall_timeout),
     }
 }
 
 /// Whether a part is enabled: as configured, or where it is useful.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(untagged, expecting = "expected true, false or \"auto\"")]
-pub(crate) enum Enabled {
+pub enum Enabled {
     Set(bool),
     By(Auto),
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Auto {
+pub enum Auto {
     Auto,
 }
 
 /// Meters, work lists, readings and homes behind the HTTPS listener; see `fulmar_platform::Settings`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Platform {
+pub struct Platform {
     /// Whether it is enabled, if there is an `https` listener.
-    pub(crate) enabled: Enabled,
+    pub enabled: Enabled,
     /// How long a login lasts.
-    pub(crate) token_lifetime_s: u32,
+    pub token_lifetime_s: u32,
     /// Requests an account may make in the long run.
-    pub(crate) max_requests_per_s: u32,
+    pub max_requests_per_s: u32,
     /// Bytes of photos an account may store per day.
-    pub(crate) max_photo_bytes_per_day: u64,
+    pub max_photo_bytes_per_day: u64,
     /// Days for which measurements are kept.
-    pub(crate) raw_days: u32,
+    pub raw_days: u32,
     /// Days for which hourly means are kept.
-    pub(crate) hour_days: u32,
+    pub hour_days: u32,
     /// Days for which daily means are kept.
-    pub(crate) day_days: u32,
+    pub day_days: u32,
     /// Time zone of days and months.
-    pub(crate) time_zone: String,
+    pub time_zone: String,
     /// Addresses to which webhooks may connect besides public ones.
-    pub(crate) webhook_allow: Vec<String>,
+    pub webhook_allow: Vec<String>,
     /// Database: `postgres://…`; empty for a file in the data folder.
-    pub(crate) database: DatabaseUrl,
+    pub database: DatabaseUrl,
     /// File with its password.
-    pub(crate) database_password_file: PathBuf,
+    pub database_password_file: PathBuf,
     /// CAs to trust there, PEM; empty for the system's.
-    pub(crate) database_ca_file: PathBuf,
+    pub database_ca_file: PathBuf,
 }
 
 /// A database's address, which may contain a password.
 #[derive(Clone, Default, Deserialize, PartialEq, Serialize)]
 #[serde(transparent)]
-pub(crate) struct DatabaseUrl(pub(crate) String);
+pub struct DatabaseUrl(pub String);
 
 impl DatabaseUrl {
     /// Whether there is one.
-    pub(super) fn has_password(&self) -> bool {
+    pub fn has_password(&self) -> bool {
         let authority = self.0.split_once("://").map_or("", |(_, rest)| rest);
         let user = authority.split('/').next().and_then(|host| host.rsplit_once('@'));
         user.is_some_and(|(user, _)| user.contains(':')) || self.0.contains("password=")
@@ -505,17 +505,17 @@ impl Default for Platform {
 
 sections! {
     /// `$SYS` topics.
-    pub(crate) struct Sys {
+    pub struct Sys {
         /// Seconds between two publications; 0 for never.
-        pub(crate) interval_s: u32 = 10,
+        pub interval_s: u32 = 10,
         /// Which clients may read other clients' path statistics there.
-        pub(crate) clients: ClientStatistics = ClientStatistics::default(),
+        pub clients: ClientStatistics = ClientStatistics::default(),
     }
 
     /// The log on standard error.
-    pub(crate) struct Log {
+    pub struct Log {
         /// A level or a filter; see [`crate::logging`].
-        pub(crate) level: String = "info".to_owned(),
-        pub(crate) format: Format = Format::Text,
+        pub level: String = "info".to_owned(),
+        pub format: Format = Format::Text,
     }
 }

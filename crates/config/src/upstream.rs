@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::section::sections;
 use super::sections::set;
-use crate::exit::Usage;
+use fulmar_text::Usage;
 
 /// Messages in flight at once, of any size.
 const MAX_IN_FLIGHT: usize = 512;
@@ -32,38 +32,38 @@ const MAX_PACKET_BYTES_3_1_1: u32 = 16 << 20;
 
 sections! {
     /// An upstream broker, and which messages are forwarded.
-    pub(crate) struct Upstream {
+    pub struct Upstream {
         /// NAME of `[upstreams.NAME]`; `None` for `[upstream]`. Set by [`Config::complete`](super::Config::complete).
         #[serde(skip)]
-        pub(crate) label: Option<String> = None,
+        pub label: Option<String> = None,
         /// Its address, or those of a cluster's nodes; empty for a broker that is no gateway.
-        pub(crate) url: String = String::new(),
+        pub url: String = String::new(),
         /// TCP port of TLS for networks that block UDP; 0 for QUIC only.
-        pub(crate) fallback_port: u16 = 8883,
+        pub fallback_port: u16 = 8883,
         /// The gateway's name; empty for one created at the first start.
-        pub(crate) name: String = String::new(),
-        pub(crate) version: Version = Version::default(),
-        pub(crate) user: String = String::new(),
-        pub(crate) password: Password = Password::default(),
-        pub(crate) password_file: PathBuf = PathBuf::new(),
-        pub(crate) token_file: PathBuf = PathBuf::new(),
-        pub(crate) ca_file: PathBuf = PathBuf::new(),
-        pub(crate) cert: PathBuf = PathBuf::new(),
-        pub(crate) key: PathBuf = PathBuf::new(),
-        pub(crate) keep_alive_s: u16 = 60,
+        pub name: String = String::new(),
+        pub version: Version = Version::default(),
+        pub user: String = String::new(),
+        pub password: Password = Password::default(),
+        pub password_file: PathBuf = PathBuf::new(),
+        pub token_file: PathBuf = PathBuf::new(),
+        pub ca_file: PathBuf = PathBuf::new(),
+        pub cert: PathBuf = PathBuf::new(),
+        pub key: PathBuf = PathBuf::new(),
+        pub keep_alive_s: u16 = 60,
         /// How long commands wait upstream for a disconnected gateway.
-        pub(crate) session_expiry_s: u32 = 7 * 24 * 3600,
-        pub(crate) outbox: Outbox = Outbox::default(),
-        pub(crate) batch: Batch = Batch::default(),
-        pub(crate) up: Vec<Crossing> = Vec::new(),
-        pub(crate) down: Vec<Crossing> = Vec::new(),
+        pub session_expiry_s: u32 = 7 * 24 * 3600,
+        pub outbox: Outbox = Outbox::default(),
+        pub batch: Batch = Batch::default(),
+        pub up: Vec<Crossing> = Vec::new(),
+        pub down: Vec<Crossing> = Vec::new(),
     }
 }
 
 /// A password, which no log may contain.
 #[derive(Clone, Default, Deserialize, PartialEq, Serialize)]
 #[serde(transparent)]
-pub(crate) struct Password(pub(crate) String);
+pub struct Password(pub String);
 
 impl std::fmt::Debug for Password {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -73,32 +73,32 @@ impl std::fmt::Debug for Password {
 
 sections! {
     /// Messages that wait for the link.
-    pub(crate) struct Outbox {
-        pub(crate) max_bytes: u64 = 256 << 20,
+    pub struct Outbox {
+        pub max_bytes: u64 = 256 << 20,
         /// 0 for no limit.
-        pub(crate) max_age_s: u32 = 0,
-        pub(crate) policy: Policy = Policy::default(),
-        pub(crate) max_in_flight_bytes: usize = 64 << 10,
+        pub max_age_s: u32 = 0,
+        pub policy: Policy = Policy::default(),
+        pub max_in_flight_bytes: usize = 64 << 10,
         /// The dead-letter file; empty for none.
-        pub(crate) dead_letter_file: PathBuf = PathBuf::new(),
-        pub(crate) dead_letter_max_bytes: u64 = 16 << 20,
+        pub dead_letter_file: PathBuf = PathBuf::new(),
+        pub dead_letter_max_bytes: u64 = 16 << 20,
     }
 
     /// Several messages as one publication.
-    pub(crate) struct Batch {
+    pub struct Batch {
         /// Topic of batches; empty for none.
-        pub(crate) topic: String = String::new(),
-        pub(crate) max_messages: usize = 200,
-        pub(crate) max_bytes: usize = 32 << 10,
-        pub(crate) max_delay_ms: u32 = 1000,
-        pub(crate) compress: bool = true,
+        pub topic: String = String::new(),
+        pub max_messages: usize = 200,
+        pub max_bytes: usize = 32 << 10,
+        pub max_delay_ms: u32 = 1000,
+        pub compress: bool = true,
     }
 }
 
 /// Which messages are forwarded in one direction.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Crossing {
+pub struct Crossing {
     filter: String,
     #[serde(default)]
     from_prefix: String,
@@ -143,12 +143,12 @@ fn is_for_platform(topic: &str) -> bool {
 
 impl Upstream {
     /// Whether there is one.
-    pub(crate) fn is_on(&self) -> bool {
+    pub fn is_on(&self) -> bool {
         !self.url.is_empty()
     }
 
     /// Its section: `upstream` or `upstreams.NAME`.
-    pub(crate) fn section(&self) -> String {
+    pub fn section(&self) -> String {
         match &self.label {
             None => "upstream".to_owned(),
             Some(label) => format!("upstreams.{label}"),
@@ -156,7 +156,7 @@ impl Upstream {
     }
 
     /// Its outbox's file in the data folder.
-    pub(crate) fn outbox_file(&self) -> String {
+    pub fn outbox_file(&self) -> String {
         match &self.label {
             None => "outbox.db".to_owned(),
             Some(label) => format!("outbox-{label}.db"),
@@ -164,7 +164,7 @@ impl Upstream {
     }
 
     /// Its keys that name files, with their values.
-    pub(crate) fn files(&self) -> [(String, &Path); 5] {
+    pub fn files(&self) -> [(String, &Path); 5] {
         let section = self.section();
         [
             ("password_file", &self.password_file),
@@ -180,7 +180,7 @@ impl Upstream {
     ///
     /// # Errors
     /// A value is invalid; the error has its key and the allowed values.
-    pub(crate) fn check(&self) -> Result<(), Usage> {
+    pub fn check(&self) -> Result<(), Usage> {
         if !self.is_on() {
             let idle = self.up.is_empty() && self.down.is_empty();
             let text = format!("[{}] up and down need url, the upstream broker", self.section());
@@ -233,7 +233,7 @@ impl Upstream {
     }
 
     /// Checks that a message of this size, which the broker accepts, does not wait for ever.
-    pub(super) fn check_room_for(&self, largest: u64) -> Result<(), Usage> {
+    pub fn check_room_for(&self, largest: u64) -> Result<(), Usage> {
         let bytes = self.outbox.max_bytes;
         if self.outbox.policy != Policy::Refuse || bytes >= largest {
             return Ok(());
@@ -281,7 +281,7 @@ impl Upstream {
     ///
     /// # Errors
     /// One is not an address of a broker.
-    pub(crate) fn addresses(&self) -> Result<Vec<BrokerUrl>, Usage> {
+    pub fn addresses(&self) -> Result<Vec<BrokerUrl>, Usage> {
         let section = self.section();
         BrokerUrl::list(&self.url).map_err(|error| Usage(format!("[{section}] url: {error}")))
     }
@@ -290,7 +290,7 @@ impl Upstream {
     ///
     /// # Errors
     /// A rule is invalid; the error names it.
-    pub(crate) fn mapping(&self, direction: &str) -> Result<Mapping, Usage> {
+    pub fn mapping(&self, direction: &str) -> Result<Mapping, Usage> {
         let (way, crossings) = match direction {
             "up" => (Direction::Up, &self.up),
             _ => (Direction::Down, &self.down),
@@ -306,7 +306,7 @@ impl Upstream {
     }
 
     /// Bounds of the outbox.
-    pub(crate) fn bounds(&self) -> Bounds {
+    pub fn bounds(&self) -> Bounds {
         let age = self.outbox.max_age_s;
         Bounds {
             max_bytes: self.outbox.max_bytes,
@@ -317,17 +317,17 @@ impl Upstream {
     }
 
     /// The dead-letter file, and its largest size.
-    pub(crate) fn dead_letters(&self) -> Option<(&Path, u64)> {
+    pub fn dead_letters(&self) -> Option<(&Path, u64)> {
         set(&self.outbox.dead_letter_file).map(|path| (path, self.outbox.dead_letter_max_bytes))
     }
 
     /// The limits of messages in flight.
-    pub(crate) fn window(&self) -> Window {
+    pub fn window(&self) -> Window {
         Window { messages: MAX_IN_FLIGHT, bytes: self.outbox.max_in_flight_bytes }
     }
 
     /// How messages are combined in batches, if they are.
-    pub(crate) fn batching(&self) -> Option<Batching> {
+    pub fn batching(&self) -> Option<Batching> {
         let batch = &self.batch;
         (!batch.topic.is_empty()).then_some(Batching {
             messages: batch.max_messages,
@@ -341,7 +341,7 @@ impl Upstream {
     ///
     /// # Errors
     /// It cannot be read.
-    pub(crate) fn secret(&self) -> anyhow::Result<Option<String>> {
+    pub fn secret(&self) -> anyhow::Result<Option<String>> {
         if let Some(path) = set(&self.password_file).or(set(&self.token_file)) {
             let secret = files::read_secret_line(path);
             return Ok(Some(secret.with_context(|| format!("[{}]", self.section()))?));
@@ -352,7 +352,7 @@ impl Upstream {
     /// The largest packet that is received from upstream, for the limit of the broker here. What that cannot accept becomes a
     /// dead letter; far larger messages are not worth their memory. An MQTT 5 upstream does not send them. A 3.1.1 one does
     /// not know the limit, and would send such a message again for ever.
-    pub(crate) fn max_packet_bytes(&self, local: usize) -> u32 {
+    pub fn max_packet_bytes(&self, local: usize) -> u32 {
         let useful = local.saturating_mul(2).clamp(LEAST_MAX_PACKET_BYTES, MAX_PACKET_BYTES);
         let useful = u32::try_from(useful).unwrap_or(u32::MAX);
         match self.version {
@@ -365,7 +365,7 @@ impl Upstream {
     ///
     /// # Errors
     /// A file cannot be read.
-    pub(crate) fn options(&self, name: &str) -> anyhow::Result<Options> {
+    pub fn options(&self, name: &str) -> anyhow::Result<Options> {
         let mut options = Options::new(&self.url)?;
         options.publish_before_connack = true;
         // Messages from upstream are acknowledged when the local broker has stored them.

@@ -22,7 +22,7 @@ use super::sections::Platform;
 use super::sections::{Anonymous, Auto, Coap, Enabled, Http, LimitsConfig, Quic, Storage, set};
 use super::store_part::StorePart;
 use super::upstream::Upstream;
-use crate::exit::Usage;
+use fulmar_text::Usage;
 
 /// The password file in the data folder that the first start creates if there is no other way to log in.
 const PASSWORDS_FILE: &str = "passwords";
@@ -33,19 +33,19 @@ fn seconds(seconds: u32) -> Duration {
 
 impl Config {
     /// How the budget for memory is divided.
-    pub(crate) fn memory(&self) -> Parts {
+    pub fn memory(&self) -> Parts {
         let parts = Parts::of(self.memory_limit());
         self.store_part().map_or(parts, |store| store.lower(parts))
     }
 
     /// `[limits] memory` in bytes.
-    pub(crate) fn memory_limit(&self) -> u64 {
+    pub fn memory_limit(&self) -> u64 {
         // Checked when the configuration was read.
         self.limits.memory.bytes().unwrap_or(u64::MAX)
     }
 
     /// Bytes of request bodies that may be in memory.
-    pub(crate) fn buffered_bodies(&self) -> usize {
+    pub fn buffered_bodies(&self) -> usize {
         // One body must fit.
         let least = self.http.max_body_bytes.max(1024 * 1024);
         self.http.max_buffered_body_bytes.min(self.memory().bodies.max(least))
@@ -66,7 +66,7 @@ impl LimitsConfig {
 
 impl LimitsConfig {
     /// Bounds of the broker.
-    pub(crate) fn broker(&self, storage: &Storage, parts: Parts, workers: usize) -> Limits {
+    pub fn broker(&self, storage: &Storage, parts: Parts, workers: usize) -> Limits {
         let Limits {
             max_cached_routes,
             max_cached_route_bytes,
@@ -112,7 +112,7 @@ impl LimitsConfig {
     }
 
     /// Bounds of the stream transports.
-    pub(crate) fn transport(&self, parts: Parts, workers: usize) -> TransportLimits {
+    pub fn transport(&self, parts: Parts, workers: usize) -> TransportLimits {
         let TransportLimits {
             linger,
             max_partial_bytes_per_connection,
@@ -131,7 +131,7 @@ impl LimitsConfig {
 
 impl Http {
     /// Bounds of the HTTP endpoint; `limits` has those that all listeners share.
-    pub(crate) fn limits(&self, limits: &LimitsConfig, parts: Parts) -> fulmar_http::Limits {
+    pub fn limits(&self, limits: &LimitsConfig, parts: Parts) -> fulmar_http::Limits {
         let fulmar_http::Limits { linger, .. } = fulmar_http::Limits::default();
         fulmar_http::Limits {
             max_connections: limits.max_connections.min(parts.http_connections),
@@ -149,7 +149,7 @@ impl Http {
 
 impl Coap {
     /// Bounds of the CoAP server.
-    pub(crate) fn limits(&self, parts: Parts) -> fulmar_coap::Limits {
+    pub fn limits(&self, parts: Parts) -> fulmar_coap::Limits {
         let fulmar_coap::Limits {
             timing,
             max_requests_per_peer,
@@ -172,7 +172,7 @@ impl Coap {
 
 impl Quic {
     /// Converts `bbr = true`, the setting before `congestion = "bbr"`.
-    pub(super) fn rename_bbr(&mut self) -> Result<(), Usage> {
+    pub fn rename_bbr(&mut self) -> Result<(), Usage> {
         if std::mem::take(&mut self.bbr) {
             if self.congestion == Congestion::Adaptive {
                 let text = "[quic] bbr = true contradicts congestion = \"adaptive\"; leave out bbr";
@@ -216,7 +216,7 @@ impl Quic {
 
 impl Storage {
     /// Options of the store.
-    pub(crate) fn options(&self, part: Option<StorePart>) -> fulmar_store::Options {
+    pub fn options(&self, part: Option<StorePart>) -> fulmar_store::Options {
         let fulmar_store::Options { cache_bytes, log_pages, retry_first, retry_last, .. } =
             fulmar_store::Options::default();
         fulmar_store::Options {
@@ -238,7 +238,7 @@ impl Platform {
     ///
     /// # Errors
     /// As for [`Platform::database`].
-    pub(crate) fn settings(&self) -> anyhow::Result<fulmar_platform::Settings> {
+    pub fn settings(&self) -> anyhow::Result<fulmar_platform::Settings> {
         Ok(fulmar_platform::Settings {
             token_lifetime_s: self.token_lifetime_s,
             max_requests_per_s: self.max_requests_per_s,
@@ -262,7 +262,7 @@ impl Platform {
     ///
     /// # Errors
     /// An entry is invalid.
-    pub(super) fn webhook_allowlist(&self) -> anyhow::Result<fulmar_platform::WebhookAllowlist> {
+    pub fn webhook_allowlist(&self) -> anyhow::Result<fulmar_platform::WebhookAllowlist> {
         let allowlist = fulmar_platform::WebhookAllowlist::new(&self.webhook_allow);
         Ok(allowlist.map_err(|error| Usage(format!("[platform] webhook_allow: {error}")))?)
     }
@@ -271,7 +271,7 @@ impl Platform {
     ///
     /// # Errors
     /// The address is invalid, or the password's file cannot be read.
-    pub(crate) fn database(&self) -> anyhow::Result<fulmar_platform::Database> {
+    pub fn database(&self) -> anyhow::Result<fulmar_platform::Database> {
         let read = |path: &Path| {
             files::read_secret_line(path).context("[platform] database_password_file")
         };
@@ -280,7 +280,7 @@ impl Platform {
     }
 
     /// As [`Platform::database`], with this password.
-    pub(crate) fn database_with(
+    pub fn database_with(
         &self,
         password: Option<&str>,
     ) -> anyhow::Result<fulmar_platform::Database> {
@@ -293,27 +293,27 @@ impl Platform {
 impl Config {
     /// True if everybody on this machine may see the broker's overview: where a client without credentials could connect.
     #[cfg(feature = "admin")]
-    pub(crate) fn has_open_overview(&self) -> bool {
+    pub fn has_open_overview(&self) -> bool {
         self.listeners.https.iter().all(|address| self.allows_anonymous("https", *address))
     }
 
     /// Whether clients may have any user name where anonymous clients may connect, unless the store has users.
     #[cfg(feature = "platform")]
-    pub(crate) fn names_are_labels(&self) -> bool {
+    pub fn names_are_labels(&self) -> bool {
         let auth = &self.auth;
         let others = !auth.password_file.as_os_str().is_empty() || !auth.http.url.is_empty();
         auth.allow_anonymous != Anonymous::Never && !others
     }
 
     /// Settings of the QUIC listeners.
-    pub(crate) fn quic_settings(&self, keys: QuicKeys) -> QuicSettings {
+    pub fn quic_settings(&self, keys: QuicKeys) -> QuicSettings {
         self.quic.settings(keys, &self.limits, self.cluster.server_id)
     }
 
     /// Whether there is a platform. A gateway has none by default: its messages are viewed upstream, and it should be
     /// small.
     #[cfg_attr(not(feature = "platform"), allow(dead_code, reason = "nobody asks"))]
-    pub(crate) fn has_platform(&self) -> bool {
+    pub fn has_platform(&self) -> bool {
         let wanted = match self.platform.enabled {
             Enabled::Set(value) => value,
             Enabled::By(Auto::Auto) => !self.is_gateway(),
@@ -322,13 +322,13 @@ impl Config {
     }
 
     /// Whether the identity store has clients.
-    pub(crate) fn has_identities(&self) -> bool {
+    pub fn has_identities(&self) -> bool {
         fulmar_identity::Store::has_clients(&self.data_dir().join(fulmar_identity::FILE))
     }
 
     /// The file of the broker's users: the configured one, or one in the data folder, where the first administrator of
     /// earlier versions is.
-    pub(crate) fn password_file(&self) -> Option<PathBuf> {
+    pub fn password_file(&self) -> Option<PathBuf> {
         let created = || Some(self.data_dir().join(PASSWORDS_FILE)).filter(|file| file.is_file());
         set(&self.auth.password_file).map(Path::to_owned).or_else(created)
     }
@@ -337,7 +337,7 @@ impl Config {
     ///
     /// # Errors
     /// A file cannot be read, or its content is invalid.
-    pub(crate) fn access_control(&self) -> anyhow::Result<AccessControl> {
+    pub fn access_control(&self) -> anyhow::Result<AccessControl> {
         let auth = &self.auth;
         let passwords = self.password_file();
         if let Some(file) = &passwords {
@@ -368,12 +368,12 @@ impl Config {
     ///
     /// # Errors
     /// A file cannot be read; the error has its key and path.
-    pub(crate) fn check_files(&self) -> Result<(), Usage> {
+    pub fn check_files(&self) -> Result<(), Usage> {
         self.unreadable_files().next().map_or(Ok(()), Err)
     }
 
     /// The files that the configuration names, each with its key.
-    pub(crate) fn files(&self) -> impl Iterator<Item = (String, &Path)> {
+    pub fn files(&self) -> impl Iterator<Item = (String, &Path)> {
         let files = [
             ("[auth] password_file", &self.auth.password_file),
             ("[auth] jwt_key_file", &self.auth.jwt_key_file),
@@ -398,7 +398,7 @@ impl Config {
     }
 
     /// An error for each of these files that cannot be read, with its key and path.
-    pub(crate) fn unreadable_files(&self) -> impl Iterator<Item = Usage> {
+    pub fn unreadable_files(&self) -> impl Iterator<Item = Usage> {
         self.files().filter_map(|(key, path)| {
             let Err(error) = std::fs::File::open(path) else {
                 let exposed = self.is_secret(&key).then(|| self.check_secret(path).err())??;
@@ -430,7 +430,7 @@ impl Config {
     }
 
     /// The policy of the listener `name` at `address`.
-    pub(crate) fn policy(&self, name: &str, address: SocketAddr) -> Arc<ListenerPolicy> {
+    pub fn policy(&self, name: &str, address: SocketAddr) -> Arc<ListenerPolicy> {
         let allow_anonymous = self.allows_anonymous(name, address);
         Arc::new(ListenerPolicy { name: name.into(), allow_anonymous })
     }
@@ -457,7 +457,7 @@ fn for_unreadable_file(error: ErrorKind, key: &str, path: &Path) -> String {
 
 impl Anonymous {
     /// Whether anonymous clients may connect at this address.
-    pub(super) fn at(self, address: SocketAddr) -> bool {
+    pub fn at(self, address: SocketAddr) -> bool {
         match self {
             Anonymous::Always => true,
             Anonymous::Loopback => address.ip().is_loopback(),

@@ -12,7 +12,7 @@ use toml::{Table, Value};
 
 use super::document::Config;
 use super::features;
-use crate::exit::Usage;
+use fulmar_text::Usage;
 
 const PREFIX: &str = "FULMAR_";
 const SEPARATOR: &str = "__";
@@ -33,13 +33,13 @@ const HERE: [(&str, &str); 4] = [
 ];
 
 /// Where the text of a configuration is.
-pub(super) enum Source<'a> {
+pub(crate) enum Source<'a> {
     File(&'a Path),
     Text(&'a str),
 }
 
 /// Reads the text, and lays the environment over it.
-pub(super) fn read(
+pub(crate) fn read(
     source: Source<'_>,
     environment: impl Iterator<Item = (String, String)>,
 ) -> anyhow::Result<Config> {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::document::Config;
 use super::sections::{Anonymous, Auto, Enabled, Listeners, set};
-use crate::exit::Usage;
+use fulmar_text::Usage;
 
 /// Shortest `[storage] stall_timeout_s`: NATS elects a leader within 9 s, and a node gives way after 30 s without it.
 const MIN_STALL_S: u32 = 40;
@@ -20,7 +20,7 @@ const SCHEMES: [&str; 5] = ["mqtt", "mqtts", "ws", "wss", "quic"];
 /// What a node that stands by does with clients.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Standby {
+pub enum Standby {
     /// It does not listen, so that their connections are refused at once.
     #[default]
     Refuse,
@@ -31,45 +31,45 @@ pub(crate) enum Standby {
 /// A node of a cluster.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Cluster {
+pub struct Cluster {
     /// Addresses of NATS servers; empty: no cluster.
-    pub(crate) servers: Vec<String>,
+    pub servers: Vec<String>,
     /// Which of them may be without credentials.
-    pub(crate) allow_anonymous: Anonymous,
+    pub allow_anonymous: Anonymous,
     /// A credentials file of NATS; empty for none.
-    pub(crate) credentials_file: PathBuf,
+    pub credentials_file: PathBuf,
     /// PEM file of the CAs that sign the servers' certificates; empty: the system's.
-    pub(crate) ca_file: PathBuf,
+    pub ca_file: PathBuf,
     /// Client certificate and key; empty for none.
-    pub(crate) cert: PathBuf,
-    pub(crate) key: PathBuf,
+    pub cert: PathBuf,
+    pub key: PathBuf,
     /// This node's name, which no other node has.
-    pub(crate) node: String,
+    pub node: String,
     /// The address at which clients reach this node; what other nodes show.
-    pub(crate) address: String,
+    pub address: String,
     /// URLs of listeners that clients reach elsewhere than at that host and their own port.
-    pub(crate) addresses: Vec<String>,
+    pub addresses: Vec<String>,
     /// What it does with clients while it stands by.
-    pub(crate) standby: Standby,
+    pub standby: Standby,
     /// The node's server ID in QUIC's connection IDs; empty for one made of the cluster's and the node's names.
-    pub(crate) quic_server_id: String,
+    pub quic_server_id: String,
     /// The same, once the cluster is known.
     #[serde(skip)]
-    pub(crate) server_id: Option<ServerId>,
+    pub server_id: Option<ServerId>,
     /// Addresses of the servers' monitoring ports.
-    pub(crate) monitoring: Vec<String>,
+    pub monitoring: Vec<String>,
     /// Whether one server without replicas is enough.
-    pub(crate) development: bool,
+    pub development: bool,
 }
 
 impl Cluster {
     /// Whether this is a node of a cluster.
-    pub(crate) fn is_on(&self) -> bool {
+    pub fn is_on(&self) -> bool {
         !self.servers.is_empty()
     }
 
     /// The first server that must require credentials.
-    pub(crate) fn guarded_server(&self) -> Option<&str> {
+    pub fn guarded_server(&self) -> Option<&str> {
         let must = |server: &&String| match self.allow_anonymous {
             Anonymous::Always => false,
             Anonymous::Loopback => !is_loopback(server),
@@ -79,7 +79,7 @@ impl Cluster {
     }
 
     /// Where clients reach this node with these listeners: a URL per transport.
-    pub(crate) fn urls(&self, listeners: &Listeners) -> Vec<String> {
+    pub fn urls(&self, listeners: &Listeners) -> Vec<String> {
         let (host, port) = host_and_port(&self.address);
         let mut urls = self.addresses.clone();
         for (name, addresses) in listeners.mqtt_listeners() {
@@ -98,20 +98,20 @@ impl Cluster {
     }
 
     /// The hosts by which clients know this node.
-    pub(crate) fn hosts(&self) -> impl Iterator<Item = &str> {
+    pub fn hosts(&self) -> impl Iterator<Item = &str> {
         let hosts = self.addresses.iter().chain([&self.address]).map(|address| host(address));
         hosts.filter(|host| !host.is_empty())
     }
 
     /// The node's server ID, in the cluster of this name.
-    pub(crate) fn server_id_in(&self, cluster: &str) -> ServerId {
+    pub fn server_id_in(&self, cluster: &str) -> ServerId {
         // The check has refused what is none.
         let set = self.quic_server_id.parse().ok();
         set.unwrap_or_else(|| ServerId::of_node(cluster, &self.node))
     }
 
     /// The files that it names, with their keys.
-    pub(crate) fn files(&self) -> [(String, &Path); 4] {
+    pub fn files(&self) -> [(String, &Path); 4] {
         [
             ("[cluster] credentials_file".to_owned(), &*self.credentials_file),
             ("[cluster] ca_file".to_owned(), &self.ca_file),
@@ -198,7 +198,7 @@ fn check_addresses(cluster: &Cluster) -> Result<(), Usage> {
 ///
 /// # Errors
 /// The key, and what to do.
-pub(super) fn check(config: &Config) -> Result<(), Usage> {
+pub(crate) fn check(config: &Config) -> Result<(), Usage> {
     let cluster = &config.cluster;
     if !cluster.is_on() {
         return Ok(());
@@ -245,7 +245,7 @@ pub(super) fn check(config: &Config) -> Result<(), Usage> {
 impl Config {
     /// What is different on a cluster: it has a platform if that is said, and clients wait for NATS until the node gives
     /// way, which takes 30 s, instead of being refused.
-    pub(super) fn adapt_to_cluster(&mut self) {
+    pub fn adapt_to_cluster(&mut self) {
         if !self.cluster.is_on() {
             return;
         }

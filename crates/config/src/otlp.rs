@@ -4,21 +4,21 @@ use std::path::PathBuf;
 
 use super::range::within;
 use super::section::sections;
-use crate::exit::Usage;
+use fulmar_text::Usage;
 
 sections! {
     /// Traces and metrics for an OpenTelemetry collector.
-    pub(crate) struct Otlp {
+    pub struct Otlp {
         /// The collector's address for OTLP over HTTP, without the path; empty for none.
-        pub(crate) endpoint: String = String::new(),
+        pub endpoint: String = String::new(),
         /// Headers of its requests, such as a token; empty for none.
-        pub(crate) headers_file: PathBuf = PathBuf::new(),
+        pub headers_file: PathBuf = PathBuf::new(),
         /// The name of the service.
-        pub(crate) service_name: String = "fulmar".to_owned(),
+        pub service_name: String = "fulmar".to_owned(),
         /// Whether the publications with a recorded trace are reported.
-        pub(crate) traces: bool = true,
+        pub traces: bool = true,
         /// Seconds between two reports of metrics; 0 for never.
-        pub(crate) metrics_interval_s: u32 = 60,
+        pub metrics_interval_s: u32 = 60,
     }
 }
 
@@ -26,7 +26,7 @@ sections! {
 ///
 /// # Errors
 /// The endpoint is no address of a collector, or the interval is out of its range.
-pub(super) fn check(otlp: &Otlp) -> Result<(), Usage> {
+pub(crate) fn check(otlp: &Otlp) -> Result<(), Usage> {
     within("otlp.metrics_interval_s", otlp.metrics_interval_s, 0, 24 * 3600)?;
     let endpoint = &otlp.endpoint;
     let uri = endpoint.parse::<http::Uri>().ok();

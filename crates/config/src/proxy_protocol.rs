@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Config;
 use super::sections::{Anonymous, Listeners};
-use crate::exit::Usage;
+use fulmar_text::Usage;
 
 /// The listeners over TCP. QUIC and other protocols over UDP have no such header.
 const TCP: [&str; 5] = ["mqtt", "mqtts", "ws", "wss", "https"];
@@ -15,16 +15,16 @@ const TCP: [&str; 5] = ["mqtt", "mqtts", "ws", "wss", "https"];
 /// Which listeners are behind proxies, and where these are.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct ProxyProtocol {
+pub struct ProxyProtocol {
     /// Names of listeners, or single addresses of theirs.
-    pub(crate) listeners: Vec<String>,
+    pub listeners: Vec<String>,
     /// The proxies' networks.
-    pub(crate) from: Vec<String>,
+    pub from: Vec<String>,
 }
 
 impl ProxyProtocol {
     /// Whether clients of the listener `name` at `address` connect through proxies.
-    pub(crate) fn covers(&self, name: &str, address: SocketAddr) -> bool {
+    pub fn covers(&self, name: &str, address: SocketAddr) -> bool {
         let is_it = |entry: &String| {
             entry == name || entry.parse::<SocketAddr>().is_ok_and(|one| one == address)
         };
@@ -35,7 +35,7 @@ impl ProxyProtocol {
     ///
     /// # Errors
     /// An entry names no network.
-    pub(crate) fn proxies(&self) -> Result<Proxies, Usage> {
+    pub fn proxies(&self) -> Result<Proxies, Usage> {
         let parsed = self.from.iter().map(|network| network.parse::<Network>());
         let networks = parsed.collect::<Result<_, _>>();
         Ok(Proxies::new(
@@ -47,7 +47,7 @@ impl ProxyProtocol {
     ///
     /// # Errors
     /// One names no listener over TCP or no network, or one of the lists is missing.
-    pub(super) fn check(&self, listeners: &Listeners) -> Result<(), Usage> {
+    pub fn check(&self, listeners: &Listeners) -> Result<(), Usage> {
         let wrong = |text: String| Err(Usage(format!("[proxy_protocol] {text}")));
         self.proxies()?;
         if self.listeners.is_empty() != self.from.is_empty() {
@@ -78,7 +78,7 @@ impl ProxyProtocol {
 impl Config {
     /// Whether the listener `name` at `address` accepts anonymous clients. Behind a proxy, a listener on loopback has
     /// clients on other machines.
-    pub(super) fn allows_anonymous(&self, name: &str, address: SocketAddr) -> bool {
+    pub fn allows_anonymous(&self, name: &str, address: SocketAddr) -> bool {
         match self.auth.allow_anonymous {
             Anonymous::Loopback if self.proxy_protocol.covers(name, address) => false,
             policy => policy.at(address),
@@ -86,7 +86,7 @@ impl Config {
     }
 
     /// Whether clients on other machines can connect to the listener `name` at `address`.
-    pub(super) fn is_reachable(&self, name: &str, address: SocketAddr) -> bool {
+    pub fn is_reachable(&self, name: &str, address: SocketAddr) -> bool {
         !address.ip().is_loopback() || self.proxy_protocol.covers(name, address)
     }
 }

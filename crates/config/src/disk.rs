@@ -6,10 +6,10 @@ use std::path::Path;
 use fulmar_text::units;
 use serde::{Deserialize, Serialize};
 
-use crate::exit::Usage;
+use fulmar_text::Usage;
 
 /// The smallest budget.
-pub(super) const LEAST: u64 = 64_000_000;
+pub(crate) const LEAST: u64 = 64_000_000;
 
 /// The smallest that `auto` chooses. A disk that has less room stops the broker before this does.
 const LEAST_AUTO: u64 = 1_000_000_000;
@@ -17,7 +17,7 @@ const LEAST_AUTO: u64 = 1_000_000_000;
 /// `auto`, or an amount such as `1GB`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(transparent)]
-pub(crate) struct Disk(pub(crate) String);
+pub struct Disk(pub String);
 
 impl Default for Disk {
     fn default() -> Self {
@@ -28,7 +28,7 @@ impl Default for Disk {
 impl Disk {
     /// Whether the operator has left it to the program.
     #[cfg(feature = "platform")]
-    pub(super) fn is_auto(&self) -> bool {
+    pub fn is_auto(&self) -> bool {
         self.0 == "auto"
     }
 
@@ -36,7 +36,7 @@ impl Disk {
     ///
     /// # Errors
     /// It is neither `auto` nor an amount of at least 64 MB.
-    pub(super) fn bytes(&self, data: &Path) -> Result<u64, Usage> {
+    pub fn bytes(&self, data: &Path) -> Result<u64, Usage> {
         if self.0 == "auto" {
             return Ok((available_in(data).unwrap_or(u64::MAX) / 2).max(LEAST_AUTO));
         }

@@ -21,32 +21,32 @@ use super::upstream::Upstream;
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    pub(crate) server: Server,
-    pub(crate) listeners: Listeners,
-    pub(crate) proxy_protocol: ProxyProtocol,
-    pub(crate) tls: Tls,
-    pub(crate) acme: Acme,
-    pub(crate) quic: Quic,
-    pub(crate) http: Http,
-    pub(crate) coap: Coap,
-    pub(crate) mqtt_sn: MqttSn,
-    pub(crate) limits: LimitsConfig,
-    pub(crate) auth: Auth,
-    pub(crate) acl: Acl,
-    pub(crate) storage: Storage,
-    pub(crate) platform: Platform,
-    pub(crate) sys: Sys,
-    pub(crate) otlp: Otlp,
-    pub(crate) cluster: Cluster,
-    pub(crate) upstream: Upstream,
-    pub(crate) upstreams: BTreeMap<String, Upstream>,
-    pub(crate) log: Log,
-    pub(crate) lab: Lab,
+    pub server: Server,
+    pub listeners: Listeners,
+    pub proxy_protocol: ProxyProtocol,
+    pub tls: Tls,
+    pub acme: Acme,
+    pub quic: Quic,
+    pub http: Http,
+    pub coap: Coap,
+    pub mqtt_sn: MqttSn,
+    pub limits: LimitsConfig,
+    pub auth: Auth,
+    pub acl: Acl,
+    pub storage: Storage,
+    pub platform: Platform,
+    pub sys: Sys,
+    pub otlp: Otlp,
+    pub cluster: Cluster,
+    pub upstream: Upstream,
+    pub upstreams: BTreeMap<String, Upstream>,
+    pub log: Log,
+    pub lab: Lab,
 }
 
 impl Config {
     /// The keys, as `section.key`, that differ from `old` and require a restart.
-    pub(crate) fn changes_requiring_restart(&self, old: &Config) -> Vec<String> {
+    pub fn changes_requiring_restart(&self, old: &Config) -> Vec<String> {
         let [old, new] = [old, self].map(|config| serde_json::to_value(config).unwrap_or_default());
         let mut changed = Vec::new();
         for (section, keys) in new.as_object().into_iter().flatten() {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// One access rule; for all clients unless it names a user, a client or anonymous clients.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct AclRule {
+pub struct AclRule {
     allow: bool,
     topic: String,
     #[serde(default)]
@@ -24,13 +24,13 @@ pub(crate) struct AclRule {
 
 impl AclRule {
     /// How many subjects it names; more than one is an error.
-    pub(super) fn subjects(&self) -> usize {
+    pub fn subjects(&self) -> usize {
         let named = [self.user.is_some(), self.client.is_some(), self.anonymous];
         named.into_iter().filter(|&named| named).count()
     }
 
     /// The broker's form.
-    pub(crate) fn rule(&self) -> Rule {
+    pub fn rule(&self) -> Rule {
         let who = match (&self.user, &self.client) {
             (Some(user), _) => Who::User(user.as_str().into()),
             (None, Some(client)) => Who::Client(client.as_str().into()),

@@ -2,13 +2,13 @@
 
 use std::fmt::Display;
 
-use crate::exit::Usage;
+use fulmar_text::Usage;
 
 /// Checks that a value is in its range; `key` is `section.key`.
 ///
 /// # Errors
 /// It is not; the error has key, value and range.
-pub(super) fn within<T: PartialOrd + Display>(
+pub(crate) fn within<T: PartialOrd + Display>(
     key: &str,
     value: T,
     least: T,

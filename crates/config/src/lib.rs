@@ -7,10 +7,11 @@
 
 mod acl_rule;
 mod check;
-#[cfg_attr(not(feature = "cluster"), allow(dead_code, reason = "read only to be refused"))]
+#[allow(missing_docs, reason = "fulmar.example.toml explains the keys")]
 mod cluster;
 mod convert;
 mod disk;
+#[allow(missing_docs, reason = "each field is the section of its name")]
 mod document;
 mod features;
 mod memory;
@@ -22,31 +23,32 @@ mod proxy_protocol;
 mod range;
 mod read;
 mod section;
+#[allow(missing_docs, reason = "fulmar.example.toml explains the keys")]
 mod sections;
 mod store_part;
+#[allow(missing_docs, reason = "fulmar.example.toml explains the keys")]
 mod upstream;
 mod upstreams;
 
 use std::path::{Path, PathBuf};
 
-pub(crate) use acl_rule::AclRule;
+pub use acl_rule::AclRule;
 #[cfg(feature = "acme")]
-pub(crate) use check::is_https_url;
-#[cfg_attr(not(feature = "cluster"), allow(unused_imports))]
-pub(crate) use cluster::{Cluster, Standby};
+pub use check::is_https_url;
+pub use cluster::{Cluster, Standby};
 pub use document::Config;
-pub(crate) use memory::available_to;
-pub(crate) use otlp::Otlp;
+pub use memory::available_to;
+pub use otlp::Otlp;
 use read::Source;
-pub(crate) use sections::Listeners;
-pub(crate) use sections::{Acme, Auth, AuthHttp, CrlExpired, Tls, set};
-pub(crate) use upstream::Upstream;
+pub use sections::Listeners;
+pub use sections::{Acme, Auth, AuthHttp, CrlExpired, Tls, set};
+pub use upstream::Upstream;
 
 impl Config {
     /// Reads a configuration file. The environment has no effect.
     ///
     /// # Errors
-    /// [`Usage`](crate::Usage) with file, line and column, or the key, and with the allowed values.
+    /// [`Usage`](fulmar_text::Usage) with file, line and column, or the key, and with the allowed values.
     pub fn from_file(path: &Path) -> anyhow::Result<Config> {
         read::read(Source::File(path), std::iter::empty())?.complete()
     }
@@ -54,7 +56,7 @@ impl Config {
     /// Reads the text of a configuration file, such as `[listeners]` and `mqtt = ["127.0.0.1:0"]`.
     ///
     /// # Errors
-    /// [`Usage`](crate::Usage) with line and column, or the key, and with the allowed values.
+    /// [`Usage`](fulmar_text::Usage) with line and column, or the key, and with the allowed values.
     pub fn from_toml(text: &str) -> anyhow::Result<Config> {
         read::read(Source::Text(text), std::iter::empty())?.complete()
     }
@@ -76,7 +78,7 @@ impl Config {
         let encrypted = listeners.iter().filter(|(name, _)| !["mqtt", "ws"].contains(name));
         let mut addresses = encrypted.flat_map(|(_, addresses)| addresses.iter());
         if let Some(address) = addresses.find(|address| !address.ip().is_loopback() && !remote) {
-            return Err(crate::Usage(format!(
+            return Err(fulmar_text::Usage(format!(
                 "--keylog: clients of other machines can connect to {address}, and anyone who has the file can read what \
                  they send. Next: listen on loopback only, or add --keylog-remote"
             ))
@@ -87,7 +89,7 @@ impl Config {
     }
 
     /// The data folder.
-    pub(crate) fn data_dir(&self) -> PathBuf {
+    pub fn data_dir(&self) -> PathBuf {
         set(&self.server.data_dir).map_or_else(fulmar_certs::default_data_dir, Path::to_owned)
     }
 
@@ -95,7 +97,7 @@ impl Config {
     ///
     /// # Errors
     /// As for [`Config::from_file`]; an error of the environment has the variable's name.
-    pub(crate) fn load(path: Option<&Path>) -> anyhow::Result<Config> {
+    pub fn load(path: Option<&Path>) -> anyhow::Result<Config> {
         Config::load_with(path, std::env::vars())
     }
 
@@ -109,8 +111,8 @@ impl Config {
     /// Converts keys of earlier versions, and checks keys that belong together.
     ///
     /// # Errors
-    /// [`Usage`](crate::Usage) with the key and the allowed values.
-    pub(crate) fn complete(mut self) -> anyhow::Result<Config> {
+    /// [`Usage`](fulmar_text::Usage) with the key and the allowed values.
+    pub fn complete(mut self) -> anyhow::Result<Config> {
         self.quic.rename_bbr()?;
         self.label_upstreams();
         self.adapt_to_cluster();
@@ -120,7 +122,7 @@ impl Config {
     }
 
     /// The keys with secrets in this file, if it is readable by users other than its owner and group.
-    pub(crate) fn world_readable_secrets(path: &Path) -> Vec<String> {
+    pub fn world_readable_secrets(path: &Path) -> Vec<String> {
         use std::os::unix::fs::PermissionsExt as _;
         let mode = path.metadata().map_or(0, |metadata| metadata.permissions().mode());
         if mode & 0o004 == 0 {
@@ -144,7 +146,7 @@ mod tests {
     use serde_json::Value;
     use std::collections::BTreeSet;
 
-    const EXAMPLE: &str = include_str!("../../../../fulmar.example.toml");
+    const EXAMPLE: &str = include_str!("../../../fulmar.example.toml");
 
     fn load(text: &str, environment: &[(&str, &str)]) -> anyhow::Result<Config> {
         let dir = tempfile::tempdir().unwrap();
@@ -156,7 +158,7 @@ mod tests {
 
     fn refused(text: &str, environment: &[(&str, &str)]) -> String {
         let error = load(text, environment).unwrap_err();
-        assert!(error.downcast_ref::<crate::exit::Usage>().is_some(), "{error}");
+        assert!(error.downcast_ref::<fulmar_text::Usage>().is_some(), "{error}");
         error.to_string()
     }
 
@@ -395,7 +397,7 @@ mod tests {
         assert_eq!(config.limits.max_sessions, 7);
         assert_eq!(Config::from_toml("").unwrap(), Config::default());
         let error = Config::from_toml("[limits]\nmax_session = 7\n").unwrap_err();
-        let text = error.downcast_ref::<crate::Usage>().unwrap().to_string();
+        let text = error.downcast_ref::<fulmar_text::Usage>().unwrap().to_string();
         assert!(text.starts_with("2:1: ") && text.contains("max_sessions"), "{text}");
         let error = Config::from_toml("[quic]\nidle_timeout_s = 0\n").unwrap_err();
         assert!(error.to_string().starts_with("[quic] idle_timeout_s = 0: must be"), "{error}");

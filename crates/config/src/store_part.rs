@@ -25,11 +25,11 @@ const PAGE_BYTES: u64 = 4096;
 
 /// What the store may use of the budget, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StorePart {
+pub struct StorePart {
     /// The database, without its log.
-    pub(crate) database: u64,
+    pub database: u64,
     /// Pages in the log at which it is copied back.
-    pub(crate) log_pages: u64,
+    pub log_pages: u64,
     sessions: usize,
     messages: usize,
 }
@@ -53,7 +53,7 @@ impl StorePart {
     }
 
     /// The accounts in memory, lowered to what the store has room for.
-    pub(super) fn lower(&self, mut parts: Parts) -> Parts {
+    pub fn lower(&self, mut parts: Parts) -> Parts {
         parts.broker.sessions = parts.broker.sessions.min(self.sessions);
         parts.broker.messages = parts.broker.messages.min(self.messages);
         // Within the account for messages.
@@ -64,7 +64,7 @@ impl StorePart {
 
 impl Config {
     /// The store's part; `None` without a store.
-    pub(crate) fn store_part(&self) -> Option<StorePart> {
+    pub fn store_part(&self) -> Option<StorePart> {
         if !self.storage.enabled {
             return None;
         }
@@ -93,18 +93,18 @@ impl Config {
     }
 
     /// Bytes that the store's file may have; `None` without a store.
-    pub(crate) fn store_file_limit(&self) -> Option<u64> {
+    pub fn store_file_limit(&self) -> Option<u64> {
         self.store_part().map(|part| part.database)
     }
 
     /// Bytes that outboxes and dead letters may have together; `None` without an upstream broker.
-    pub(crate) fn outboxes_limit(&self) -> Option<u64> {
+    pub fn outboxes_limit(&self) -> Option<u64> {
         let taken = u64::MAX - self.without_outboxes(u64::MAX);
         (taken > 0).then_some(taken)
     }
 
     /// What outboxes and dead letters leave of the budget.
-    pub(super) fn without_outboxes(&self, budget: u64) -> u64 {
+    pub fn without_outboxes(&self, budget: u64) -> u64 {
         let upstreams = self.upstreams().filter(|upstream| upstream.is_on());
         let theirs = upstreams.map(|upstream| {
             let letters = upstream.dead_letters().map_or(0, |(_, bytes)| bytes.saturating_mul(2));

@@ -11,7 +11,7 @@ const SECTIONS: [(&str, bool); 3] = [
 ];
 
 /// The sections whose feature this build does not have.
-pub(super) fn missing() -> impl Iterator<Item = &'static str> {
+pub(crate) fn missing() -> impl Iterator<Item = &'static str> {
     SECTIONS.iter().filter(|(_, there)| !there).map(|(section, _)| *section)
 }
 
@@ -19,7 +19,7 @@ pub(super) fn missing() -> impl Iterator<Item = &'static str> {
 ///
 /// # Errors
 /// A section needs a missing feature, and is neither `enabled = false` nor without `servers`.
-pub(super) fn check(table: &Table, text: &str) -> Result<(), String> {
+pub(crate) fn check(table: &Table, text: &str) -> Result<(), String> {
     let no_servers = |section: &Value| {
         section.get("servers").and_then(Value::as_array)?.is_empty().then_some(())
     };

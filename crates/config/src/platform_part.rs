@@ -17,7 +17,7 @@ const PHOTOS: u64 = 60;
 
 impl Config {
     /// The platform's part. A database in PostgreSQL is not on this disk, and has no limit here.
-    pub(crate) fn platform_part(&self) -> DiskLimits {
+    pub fn platform_part(&self) -> DiskLimits {
         if !self.platform.database.0.is_empty() {
             return DiskLimits::default();
         }

@@ -7,24 +7,24 @@ use fulmar_mqtt::Version;
 
 use super::document::Config;
 use super::upstream::Upstream;
-use crate::exit::Usage;
+use fulmar_text::Usage;
 
 /// Upstream brokers of one gateway. Each has an outbox and two threads.
 const MAX_UPSTREAMS: usize = 16;
 
 impl Config {
     /// All sections of upstream brokers: `[upstream]`, which may have none, then the others by their names.
-    pub(crate) fn upstreams(&self) -> impl Iterator<Item = &Upstream> + Clone {
+    pub fn upstreams(&self) -> impl Iterator<Item = &Upstream> + Clone {
         [&self.upstream].into_iter().chain(self.upstreams.values())
     }
 
     /// Whether there is an upstream broker.
-    pub(crate) fn is_gateway(&self) -> bool {
+    pub fn is_gateway(&self) -> bool {
         self.upstreams().any(Upstream::is_on)
     }
 
     /// Gives the sections their names, for errors and metrics.
-    pub(super) fn label_upstreams(&mut self) {
+    pub fn label_upstreams(&mut self) {
         for (name, upstream) in &mut self.upstreams {
             upstream.label = Some(name.clone());
         }
@@ -34,7 +34,7 @@ impl Config {
     ///
     /// # Errors
     /// A value is invalid; the error has its key and the allowed values.
-    pub(super) fn check_upstreams(&self) -> Result<(), Usage> {
+    pub fn check_upstreams(&self) -> Result<(), Usage> {
         if let Some(name) = self.upstreams.keys().find(|name| !is_section_name(name)) {
             let text = "1 to 32 lower-case letters, digits, - and _ name an upstream broker";
             return Err(Usage(format!("[upstreams.{name}]: {text}")));

@@ -13,44 +13,44 @@ use serde::{Deserialize, Serialize};
 use super::range::within;
 use super::section::sections;
 use super::sections::Anonymous;
-use crate::exit::Usage;
+use fulmar_text::Usage;
 
 /// The largest payload and topic that fit into a datagram, with their headers.
 const MAX_MESSAGE_BYTES: usize = 65_000;
 
 sections! {
     /// MQTT-SN; see [`Settings`].
-    pub(crate) struct MqttSn (settings = Settings::default()) {
+    pub struct MqttSn (settings = Settings::default()) {
         /// The user of all clients; empty for anonymous clients.
-        pub(crate) user: String = String::new(),
-        pub(crate) gateway_id: u8 = settings.gateway_id,
+        pub user: String = String::new(),
+        pub gateway_id: u8 = settings.gateway_id,
         /// Destination of ADVERTISE; empty for none.
-        pub(crate) advertise: Vec<SocketAddr> = Vec::new(),
-        pub(crate) advertise_interval_s: u16 = 900,
-        pub(crate) retry_s: u32 = 2,
-        pub(crate) retries: u32 = settings.retries,
-        pub(crate) max_silence_s: u32 = 86_400,
-        pub(crate) max_clients: usize = settings.max_clients,
-        pub(crate) max_new_clients_per_s: u32 = settings.max_new_clients_per_s,
-        pub(crate) max_topics_per_client: usize = settings.max_topics,
-        pub(crate) max_queued_messages: usize = settings.max_queued,
-        pub(crate) max_queued_bytes: usize = settings.max_queued_bytes,
-        pub(crate) max_message_bytes: usize = settings.max_message_bytes,
-        pub(crate) predefined: Vec<Predefined> = Vec::new(),
+        pub advertise: Vec<SocketAddr> = Vec::new(),
+        pub advertise_interval_s: u16 = 900,
+        pub retry_s: u32 = 2,
+        pub retries: u32 = settings.retries,
+        pub max_silence_s: u32 = 86_400,
+        pub max_clients: usize = settings.max_clients,
+        pub max_new_clients_per_s: u32 = settings.max_new_clients_per_s,
+        pub max_topics_per_client: usize = settings.max_topics,
+        pub max_queued_messages: usize = settings.max_queued,
+        pub max_queued_bytes: usize = settings.max_queued_bytes,
+        pub max_message_bytes: usize = settings.max_message_bytes,
+        pub predefined: Vec<Predefined> = Vec::new(),
     }
 }
 
 /// A topic that has an identifier without being registered.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Predefined {
-    pub(crate) id: u16,
-    pub(crate) topic: String,
+pub struct Predefined {
+    pub id: u16,
+    pub topic: String,
 }
 
 impl MqttSn {
     /// Settings of the server.
-    pub(crate) fn settings(&self, max_client_id_bytes: usize) -> Settings {
+    pub fn settings(&self, max_client_id_bytes: usize) -> Settings {
         let predefined = self.predefined.iter().map(|one| (one.id, one.topic.as_str().into()));
         Settings {
             gateway_id: self.gateway_id,
@@ -70,13 +70,13 @@ impl MqttSn {
     }
 
     /// Whether a client could be served at this address.
-    pub(crate) fn serves(&self, anonymous: Anonymous, address: SocketAddr) -> bool {
+    pub fn serves(&self, anonymous: Anonymous, address: SocketAddr) -> bool {
         !self.user.is_empty() || anonymous.at(address)
     }
 }
 
 /// Checks values that belong together: the section's own, its listeners, and whether anonymous clients may connect.
-pub(super) fn check(
+pub(crate) fn check(
     settings: &MqttSn,
     listeners: &[SocketAddr],
     anonymous: Anonymous,
@@ -131,8 +131,8 @@ fn ranges(settings: &MqttSn) -> Result<(), Usage> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::super::document::Config;
     use super::*;
+    use crate::document::Config;
 
     fn with(change: impl FnOnce(&mut Config)) -> Result<(), String> {
         let mut config = Config::default();

@@ -9,7 +9,7 @@ use fulmar_broker::MemoryLimits;
 use fulmar_text::units;
 use serde::{Deserialize, Serialize};
 
-use crate::exit::Usage;
+use fulmar_text::Usage;
 
 /// The smallest budget. A server needs some 30 MB before anybody has connected.
 const LEAST: u64 = 64_000_000;
@@ -21,7 +21,7 @@ const BYTES_PER_HTTP_CONNECTION: u64 = 256_000;
 /// `auto`, or an amount such as `512MB`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(transparent)]
-pub(crate) struct Memory(pub(crate) String);
+pub struct Memory(pub String);
 
 impl Default for Memory {
     fn default() -> Self {
@@ -34,7 +34,7 @@ impl Memory {
     ///
     /// # Errors
     /// It is neither `auto` nor an amount of at least 64 MB.
-    pub(super) fn bytes(&self) -> Result<u64, Usage> {
+    pub fn bytes(&self) -> Result<u64, Usage> {
         self.bytes_of(available_to("self"))
     }
 
@@ -42,7 +42,7 @@ impl Memory {
     ///
     /// # Errors
     /// As [`Memory::bytes`].
-    pub(crate) fn bytes_of(&self, available: u64) -> Result<u64, Usage> {
+    pub fn bytes_of(&self, available: u64) -> Result<u64, Usage> {
         if self.0 == "auto" {
             return Ok((available / 2).max(LEAST));
         }
@@ -62,27 +62,27 @@ const MIN_ANSWER_BYTES: usize = 4 << 20;
 
 /// The parts of the budget, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Parts {
+pub struct Parts {
     /// The broker's accounts.
-    pub(crate) broker: MemoryLimits,
+    pub broker: MemoryLimits,
     /// Retained messages, within the account for messages.
-    pub(crate) retained: usize,
+    pub retained: usize,
     /// Incomplete packets, over all workers.
-    pub(crate) incomplete: usize,
+    pub incomplete: usize,
     /// Receivers that all workers remember.
-    pub(crate) routes: usize,
+    pub routes: usize,
     /// Answers of the platform, the administration API and `/connections` that clients have not taken yet.
-    pub(crate) answers: usize,
+    pub answers: usize,
     /// Bodies of HTTP requests.
-    pub(crate) bodies: usize,
+    pub bodies: usize,
     /// Values in transfer over CoAP.
-    pub(crate) coap: usize,
+    pub coap: usize,
     /// Connections of each socket of the `https` and `webtransport` listeners, a number.
-    pub(crate) http_connections: usize,
+    pub http_connections: usize,
 }
 
 impl Parts {
-    pub(super) fn of(bytes: u64) -> Parts {
+    pub fn of(bytes: u64) -> Parts {
         let percent = |share: u64| usize::try_from(bytes / 100 * share).unwrap_or(usize::MAX);
         Parts {
             broker: MemoryLimits {
@@ -108,7 +108,7 @@ impl Parts {
 }
 
 /// The memory that a process can have, by its number or `self`: the machine's, or its control group's if that is less.
-pub(crate) fn available_to(process: &str) -> u64 {
+pub fn available_to(process: &str) -> u64 {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let machine = machine(&meminfo).unwrap_or(u64::MAX);
     let group = std::fs::read_to_string(format!("/proc/{process}/cgroup")).unwrap_or_default();

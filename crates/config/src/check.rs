@@ -12,7 +12,7 @@ use super::mqttsn;
 use super::otlp;
 use super::range::within;
 use super::sections::{Challenge, set};
-use crate::exit::Usage;
+use fulmar_text::Usage;
 
 /// Maximum number of workers of a broker.
 const MAX_WORKERS: usize = 1024;
@@ -29,7 +29,7 @@ const MAX_BODY_BYTES: usize = 1024 * 1024 * 1024;
 /// Requests without a token have a quarter of it, and a login has 16 KiB.
 const MIN_BUFFERED_BODY_BYTES: usize = 128 * 1024;
 
-pub(super) fn check(config: &Config) -> anyhow::Result<()> {
+pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
     together(config)?;
     config.proxy_protocol.check(&config.listeners)?;
     auth_http(config)?;
@@ -215,7 +215,7 @@ fn acme(config: &Config) -> Result<(), Usage> {
 }
 
 /// Whether requests over HTTPS can be made to it.
-pub(crate) fn is_https_url(text: &str) -> bool {
+pub fn is_https_url(text: &str) -> bool {
     let https = |url: http::Uri| url.scheme() == Some(&http::uri::Scheme::HTTPS);
     text.parse().is_ok_and(https)
 }
@@ -324,13 +324,13 @@ impl Config {
     /// # Errors
     /// None could; the error names the listener.
     #[cfg(any(feature = "platform", feature = "cluster"))]
-    pub(crate) fn check_ways_in(&self) -> Result<(), Usage> {
+    pub fn check_ways_in(&self) -> Result<(), Usage> {
         ways_in(self)
     }
 
     /// Whether a listener that other machines reach lets nobody in, apart from users of the platform: then the first
     /// start creates a user.
-    pub(crate) fn needs_user(&self) -> bool {
+    pub fn needs_user(&self) -> bool {
         let listeners = self.listeners.mqtt_listeners().into_iter();
         let mut all =
             listeners.flat_map(|(name, addresses)| addresses.iter().map(move |a| (name, a)));
@@ -341,7 +341,7 @@ impl Config {
 
     /// Whether other machines reach the platform's pages and API.
     #[cfg(feature = "platform")]
-    pub(crate) fn has_reachable_pages(&self) -> bool {
+    pub fn has_reachable_pages(&self) -> bool {
         self.listeners.https.iter().any(|&address| self.is_reachable("https", address))
     }
 }
@@ -391,8 +391,8 @@ fn usable(config: &Config, name: &str, address: SocketAddr) -> Result<(), Usage>
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::super::sections::{Anonymous, Enabled};
     use super::*;
+    use crate::sections::{Anonymous, Enabled};
 
     fn with(change: impl FnOnce(&mut Config)) -> Result<(), String> {
         let mut config = Config::default();
