@@ -53,7 +53,7 @@ pub use app::Settings;
 pub use archive::{Manifest, RestoreError, restore};
 pub use bans::apply as apply_bans;
 pub use local::{LocalCaller, SOCKET_FILE, SocketPath};
-pub use openapi::PREFIX;
+pub use openapi::{PLATFORM_COMMANDS, PREFIX};
 pub use server::{
     Certificate, Cluster, ClusterNode, DiskAccount, Later, Listener, Server, ServerState, TapRoom,
     Tapped, Upstream,

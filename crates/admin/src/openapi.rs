@@ -14,6 +14,9 @@ use crate::problem::Problem;
 /// The path of the API.
 pub const PREFIX: &str = "/api/admin/v1";
 
+/// Path behind [`PREFIX`], at the administration socket, of what changes the platform.
+pub const PLATFORM_COMMANDS: &str = "/platform";
+
 /// The document's general information.
 #[derive(utoipa::OpenApi)]
 #[openapi(

@@ -59,11 +59,12 @@ use fulmar_command_meter as meter;
 use fulmar_command_pubsub as pubsub;
 #[cfg(feature = "sensor")]
 use fulmar_command_sensor as sensor;
+#[cfg(feature = "platform")]
+use fulmar_command_user::accounts;
+use fulmar_command_user::passwd;
 #[cfg(feature = "cluster")]
 use fulmar_server as cluster;
-#[cfg(feature = "platform")]
-use fulmar_server::accounts;
-use fulmar_server::{self as serve, passwd};
+use fulmar_server as serve;
 
 use crate::cli::{Cli, Command};
 #[cfg(not(feature = "platform"))]

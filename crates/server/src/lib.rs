@@ -1,12 +1,5 @@
 #![doc = include_str!("../README.md")]
 
-#[cfg(feature = "platform")]
-pub mod accounts;
-#[cfg(feature = "platform")]
-mod broker_users;
-#[cfg(all(feature = "platform", feature = "admin"))]
-mod node_users;
-pub mod passwd;
 mod serve;
 
 pub use fulmar_command::exit::Usage;

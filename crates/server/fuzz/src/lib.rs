@@ -20,7 +20,7 @@ extern crate self as fulmar_config;
 #[allow(unused_imports, reason = "for the source")]
 pub(crate) use config::AclRule;
 #[allow(unreachable_pub, reason = "a part of another crate")]
-#[path = "../../src/serve/otlp/context.rs"]
+#[path = "../../../telemetry/src/context.rs"]
 mod context;
 mod credentials;
 #[allow(unreachable_pub, reason = "a part of another crate")]

@@ -25,15 +25,14 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::http_credentials::Credentials;
 use super::http_publish;
-use super::local_client::{self, LocalReceiver, LocalSender};
-use super::part::{self, Core, Opening, Part};
-use super::shared_rows::Database;
 use fulmar_config::Config;
+use fulmar_part::local_client::{self, LocalReceiver, LocalSender};
+use fulmar_part::shared_rows::Database;
+use fulmar_part::{self as part, Core, Opening, Part};
 
 mod logins;
 mod watched;
 
-pub(super) use logins::MoreAdministrators;
 use logins::Users;
 use watched::Watched;
 
@@ -47,7 +46,7 @@ const MODE: u32 = 0o600;
 
 /// Bans, and the log of changes.
 #[derive(Clone, Debug)]
-pub(super) struct ChangeLog(Store);
+pub(super) struct ChangeLog(pub(super) Store);
 
 impl ChangeLog {
     fn begin_all(&self, entries: &[NewEntry]) -> Result<Vec<i64>, String> {
@@ -152,7 +151,7 @@ pub(super) fn open(opening: &mut Opening<'_>) -> anyhow::Result<Box<dyn Part>> {
         None => Store::open(data)?,
     });
     opening.offers.log = Arc::new(log.clone());
-    opening.offers.administration_log = Some(log.clone());
+    opening.offers.administration_log = Some(log.0.clone());
     Ok(Box::new(Administration { log, admin: None, has_administrator: false, socket: None }))
 }
 

@@ -15,8 +15,8 @@ use fulmar_identity::{
     administrator_role,
 };
 
-use super::part::ChangeLog;
 use fulmar_config::Config;
+use fulmar_part::ChangeLog;
 
 /// Its name.
 const NAME: &str = "admin";

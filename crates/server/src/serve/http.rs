@@ -17,21 +17,17 @@ use fulmar_http::{AnswerSpace, BodyBudget, Plain};
 use fulmar_text::metrics::Metrics;
 use fulmar_transport::Handoff;
 
-#[cfg(feature = "cluster")]
-use super::cluster_status::ClusterStatus;
-use super::gateway::GatewayStatus;
 use super::http_publish::HttpPublisher;
-use super::listeners::where_to_change;
-use super::part::{Core, Sources};
+use fulmar_part::Upstreams;
+#[cfg(feature = "cluster")]
+use fulmar_part::cluster_status::ClusterStatus;
+use fulmar_part::where_to_change;
+use fulmar_part::{Core, Sources};
 
 mod connections;
-mod disk;
 pub(super) mod hosts;
-mod machine;
 mod metrics;
 
-pub(super) use disk::{AccountUse, DiskUse};
-pub(super) use machine::Machine;
 pub(super) use metrics::core as core_metrics;
 
 /// Prometheus' text format.
@@ -59,7 +55,7 @@ const TURN_PATIENCE: Duration = Duration::from_secs(4);
 struct Operated {
     broker: Arc<Broker>,
     /// `None` where there is no `[upstream]`.
-    gateway: Option<GatewayStatus>,
+    gateway: Option<Arc<dyn Upstreams>>,
     /// Of clients of both APIs, and of `/connections`.
     answers: AnswerSpace,
     workers: Handoff,

@@ -27,8 +27,8 @@ use fulmar_transport::Handoff;
 use serde::Deserialize;
 
 use super::http_credentials::Credentials;
-use super::local_client;
 use fulmar_config::Config;
+use fulmar_part::local_client;
 
 /// Longest wait for the broker, which may be delaying publishers.
 const PATIENCE: Duration = Duration::from_secs(25);

@@ -14,8 +14,8 @@ use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, HeaderValue, Request, Response, header};
 use axum::response::{Html, IntoResponse as _};
 
-use super::part::Core;
 use super::status;
+use fulmar_part::Core;
 
 /// Path of the style sheet: the page's content security policy allows no style inside the page.
 pub(super) const STYLE_PATH: &str = "/greeting.css";

@@ -14,13 +14,13 @@ use fulmar_transport::{
 };
 use serde_json::Value;
 
-use super::certificates::Certificates;
 use super::http_publish::HttpPublisher;
 use super::landing_page::LandingPage;
 use super::page_config::PageConfig;
-use super::part::{Core, Part};
 use super::{pages, status};
 use fulmar_config::Config;
+use fulmar_part::certificates::Certificates;
+use fulmar_part::{Core, Part};
 
 /// The running listeners for MQTT clients.
 pub(super) struct Running {

@@ -22,7 +22,7 @@ use fulmar_http::Bound;
 use fulmar_transport::{authority, is_loopback};
 use serde_json::{Value, json};
 
-use super::webtransport_certificate::Hashes;
+use fulmar_part::webtransport_certificate::Hashes;
 
 /// The contents of the response.
 #[derive(Clone)]

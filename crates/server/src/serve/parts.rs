@@ -1,14 +1,12 @@
 //! The parts of a server in this build, in the order in which they start.
 
-#[cfg(feature = "acme")]
-use super::acme;
 #[cfg(feature = "admin")]
 use super::admin;
 use super::first_administrator;
-use super::part::{Opening, Part};
 #[cfg(feature = "platform")]
 use super::platform;
-use super::{coap, gateway, mqttsn, otlp};
+use fulmar_part::{Opening, Part};
+use fulmar_udp::{coap, mqttsn};
 
 /// Opens all parts that the configuration has.
 ///
@@ -23,13 +21,13 @@ pub(super) fn open(opening: &mut Opening<'_>) -> anyhow::Result<Vec<Box<dyn Part
         let Opening { config, data, offers, .. } = opening;
         opening.first_administrator = first_administrator::create(config, data, &*offers.log)?;
     }
-    parts.push(otlp::open(opening)?);
-    parts.push(gateway::open(opening)?);
+    parts.push(fulmar_telemetry::open(opening)?);
+    parts.push(fulmar_forwarder::open(opening)?);
     #[cfg(feature = "platform")]
     parts.push(platform::open(opening)?);
     parts.push(coap::open(opening));
     parts.push(mqttsn::open(opening));
     #[cfg(feature = "acme")]
-    parts.push(acme::open(opening)?);
+    parts.push(fulmar_acme::open(opening)?);
     Ok(parts.into_iter().flatten().collect())
 }

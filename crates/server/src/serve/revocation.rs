@@ -15,8 +15,8 @@ use anyhow::Context;
 use fulmar_broker::Broker;
 use fulmar_transport::tls::{ClientAuth, ClientTrust, ServerTls};
 
-use super::certificates::client_trust;
 use fulmar_config::{CrlExpired, Tls};
+use fulmar_part::certificates::client_trust;
 
 /// Time between two looks at the files.
 const LOOK: Duration = Duration::from_secs(5);

@@ -20,16 +20,17 @@ use fulmar_http::{AnswerSpace, BodyBudget, Endpoint, Plain};
 use fulmar_transport::{Clock, Handoff, QuicKeys};
 
 use super::auth_http::AuthHook;
-use super::certificates::Certificates;
-use super::cluster_status::ClusterStatus;
-use super::consumer::{self, Consumer};
-use super::part::{Core, Offers, Opening, Part, Sources};
 use super::revocation::Revocation;
-use super::shared_rows::Database;
 use super::stored::{Stored, TakenOver, cluster_status};
-use super::{check, http, identities, landing_page, listeners, parts, replaced_hashes, secrets};
+use super::{check, http, identities, listeners, parts, replaced_hashes, secrets};
 use crate::exit::Usage;
 use fulmar_config::{Config, set};
+use fulmar_part::certificates::Certificates;
+use fulmar_part::cluster_status::ClusterStatus;
+use fulmar_part::consumer::{self, Consumer};
+use fulmar_part::disk::DiskUse;
+use fulmar_part::shared_rows::Database;
+use fulmar_part::{Core, Listeners, Offers, Opening, Part, Sources};
 
 /// A server: broker, listeners, and the gateway and the platform where they are configured.
 ///
@@ -239,7 +240,7 @@ impl Opened {
         let mut access_control = config.access_control()?;
         let data = data_dir(config)?;
         replaced_hashes::keep(&access_control, &data)?;
-        let certificates = Certificates::open(config, &data)?;
+        let certificates = Certificates::open(config, &data, super::ORDERED)?;
         let auth_hook = AuthHook::start(&config.auth.http)?.map(Arc::new);
         for warning in check::exposed::check(config, &data) {
             tracing::warn!(next = warning.next, "{}", warning.text);
@@ -329,7 +330,7 @@ impl Running {
         identities.go_live(&broker, Arc::clone(&offers.log) as _);
         let core = Core {
             config: config.clone(),
-            disk: http::DiskUse::new(config, &data, offers.disk.clone()),
+            disk: DiskUse::new(config, &data, offers.disk.clone()),
             data,
             clock,
             broker,
@@ -340,7 +341,7 @@ impl Running {
             answers: opened.answers,
             crl_next_update: revocation.next_update(),
             cluster: opened.cluster,
-            listeners: landing_page::Listeners::default(),
+            listeners: Listeners::default(),
             sources: Sources::default(),
             offers,
         };

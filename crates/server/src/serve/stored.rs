@@ -10,11 +10,11 @@ use fulmar_mirror::{Clocks, Reading};
 use fulmar_store::SqliteStorage;
 use fulmar_transport::Clock;
 
-use super::cluster_status::ClusterStatus;
-use super::internal_sessions::InternalSessions;
-use super::part::Part;
-use super::shared_rows::SharedRows;
 use fulmar_config::Config;
+use fulmar_part::Part;
+use fulmar_part::cluster_status::ClusterStatus;
+use fulmar_part::internal_sessions::InternalSessions;
+use fulmar_part::shared_rows::SharedRows;
 
 /// A node's copy of the database behind its claim, and the log that it continues.
 #[cfg(feature = "cluster")]
@@ -26,7 +26,7 @@ pub(super) struct TakenOver {
     /// Becomes true when the log refuses a record, or this node must give way for another reason.
     pub(super) refused: Arc<std::sync::atomic::AtomicBool>,
     /// Which node serves instead.
-    pub(super) lost: super::shared_rows::Lost,
+    pub(super) lost: fulmar_part::shared_rows::Lost,
     pub(super) status: Arc<ClusterStatus>,
 }
 
@@ -137,7 +137,7 @@ fn take_over(
 ) -> anyhow::Result<(SqliteStorage, Restored, Option<SharedRows>)> {
     let TakenOver { mut follower, incarnation, journal, refused, lost, .. } = taken_over;
     let mut rows = std::collections::HashMap::new();
-    for database in super::shared_rows::Database::SMALL {
+    for database in fulmar_part::shared_rows::Database::SMALL {
         rows.insert(database, follower.rows(database as u8)?);
     }
     let (store, restored) = follower.take_over(incarnation, journal, committed)?;

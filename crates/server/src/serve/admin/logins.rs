@@ -7,15 +7,10 @@ use fulmar_admin::{Administrators, Answer, Credentials, Login, Principal, Refuse
 use fulmar_broker::auth::{MAX_PASSWORD_BYTES, verify_password};
 use fulmar_http::{LoginTurns, PasswordLogin};
 use fulmar_identity::{API_TOKEN_PREFIX, Client, Identities, PasswordHash};
+use fulmar_part::MoreAdministrators;
 
 /// The hash of a user's password in the password file.
 pub(super) type HashInFile = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
-
-/// Administrators of another part of the server.
-pub(in crate::serve) trait MoreAdministrators: Administrators {
-    /// True if there is a user of this name.
-    fn knows(&self, user: &str) -> bool;
-}
 
 /// The users with an administration role: those of the store of identities, API tokens, and the platform's server admins.
 pub(super) struct Users {

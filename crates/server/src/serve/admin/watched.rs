@@ -7,19 +7,20 @@ use std::time::SystemTime;
 use fulmar_admin::{Certificate, DiskAccount, Listener, ServerState};
 use fulmar_transport::tls::Identity;
 
-use crate::serve::cluster_status::ClusterStatus;
-use crate::serve::gateway::GatewayStatus;
-use crate::serve::http::{DiskUse, Machine};
-use crate::serve::landing_page::Listeners;
-use crate::serve::part::Core;
 use fulmar_config::set;
+use fulmar_part::Core;
+use fulmar_part::Listeners;
+use fulmar_part::Upstreams;
+use fulmar_part::cluster_status::ClusterStatus;
+use fulmar_part::disk::DiskUse;
+use fulmar_part::machine::Machine;
 
 /// Parts of a running server.
 pub(super) struct Watched {
     /// All listeners, once they are bound.
     pub(super) listeners: Listeners,
     /// `None` where there is no `[upstream]`.
-    pub(super) gateway: Option<GatewayStatus>,
+    pub(super) gateway: Option<Arc<dyn Upstreams>>,
     /// `None` where there is no `[cluster]`.
     pub(super) cluster: Option<Arc<ClusterStatus>>,
     pub(super) machine: Machine,
@@ -72,7 +73,7 @@ impl Watched {
         let (processor, resident_bytes, disk_free_bytes) = self.machine.usage();
         ServerState {
             listeners: listeners.collect(),
-            upstreams: self.gateway.as_ref().map(GatewayStatus::upstreams).unwrap_or_default(),
+            upstreams: self.gateway.as_ref().map(|gateway| gateway.list()).unwrap_or_default(),
             cluster: self.cluster.as_ref().map(|cluster| cluster.shown()),
             certificates: self.certificates(),
             disk: disk.collect(),

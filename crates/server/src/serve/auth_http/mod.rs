@@ -41,8 +41,8 @@ use tokio::sync::{Notify, Semaphore};
 use self::answer::Allowed;
 use self::breaker::{Breaker, Throttle};
 use self::known::{Digest, Known};
-use super::timed_connector::TimedConnector;
 use fulmar_config::{AuthHttp, set};
+use fulmar_part::timed_connector::TimedConnector;
 
 /// Longest question, in bytes: name, password and client identifier as JSON. Longer ones are refused, so that those that
 /// wait have a bound.

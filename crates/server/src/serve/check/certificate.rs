@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use rustls_pki_types::CertificateDer;
 
 use super::finding::Finding;
-use crate::serve::certificates::{self, Presented};
 use fulmar_config::Config;
+use fulmar_part::certificates::{self, Presented};
 
 const CHECK: &str = "certificate";
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -15,7 +15,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const EARLY: Duration = Duration::from_secs(14 * 24 * 3600);
 
 pub(super) fn check(config: &Config, data: &Path, now: SystemTime) -> Finding {
-    match certificates::inspect(config, data) {
+    match certificates::inspect(config, data, crate::serve::ORDERED) {
         Err(error) => Finding::error(CHECK, &error),
         Ok(Presented::Nothing) => Finding::ok(CHECK, "no listener has TLS".to_owned()),
         Ok(Presented::New(folder)) => Finding::ok(

@@ -8,8 +8,8 @@ use fulmar_transport::StartError;
 
 use super::finding::Finding;
 use super::processes::Process;
-use crate::serve::listeners::where_to_change;
 use fulmar_config::{Config, Listeners};
+use fulmar_part::where_to_change;
 
 /// A socket that the server would bind.
 #[derive(Clone, Copy, Debug)]

@@ -17,8 +17,8 @@ use std::time::SystemTime;
 use anyhow::Context as _;
 
 use self::finding::{Finding, Report};
-use crate::serve::otlp::Telemetry;
 use fulmar_config::{Config, Upstream, set};
+use fulmar_telemetry::Telemetry;
 
 const FIRST_ADMINISTRATOR: &str =
     "nobody can log in from other machines yet: the next start creates a first administrator";

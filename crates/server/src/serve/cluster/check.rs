@@ -13,8 +13,8 @@ use super::membership;
 use super::platform_copy;
 use super::replica::DATABASE;
 use crate::exit::Usage;
-use crate::serve::shared_rows::Database;
 use fulmar_config::{Cluster, Config};
+use fulmar_part::shared_rows::Database;
 
 /// For a monitoring port.
 const PATIENCE: Duration = Duration::from_secs(3);

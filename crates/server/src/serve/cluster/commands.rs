@@ -15,8 +15,8 @@ use super::membership::{self, Known, Shared, replicas, say, scratch};
 use super::replica::{self, DATABASE, Read};
 use super::{check, platform_copy, shared_files};
 use crate::exit::Usage;
-use crate::serve::cluster_status::GONE_S;
 use fulmar_config::Config;
+use fulmar_part::cluster_status::GONE_S;
 
 /// How long a lease is watched to see whether its node renews it.
 const WATCH: Duration = Duration::from_secs(6);

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use fulmar_cluster_nats::Error;
 
 use super::membership::{self, NodeRecord};
-use crate::serve::cluster_status::{self, ClusterStatus, GONE_S, Role};
+use fulmar_part::cluster_status::{self, ClusterStatus, GONE_S, Role};
 
 /// Time between two rounds.
 const PAUSE: Duration = Duration::from_secs(5);

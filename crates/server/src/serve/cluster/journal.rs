@@ -9,7 +9,7 @@ use fulmar_store::Lease;
 use fulmar_store::journal::{Append, AppendError, Journal, MAX_RECORD_BYTES};
 
 use super::replica;
-use crate::serve::cluster_status::ClusterStatus;
+use fulmar_part::cluster_status::ClusterStatus;
 
 // Or the stream would refuse what the store appends.
 const _: () = assert!(MAX_RECORD_BYTES <= nats::MAX_RECORD_BYTES);

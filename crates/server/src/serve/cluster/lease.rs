@@ -16,7 +16,7 @@ use fulmar_store::Lease as MayAcknowledge;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::serve::cluster_status::ClusterStatus;
+use fulmar_part::cluster_status::ClusterStatus;
 
 /// The record.
 const KEY: &str = "lease";

@@ -40,7 +40,6 @@ use self::lease::{Keeper, Lease};
 use self::membership::{Beat, Shared};
 use self::platform_copy::PlatformCopy;
 use self::standby::{StandBy, Stood};
-use super::cluster_status::ClusterStatus;
 use super::command::announce;
 use super::listeners;
 use super::memory::Memory;
@@ -48,6 +47,7 @@ use super::notify::{self, Watchdog};
 use super::server::Server;
 use super::stored::TakenOver;
 use fulmar_config::Config;
+use fulmar_part::cluster_status::ClusterStatus;
 
 pub use commands::{Args as ClusterArgs, run as cluster_command};
 

@@ -9,8 +9,8 @@ use fulmar_platform::{Admin, DATABASE_FILE, Database as Kind, KEY_FILE};
 use fulmar_store::Follower;
 
 use crate::exit::Usage;
-use crate::serve::shared_rows::Database;
 use fulmar_config::Config;
+use fulmar_part::shared_rows::Database;
 
 const ROWS: u8 = Database::Platform as u8;
 

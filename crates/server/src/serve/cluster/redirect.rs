@@ -14,9 +14,9 @@ use fulmar_broker::{Broker, BrokerConfig, Redirect, TransportKind};
 use fulmar_transport::Clock;
 use parking_lot::Mutex;
 
-use crate::serve::certificates::Certificates;
 use crate::serve::{listeners, secrets};
 use fulmar_config::{Config, Listeners};
+use fulmar_part::certificates::Certificates;
 
 /// Answers are small and need no storage; only TLS handshakes cost more.
 const WORKERS: usize = 1;
@@ -81,7 +81,7 @@ impl Redirecting {
         let broker =
             Broker::new(broker_config, Arc::new(NoStorage), Restored::default(), clock.now());
         broker.set_redirect(target);
-        let certificates = Certificates::open(config, data)?;
+        let certificates = Certificates::open(config, data, crate::serve::ORDERED)?;
         let quic = config.quic_settings(secrets::quic_keys(data)?);
         let running = listeners::start(&broker, WORKERS, config, &certificates, &quic, clock)?;
         keep_ports(&mut config.listeners, &running.mqtt());

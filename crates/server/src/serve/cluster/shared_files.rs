@@ -9,8 +9,8 @@ use fulmar_identity::{FILE as IDENTITIES, Store};
 use fulmar_store::Follower;
 
 use super::platform_copy;
-use crate::serve::shared_rows::{Database, outbox_prefix, without_prefix};
 use fulmar_config::Config;
+use fulmar_part::shared_rows::{Database, outbox_prefix, without_prefix};
 
 /// Makes what the files in a data folder have the cluster's.
 ///

@@ -23,10 +23,10 @@ use super::replica::{self, Read};
 use super::{Node, membership};
 #[cfg(feature = "admin")]
 use crate::serve::admin::StandBySocket;
-use crate::serve::cluster_status::ClusterStatus;
-use crate::serve::listeners::where_to_change;
 use crate::serve::stored::TakenOver;
 use fulmar_config::{Config, Standby};
+use fulmar_part::cluster_status::ClusterStatus;
+use fulmar_part::where_to_change;
 
 /// Time between two looks at the lease.
 const LOOK: Duration = Duration::from_millis(100);

@@ -11,11 +11,11 @@ use fulmar_text::metrics::{Distribution, Kind, Metrics, Number};
 use fulmar_transport::proxy_protocol::Proxies;
 use fulmar_transport::tickets::TicketCounts;
 
-use super::disk::{AccountUse, DiskUse};
 use crate::serve::auth_http;
 #[cfg(feature = "cluster")]
-use crate::serve::cluster_status::ClusterStatus;
-use crate::serve::part::{Core, Source};
+use fulmar_part::cluster_status::ClusterStatus;
+use fulmar_part::disk::{AccountUse, DiskUse};
+use fulmar_part::{Core, Source};
 
 /// Reports the core's metrics.
 pub(in crate::serve) fn core(

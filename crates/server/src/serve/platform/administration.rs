@@ -13,12 +13,13 @@ use fulmar_admin::{
 };
 use fulmar_platform::{LoginRefused, Platform};
 
-use crate::serve::admin::{ChangeLog, MoreAdministrators};
-use crate::serve::part::Offers;
+use fulmar_part::{MoreAdministrators, Offers};
+
+use crate::serve::admin::ChangeLog;
 
 /// Offers these, where there is an administration.
 pub(super) fn offer(platform: &Platform, offers: &mut Offers) {
-    let Some(log) = offers.administration_log.clone() else { return };
+    let Some(log) = offers.administration_log.clone().map(ChangeLog) else { return };
     platform.log_changes(Box::new(log.clone()));
     offers.administrators = Some(Arc::new(ServerAdmins(platform.clone())));
     offers.local_routes = commands(platform.clone(), log);
@@ -48,7 +49,7 @@ fn commands(platform: Platform, log: ChangeLog) -> axum::Router {
         let problem = serde_json::json!({ "detail": problem }).to_string();
         (StatusCode::CONFLICT, kind, problem).into_response()
     };
-    let path = format!("{}{}", fulmar_admin::PREFIX, crate::node_users::PLATFORM);
+    let path = format!("{}{}", fulmar_admin::PREFIX, fulmar_admin::PLATFORM_COMMANDS);
     axum::Router::new().route(&path, post(run))
 }
 

@@ -11,8 +11,8 @@ use fulmar_transport::Handoff;
 use tokio::sync::mpsc;
 
 use super::{PUBLISHER, webhooks};
-use crate::serve::consumer::{Consume, Message, Publication, Session, Thread};
-use crate::serve::internal_sessions::InternalSessions;
+use fulmar_part::consumer::{Consume, Message, Publications, Session, Thread};
+use fulmar_part::internal_sessions::InternalSessions;
 
 /// The filters: frames of meters, and measurements of sensors, with one quantity or several, or in a gateway's batch.
 const FILTERS: [&str; 4] =
@@ -51,25 +51,19 @@ pub(super) fn start(
     Thread::start("fulmar-live", move || run(platform, announcements, handoff))
 }
 
-async fn run(
-    platform: Platform,
-    mut announcements: mpsc::Receiver<Announcement>,
-    handoff: Handoff,
-) {
+async fn run(platform: Platform, announcements: mpsc::Receiver<Announcement>, handoff: Handoff) {
     // A broker whose operator does not use the platform has no client of its own either.
     platform.users().await;
     let session = session(&platform);
     let mut intake = Intake(platform.clone());
+    let mut publications = Publications {
+        queue: announcements,
+        read: |announcement| (&announcement.topic, &announcement.payload, announcement.retain),
+    };
     tokio::select! {
-        () = session.run(&handoff, &mut intake, &mut announcements) => {}
+        () = session.run(&handoff, &mut intake, &mut publications) => {}
         () = platform.keep_up() => {}
         () = webhooks::run(&platform) => {}
-    }
-}
-
-impl Publication for Announcement {
-    fn parts(&self) -> (&str, &[u8], bool) {
-        (&self.topic, &self.payload, self.retain)
     }
 }
 

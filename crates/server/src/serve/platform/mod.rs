@@ -23,12 +23,12 @@ use tokio::sync::mpsc;
 
 use self::lease_gate::closed_unless;
 use self::users::Users;
-use super::consumer::Thread;
-use super::http::AccountUse;
-use super::internal_sessions::InternalSessions;
-use super::part::{Core, Offers, Opening, Part, Source};
 use super::secrets;
-use super::shared_rows::Database;
+use fulmar_part::consumer::Thread;
+use fulmar_part::disk::AccountUse;
+use fulmar_part::internal_sessions::InternalSessions;
+use fulmar_part::shared_rows::Database;
+use fulmar_part::{Core, Offers, Opening, Part, Source};
 
 /// Name of the user property with the user who published a frame, which the platform can rely on.
 const PUBLISHER: &str = "fulmar-publisher";
