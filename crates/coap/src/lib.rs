@@ -8,6 +8,7 @@ pub mod dtls;
 mod echo;
 pub mod links;
 mod message;
+pub mod psk;
 mod response;
 mod server;
 pub mod topics;

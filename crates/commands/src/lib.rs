@@ -10,6 +10,5 @@ pub mod key_log;
 mod log_queue;
 pub mod logging;
 pub mod password;
-pub mod psk;
 pub mod runtime;
 pub mod terminal;

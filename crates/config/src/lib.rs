@@ -41,7 +41,7 @@ pub use memory::available_to;
 pub use otlp::Otlp;
 use read::Source;
 pub use sections::Listeners;
-pub use sections::{Acme, Auth, AuthHttp, CrlExpired, Tls, set};
+pub use sections::{Acme, Auth, AuthHttp, CrlExpired, LogFormat, Tls, set};
 pub use upstream::Upstream;
 
 impl Config {

@@ -16,7 +16,6 @@ use super::acl_rule::AclRule;
 use super::disk::Disk;
 use super::memory::Memory;
 use super::section::sections;
-use fulmar_command::logging::Format;
 
 /// A path that is set.
 pub fn set(path: &Path) -> Option<&Path> {
@@ -159,6 +158,16 @@ pub struct Tls {
     /// File for the secrets of connections (`--keylog`).
     #[serde(skip)]
     pub key_log: Option<PathBuf>,
+}
+
+/// The form of log lines.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object per line, for collectors.
+    Json,
 }
 
 /// What an expired revocation list means for clients with certificates of its CA.
@@ -516,6 +525,6 @@ sections! {
     pub struct Log {
         /// A level or a filter; see [`crate::logging`].
         pub level: String = "info".to_owned(),
-        pub format: Format = Format::Text,
+        pub format: LogFormat = LogFormat::Text,
     }
 }

@@ -8,7 +8,7 @@
 //! checks them: each that a device saw acknowledged is in the platform exactly once (at least once if the gateway speaks
 //! MQTT 3.1.1 upstream), those of a topic arrive in the order in which they were sent, and nothing else is there.
 //!
-//! What `fulmar serve` does between these parts on threads and sockets (`crates/server/src/serve/gateway`,
+//! What `fulmar serve` does between these parts on threads and sockets (`crates/forwarder`,
 //! `platform_client.rs`) is repeated here step by step, in the order in which it is done there; each step may be the
 //! last before a crash. Not simulated: the QUIC streams of the connection upstream, messages from upstream, refusals
 //! other than those of stalled storage, dead letters and back pressure.

@@ -20,7 +20,7 @@ use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, OnceLock};
 
 use axum::Router;
-use fulmar_broker::auth::ExternalUsers;
+use fulmar_broker::auth::{ExternalUsers, LoginHook};
 use fulmar_broker::storage::Restored;
 use fulmar_broker::{Broker, PublishHook, Timestamp, Tracer};
 use fulmar_gateway::outbox::Stored;
@@ -169,6 +169,8 @@ pub struct Offers {
     pub hooks: Vec<Box<dyn PublishHook>>,
     /// Users that the broker asks another part about.
     pub external_users: Option<Arc<dyn ExternalUsers>>,
+    /// Decides about logins that the broker does not know.
+    pub login_hook: Option<Arc<dyn LoginHook>>,
     /// Recognises requests with a token.
     pub knows: Option<Knows>,
     /// Makes spans of messages with a recorded trace.
@@ -196,6 +198,7 @@ impl Default for Offers {
             administration_log: None,
             hooks: Vec::new(),
             external_users: None,
+            login_hook: None,
             knows: None,
             spans: None,
             gateway: None,

@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use fulmar_broker::User;
 use fulmar_certs::files;
 use fulmar_coap::dtls::Keys;
-use fulmar_command::psk::{MIN_KEY_BYTES, parse};
+use fulmar_coap::psk::{MIN_KEY_BYTES, parse};
 
 /// Reads the file.
 ///

@@ -38,7 +38,7 @@ const FIXED: [[&str; 4]; 38] = [
         "0x89",
     ],
     [
-        "crates/server/src/serve/auth_http/mod.rs",
+        "crates/auth-http/src/lib.rs",
         "MAX_QUESTION_BYTES",
         "Bytes of a question to the service of `[auth.http]`",
         "0x86",

@@ -4,7 +4,7 @@
 //! would take minutes to build with counters.
 
 #[allow(unreachable_pub, reason = "a part of another crate")]
-#[path = "../../src/serve/auth_http/answer.rs"]
+#[path = "../../../auth-http/src/answer.rs"]
 mod answer;
 mod auth_answer;
 /// The path under which the source finds the rules of the configuration.

@@ -18,7 +18,7 @@ use super::notify::{self, Watchdog};
 use super::server::Server;
 use crate::exit;
 use crate::logging::{self, LogArgs};
-use fulmar_config::Config;
+use fulmar_config::{Config, LogFormat};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -84,7 +84,11 @@ pub fn run(args: &Args, log: &LogArgs) -> anyhow::Result<()> {
     }
     let config = args.config()?;
     memory::keep_large_off_the_heap(config.is_gateway());
-    let _last_lines = logging::start_queued(log, &config.log.level, Some(config.log.format))?;
+    let format = match config.log.format {
+        LogFormat::Text => logging::Format::Text,
+        LogFormat::Json => logging::Format::Json,
+    };
+    let _last_lines = logging::start_queued(log, &config.log.level, Some(format))?;
     for (file, key) in args.config.iter().flat_map(|file| {
         let keys = Config::world_readable_secrets(file).into_iter();
         keys.map(move |key| (file.display(), key))

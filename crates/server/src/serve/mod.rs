@@ -3,7 +3,6 @@
 
 #[cfg(feature = "admin")]
 mod admin;
-mod auth_http;
 #[cfg(feature = "admin")]
 mod backup;
 pub(crate) mod check;

@@ -21,6 +21,7 @@ pub(super) fn open(opening: &mut Opening<'_>) -> anyhow::Result<Vec<Box<dyn Part
         let Opening { config, data, offers, .. } = opening;
         opening.first_administrator = first_administrator::create(config, data, &*offers.log)?;
     }
+    parts.push(Some(fulmar_auth_http::open(opening)?));
     parts.push(fulmar_telemetry::open(opening)?);
     parts.push(fulmar_forwarder::open(opening)?);
     #[cfg(feature = "platform")]

@@ -19,7 +19,6 @@ use fulmar_certs::files;
 use fulmar_http::{AnswerSpace, BodyBudget, Endpoint, Plain};
 use fulmar_transport::{Clock, Handoff, QuicKeys};
 
-use super::auth_http::AuthHook;
 use super::revocation::Revocation;
 use super::stored::{Stored, TakenOver, cluster_status};
 use super::{check, http, identities, listeners, parts, replaced_hashes, secrets};
@@ -228,7 +227,6 @@ struct Opened {
     answers: AnswerSpace,
     identities: identities::Running,
     access_control: AccessControl,
-    auth_hook: Option<Arc<AuthHook>>,
     cluster: Option<Arc<ClusterStatus>>,
     first_administrator: Option<PathBuf>,
 }
@@ -241,7 +239,6 @@ impl Opened {
         let data = data_dir(config)?;
         replaced_hashes::keep(&access_control, &data)?;
         let certificates = Certificates::open(config, &data, super::ORDERED)?;
-        let auth_hook = AuthHook::start(&config.auth.http)?.map(Arc::new);
         for warning in check::exposed::check(config, &data) {
             tracing::warn!(next = warning.next, "{}", warning.text);
         }
@@ -286,7 +283,6 @@ impl Opened {
             answers,
             identities,
             access_control,
-            auth_hook,
             cluster,
             first_administrator,
         })
@@ -303,7 +299,7 @@ impl Running {
             limits: config.limits.broker(&config.storage, config.memory(), workers),
             access_control: AccessControl {
                 external_users: offers.external_users.clone(),
-                hook: opened.auth_hook.clone().map(|hook| hook as _),
+                hook: offers.login_hook.clone(),
                 ..opened.access_control
             },
             sys_interval_s: config.sys.interval_s,
@@ -312,9 +308,6 @@ impl Running {
         };
         let (store, broker) = stored.into_broker(broker_config, clock.now())?;
         offers.log.apply_bans(&broker, Clock::wall())?;
-        if let Some(hook) = &opened.auth_hook {
-            hook.watch(&broker);
-        }
         let hooks = std::mem::take(&mut offers.hooks);
         // Each message would ask them.
         if !hooks.is_empty() {
@@ -350,8 +343,7 @@ impl Running {
         let routes = parts.iter().map(|part| part.routes(&core));
         let routes = routes.fold(axum::Router::new(), axum::Router::merge);
         let web = listeners::start_web(&core, &mqtt, opened.keys, routes, &bodies)?;
-        let counts = opened.auth_hook.as_ref().map(|hook| hook.counts()).unwrap_or_default();
-        let sources = [http::core_metrics(&core, web.metrics(), &mqtt.proxies, counts)];
+        let sources = [http::core_metrics(&core, web.metrics(), &mqtt.proxies)];
         let sources = sources.into_iter().chain(parts.iter().filter_map(|part| part.metrics()));
         core.sources.set(sources.collect());
         let operator = http::start(&core, &bodies)?;

@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use fulmar_certs::{files, trust};
 use fulmar_client::Trust;
 use fulmar_coap::dtls::{Certificate, Credentials, DtlsSession};
-use fulmar_command::psk::{self, MIN_KEY_BYTES};
+use fulmar_coap::psk::{self, MIN_KEY_BYTES};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier as _;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};

@@ -11,7 +11,6 @@ use fulmar_text::metrics::{Distribution, Kind, Metrics, Number};
 use fulmar_transport::proxy_protocol::Proxies;
 use fulmar_transport::tickets::TicketCounts;
 
-use crate::serve::auth_http;
 #[cfg(feature = "cluster")]
 use fulmar_part::cluster_status::ClusterStatus;
 use fulmar_part::disk::{AccountUse, DiskUse};
@@ -22,7 +21,6 @@ pub(in crate::serve) fn core(
     core: &Core,
     web: &Arc<fulmar_http::Metrics>,
     proxies: &Arc<Proxies>,
-    auth_http: Arc<auth_http::Counts>,
 ) -> Source {
     let (web, proxies) = (Arc::clone(web), Arc::clone(proxies));
     // Weak, because what reports is kept by what the server's end waits for.
@@ -47,7 +45,6 @@ pub(in crate::serve) fn core(
             "When the first of [tls] crl_files expires, in seconds since the Unix epoch; 0 without any",
             crl_next_update.load(Ordering::Relaxed),
         );
-        auth_http.report(to);
         web.report(to);
         to.counter(
             "proxy_headers_refused_total",

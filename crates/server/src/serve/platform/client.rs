@@ -1,5 +1,5 @@
 //! The platform's own MQTT client, inside the process: publishes changes, and receives what receivers and sensors
-//! publish, as a consumer does (`crates/server/src/serve/consumer.rs`): a message that the broker has acknowledged to a van
+//! publish, as a consumer does (`crates/part/src/consumer.rs`): a message that the broker has acknowledged to a van
 //! or a gateway waits in its session until the platform has stored it.
 
 use std::collections::BTreeMap;

@@ -43,6 +43,7 @@ use self::breaker::{Breaker, Throttle};
 use self::known::{Digest, Known};
 use fulmar_config::{AuthHttp, set};
 use fulmar_part::timed_connector::TimedConnector;
+use fulmar_part::{Core, Opening, Part, Source};
 
 /// Longest question, in bytes: name, password and client identifier as JSON. Longer ones are refused, so that those that
 /// wait have a bound.
@@ -56,7 +57,7 @@ type Pool = Client<TimedConnector<HttpsConnector<HttpConnector>>, Full<Bytes>>;
 
 /// Asks the service.
 #[derive(Debug)]
-pub(super) struct AuthHook {
+struct AuthHook {
     /// Whether the service is asked about clients with certificates.
     certificates: bool,
     known: Arc<Known>,
@@ -78,16 +79,16 @@ struct Logins {
 
 /// Answers of the service since the start.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
-    pub(super) allowed: AtomicU64,
-    pub(super) refused: AtomicU64,
-    pub(super) failed: AtomicU64,
+struct Counts {
+    allowed: AtomicU64,
+    refused: AtomicU64,
+    failed: AtomicU64,
     /// Logins decided without a request because an equal one was allowed shortly before.
-    pub(super) remembered: AtomicU64,
+    remembered: AtomicU64,
 }
 
 impl Counts {
-    pub(super) fn report(&self, to: &mut Metrics) {
+    fn report(&self, to: &mut Metrics) {
         let help = "Logins decided by the service of [auth.http], by result";
         let family = to.family(Kind::Counter, "auth_http_logins_total", help);
         for (result, count) in [
@@ -169,7 +170,7 @@ impl AuthHook {
     ///
     /// # Errors
     /// A file cannot be read, or the thread cannot be started.
-    pub(super) fn start(settings: &AuthHttp) -> anyhow::Result<Option<AuthHook>> {
+    fn start(settings: &AuthHttp) -> anyhow::Result<Option<AuthHook>> {
         if settings.url.is_empty() {
             return Ok(None);
         }
@@ -203,14 +204,39 @@ impl AuthHook {
         let certificates = settings.certificates;
         Ok(Some(AuthHook { certificates, known, counts, breaker, broker, logins }))
     }
+}
 
-    /// Lets the broker know when rights have changed.
-    pub(super) fn watch(&self, broker: &Arc<Broker>) {
-        drop(self.broker.set(Arc::downgrade(broker)));
+/// Reports what became of logins, and lets the broker know when rights have changed.
+struct LoginService {
+    /// `None` without a service.
+    broker: Option<Arc<OnceLock<Weak<Broker>>>>,
+    counts: Arc<Counts>,
+}
+
+/// Starts asking the service, if there is one.
+///
+/// # Errors
+/// A file cannot be read, or the thread cannot be started.
+pub fn open(opening: &mut Opening<'_>) -> anyhow::Result<Box<dyn Part>> {
+    let Some(hook) = AuthHook::start(&opening.config.auth.http)? else {
+        return Ok(Box::new(LoginService { broker: None, counts: Arc::default() }));
+    };
+    let (broker, counts) = (Some(Arc::clone(&hook.broker)), Arc::clone(&hook.counts));
+    opening.offers.login_hook = Some(Arc::new(hook));
+    Ok(Box::new(LoginService { broker, counts }))
+}
+
+impl Part for LoginService {
+    fn go_live(&mut self, core: &Core) -> anyhow::Result<()> {
+        if let Some(broker) = &self.broker {
+            drop(broker.set(Arc::downgrade(&core.broker)));
+        }
+        Ok(())
     }
 
-    pub(super) fn counts(&self) -> Arc<Counts> {
-        Arc::clone(&self.counts)
+    fn metrics(&self) -> Option<Source> {
+        let counts = Arc::clone(&self.counts);
+        Some(Arc::new(move |to| counts.report(to)))
     }
 }
 
