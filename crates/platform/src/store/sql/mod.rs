@@ -17,10 +17,10 @@ use fulmar_mirror::Mirror;
 
 pub use error::DatabaseError;
 pub(crate) use error::{OptionalExtension, Result};
-pub(crate) use postgres::Purpose;
-pub use postgres::{Address, Database};
+pub use postgres::Address;
 pub(crate) use row::Row;
-pub(crate) use source::Source;
+pub use source::Database;
+pub(crate) use source::{Purpose, Source};
 pub(super) use transaction_kind::Begin;
 pub(crate) use value::{FromSql, Mismatch, Params, ToSql, Value, params, params_from_iter};
 
