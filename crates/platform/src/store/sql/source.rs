@@ -5,29 +5,9 @@ use std::sync::Arc;
 
 use fulmar_mirror::Share;
 
+use super::database::Purpose;
 use super::postgres::{Address, ReconnectingConnection};
 use super::{DatabaseError, Db, Result, sqlite};
-
-/// The database of the platform.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum Database {
-    /// In `platform.db` in the data folder.
-    #[default]
-    File,
-    /// In a PostgreSQL server.
-    Postgres(Box<Address>),
-}
-
-/// What a connection is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// Changes, by the one server that may make them.
-    Server,
-    /// Changes by a command, beside the server.
-    Command,
-    /// Looking.
-    Look,
-}
 
 /// Where the database is.
 #[derive(Clone, Debug)]

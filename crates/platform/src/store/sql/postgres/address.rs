@@ -1,4 +1,4 @@
-//! Which database the platform uses, and what of a server's address holds here.
+//! The address of a server, and what of it holds here.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
