@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-/// The first address of the network of this one with so many bits; `None` if an address has fewer.
+/// The first address of the network of `bits` that this one is in; `None` if an address has fewer bits.
 #[must_use]
 pub fn first(address: IpAddr, bits: u8) -> Option<IpAddr> {
     let bits = u32::from(bits);
