@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use axum::Json as JsonBody;
 use axum::http::StatusCode;
 use fulmar_broker::{Ban, Banned, Broker, MAX_BANS, Timestamp};
+use fulmar_text::network;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::ToSchema;
@@ -76,19 +77,7 @@ fn network(text: &str) -> Result<(IpAddr, u8), String> {
     let address = address.to_canonical();
     let most = if address.is_ipv4() { 32 } else { 128 };
     let bits = bits.map_or(Ok(most), str::parse).map_err(|_| wrong())?;
-    if bits > most {
-        return Err(wrong());
-    }
-    Ok(match address {
-        IpAddr::V4(v4) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
-            (IpAddr::V4((v4.to_bits() & mask).into()), bits)
-        }
-        IpAddr::V6(v6) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
-            (IpAddr::V6((v6.to_bits() & mask).into()), bits)
-        }
-    })
+    Ok((network::first(address, bits).ok_or_else(wrong)?, bits))
 }
 
 impl NewBan {

@@ -1,7 +1,6 @@
 //! Groups of users, whose members have the group's roles.
 
 use std::collections::HashMap;
-use std::ops::Bound;
 
 use axum::Json as JsonBody;
 use axum::http::StatusCode;
@@ -13,8 +12,8 @@ use utoipa::ToSchema;
 use crate::audit::Change;
 use crate::caller::{Administrator, Asked};
 use crate::extract::{Json, Name};
-use crate::identities::{Target, apply, names, ranked};
-use crate::page::{self, Everything, PageQuery, Paged, SLICE, Slice};
+use crate::identities::{After, Target, names, ranked};
+use crate::page::{Everything, PageQuery, Paged, SLICE};
 use crate::problem::Problem;
 
 /// A group of users.
@@ -105,17 +104,11 @@ pub(crate) async fn list(
     Asked(app, _): Asked<Administrator>,
     Paged { page, wanted: Everything {} }: Paged<Everything>,
 ) -> Result<JsonBody<Groups>, Problem> {
-    let cursor = |group: &Group| group.name.clone();
-    let slice = |after: &String| {
-        let range = (Bound::Excluded(&**after), Bound::Unbounded);
-        let part = |state: &Identities| {
-            let range = state.groups().range::<str, _>(range).take(SLICE);
-            counted(state, range.map(|(_, stored)| &**stored))
-        };
-        Slice::of(app.identities.read(part), cursor)
+    let part = |state: &Identities, after: After<'_>| {
+        let stored = state.groups().range::<str, _>(after).take(SLICE);
+        counted(state, stored.map(|(_, stored)| &**stored))
     };
-    let from = page.cursor()?.unwrap_or_default();
-    let (groups, next) = page::fill(page.limit()?, from, slice, cursor, Some).await;
+    let (groups, next) = app.page_by_name(&page, part, |group| group.name.clone()).await?;
     Ok(JsonBody(Groups { groups, next }))
 }
 
@@ -147,7 +140,7 @@ pub(crate) async fn add(
         roles: ranked(&roles, &[]),
     };
     let change = Change { caller, action: "group.add", object: name, detail };
-    app.change(change, apply(&app.identities, Command::CreateGroup(stored))).await?;
+    app.change_identities(change, Command::CreateGroup(stored)).await?;
     Ok(StatusCode::CREATED)
 }
 
@@ -174,8 +167,7 @@ pub(crate) async fn change(
     };
     let command = Command::ModifyGroup(name.as_str().into(), changes);
     let change = Change { caller, action: "group.change", object: name, detail };
-    app.change(change, apply(&app.identities, command)).await?;
-    Ok(StatusCode::NO_CONTENT)
+    app.change_identities(change, command).await
 }
 
 /// Remove a group
@@ -186,6 +178,5 @@ pub(crate) async fn remove(
 ) -> Result<StatusCode, Problem> {
     let command = Command::DeleteGroup(name.as_str().into());
     let change = Change { caller, action: "group.remove", object: name, detail: Value::Null };
-    app.change(change, apply(&app.identities, command)).await?;
-    Ok(StatusCode::NO_CONTENT)
+    app.change_identities(change, command).await
 }

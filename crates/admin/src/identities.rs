@@ -1,17 +1,53 @@
 //! What users, groups and roles of the store of identities have in common.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
 use axum::extract::{FromRequest, FromRequestParts as _, Request};
-use fulmar_identity::{ApplyError, Command, Identities, Ranked, Refused};
+use axum::http::StatusCode;
+use fulmar_identity::{ApplyError, Command, Identities, Ranked, Refused, State};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::app::App;
+use crate::audit::Change;
 use crate::extract::{Json, Name};
+use crate::page::{self, PageQuery, Slice};
 use crate::problem::Problem;
 
+impl App {
+    /// Makes a change of the store of identities, with its entry in the log.
+    pub(crate) async fn change_identities(
+        &self,
+        change: Change,
+        command: Command,
+    ) -> Result<StatusCode, Problem> {
+        self.change(change, apply(&self.identities, command)).await?;
+        Ok(StatusCode::NO_CONTENT)
+    }
+
+    /// A page of what the store has by name, and the next page's cursor. `part` shows what is behind a name, at most
+    /// [`SLICE`](page::SLICE) of them, and `name_of` is the name of what it shows.
+    pub(crate) async fn page_by_name<T: Serialize>(
+        &self,
+        page: &PageQuery,
+        part: impl Fn(&State, After<'_>) -> Vec<T>,
+        name_of: impl Fn(&T) -> String,
+    ) -> Result<(Vec<T>, Option<String>), Problem> {
+        let slice = |after: &String| {
+            let range = (Bound::Excluded(&**after), Bound::Unbounded);
+            Slice::of(self.identities.read(|state| part(state, range)), &name_of)
+        };
+        let from = page.cursor()?.unwrap_or_default();
+        Ok(page::fill(page.limit()?, from, slice, &name_of, Some).await)
+    }
+}
+
+/// Names behind one.
+pub(crate) type After<'a> = (Bound<&'a str>, Bound<&'a str>);
+
 /// Applies a command on a thread that may wait.
-pub(crate) async fn apply(identities: &Arc<Identities>, command: Command) -> Result<(), Problem> {
+async fn apply(identities: &Arc<Identities>, command: Command) -> Result<(), Problem> {
     let identities = Arc::clone(identities);
     let applied = tokio::task::spawn_blocking(move || identities.apply(vec![command])).await;
     match applied {

@@ -1,7 +1,5 @@
 //! Roles: access rules for topics, which users and groups have.
 
-use std::ops::Bound;
-
 use axum::Json as JsonBody;
 use axum::http::StatusCode;
 use fulmar_identity::{Acl, AclKind, Command, Role as Stored, State as Identities, Texts};
@@ -13,8 +11,8 @@ use crate::app::App;
 use crate::audit::Change;
 use crate::caller::{Administrator, Asked};
 use crate::extract::{Json, Name, Query};
-use crate::identities::{Target, apply};
-use crate::page::{self, Everything, PageQuery, Paged, SLICE, Slice};
+use crate::identities::{After, Target};
+use crate::page::{Everything, PageQuery, Paged, SLICE};
 use crate::problem::Problem;
 
 /// What a rule is about.
@@ -169,17 +167,11 @@ pub(crate) async fn list(
     Asked(app, _): Asked<Administrator>,
     Paged { page, wanted: Everything {} }: Paged<Everything>,
 ) -> Result<JsonBody<Roles>, Problem> {
-    let cursor = |role: &Role| role.name.clone();
-    let slice = |after: &String| {
-        let range = (Bound::Excluded(&**after), Bound::Unbounded);
-        let part = |state: &Identities| {
-            let range = state.roles().range::<str, _>(range).take(SLICE);
-            range.map(|(_, stored)| Role::from(&**stored)).collect()
-        };
-        Slice::of(app.identities.read(part), cursor)
+    let part = |state: &Identities, after: After<'_>| {
+        let stored = state.roles().range::<str, _>(after).take(SLICE);
+        stored.map(|(_, stored)| Role::from(&**stored)).collect()
     };
-    let from = page.cursor()?.unwrap_or_default();
-    let (roles, next) = page::fill(page.limit()?, from, slice, cursor, Some).await;
+    let (roles, next) = app.page_by_name(&page, part, |role: &Role| role.name.clone()).await?;
     Ok(JsonBody(Roles { roles, next }))
 }
 
@@ -206,7 +198,7 @@ pub(crate) async fn add(
         acls: rules.into_iter().map(Acl::from).collect(),
     };
     let change = Change { caller, action: "role.add", object: name, detail };
-    app.change(change, apply(&app.identities, Command::CreateRole(stored))).await?;
+    app.change_identities(change, Command::CreateRole(stored)).await?;
     Ok(StatusCode::CREATED)
 }
 
@@ -221,8 +213,7 @@ pub(crate) async fn remove(
     let detail = json!({ "before": { "rules": find(&app, &name)?.rules } });
     let command = Command::DeleteRole(name.as_str().into());
     let change = Change { caller, action: "role.remove", object: name, detail };
-    app.change(change, apply(&app.identities, command)).await?;
-    Ok(StatusCode::NO_CONTENT)
+    app.change_identities(change, command).await
 }
 
 /// Add a rule to a role
@@ -236,7 +227,7 @@ pub(crate) async fn add_rule(
     let detail = json!({ "after": rule });
     let command = Command::AddRoleAcl(name.as_str().into(), rule.into());
     let change = Change { caller, action: "role.rule.add", object: name, detail };
-    app.change(change, apply(&app.identities, command)).await?;
+    app.change_identities(change, command).await?;
     Ok(StatusCode::CREATED)
 }
 
@@ -254,6 +245,5 @@ pub(crate) async fn remove_rule(
     let detail = before.map_or(Value::Null, |before| json!({ "before": before }));
     let command = Command::RemoveRoleAcl(name.as_str().into(), action.into(), topic.into());
     let change = Change { caller, action: "role.rule.remove", object: name, detail };
-    app.change(change, apply(&app.identities, command)).await?;
-    Ok(StatusCode::NO_CONTENT)
+    app.change_identities(change, command).await
 }

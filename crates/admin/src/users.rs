@@ -2,13 +2,12 @@
 //!
 //! A change that would leave nobody who can undo it is refused by the store ([`fulmar_identity::Refused::LastAdministrator`]).
 
-use std::ops::Bound;
 use std::sync::Arc;
 
 use axum::Json as JsonBody;
 use axum::http::StatusCode;
 use fulmar_identity::{
-    ApiToken, Client, ClientChanges, Command, NewToken as MadeToken, StoredPassword,
+    ApiToken, Client, ClientChanges, Command, NewToken as MadeToken, State, StoredPassword,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -18,8 +17,8 @@ use crate::app::App;
 use crate::audit::Change;
 use crate::caller::{Administrator, Asked, Role};
 use crate::extract::{Json, Name, Query};
-use crate::identities::{Target, apply, names, ranked};
-use crate::page::{self, Everything, PageQuery, Paged, SLICE, Slice};
+use crate::identities::{After, Target, names, ranked};
+use crate::page::{Everything, PageQuery, Paged, SLICE};
 use crate::problem::Problem;
 
 /// Longest life of a token, in seconds: ten years.
@@ -100,7 +99,7 @@ pub(crate) async fn add_token(
         made.ok_or_else(|| Problem::unavailable("the system has no random numbers"))?;
     let detail = json!({ "role": new.role, "for_s": new.for_s });
     let change = Change { caller, action: "token.add", object: new.name.clone(), detail };
-    app.change(change, apply(&app.identities, Command::CreateToken(row))).await?;
+    app.change_identities(change, Command::CreateToken(row)).await?;
     Ok((StatusCode::CREATED, JsonBody(Secret { name: new.name, token: secret })))
 }
 
@@ -113,8 +112,7 @@ pub(crate) async fn remove_token(
     let command = Command::DeleteToken(name.as_str().into());
     let detail = serde_json::Value::Null;
     let change = Change { caller, action: "token.remove", object: name, detail };
-    app.change(change, apply(&app.identities, command)).await?;
-    Ok(StatusCode::NO_CONTENT)
+    app.change_identities(change, command).await
 }
 
 fulmar_text::mirrors! {
@@ -203,17 +201,11 @@ pub(crate) async fn users(
     Asked(app, _): Asked<Administrator>,
     Paged { page, wanted: Everything {} }: Paged<Everything>,
 ) -> Result<JsonBody<Users>, Problem> {
-    let slice = |after: &String| {
-        let range = (Bound::Excluded(&**after), Bound::Unbounded);
-        let part = |state: &fulmar_identity::State| {
-            let range = state.clients().range::<str, _>(range).take(SLICE);
-            range.map(|(_, client)| User::from(&**client)).collect()
-        };
-        Slice::of(app.identities.read(part), |user: &User| user.name.clone())
+    let part = |state: &State, after: After<'_>| {
+        let stored = state.clients().range::<str, _>(after).take(SLICE);
+        stored.map(|(_, client)| User::from(&**client)).collect()
     };
-    let from = page.cursor()?.unwrap_or_default();
-    let cursor = |user: &User| user.name.clone();
-    let (users, next) = page::fill(page.limit()?, from, slice, cursor, Some).await;
+    let (users, next) = app.page_by_name(&page, part, |user: &User| user.name.clone()).await?;
     let admits_unknown_names = app.broker.admits_unknown_names();
     Ok(JsonBody(Users { users, admits_unknown_names, next }))
 }
@@ -269,7 +261,7 @@ pub(crate) async fn add_user(
     };
     let client = client.with_password(hashed(&app, new.password).await?);
     let change = Change { caller, action: "user.add", object: new.name, detail };
-    app.change(change, apply(&app.identities, Command::CreateClient(client))).await?;
+    app.change_identities(change, Command::CreateClient(client)).await?;
     Ok(StatusCode::CREATED)
 }
 
@@ -304,8 +296,7 @@ pub(crate) async fn change_user(
     };
     let command = Command::ModifyClient(name.as_str().into(), changes);
     let change = Change { caller, action: "user.change", object: name, detail };
-    app.change(change, apply(&app.identities, command)).await?;
-    Ok(StatusCode::NO_CONTENT)
+    app.change_identities(change, command).await
 }
 
 #[derive(Deserialize, IntoParams)]
@@ -330,6 +321,5 @@ pub(crate) async fn remove_user(
         false => (Command::DeleteClient(user), serde_json::Value::Null),
     };
     let change = Change { caller, action: "user.remove", object: name, detail };
-    app.change(change, apply(&app.identities, command)).await?;
-    Ok(StatusCode::NO_CONTENT)
+    app.change_identities(change, command).await
 }

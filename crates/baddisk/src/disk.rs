@@ -189,14 +189,12 @@ impl Disk {
     }
 
     /// The power fails, if it has not yet. Returns the disk in the state in which the next process finds it.
-    #[must_use]
     pub fn power_failure(&self, survival: Survival, rng: &mut Rng) -> Disk {
         self.cut_power();
         self.image(survival, rng)
     }
 
     /// The disk as a process would find it if the power failed now; this disk continues.
-    #[must_use]
     pub fn image(&self, survival: Survival, rng: &mut Rng) -> Disk {
         let state = self.state.lock();
         let mut files = BTreeMap::new();

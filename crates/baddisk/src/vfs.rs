@@ -53,7 +53,6 @@ impl Mount {
 }
 
 /// From now on SQLite finds the files of `folder` on `disk`.
-#[must_use]
 pub fn mount(folder: &Path, disk: Arc<Disk>) -> Mount {
     REGISTERED.call_once(register);
     MOUNTED.lock().insert(folder.to_owned(), disk);

@@ -97,7 +97,6 @@ impl RealVolume {
     ///
     /// # Panics
     /// If the store cannot be opened.
-    #[must_use]
     pub fn blank() -> Disk {
         let disk = Arc::new(Disk::default());
         let place = Place::new(&disk);
@@ -109,7 +108,6 @@ impl RealVolume {
     ///
     /// # Panics
     /// If the store cannot be opened.
-    #[must_use]
     pub fn start(seed: u64, blank: Option<&Disk>) -> Arc<dyn Volume> {
         let mut rng = Rng::with_seed(seed ^ 0xD15C);
         // A new database takes as long to make as a short schedule to play.
@@ -211,7 +209,6 @@ fn moved_by(before: &Tables, after: &Tables) -> Option<i64> {
 }
 
 /// Whether two tables hold the same, and the numbers of `found` are at least those that `wanted` uses.
-#[must_use]
 pub fn same(wanted: &Tables, found: &Tables) -> bool {
     let text = |tables: &Tables| {
         let Tables { sessions, flows, subscriptions, queued, inbound, retained, .. } = tables;

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use fulmar_text::network::is_within;
 use parking_lot::{Mutex, RwLock};
 
 use crate::time::Timestamp;
@@ -46,22 +47,6 @@ impl Banned {
                 address.is_some_and(|address| is_within(address, *network, *bits))
             }
         }
-    }
-}
-
-/// Whether the first `bits` of both are the same. IPv4 clients of an IPv6 socket are IPv4 clients.
-fn is_within(address: IpAddr, network: IpAddr, bits: u8) -> bool {
-    let bits = u32::from(bits);
-    match (address.to_canonical(), network) {
-        (IpAddr::V4(address), IpAddr::V4(network)) => {
-            let different = address.to_bits() ^ network.to_bits();
-            different.leading_zeros() >= bits.min(u32::BITS)
-        }
-        (IpAddr::V6(address), IpAddr::V6(network)) => {
-            let different = address.to_bits() ^ network.to_bits();
-            different.leading_zeros() >= bits.min(u128::BITS)
-        }
-        _ => false,
     }
 }
 

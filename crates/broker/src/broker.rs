@@ -97,11 +97,7 @@ pub struct Broker {
     redirect: OnceLock<Arc<dyn Redirect>>,
 }
 
-impl std::fmt::Debug for Broker {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Broker").field("workers", &self.mailboxes.len()).finish_non_exhaustive()
-    }
-}
+fulmar_text::opaque_debug!(Broker);
 
 impl Broker {
     /// One without sessions and retained messages. What begins now gets numbers above these.

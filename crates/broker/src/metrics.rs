@@ -128,24 +128,16 @@ impl Histogram {
     }
 }
 
-/// Samples of QUIC connections' paths: one a connection in use every few seconds.
-#[derive(Debug)]
-pub struct PathHistograms {
-    /// Smoothed round-trip times in microseconds.
-    pub rtt_us: Histogram,
-    /// Congestion windows in bytes.
-    pub cwnd_bytes: Histogram,
-    /// Packets lost since the sample before, in millionths of those sent.
-    pub loss_ppm: Histogram,
-}
-
-impl Default for PathHistograms {
-    fn default() -> Self {
-        PathHistograms {
-            rtt_us: Histogram::new(RTT_US),
-            cwnd_bytes: Histogram::new(CWND_BYTES),
-            loss_ppm: Histogram::new(LOSS_PPM),
-        }
+fulmar_text::with_defaults! {
+    /// Samples of QUIC connections' paths: one a connection in use every few seconds.
+    #[derive(Debug)]
+    pub struct PathHistograms {
+        /// Smoothed round-trip times in microseconds.
+        pub rtt_us: Histogram = Histogram::new(RTT_US),
+        /// Congestion windows in bytes.
+        pub cwnd_bytes: Histogram = Histogram::new(CWND_BYTES),
+        /// Packets lost since the sample before, in millionths of those sent.
+        pub loss_ppm: Histogram = Histogram::new(LOSS_PPM),
     }
 }
 

@@ -9,6 +9,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use fulmar_text::network;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
@@ -141,10 +142,9 @@ impl Addresses {
 
 /// The address itself, or the /64 prefix of an IPv6 address.
 pub fn site(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() >> 64 << 64).into()),
-        v4 => v4,
-    }
+    let address = address.to_canonical();
+    // An IPv4 address has fewer bits.
+    network::first(address, 64).unwrap_or(address)
 }
 
 #[cfg(test)]

@@ -1,8 +1,6 @@
 //! A hook where tests let other workers act between the steps of one publication, to try interleavings that threads
 //! rarely produce. A running broker has none.
 
-use std::fmt;
-
 /// Called after a publication's receivers are found, and before each of them gets it. No lock is held then, so the hook
 /// may do with other workers' shards what these could do at that moment.
 #[derive(Default)]
@@ -16,8 +14,4 @@ impl TestHook {
     }
 }
 
-impl fmt::Debug for TestHook {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("TestHook").field(&self.0.is_some()).finish()
-    }
-}
+fulmar_text::opaque_debug!(TestHook);

@@ -1,6 +1,5 @@
 //! From outcomes to exit codes, and to the one line a person reads when something went wrong.
 
-use std::fmt;
 use std::io::Write as _;
 use std::process::ExitCode;
 
@@ -11,16 +10,9 @@ pub use fulmar_text::Usage;
 use crate::terminal::printable_lines;
 
 /// The exit code of a program that was run on somebody's behalf; it has said itself what was wrong.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("the program ended with exit code {0}")]
 pub struct Status(pub u8);
-
-impl fmt::Display for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the program ended with exit code {}", self.0)
-    }
-}
-
-impl std::error::Error for Status {}
 
 /// Lets the program end quietly and with success when the reader of its output has ended, as in `fulmar lab list |
 /// head -1`. Rust ignores SIGPIPE, which sockets require, so printing to a closed pipe panics; here that panic ends

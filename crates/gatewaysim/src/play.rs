@@ -55,7 +55,6 @@ impl Scenery {
     ///
     /// # Panics
     /// If a folder or the platform cannot be made.
-    #[must_use]
     pub fn new() -> Scenery {
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         let server = Folder::new();

@@ -52,31 +52,20 @@ struct Taken {
     networks: HashMap<IpAddr, BTreeMap<u64, Activity>>,
 }
 
-/// What a connection is doing, which decides whether it may be closed to make room.
-#[derive(Clone, Debug)]
-pub(crate) struct Activity {
-    /// Requests that are complete and not yet answered.
-    busy: Arc<AtomicUsize>,
-    /// MQTT connections inside this one.
-    pub(crate) tunnels: Tunnels,
-    shed: Arc<Notify>,
-    /// For each part of a response that waits for the client, if it is a large one.
-    pub(crate) large_parts: Arc<Semaphore>,
-    opened: Instant,
-    /// When the client took some of a response, in ms since it was opened; 0 for never.
-    taken_at: Arc<AtomicU64>,
-}
-
-impl Default for Activity {
-    fn default() -> Activity {
-        Activity {
-            busy: Arc::default(),
-            tunnels: Tunnels::default(),
-            shed: Arc::default(),
-            large_parts: Arc::new(Semaphore::new(LARGE_PARTS)),
-            opened: Instant::now(),
-            taken_at: Arc::default(),
-        }
+fulmar_text::with_defaults! {
+    /// What a connection is doing, which decides whether it may be closed to make room.
+    #[derive(Clone, Debug)]
+    pub(crate) struct Activity {
+        /// Requests that are complete and not yet answered.
+        busy: Arc<AtomicUsize> = Arc::default(),
+        /// MQTT connections inside this one.
+        pub(crate) tunnels: Tunnels = Tunnels::default(),
+        shed: Arc<Notify> = Arc::default(),
+        /// For each part of a response that waits for the client, if it is a large one.
+        pub(crate) large_parts: Arc<Semaphore> = Arc::new(Semaphore::new(LARGE_PARTS)),
+        opened: Instant = Instant::now(),
+        /// When the client took some of a response, in ms since it was opened; 0 for never.
+        taken_at: Arc<AtomicU64> = Arc::default(),
     }
 }
 

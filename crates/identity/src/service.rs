@@ -1,6 +1,5 @@
 //! A thread with the store, and everybody else's view of the state.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -64,14 +63,7 @@ pub struct Identities {
     hasher: Arc<PasswordHasher>,
 }
 
-impl fmt::Debug for Identities {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.shared.read();
-        f.debug_struct("Identities")
-            .field("clients", &state.clients().len())
-            .finish_non_exhaustive()
-    }
-}
+fulmar_text::opaque_debug!(Identities);
 
 /// The thread's side.
 pub struct Desk {

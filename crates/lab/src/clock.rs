@@ -15,25 +15,21 @@ pub struct Clock {
 
 impl Clock {
     /// Starts at zero now.
-    #[must_use]
     pub fn start() -> Clock {
         Clock { monotonic: read(ClockId::Monotonic), unix: read(ClockId::Realtime) }
     }
 
     /// Time since the start.
-    #[must_use]
     pub fn now(&self) -> Nanos {
         read(ClockId::Monotonic).saturating_sub(self.monotonic)
     }
 
     /// A time of the run on the machine's monotonic clock (`CLOCK_MONOTONIC`), in ns.
-    #[must_use]
     pub fn monotonic(&self, at: Nanos) -> u64 {
         self.monotonic + at
     }
 
     /// A time of the run as ns since 1970, by the time of day at the start.
-    #[must_use]
     pub fn unix(&self, at: Nanos) -> u64 {
         self.unix + at
     }

@@ -78,7 +78,6 @@ impl Emulator {
     }
 
     /// The run's clock.
-    #[must_use]
     pub fn clock(&self) -> Clock {
         self.clock
     }
@@ -94,14 +93,12 @@ impl Emulator {
 
     /// Packets that hosts sent but their devices' queues dropped: losses that the link model did not decide. Anything
     /// but zero spoils a measurement.
-    #[must_use]
     pub fn overflowed(&self) -> u64 {
         self.hosts.iter().filter_map(|host| host.overflowed()).sum()
     }
 
     /// Whether nothing is in flight: no packet on a link, and no unacknowledged FIN of a TCP connection in a host,
     /// which the kernel retransmits even after its program has ended.
-    #[must_use]
     pub fn is_idle(&self) -> bool {
         self.handle.is_idle() && !self.hosts.iter().any(|host| host.is_closing())
     }

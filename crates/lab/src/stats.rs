@@ -40,7 +40,6 @@ pub enum Centre {
 }
 
 /// The figure for several runs, `None` without any.
-#[must_use]
 pub fn estimate(values: &[f64], centre: Centre) -> Option<Estimate> {
     match centre {
         Centre::Median => bootstrap_median(values),
@@ -50,7 +49,6 @@ pub fn estimate(values: &[f64], centre: Centre) -> Option<Estimate> {
 
 /// Quantile `q` (0 to 1) of sorted values, linear between ranks (type 7 of Hyndman and Fan, the
 /// default of R and NumPy); `None` without values.
-#[must_use]
 pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let position = q.clamp(0.0, 1.0) * last as f64;
@@ -60,7 +58,6 @@ pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
 }
 
 /// The values in ascending order.
-#[must_use]
 pub fn sorted(values: &[f64]) -> Vec<f64> {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
@@ -68,13 +65,11 @@ pub fn sorted(values: &[f64]) -> Vec<f64> {
 }
 
 /// Median, `None` without values.
-#[must_use]
 pub fn median(values: &[f64]) -> Option<f64> {
     quantile(&sorted(values), 0.5)
 }
 
 /// Arithmetic mean, `None` without values.
-#[must_use]
 pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
@@ -111,7 +106,6 @@ fn mean_with_t(values: &[f64]) -> Option<Estimate> {
 
 /// Share of `hits` in `trials` with Wilson's interval, which holds near 0 and 1 too; `None` without
 /// trials.
-#[must_use]
 pub fn share(hits: u64, trials: u64) -> Option<Estimate> {
     if trials == 0 {
         return None;

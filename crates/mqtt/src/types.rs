@@ -29,16 +29,9 @@ pub enum QoS {
 }
 
 /// A quality of service that does not exist.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("quality of service {0} does not exist; use 0, 1 or 2")]
 pub struct InvalidQoS(pub u8);
-
-impl fmt::Display for InvalidQoS {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "quality of service {} does not exist; use 0, 1 or 2", self.0)
-    }
-}
-
-impl std::error::Error for InvalidQoS {}
 
 impl TryFrom<u8> for QoS {
     type Error = InvalidQoS;

@@ -4,9 +4,11 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::http::header;
 use axum::routing::get;
-use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::path::{Operation, Parameter, ParameterBuilder, ParameterIn, PathItem};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::openapi::{ContentBuilder, OpenApi, Ref, RefOr, ResponseBuilder, SecurityRequirement};
+use utoipa::openapi::{
+    ContentBuilder, OpenApi, Ref, RefOr, Required, ResponseBuilder, SecurityRequirement,
+};
 
 use crate::app::App;
 use crate::problem::Problem;
@@ -79,6 +81,15 @@ fn complete(path: &str, operation: &mut Operation) {
     let subject = path.trim_start_matches(PREFIX).replace(['{', '}'], "").replace(['/', '.'], "_");
     let id = operation.operation_id.take().unwrap_or_default();
     operation.operation_id = Some(format!("{id}{subject}"));
+    let declared = operation.parameters.take().unwrap_or_default();
+    let is_declared = |name: &str| {
+        let is_it = |parameter: &RefOr<Parameter>| matches!(parameter, RefOr::T(parameter) if parameter.name == name);
+        declared.iter().any(is_it)
+    };
+    let names = path.split(['{', '}']).skip(1).step_by(2).filter(|name| !is_declared(name));
+    let mut parameters: Vec<_> = names.map(|name| name_in_path(name).into()).collect();
+    parameters.extend(declared);
+    operation.parameters = Some(parameters).filter(|parameters| !parameters.is_empty());
     for (status, description) in PROBLEMS {
         let problem = RefOr::from(Ref::from_schema_name("Problem"));
         let content = ContentBuilder::new().schema(Some(problem)).build();
@@ -90,6 +101,12 @@ fn complete(path: &str, operation: &mut Operation) {
         let responses = &mut operation.responses.responses;
         responses.entry(status.to_string()).or_insert_with(|| response.build().into());
     }
+}
+
+/// What the parts of paths are where handlers do not declare something else.
+fn name_in_path(name: &str) -> Parameter {
+    let path = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Path);
+    path.required(Required::True).schema(Some(Ref::from_schema_name("Name"))).build()
 }
 
 /// The route that serves the document.

@@ -47,8 +47,7 @@ fn id_of(id: &Name) -> Result<String, Problem> {
 /// JPEG, PNG or WebP of at most 4 MiB. The same bytes again are answered with 200, others with 409. An account that has
 /// stored as many bytes of photos as it may per day gets 429 with `Retry-After`, one for whose photos there is no space
 /// left, 507.
-#[utoipa::path(put, path = "/{twin}/photo/{id}", tag = "photos",
-    params(("twin" = Name, Path), ("id" = Uuid, Path)),
+#[utoipa::path(put, path = "/{twin}/photo/{id}", tag = "photos", params(("id" = Uuid, Path)),
     request_body(content(("image/jpeg"), ("image/png"), ("image/webp"))),
     responses((status = 200, description = "It was already stored"),
         (status = 201, description = "It is stored"),
@@ -92,8 +91,7 @@ pub(crate) async fn put(Call(app, member): Call, Id(id): Id, request: Request) -
 }
 
 /// A photo
-#[utoipa::path(get, path = "/{twin}/photo/{id}", tag = "photos",
-    params(("twin" = Name, Path), ("id" = Uuid, Path)),
+#[utoipa::path(get, path = "/{twin}/photo/{id}", tag = "photos", params(("id" = Uuid, Path)),
     responses((status = 200, description = "The photo",
         content(("image/jpeg"), ("image/png"), ("image/webp")))))]
 pub(crate) async fn show(Call(app, member): Call, Id(id): Id, conditions: Conditions) -> Answer {

@@ -1,7 +1,6 @@
 //! Text from outside that is known to be what it should be: names that go into addresses and topics,
 //! and free text of bounded length.
 
-use std::fmt;
 use std::ops::Deref;
 use std::str::FromStr;
 
@@ -47,47 +46,58 @@ impl FromStr for Name {
     }
 }
 
-impl Deref for Name {
-    type Target = str;
+/// Implements what a text that its `FromStr` has checked is to JSON, the OpenAPI document and the database.
+macro_rules! checked_text {
+    ($type:ident, $pattern:expr) => {
+        impl std::ops::Deref for $type {
+            type Target = str;
 
-    fn deref(&self) -> &str {
-        &self.0
-    }
+            fn deref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<$type, D::Error> {
+                let text = std::borrow::Cow::<str>::deserialize(from)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+
+        impl utoipa::PartialSchema for $type {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+                let text = utoipa::openapi::ObjectBuilder::new();
+                text.schema_type(utoipa::openapi::Type::String).pattern(Some($pattern)).into()
+            }
+        }
+
+        impl utoipa::ToSchema for $type {}
+
+        impl crate::store::sql::ToSql for $type {
+            fn to_sql(&self) -> crate::store::sql::Value<'_> {
+                self.0.to_sql()
+            }
+        }
+
+        impl crate::store::sql::FromSql for $type {
+            /// What is in the database was checked when it came.
+            fn from_sql(
+                value: crate::store::sql::Value<'_>,
+            ) -> Result<$type, crate::store::sql::Mismatch> {
+                String::from_sql(value).map($type)
+            }
+        }
+    };
 }
+pub(crate) use checked_text;
 
-impl fmt::Display for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for Name {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Name, D::Error> {
-        let text = std::borrow::Cow::<str>::deserialize(from)?;
-        text.parse().map_err(de::Error::custom)
-    }
-}
-
-impl PartialSchema for Name {
-    fn schema() -> RefOr<Schema> {
-        ObjectBuilder::new().schema_type(Type::String).pattern(Some(NAME_PATTERN)).into()
-    }
-}
-
-impl ToSchema for Name {}
-
-impl ToSql for Name {
-    fn to_sql(&self) -> Value<'_> {
-        self.0.to_sql()
-    }
-}
-
-impl FromSql for Name {
-    /// What is in the database was checked when it came.
-    fn from_sql(value: Value<'_>) -> Result<Name, Mismatch> {
-        String::from_sql(value).map(Name)
-    }
-}
+checked_text!(Name, NAME_PATTERN);
 
 /// Free text of at most `MAX` characters and, if `MIN` is 1, at least one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -110,7 +110,6 @@ fn cleaned(name: &str) -> String {
 
 impl Sensor {
     /// Reads every known channel: its quantity, and its value or an error.
-    #[must_use]
     pub fn read(&self) -> Vec<(&'static str, Result<f64, ChannelError>)> {
         let one = |kind: &Kind| {
             let value = self.channel(kind.channel)?;

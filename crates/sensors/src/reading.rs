@@ -27,7 +27,6 @@ pub struct Reading {
 
 impl Reading {
     /// As a message's payload: `{"value":21.5,"at":"2026-01-05T08:00:00.000Z","unit":"°C"}`.
-    #[must_use]
     pub fn payload(&self) -> Value {
         let mut object = json!({ "value": self.value });
         if let Some(at) = self.at_ms {
@@ -41,21 +40,18 @@ impl Reading {
 }
 
 /// Whether a device's name is valid.
-#[must_use]
 pub fn is_device(name: &str) -> bool {
     let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     (1..=MAX_DEVICE_LETTERS).contains(&name.len()) && name.bytes().all(letter)
 }
 
 /// Whether a quantity's name is valid.
-#[must_use]
 pub fn is_quantity(name: &str) -> bool {
     let letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
     (1..=MAX_QUANTITY_LETTERS).contains(&name.len()) && name.bytes().all(letter)
 }
 
 /// The default unit of a quantity.
-#[must_use]
 pub fn unit(quantity: &str) -> Option<&'static str> {
     match quantity {
         "radon" => Some("Bq/m³"),
@@ -69,7 +65,6 @@ pub fn unit(quantity: &str) -> Option<&'static str> {
 }
 
 /// A time in ms since 1970 in RFC 3339 with milliseconds; after the year 9999, the last instant before.
-#[must_use]
 pub fn instant(ms: u64) -> String {
     const LAST_MS: u64 = 253_402_300_799_999;
     let ms = ms.min(LAST_MS);

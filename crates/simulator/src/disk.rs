@@ -52,7 +52,6 @@ struct State {
 
 impl Disk {
     /// A disk that holds what an earlier one has committed.
-    #[must_use]
     pub fn new(durable: Tables) -> Disk {
         Disk { state: Mutex::new(State { durable, ..State::default() }) }
     }

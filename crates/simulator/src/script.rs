@@ -116,7 +116,6 @@ impl Story {
 
 impl<S: Setting> Script<S> {
     /// Draws the schedule of a seed, of this many steps.
-    #[must_use]
     pub fn draw(seed: u64, steps: usize) -> Script<S> {
         let (setup, steps) = S::draw(seed, steps);
         Script { seed, setup, steps, aloud: false }
@@ -156,7 +155,6 @@ impl<S: Setting> Script<S> {
 }
 
 /// The random numbers of a seed for one kind of world: neighbouring seeds must have unrelated schedules.
-#[must_use]
 pub fn rng_of(seed: u64, world: u64) -> Rng {
     Rng::with_seed(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ world)
 }

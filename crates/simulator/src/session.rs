@@ -35,7 +35,6 @@ pub fn session_options(client_id: &str) -> Result<Options, String> {
 
 impl<P, R> Session<P, R> {
     /// A client that has not connected yet.
-    #[must_use]
     pub fn new(options: Options, now: Instant) -> Session<P, R> {
         let options = Arc::new(options);
         let machine = Machine::new(Arc::clone(&options), now);
@@ -43,19 +42,16 @@ impl<P, R> Session<P, R> {
     }
 
     /// The same client without its memory.
-    #[must_use]
     pub fn replaced(&self, now: Instant) -> Session<P, R> {
         Session::new(Options::clone(&self.options), now)
     }
 
     /// Whether it speaks MQTT 5.0.
-    #[must_use]
     pub fn is_v5(&self) -> bool {
         self.options.version == Version::V5
     }
 
     /// Whether it has a connection.
-    #[must_use]
     pub fn is_connected(&self) -> bool {
         self.line.is_some()
     }

@@ -134,7 +134,6 @@ impl Tables {
     }
 
     /// Two messages of one flow that are in flight with the same packet identifier; no batch may leave that.
-    #[must_use]
     pub fn contradiction(&self) -> Option<String> {
         let mut under_way = BTreeMap::new();
         let mut in_flight = self.queued.values().filter_map(|queued| match queued.progress {
@@ -149,7 +148,6 @@ impl Tables {
     }
 
     /// The state that a broker reads at its start.
-    #[must_use]
     pub fn restored(&self) -> Restored {
         let inbound = |(session, flow, id): &(SessionKey, FlowId, u16)| {
             Some((*session, *flow, PacketId::new(*id)?))

@@ -60,7 +60,6 @@ pub struct World {
 
 impl World {
     /// A world with the empty storage `disk`.
-    #[must_use]
     pub fn new(disk: Arc<dyn Volume>, workers: usize, limits: Limits) -> World {
         World::with_settings(disk, workers, Settings::open(limits, Vec::new()))
     }
@@ -80,7 +79,6 @@ impl World {
     }
 
     /// A world with the storage `disk`, from which `restored` was read.
-    #[must_use]
     pub fn restored(
         disk: Arc<dyn Volume>,
         restored: Restored,
@@ -163,7 +161,6 @@ impl World {
     }
 
     /// The number of workers.
-    #[must_use]
     pub fn workers(&self) -> usize {
         self.workers.len()
     }
@@ -179,7 +176,6 @@ impl World {
     }
 
     /// Whether the broker's end of a connection is open.
-    #[must_use]
     pub fn is_open(&self, line: usize) -> bool {
         self.lines[line].open
     }
@@ -257,7 +253,6 @@ impl World {
     }
 
     /// Connections with input for the broker.
-    #[must_use]
     pub fn readable(&self) -> Vec<usize> {
         let readable = |line: &Line| {
             let wires = || line.wires.iter().any(Wire::is_readable);

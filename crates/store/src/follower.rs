@@ -3,7 +3,6 @@
 //! The follower checks that each record continues the log, and writes whole groups. What it has written, and up to
 //! which record, is one transaction. It reads nothing itself, and writes when it has much, or when it is asked to.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use fulmar_broker::storage::{Op, Restored};
@@ -67,12 +66,7 @@ pub struct Follower {
     behind: Group,
 }
 
-impl fmt::Debug for Follower {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut follower = f.debug_struct("Follower");
-        follower.field("path", &self.path).field("read", &self.read).finish_non_exhaustive()
-    }
-}
+fulmar_text::opaque_debug!(Follower { path, read });
 
 impl Follower {
     /// Opens the database at `path`, or creates it empty, before the first record.

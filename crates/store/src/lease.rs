@@ -3,7 +3,6 @@
 //! The log decides who writes, but a publication without a subscriber needs no record. The process that serves
 //! therefore has a lease, which it renews, and acknowledges nothing once its own clock has passed the lease's end.
 
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -24,11 +23,7 @@ impl Default for Lease {
     }
 }
 
-impl fmt::Debug for Lease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease").field("lasts", &self.lasts()).finish_non_exhaustive()
-    }
-}
+fulmar_text::opaque_debug!(Lease { until });
 
 impl Lease {
     /// A lease that has ended.

@@ -1,5 +1,5 @@
 //! What people write and read: quantities with their [units], [hex] digits, [percent]-encoded text, [words] for what
-//! is wrong with a TOML file, CSV for [spreadsheet]s, [metrics], and settings with
+//! is wrong with a TOML file, CSV for [spreadsheet]s, [metrics], [network]s, and settings with
 //! their defaults.
 //!
 //! No I/O, and nothing of what the quantities are for.
@@ -8,6 +8,7 @@ mod defaults;
 pub mod hex;
 pub mod metrics;
 mod names;
+pub mod network;
 pub mod percent;
 pub mod spreadsheet;
 pub mod units;

@@ -124,32 +124,22 @@ impl SharedTls {
     }
 }
 
-/// Bounds of the transports.
-#[derive(Clone, Debug)]
-pub struct TransportLimits {
-    /// Time a client has for a proxy's header, the TLS handshake and the WebSocket upgrade together.
-    pub handshake_timeout: Duration,
-    /// Time a closed connection is kept so that the peer reads why before a reset can overtake it.
-    pub linger: Duration,
-    /// Bytes of incomplete packets a worker holds over all its connections; the connection that
-    /// would exceed it is closed with 0x97 (Quota exceeded).
-    pub max_partial_bytes_per_worker: usize,
-    /// Bytes of incomplete packets one QUIC connection may have the server hold, over all its
-    /// streams; one that would exceed it is closed with 0x97. Never less than two packets of the
-    /// largest size.
-    pub max_partial_bytes_per_connection: usize,
-    /// Bytes read from one connection before others have their turn.
-    pub max_read_bytes_per_turn: usize,
-}
-
-impl Default for TransportLimits {
-    fn default() -> Self {
-        TransportLimits {
-            handshake_timeout: Duration::from_secs(10),
-            linger: Duration::from_secs(2),
-            max_partial_bytes_per_worker: 256 * 1024 * 1024,
-            max_partial_bytes_per_connection: 4 * 1024 * 1024,
-            max_read_bytes_per_turn: 256 * 1024,
-        }
+fulmar_text::with_defaults! {
+    /// Bounds of the transports.
+    #[derive(Clone, Debug)]
+    pub struct TransportLimits {
+        /// Time a client has for a proxy's header, the TLS handshake and the WebSocket upgrade together.
+        pub handshake_timeout: Duration = Duration::from_secs(10),
+        /// Time a closed connection is kept so that the peer reads why before a reset can overtake it.
+        pub linger: Duration = Duration::from_secs(2),
+        /// Bytes of incomplete packets a worker holds over all its connections; the connection that
+        /// would exceed it is closed with 0x97 (Quota exceeded).
+        pub max_partial_bytes_per_worker: usize = 256 * 1024 * 1024,
+        /// Bytes of incomplete packets one QUIC connection may have the server hold, over all its
+        /// streams; one that would exceed it is closed with 0x97. Never less than two packets of the
+        /// largest size.
+        pub max_partial_bytes_per_connection: usize = 4 * 1024 * 1024,
+        /// Bytes read from one connection before others have their turn.
+        pub max_read_bytes_per_turn: usize = 256 * 1024,
     }
 }

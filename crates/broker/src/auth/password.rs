@@ -196,11 +196,7 @@ pub struct PasswordFile {
     is_file: bool,
 }
 
-impl fmt::Debug for PasswordFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PasswordFile").field("users", &self.desk.checker.users.len()).finish()
-    }
-}
+fulmar_text::opaque_debug!(PasswordFile { is_file });
 
 impl PasswordFile {
     /// Loads a file: one `user:hash` per line; `#` begins a comment.

@@ -1,7 +1,5 @@
 //! Derives all keys from one secret with HKDF-SHA256 (RFC 5869); AES-128-GCM with a counter as nonce.
 
-use std::fmt;
-
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hkdf::{HKDF_SHA256, KeyType, Salt};
 
@@ -32,11 +30,7 @@ fn derive<const N: usize>(secret: &[u8], salt: &[u8], purpose: &[&[u8]]) -> [u8;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret([u8; KEY_BYTES]);
 
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(..)")
-    }
-}
+fulmar_text::opaque_debug!(Secret);
 
 impl Secret {
     /// A secret of random bytes.
@@ -72,11 +66,7 @@ pub struct ReceiverKeys {
     pub up: [u8; KEY_BYTES],
 }
 
-impl fmt::Debug for ReceiverKeys {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ReceiverKeys({}, ..)", self.node)
-    }
-}
+fulmar_text::opaque_debug!(ReceiverKeys { node });
 
 /// Distinguishes transfers; reveals nothing of their keys.
 pub(super) fn hint(down: &[u8]) -> Hint {

@@ -26,6 +26,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::server::Server;
+use crate::table;
 
 /// The longest wait for the head of a response.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -105,6 +106,31 @@ impl Api {
             return Ok(Value::Null);
         }
         serde_json::from_slice(&body).context("the response is not JSON: is this a Fulmar server?")
+    }
+
+    /// Requests an object by its name, and prints it.
+    pub(crate) async fn show(&self, list: &str, name: &str) -> anyhow::Result<()> {
+        let object = self.get(&format!("{list}/{}", encode(name))).await?;
+        self.print(&object, table::fields);
+        Ok(())
+    }
+
+    /// Sends a change, and prints what is done.
+    pub(crate) async fn change(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        done: &str,
+    ) -> anyhow::Result<()> {
+        self.send(method, path, body).await?;
+        self.done(done);
+        Ok(())
+    }
+
+    /// Removes an object by its name, and prints what is done.
+    pub(crate) async fn remove(&self, list: &str, name: &str, done: &str) -> anyhow::Result<()> {
+        self.change(Method::DELETE, &format!("{list}/{}", encode(name)), None, done).await
     }
 
     /// All items of a list with pages, at most `most`; `path` may have a query.

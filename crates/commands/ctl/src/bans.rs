@@ -72,7 +72,5 @@ pub(crate) async fn lift(api: &Api, number: &str) -> anyhow::Result<()> {
             "{number:?} is not the number of a ban; `fulmar ctl clients bans` lists them"
         ))
     })?;
-    api.send(Method::DELETE, &format!("/bans/{number}"), None).await?;
-    api.done("lifted");
-    Ok(())
+    api.remove("/bans", &number.to_string(), "lifted").await
 }

@@ -1,13 +1,12 @@
 //! `fulmar ctl clients`.
 
 use clap::Subcommand;
-use http::Method;
 use serde_json::Value;
 
-use crate::api::{Api, encode};
+use crate::api::Api;
 use crate::bans;
 use crate::list::{self, ListArgs, OwnerArgs};
-use crate::table::{self, Column, plain};
+use crate::table::{Column, plain};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -75,19 +74,14 @@ pub(crate) async fn run(api: &Api, command: &Command) -> anyhow::Result<()> {
         Command::List { client, owner, transport, list } => {
             let own = [("client", client.clone()), ("transport", transport.clone())];
             let parameters = own.into_iter().chain(owner.parameters());
-            list::print(api, ("/clients", "clients"), parameters, list, COLUMNS).await?;
+            list::print(api, ("/clients", "clients"), parameters, list, COLUMNS).await
         }
-        Command::Show { client } => {
-            let client = api.get(&format!("/clients/{}", encode(client))).await?;
-            api.print(&client, table::fields);
-        }
-        Command::Ban(args) => bans::add(api, args).await?,
-        Command::Bans => bans::list(api).await?,
-        Command::Unban { number } => bans::lift(api, number).await?,
+        Command::Show { client } => api.show("/clients", client).await,
+        Command::Ban(args) => bans::add(api, args).await,
+        Command::Bans => bans::list(api).await,
+        Command::Unban { number } => bans::lift(api, number).await,
         Command::Disconnect { client } => {
-            api.send(Method::DELETE, &format!("/clients/{}", encode(client)), None).await?;
-            api.done(&format!("{client} gets disconnected"));
+            api.remove("/clients", client, &format!("{client} gets disconnected")).await
         }
     }
-    Ok(())
 }

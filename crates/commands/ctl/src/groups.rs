@@ -149,17 +149,11 @@ pub(crate) fn split(text: &str) -> Vec<&str> {
 
 pub(crate) async fn groups(api: &Api, command: &Groups) -> anyhow::Result<()> {
     match command {
-        Groups::List { list } => {
-            list::print(api, ("/groups", "groups"), [], list, GROUPS).await?;
-        }
-        Groups::Show { name } => {
-            let group = api.get(&format!("/groups/{}", encode(name))).await?;
-            api.print(&group, table::fields);
-        }
+        Groups::List { list } => list::print(api, ("/groups", "groups"), [], list, GROUPS).await,
+        Groups::Show { name } => api.show("/groups", name).await,
         Groups::Add { name, topic_roles } => {
             let group = json!({ "name": name, "roles": topic_roles });
-            api.send(Method::POST, "/groups", Some(&group)).await?;
-            api.done("added");
+            api.change(Method::POST, "/groups", Some(&group), "added").await
         }
         Groups::Change { name, topic_roles, members } => {
             let mut change = json!({});
@@ -168,29 +162,28 @@ pub(crate) async fn groups(api: &Api, command: &Groups) -> anyhow::Result<()> {
                     change[field] = json!(split(list));
                 }
             }
-            api.send(Method::PATCH, &format!("/groups/{}", encode(name)), Some(&change)).await?;
-            api.done("changed");
+            api.change(
+                Method::PATCH,
+                &format!("/groups/{}", encode(name)),
+                Some(&change),
+                "changed",
+            )
+            .await
         }
-        Groups::Remove { name } => {
-            api.send(Method::DELETE, &format!("/groups/{}", encode(name)), None).await?;
-            api.done("removed");
-        }
+        Groups::Remove { name } => api.remove("/groups", name, "removed").await,
     }
-    Ok(())
 }
 
 async fn add_rule(api: &Api, args: &RuleArgs, allow: bool) -> anyhow::Result<()> {
     let RuleArgs { which: WhichRule { name, action, topic }, priority } = args;
     let rule =
         json!({ "action": action.name(), "topic": topic, "allow": allow, "priority": priority });
-    api.send(Method::POST, &format!("/roles/{}/rules", encode(name)), Some(&rule)).await?;
-    api.done("added");
-    Ok(())
+    api.change(Method::POST, &format!("/roles/{}/rules", encode(name)), Some(&rule), "added").await
 }
 
 pub(crate) async fn roles(api: &Api, command: &Roles) -> anyhow::Result<()> {
     match command {
-        Roles::List { list } => list::print(api, ("/roles", "roles"), [], list, ROLES).await?,
+        Roles::List { list } => list::print(api, ("/roles", "roles"), [], list, ROLES).await,
         Roles::Show { name } => {
             let role = api.get(&format!("/roles/{}", encode(name))).await?;
             api.print(&role, |role| {
@@ -201,23 +194,18 @@ pub(crate) async fn roles(api: &Api, command: &Roles) -> anyhow::Result<()> {
                     println!("{verb} {action} {topic} (priority {})", rule["priority"]);
                 }
             });
+            Ok(())
         }
         Roles::Add { name } => {
-            api.send(Method::POST, "/roles", Some(&json!({ "name": name }))).await?;
-            api.done("added");
+            api.change(Method::POST, "/roles", Some(&json!({ "name": name })), "added").await
         }
-        Roles::Allow(args) => add_rule(api, args, true).await?,
-        Roles::Deny(args) => add_rule(api, args, false).await?,
+        Roles::Allow(args) => add_rule(api, args, true).await,
+        Roles::Deny(args) => add_rule(api, args, false).await,
         Roles::Unset { which: WhichRule { name, action, topic } } => {
             let (action, topic) = (action.name(), encode(topic));
             let path = format!("/roles/{}/rules?action={action}&topic={topic}", encode(name));
-            api.send(Method::DELETE, &path, None).await?;
-            api.done("removed");
+            api.change(Method::DELETE, &path, None, "removed").await
         }
-        Roles::Remove { name } => {
-            api.send(Method::DELETE, &format!("/roles/{}", encode(name)), None).await?;
-            api.done("removed");
-        }
+        Roles::Remove { name } => api.remove("/roles", name, "removed").await,
     }
-    Ok(())
 }

@@ -1,9 +1,8 @@
 //! `fulmar ctl sessions` and `fulmar ctl retained`.
 
 use clap::Subcommand;
-use http::Method;
 
-use crate::api::{Api, encode};
+use crate::api::Api;
 use crate::list::{self, ListArgs, OwnerArgs};
 use crate::table::{self, Column, plain};
 
@@ -74,34 +73,20 @@ pub(crate) async fn run(api: &Api, command: &Command) -> anyhow::Result<()> {
         Command::List { owner, disconnected, list } => {
             let connected = disconnected.then(|| false.to_string());
             let parameters = owner.parameters().into_iter().chain([("connected", connected)]);
-            list::print(api, ("/sessions", "sessions"), parameters, list, SESSIONS).await?;
+            list::print(api, ("/sessions", "sessions"), parameters, list, SESSIONS).await
         }
-        Command::Show { client } => {
-            let session = api.get(&format!("/sessions/{}", encode(client))).await?;
-            api.print(&session, table::fields);
-        }
-        Command::Delete { client } => {
-            api.send(Method::DELETE, &format!("/sessions/{}", encode(client)), None).await?;
-            api.done("deleted");
-        }
+        Command::Show { client } => api.show("/sessions", client).await,
+        Command::Delete { client } => api.remove("/sessions", client, "deleted").await,
     }
-    Ok(())
 }
 
 pub(crate) async fn retained(api: &Api, command: &Retained) -> anyhow::Result<()> {
     match command {
         Retained::List { filter, list } => {
             let parameters = [("filter", Some(filter.clone()))];
-            list::print(api, ("/retained", "messages"), parameters, list, MESSAGES).await?;
+            list::print(api, ("/retained", "messages"), parameters, list, MESSAGES).await
         }
-        Retained::Show { topic } => {
-            let message = api.get(&format!("/retained/{}", encode(topic))).await?;
-            api.print(&message, table::fields);
-        }
-        Retained::Delete { topic } => {
-            api.send(Method::DELETE, &format!("/retained/{}", encode(topic)), None).await?;
-            api.done("deleted");
-        }
+        Retained::Show { topic } => api.show("/retained", topic).await,
+        Retained::Delete { topic } => api.remove("/retained", topic, "deleted").await,
     }
-    Ok(())
 }

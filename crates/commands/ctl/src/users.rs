@@ -175,28 +175,20 @@ const TOKENS: &[Column] = &[
 
 async fn change(api: &Api, name: &str, change: Value) -> anyhow::Result<()> {
     let path = format!("/users/{}", encode(name));
-    api.send(Method::PATCH, &path, Some(&change)).await?;
-    api.done("changed");
-    Ok(())
+    api.change(Method::PATCH, &path, Some(&change), "changed").await
 }
 
 pub(crate) async fn run(api: &Api, command: &Command) -> anyhow::Result<()> {
     match command {
-        Command::List { list } => {
-            list::print(api, ("/users", "users"), [], list, USERS).await?;
-        }
+        Command::List { list } => list::print(api, ("/users", "users"), [], list, USERS).await,
         Command::Add { name, role, access } => {
             access.announce(api, role.is_some()).await?;
             let role = role.map(Role::name);
             let mut user = json!({ "name": name, "password": ask_new()?, "administration": role });
             access.add_to(&mut user);
-            api.send(Method::POST, "/users", Some(&user)).await?;
-            api.done("added");
+            api.change(Method::POST, "/users", Some(&user), "added").await
         }
-        Command::Show { name } => {
-            let user = api.get(&format!("/users/{}", encode(name))).await?;
-            api.print(&user, table::fields);
-        }
+        Command::Show { name } => api.show("/users", name).await,
         Command::Change { name, access, enable, disable } => {
             access.announce(api, true).await?;
             let mut user = json!({});
@@ -204,19 +196,17 @@ pub(crate) async fn run(api: &Api, command: &Command) -> anyhow::Result<()> {
             if *enable || *disable {
                 user["disabled"] = (*disable).into();
             }
-            change(api, name, user).await?;
+            change(api, name, user).await
         }
         Command::Role { name, role } => {
-            change(api, name, json!({ "administration": role.name() })).await?;
+            change(api, name, json!({ "administration": role.name() })).await
         }
-        Command::Passwd { name } => change(api, name, json!({ "password": ask_new()? })).await?,
+        Command::Passwd { name } => change(api, name, json!({ "password": ask_new()? })).await,
         Command::Remove { name, forget } => {
             let path = format!("/users/{}?forget={forget}", encode(name));
-            api.send(Method::DELETE, &path, None).await?;
-            api.done("removed");
+            api.change(Method::DELETE, &path, None, "removed").await
         }
     }
-    Ok(())
 }
 
 pub(crate) async fn tokens(api: &Api, command: &Tokens) -> anyhow::Result<()> {
@@ -246,10 +236,7 @@ pub(crate) async fn tokens(api: &Api, command: &Tokens) -> anyhow::Result<()> {
                 None => api.print(&made, |made| println!("{}", plain(&made["token"]))),
             }
         }
-        Tokens::Remove { name } => {
-            api.send(Method::DELETE, &format!("/tokens/{}", encode(name)), None).await?;
-            api.done("revoked");
-        }
+        Tokens::Remove { name } => api.remove("/tokens", name, "revoked").await?,
     }
     Ok(())
 }

@@ -5,7 +5,6 @@
 //! twice are duplicates, and the longest time between two received messages, minus that between two sent ones, is the
 //! longest gap. The command prints JSON lines as `fulmar lab probe` does.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,10 +16,9 @@ use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, timeout_at};
 
-use super::probe::{HEADER, RETRY, header, now_ns, payload, tell, trust};
+use super::probe::{HEADER, RETRY, TlsArgs, header, now_ns, payload, tell};
 use crate::exit::Usage;
 use crate::runtime::block_on;
-use fulmar_command::key_log::KeyLogArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -78,14 +76,8 @@ pub(super) struct Args {
     #[arg(long, visible_alias = "timeout", value_name = "SECONDS", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
     patience: u64,
-    /// PEM file of trusted CAs
-    #[arg(long, value_name = "FILE")]
-    cafile: Option<PathBuf>,
-    /// Do not verify the broker's certificate
-    #[arg(long, conflicts_with = "cafile")]
-    insecure: bool,
     #[command(flatten)]
-    key_log: KeyLogArgs,
+    tls: TlsArgs,
 }
 
 pub(super) fn run(args: Args) -> anyhow::Result<()> {
@@ -194,8 +186,7 @@ fn options(args: &Args, number: u64) -> anyhow::Result<Options> {
     options.keep_alive_s = args.keepalive;
     options.session_expiry_s = args.session;
     options.reconnect = args.reconnect.then_some(RETRY);
-    options.trust = trust(args.cafile.as_ref(), args.insecure);
-    options.key_log = args.key_log.file(options.url.is_loopback())?;
+    args.tls.apply_to(&mut options)?;
     Ok(options)
 }
 

@@ -4,7 +4,6 @@
 //! One JSON object per event goes to standard output, as with `fulmar lab transfer`, with which the results are
 //! compared. A message that is not acknowledged in time is reported as `failed`: it counts, but has no time.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -12,10 +11,9 @@ use fulmar_client::{Client, Event, Events, Message, Options, QoS, Streams};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 
-use super::probe::{RETRY, tell, trust};
+use super::probe::{RETRY, TlsArgs, tell};
 use crate::exit::Usage;
 use crate::runtime::block_on;
-use fulmar_command::key_log::KeyLogArgs;
 use fulmar_command_pubsub::coap::{Speaker, is_coap};
 
 const EXAMPLES: &str = "\
@@ -56,14 +54,8 @@ pub(super) struct Args {
     /// On a new connection, send the message right after CONNECT, before the broker has answered (MQTT, QoS 1)
     #[arg(long)]
     ahead: bool,
-    /// PEM file of trusted CAs
-    #[arg(long, value_name = "FILE")]
-    cafile: Option<PathBuf>,
-    /// Do not verify the broker's certificate
-    #[arg(long, conflicts_with = "cafile")]
-    insecure: bool,
     #[command(flatten)]
-    key_log: KeyLogArgs,
+    tls: TlsArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -169,8 +161,7 @@ fn options(args: &Args) -> anyhow::Result<Options> {
     options.publish_before_connack = args.ahead;
     options.connect_timeout = Duration::from_secs(args.patience);
     options.drain_timeout = Duration::from_secs(1);
-    options.trust = trust(args.cafile.as_ref(), args.insecure);
-    options.key_log = args.key_log.file(options.url.is_loopback())?;
+    args.tls.apply_to(&mut options)?;
     match args.connection {
         Connection::Returning => Ok(options.with_shared_tickets()?),
         _ => Ok(options),
@@ -184,8 +175,7 @@ impl MessageClient {
             let (client, events) = Client::connect(options.clone())?;
             return Ok(MessageClient::Mqtt(Mqtt { client, events, early_data: false }));
         }
-        let trust = trust(args.cafile.as_ref(), args.insecure);
-        let opening = Speaker::open(&args.url, &args.topic, trust);
+        let opening = Speaker::open(&args.url, &args.topic, args.tls.trust());
         let speaker = timeout(Duration::from_secs(args.patience), opening).await;
         Ok(MessageClient::Coap(Box::new(speaker.context("timeout")??)))
     }

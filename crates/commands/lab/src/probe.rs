@@ -85,17 +85,41 @@ pub(super) struct Args {
     #[arg(long, visible_alias = "timeout", value_name = "SECONDS", default_value_t = 10)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3_600))]
     patience: u64,
-    /// PEM file of trusted CAs
-    #[arg(long, value_name = "FILE")]
-    cafile: Option<PathBuf>,
     /// The only version of TLS over TCP: 1.2 or 1.3
     #[arg(long, value_name = "VERSION", value_parser = tls_version)]
     tls_version: Option<TlsVersion>,
-    /// Do not verify the broker's certificate
+    #[command(flatten)]
+    tls: TlsArgs,
+}
+
+/// Certificates to trust, and the file for the connection's secrets.
+#[derive(clap::Args, Debug)]
+pub(super) struct TlsArgs {
+    /// PEM file of trusted CAs
+    #[arg(long, value_name = "FILE")]
+    cafile: Option<PathBuf>,
+    /// Do not verify the server's certificate
     #[arg(long, conflicts_with = "cafile")]
     insecure: bool,
     #[command(flatten)]
-    key_log: KeyLogArgs,
+    pub(super) key_log: KeyLogArgs,
+}
+
+impl TlsArgs {
+    pub(super) fn trust(&self) -> Trust {
+        match (&self.cafile, self.insecure) {
+            (Some(path), _) => Trust::CaFile(path.clone()),
+            (None, true) => Trust::Insecure,
+            (None, false) => Trust::Auto,
+        }
+    }
+
+    /// Sets both in a client's options.
+    pub(super) fn apply_to(&self, options: &mut Options) -> Result<(), Usage> {
+        options.trust = self.trust();
+        options.key_log = self.key_log.file(options.url.is_loopback())?;
+        Ok(())
+    }
 }
 
 fn tls_version(text: &str) -> Result<TlsVersion, String> {
@@ -136,18 +160,8 @@ fn options(args: &Args) -> anyhow::Result<Options> {
     if args.streams {
         options.streams = Streams::PerTopicAndSubscription;
     }
-    options.trust = trust(args.cafile.as_ref(), args.insecure);
-    options.key_log = args.key_log.file(options.url.is_loopback())?;
+    args.tls.apply_to(&mut options)?;
     Ok(options)
-}
-
-/// Which certificates to trust.
-pub(super) fn trust(cafile: Option<&PathBuf>, insecure: bool) -> Trust {
-    match (cafile, insecure) {
-        (Some(path), _) => Trust::CaFile(path.clone()),
-        (None, true) => Trust::Insecure,
-        (None, false) => Trust::Auto,
-    }
 }
 
 async fn probe(args: &Args) -> anyhow::Result<()> {

@@ -32,7 +32,6 @@ pub fn subscribe(args: SubArgs) -> anyhow::Result<()> {
 }
 
 /// What to type instead of `-h HOST` as of mosquitto's clients; `-h` alone prints help.
-#[must_use]
 pub fn mosquitto_host(words: &[String]) -> Option<Usage> {
     let is_command = |word: &String| matches!(&**word, "pub" | "publish" | "sub" | "subscribe");
     // Elsewhere it may be the word of another command, such as a program behind an emulated link.

@@ -136,16 +136,9 @@ async fn run_coap(args: Args) -> anyhow::Result<()> {
 }
 
 /// The time of `-W` is over.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("timeout before all messages arrived")]
 struct TimeOver;
-
-impl std::fmt::Display for TimeOver {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("timeout before all messages arrived")
-    }
-}
-
-impl std::error::Error for TimeOver {}
 
 async fn over(seconds: Option<u64>) {
     match seconds {

@@ -12,19 +12,16 @@ pub struct Cell(pub Vec<(String, String)>);
 
 impl Cell {
     /// Value of a condition.
-    #[must_use]
     pub fn get(&self, condition: &str) -> Option<&str> {
         self.0.iter().find(|(name, _)| name == condition).map(|(_, value)| value.as_str())
     }
 
     /// By condition, as samples keep it.
-    #[must_use]
     pub fn to_map(&self) -> BTreeMap<String, String> {
         self.0.iter().cloned().collect()
     }
 
     /// Whether each named condition has one of its values.
-    #[must_use]
     pub fn matches(&self, only: &Ordered<Spanned<Levels>>) -> bool {
         only.iter().all(|(condition, levels)| {
             let allowed = &levels.get_ref().0;
@@ -33,7 +30,6 @@ impl Cell {
     }
 
     /// For people and as a key: `transport=quic loss=5`.
-    #[must_use]
     pub fn label(&self) -> String {
         let parts: Vec<String> =
             self.0.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -86,7 +82,6 @@ impl Cell {
 
 impl Experiment {
     /// All cells, the first condition changing slowest.
-    #[must_use]
     pub fn cells(&self) -> Vec<Cell> {
         let mut cells = vec![Cell(Vec::new())];
         for (condition, levels) in self.matrix.iter() {

@@ -36,7 +36,6 @@ pub enum Document {
 
 impl Document {
     /// One line on it.
-    #[must_use]
     pub fn title(&self) -> &str {
         match self {
             Document::Experiment(experiment, _) => &experiment.title,
@@ -97,7 +96,6 @@ fn parse(
 }
 
 /// Path of an experiment by name or path: `mqtt-quic` is `FOLDER/mqtt-quic.toml`.
-#[must_use]
 pub fn find(folder: &Path, name: &str) -> PathBuf {
     let given = Path::new(name);
     if given.extension().is_some_and(|extension| extension == "toml") {

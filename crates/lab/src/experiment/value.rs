@@ -3,7 +3,8 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use toml::Spanned;
 
 /// A table in the order in which it was written, with the places of its keys.
@@ -18,7 +19,6 @@ impl<V> Default for Ordered<V> {
 
 impl<V> Ordered<V> {
     /// The value of a key.
-    #[must_use]
     pub fn get(&self, key: &str) -> Option<&V> {
         self.0.iter().find(|(name, _)| name.get_ref() == key).map(|(_, value)| value)
     }
@@ -34,7 +34,6 @@ impl<V> Ordered<V> {
     }
 
     /// Whether there is none.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -68,7 +67,6 @@ pub struct Level(String);
 
 impl Level {
     /// As text.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -127,7 +125,6 @@ pub struct Pair(pub(crate) [Spanned<String>; 2]);
 
 impl Pair {
     /// Their names.
-    #[must_use]
     pub fn names(&self) -> [String; 2] {
         self.0.clone().map(Spanned::into_inner)
     }
@@ -143,43 +140,22 @@ impl<'de> Deserialize<'de> for Pair {
 }
 
 /// One value or a list of them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
+#[serde(from = "OneOrMany")]
 pub struct Levels(pub(crate) Vec<Level>);
 
-impl<'de> Deserialize<'de> for Levels {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Many;
-        impl<'de> Visitor<'de> for Many {
-            type Value = Levels;
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a value or a list of values")]
+enum OneOrMany {
+    One(Level),
+    Many(Vec<Level>),
+}
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a value or a list of values")
-            }
-
-            fn visit_bool<E: Error>(self, value: bool) -> Result<Levels, E> {
-                OneLevel.visit_bool(value).map(|one| Levels(vec![one]))
-            }
-
-            fn visit_i64<E: Error>(self, value: i64) -> Result<Levels, E> {
-                OneLevel.visit_i64(value).map(|one| Levels(vec![one]))
-            }
-
-            fn visit_f64<E: Error>(self, value: f64) -> Result<Levels, E> {
-                OneLevel.visit_f64(value).map(|one| Levels(vec![one]))
-            }
-
-            fn visit_str<E: Error>(self, value: &str) -> Result<Levels, E> {
-                OneLevel.visit_str(value).map(|one| Levels(vec![one]))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Levels, A::Error> {
-                let mut levels = Vec::new();
-                while let Some(level) = seq.next_element()? {
-                    levels.push(level);
-                }
-                Ok(Levels(levels))
-            }
+impl From<OneOrMany> for Levels {
+    fn from(levels: OneOrMany) -> Levels {
+        match levels {
+            OneOrMany::One(level) => Levels(vec![level]),
+            OneOrMany::Many(levels) => Levels(levels),
         }
-        deserializer.deserialize_any(Many)
     }
 }

@@ -73,7 +73,6 @@ pub struct DecisionLog {
 
 impl DecisionLog {
     /// A log with room for `room` entries (about 64 bytes each); further ones are left out.
-    #[must_use]
     pub fn new(room: usize) -> DecisionLog {
         DecisionLog { flows: BTreeMap::new(), room }
     }
@@ -111,14 +110,12 @@ impl DecisionLog {
     }
 
     /// The number of packets that both logs cover.
-    #[must_use]
     pub fn common(&self, other: &DecisionLog) -> u64 {
         self.pairs(other).map(|(_, ours, theirs)| FlowLog::common(ours, theirs)).sum()
     }
 
     /// The first packet whose decisions differ, among those that both logs cover: runs with the same seed may
     /// differ in the number of packets of a flow.
-    #[must_use]
     pub fn first_difference(&self, other: &DecisionLog) -> Option<Difference> {
         self.pairs(other).find_map(|(&(flow, direction), ours, theirs)| {
             let common = FlowLog::common(ours, theirs);

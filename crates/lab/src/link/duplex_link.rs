@@ -169,7 +169,6 @@ impl Link {
     }
 
     /// When to [`poll_event`](Link::poll_event) next, if no packet is received before; may be in the past.
-    #[must_use]
     pub fn deadline(&self) -> Option<Nanos> {
         let answer = self.answers.front().map(|(at, ..)| *at);
         let directions = self.directions.iter().filter_map(SimplexLink::deadline);
@@ -177,20 +176,17 @@ impl Link {
     }
 
     /// Whether no packet is in the link.
-    #[must_use]
     pub fn is_idle(&self) -> bool {
         self.answers.is_empty()
             && self.directions.iter().all(|one_way| one_way.deadline().is_none())
     }
 
     /// Statistics of one direction.
-    #[must_use]
     pub fn stats(&self, direction: Direction) -> &DirectionStats {
         self.directions[direction as usize].stats()
     }
 
     /// The decision log so far.
-    #[must_use]
     pub fn log(&self) -> &DecisionLog {
         &self.log
     }

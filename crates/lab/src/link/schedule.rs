@@ -16,7 +16,6 @@ pub struct Schedule {
 
 impl Schedule {
     /// The first point later than `after`.
-    #[must_use]
     pub fn next(&self, after: Nanos) -> Option<Nanos> {
         let single = self.at.iter().copied().find(|at| *at > after);
         let periodic = (self.every > 0).then(|| (after / self.every + 1) * self.every);
@@ -47,7 +46,6 @@ pub struct Outage {
 
 impl Outage {
     /// Whether the link is down.
-    #[must_use]
     pub fn is_down(&self, at: Nanos) -> bool {
         self.windows.iter().any(|(from, to)| (*from..*to).contains(&at))
             || (self.every > 0 && at >= self.every && at % self.every < self.lasting)

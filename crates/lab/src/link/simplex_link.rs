@@ -4,7 +4,7 @@
 //! Offered packets and [`SimplexLink::poll_event`] advance the time. Every event has its exact virtual time,
 //! however late the caller is.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use serde::Serialize;
@@ -53,13 +53,11 @@ fn by_reason<S: serde::Serializer>(
 
 impl DirectionStats {
     /// Packets dropped for a reason.
-    #[must_use]
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.dropped[reason as usize]
     }
 
     /// Packets dropped for any reason.
-    #[must_use]
     pub fn dropped_packets(&self) -> u64 {
         self.dropped.iter().sum()
     }
@@ -94,33 +92,15 @@ impl QueueItem for LinkPacket {
     }
 }
 
-/// What happens to a packet in the end: arrival or drop.
-#[derive(Debug)]
+/// What happens to a packet in the end: arrival or drop. In the order of time, and of their numbers at the same time.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PacketOutcome {
     pub(crate) at: Nanos,
+    number: u64,
     pub(crate) packet: Vec<u8>,
     pub(crate) tag: u64,
     /// The reason of a drop; `None` if it arrives.
     pub(crate) drop_reason: Option<DropReason>,
-    /// Orders outcomes at the same time.
-    number: u64,
-}
-
-impl PartialEq for PacketOutcome {
-    fn eq(&self, other: &PacketOutcome) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-impl Eq for PacketOutcome {}
-impl PartialOrd for PacketOutcome {
-    fn partial_cmp(&self, other: &PacketOutcome) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for PacketOutcome {
-    fn cmp(&self, other: &PacketOutcome) -> Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
-    }
 }
 
 /// One direction of a link.

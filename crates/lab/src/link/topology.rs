@@ -25,7 +25,6 @@ const HOST_ADDRESSES: u32 = 90;
 
 impl HostId {
     /// The host's address after this many changes.
-    #[must_use]
     pub fn ipv4(self, changes: u32) -> Ipv4Addr {
         let [high, low] = self.0.to_be_bytes();
         let last = FIRST_ADDRESS + changes % HOST_ADDRESSES;
@@ -33,14 +32,12 @@ impl HostId {
     }
 
     /// The host's IPv6 address after this many changes.
-    #[must_use]
     pub fn ipv6(self, changes: u32) -> Ipv6Addr {
         let last = FIRST_ADDRESS + changes % HOST_ADDRESSES;
         Ipv6Addr::new(0x2001, 2, 0, self.0, 0, 0, 0, last as u16)
     }
 
     /// The host to whose network an address belongs, whether or not the host exists.
-    #[must_use]
     pub fn of(address: IpAddr) -> Option<HostId> {
         match address {
             IpAddr::V4(address) => {
@@ -193,7 +190,6 @@ impl Topology {
     }
 
     /// A link by its number.
-    #[must_use]
     pub fn link(&self, number: usize) -> Option<&Link> {
         self.links.get(number).map(|(_, link)| link)
     }
@@ -310,13 +306,11 @@ impl Topology {
     }
 
     /// Whether no packet is in flight.
-    #[must_use]
     pub fn is_idle(&self) -> bool {
         self.immediate.is_empty() && self.links.iter().all(|(_, link)| link.is_idle())
     }
 
     /// When to [`poll_event`](Topology::poll_event) next, if no packet is received before.
-    #[must_use]
     pub fn deadline(&self) -> Option<Nanos> {
         if !self.immediate.is_empty() {
             return Some(0);

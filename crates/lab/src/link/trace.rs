@@ -66,14 +66,12 @@ impl Trace {
     }
 
     /// The mean rate in bits per second, at least 1.
-    #[must_use]
     pub fn mean_rate(&self) -> u64 {
         let bits = self.opportunities.len() as u128 * u128::from(OPPORTUNITY) * 8;
         ((bits * u128::from(SECOND) / u128::from(self.length)) as u64).max(1)
     }
 
     /// Its length in ns, after which it starts again.
-    #[must_use]
     pub fn length(&self) -> Nanos {
         self.length
     }

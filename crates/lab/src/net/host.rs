@@ -122,13 +122,11 @@ impl Host {
     }
 
     /// The host's number.
-    #[must_use]
     pub fn id(&self) -> HostId {
         self.id
     }
 
     /// The host's present addresses, IPv4 first; IPv6 where the kernel has it.
-    #[must_use]
     pub fn addresses(&self) -> Vec<IpAddr> {
         self.addresses_after(self.state().changes)
     }
@@ -140,7 +138,6 @@ impl Host {
 
     /// The other end of the TUN device: a read returns a packet that the host sent, a write sends one to it. It does
     /// not block.
-    #[must_use]
     pub fn tun(&self) -> BorrowedFd<'_> {
         self.tun.as_fd()
     }
@@ -194,7 +191,6 @@ impl Host {
     }
 
     /// Whether the host's kernel still has data or FINs of closed TCP connections to send.
-    #[must_use]
     pub fn is_closing(&self) -> bool {
         // FIN_WAIT1, LAST_ACK and CLOSING: the own end is not acknowledged (proc_pid_net(5)).
         const UNACKNOWLEDGED: [&str; 3] = ["04", "09", "0B"];
@@ -212,7 +208,6 @@ impl Host {
 
     /// Packets that the host sent but the device's queue dropped: losses that the link model did not decide. `None`
     /// if the kernel does not report it.
-    #[must_use]
     pub fn overflowed(&self) -> Option<u64> {
         let table = self.run(|| std::fs::read_to_string("/proc/thread-self/net/dev")).ok()?.ok()?;
         let line = table.lines().find_map(|line| {

@@ -42,13 +42,11 @@ pub struct ByKind(pub [Volume; Kind::ALL.len()]);
 
 impl ByKind {
     /// Of one kind.
-    #[must_use]
     pub fn of(&self, kind: Kind) -> Volume {
         self.0[kind as usize]
     }
 
     /// Of all kinds.
-    #[must_use]
     pub fn total(&self) -> Volume {
         self.0.iter().fold(Volume::default(), |sum, one| Volume {
             packets: sum.packets + one.packets,
@@ -85,13 +83,11 @@ pub struct FlowView {
 
 impl FlowView {
     /// What the spin bit showed; `None` without QUIC.
-    #[must_use]
     pub fn spin(&self) -> Option<SpinReport> {
         self.quic.then(|| self.spin.report())
     }
 
     /// The spin bit's samples.
-    #[must_use]
     pub fn spin_bit(&self) -> &SpinBit {
         &self.spin
     }
@@ -122,7 +118,6 @@ pub struct Flows {
 
 impl Flows {
     /// Observes this host's interface.
-    #[must_use]
     pub fn at(host: HostId) -> Flows {
         Flows {
             host,
@@ -134,13 +129,11 @@ impl Flows {
     }
 
     /// The flows, in the order in which they began.
-    #[must_use]
     pub fn flows(&self) -> &[FlowView] {
         &self.flows
     }
 
     /// Packets of flows beyond the limit.
-    #[must_use]
     pub fn uncounted(&self) -> u64 {
         self.uncounted
     }
@@ -261,7 +254,6 @@ fn by_kind(volumes: &ByKind) -> Vec<(Kind, Volume)> {
 
 impl FlowReport {
     /// Whether it concerns only the host itself and its groups, such as multicast listener reports.
-    #[must_use]
     pub fn is_noise(&self) -> bool {
         matches!(self.far.ip(), IpAddr::V6(address) if address.is_multicast())
     }

@@ -55,7 +55,6 @@ const VERSIONS: [u32; 3] = [1, 0x6b33_43cf, 0];
 
 /// Whether a datagram begins a QUIC connection: a long header of a known version. The QUIC bit says
 /// nothing, for a client that comes back may send it as 0 (RFC 9287 section 3.1).
-#[must_use]
 pub fn begins_quic(payload: &[u8]) -> bool {
     let version = payload.get(1..5).and_then(|bytes| bytes.try_into().ok());
     payload.first().is_some_and(|first| first & 0x80 != 0)
@@ -63,7 +62,6 @@ pub fn begins_quic(payload: &[u8]) -> bool {
 }
 
 /// Reads the first QUIC header of a datagram that is known to be QUIC's.
-#[must_use]
 pub fn quic_header(payload: &[u8]) -> Option<QuicHeader> {
     let first = *payload.first()?;
     if first & 0x80 == 0 {
@@ -77,7 +75,6 @@ pub fn quic_header(payload: &[u8]) -> Option<QuicHeader> {
 }
 
 /// A packet's purpose; `quic`: whether its flow has begun as QUIC.
-#[must_use]
 pub fn kind(view: &PacketView<'_>, quic: bool) -> Kind {
     let payload = view.payload();
     match view.protocol() {

@@ -57,7 +57,6 @@ pub struct Sample {
 
 impl Sample {
     /// Whether the error is at most a quarter of it.
-    #[must_use]
     pub fn is_sure(&self) -> bool {
         self.error.saturating_mul(SURE) <= self.rtt
     }
@@ -169,7 +168,6 @@ impl SpinBit {
     }
 
     /// The samples so far.
-    #[must_use]
     pub fn report(&self) -> SpinReport {
         let [to_server, to_client] = &self.sides;
         let sum = |count: fn(&Side) -> u64| count(to_server) + count(to_client);
@@ -189,13 +187,11 @@ impl SpinBit {
     }
 
     /// The samples of one direction, in order of time.
-    #[must_use]
     pub fn one_way(&self, way: Way) -> &[Sample] {
         &self.sides[way as usize].samples
     }
 
     /// The samples from both directions, in order of time.
-    #[must_use]
     pub fn two_way(&self) -> &[Sample] {
         &self.two_way
     }

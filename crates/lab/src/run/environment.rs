@@ -28,7 +28,6 @@ pub struct Environment {
 
 impl Environment {
     /// Reads the environment. Values that cannot be read stay empty: a sample is worth keeping without them.
-    #[must_use]
     pub fn look(version: &str) -> Environment {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let cpu_info = read("/proc/cpuinfo");

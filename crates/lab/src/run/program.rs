@@ -30,7 +30,6 @@ fn is_program(file: &Path) -> bool {
 
 /// Programs that an experiment's roles name and this machine lacks, each once. Names with a folder or a placeholder
 /// are only known in a sample.
-#[must_use]
 pub fn missing_programs(experiment: &Experiment) -> Vec<String> {
     let cells = experiment.cells();
     let played = |role: &Role| cells.iter().any(|cell| cell.matches(&role.only));
@@ -47,7 +46,6 @@ pub fn missing_programs(experiment: &Experiment) -> Vec<String> {
 }
 
 /// The requirements of an experiment that this machine does not meet; `here` is the folder of its file.
-#[must_use]
 pub fn unmet_needs<'a>(experiment: &'a Experiment, here: &Path) -> Vec<&'a Need> {
     let here = std::path::absolute(here).unwrap_or_else(|_| here.to_owned()).display().to_string();
     let fill = |text: &str| {

@@ -70,7 +70,6 @@ pub struct Sample {
 
 impl Sample {
     /// Whether it has results.
-    #[must_use]
     pub fn is_ok(&self) -> bool {
         self.outcome == Outcome::Ok
     }

@@ -21,7 +21,6 @@ pub enum Protocol {
 
 impl Protocol {
     /// The IP protocol number; ICMPv6 shows as ICMP's 1.
-    #[must_use]
     pub fn number(self) -> u8 {
         match self {
             Protocol::Tcp => 6,
@@ -32,7 +31,6 @@ impl Protocol {
     }
 
     /// `tcp`, `udp`, `icmp` or `ip-N`.
-    #[must_use]
     pub fn name(self) -> String {
         match self {
             Protocol::Tcp => "tcp".to_owned(),
@@ -81,7 +79,6 @@ const IPV6_HOP_BY_HOP: u8 = 0;
 
 impl<'a> PacketView<'a> {
     /// Parses a packet; `None` if it is not IP or is shorter than its length field.
-    #[must_use]
     pub fn parse(bytes: &'a [u8]) -> Option<PacketView<'a>> {
         match bytes.first()? >> 4 {
             4 => Self::parse_v4(bytes),
@@ -161,49 +158,41 @@ impl<'a> PacketView<'a> {
     }
 
     /// The protocol in the IP packet. Fragments are [`Protocol::Other`].
-    #[must_use]
     pub fn protocol(&self) -> Protocol {
         self.protocol
     }
 
     /// The sender's address.
-    #[must_use]
     pub fn source(&self) -> IpAddr {
         self.source
     }
 
     /// The receiver's address, or a group's.
-    #[must_use]
     pub fn destination(&self) -> IpAddr {
         self.destination
     }
 
     /// Source and destination port of TCP and UDP.
-    #[must_use]
     pub fn ports(&self) -> Option<(u16, u16)> {
         self.ports
     }
 
     /// Whether the packet concerns only the link it is on (IGMP, neighbour discovery).
-    #[must_use]
     pub fn is_link_scope(&self) -> bool {
         self.link_scope
     }
 
     /// The packet's length in bytes, IP header included.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
     /// Always false: a packet has a header.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         false
     }
 
     /// What follows the IP header.
-    #[must_use]
     pub fn transport(&self) -> &'a [u8] {
         &self.bytes[self.transport..]
     }
@@ -214,7 +203,6 @@ impl<'a> PacketView<'a> {
     }
 
     /// The TCP header's fields, if it is TCP.
-    #[must_use]
     pub fn tcp(&self) -> Option<TcpHeader> {
         let header = self.transport();
         (self.protocol == Protocol::Tcp && self.ports.is_some()).then(|| TcpHeader {
@@ -227,7 +215,6 @@ impl<'a> PacketView<'a> {
     }
 
     /// What TCP or UDP carries; empty for anything else.
-    #[must_use]
     pub fn payload(&self) -> &'a [u8] {
         let transport = self.transport();
         let header = match (self.protocol, self.ports) {

@@ -36,7 +36,7 @@ fn names(text: &str) {
     let is_quantity = letters(b"_")
         && (1..=32).contains(&text.len())
         && !text.contains(|letter: char| letter.is_ascii_uppercase());
-    assert_eq!(Quantity::new(text).is_ok_and(|it| *it == *text), is_quantity, "{text:?}");
+    assert_eq!(text.parse::<Quantity>().is_ok_and(|it| *it == *text), is_quantity, "{text:?}");
     let cut = Text::<1, 16>::cut(text);
     // No database can hold U+0000.
     let can_be_stored = !text.chars().take(16).any(|character| character == '\0');

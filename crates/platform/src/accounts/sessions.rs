@@ -222,8 +222,7 @@ pub(crate) async fn log_out(State(app): State<App>, caller: Caller) -> Answer {
 /// Log out at a twin's path
 ///
 /// The same as `DELETE /session`, for the meter-reading app.
-#[utoipa::path(delete, path = "/{twin}/session", tag = "session",
-    params(("twin" = Name, Path)), responses((status = 204)))]
+#[utoipa::path(delete, path = "/{twin}/session", tag = "session", responses((status = 204)))]
 pub(crate) async fn log_out_of_twin(Call(app, member): Call) -> Answer {
     end(&app, member.caller).await
 }

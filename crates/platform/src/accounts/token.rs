@@ -53,11 +53,7 @@ pub(crate) struct Signer {
     naming: hmac::Key,
 }
 
-impl std::fmt::Debug for Signer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Signer(hidden)")
-    }
-}
+fulmar_text::opaque_debug!(Signer);
 
 impl Signer {
     /// With the secret in a file, which is created with mode 0600 if necessary.

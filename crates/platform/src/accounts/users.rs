@@ -47,7 +47,7 @@ pub(crate) struct UserChange {
 }
 
 /// The twin's users
-#[utoipa::path(get, path = "/{twin}/user", tag = "users", params(("twin" = Name, Path)),
+#[utoipa::path(get, path = "/{twin}/user", tag = "users",
     responses((status = 200, body = Page<TwinUser>)))]
 pub(crate) async fn list(Call(app, member): Call, conditions: Conditions) -> Answer {
     member.may(Deed::Manage)?;
@@ -61,8 +61,8 @@ pub(crate) async fn list(Call(app, member): Call, conditions: Conditions) -> Ans
 }
 
 /// Create an account as a member of the twin
-#[utoipa::path(post, path = "/{twin}/user", tag = "users", params(("twin" = Name, Path)),
-    request_body = NewUser, responses((status = 201, body = TwinUser)))]
+#[utoipa::path(post, path = "/{twin}/user", tag = "users", request_body = NewUser,
+    responses((status = 201, body = TwinUser)))]
 pub(crate) async fn add(Call(app, member): Call, Body(new): Body<NewUser>) -> Answer {
     member.may(Deed::Administer)?;
     debug_assert!(PASSWORD_CHARACTERS.contains(&new.password.chars().count()));
@@ -88,8 +88,7 @@ pub(crate) async fn add(Call(app, member): Call, Body(new): Body<NewUser>) -> An
 /// Change a user's role
 ///
 /// The twin's only admin cannot get another role (409), unless an admin of the server gives it.
-#[utoipa::path(patch, path = "/{twin}/user/{name}", tag = "users",
-    params(("twin" = Name, Path), ("name" = Name, Path)), request_body = UserChange,
+#[utoipa::path(patch, path = "/{twin}/user/{name}", tag = "users", request_body = UserChange,
     responses((status = 200, body = TwinUser)))]
 pub(crate) async fn change(
     Call(app, member): Call,
@@ -115,8 +114,7 @@ pub(crate) async fn change(
 /// Remove a user from the twin
 ///
 /// The twin's only admin cannot be removed (409), except by an admin of the server.
-#[utoipa::path(delete, path = "/{twin}/user/{name}", tag = "users",
-    params(("twin" = Name, Path), ("name" = Name, Path)), responses((status = 204)))]
+#[utoipa::path(delete, path = "/{twin}/user/{name}", tag = "users", responses((status = 204)))]
 pub(crate) async fn remove(Call(app, member): Call, Id(name): Id) -> Answer {
     member.may(Deed::Administer)?;
     let detail = serde_json::json!({ "twin": member.twin });

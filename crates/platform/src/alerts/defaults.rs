@@ -31,7 +31,7 @@ pub(crate) fn rules() -> Vec<Rule> {
         Some(Rule {
             id: id.parse().ok()?,
             name: name.to_owned(),
-            quantity: Quantity::new(quantity).ok(),
+            quantity: quantity.parse::<Quantity>().ok(),
             home: None,
             severity,
             above: Some(above),

@@ -39,12 +39,7 @@ pub struct Delivery {
     pub id: String,
 }
 
-impl std::fmt::Debug for Delivery {
-    /// Addresses may hold secrets of their own.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Delivery({}, {} attempts)", self.number, self.attempts)
-    }
-}
+fulmar_text::opaque_debug!(Delivery { number, attempts });
 
 impl Delivery {
     pub(crate) fn new(

@@ -35,7 +35,7 @@ pub(crate) struct AlertQuery {
 }
 
 /// Alerts, the latest first
-#[utoipa::path(get, path = "/{twin}/alert", tag = "alerts", params(("twin" = Name, Path), AlertQuery),
+#[utoipa::path(get, path = "/{twin}/alert", tag = "alerts", params(AlertQuery),
     responses((status = 200, body = Page<Alert>)))]
 pub(crate) async fn list(
     Call(app, member): Call,
@@ -59,8 +59,8 @@ fn find(db: &Db, twin: &Name, id: &Name) -> Result<Alert, Problem> {
 }
 
 /// One alert
-#[utoipa::path(get, path = "/{twin}/alert/{id}", tag = "alerts",
-    params(("twin" = Name, Path), ("id" = Uuid, Path)), responses((status = 200, body = Alert)))]
+#[utoipa::path(get, path = "/{twin}/alert/{id}", tag = "alerts", params(("id" = Uuid, Path)),
+    responses((status = 200, body = Alert)))]
 pub(crate) async fn show(Call(app, member): Call, Id(id): Id, conditions: Conditions) -> Answer {
     member.may(Deed::Report)?;
     let alert = app.store.read(move |db| find(db, &member.twin, &id));
@@ -79,7 +79,7 @@ pub(crate) struct Acknowledgement {
 /// The alert stays raised until its cause is gone. The first user who acknowledged it is kept; a later note replaces
 /// the earlier one.
 #[utoipa::path(post, path = "/{twin}/alert/{id}/acknowledge", tag = "alerts",
-    params(("twin" = Name, Path), ("id" = Uuid, Path)), request_body = Acknowledgement,
+    params(("id" = Uuid, Path)), request_body = Acknowledgement,
     responses((status = 200, body = Alert)))]
 pub(crate) async fn acknowledge(
     Call(app, member): Call,

@@ -22,8 +22,8 @@ use crate::time::Time;
 const MAX_RULES: usize = 200;
 
 /// The twin's rules, by identifier
-#[utoipa::path(get, path = "/{twin}/alert_rule", tag = "alerts",
-    params(("twin" = Name, Path), PageQuery), responses((status = 200, body = Page<Rule>)))]
+#[utoipa::path(get, path = "/{twin}/alert_rule", tag = "alerts", params(PageQuery),
+    responses((status = 200, body = Page<Rule>)))]
 pub(crate) async fn list(
     Call(app, member): Call,
     Params(query): Params<PageQuery>,
@@ -42,7 +42,7 @@ fn find(db: &Db, twin: &Name, id: &Name) -> Result<Rule, Problem> {
 
 /// One rule
 #[utoipa::path(get, path = "/{twin}/alert_rule/{id}", tag = "alerts",
-    params(("twin" = Name, Path), ("id" = Name, Path)), responses((status = 200, body = Rule)))]
+    responses((status = 200, body = Rule)))]
 pub(crate) async fn show(Call(app, member): Call, Id(id): Id, conditions: Conditions) -> Answer {
     member.may(Deed::Report)?;
     let rule = app.store.read(move |db| find(db, &member.twin, &id)).await?;
@@ -62,8 +62,8 @@ fn check(db: &Db, twin: &Name, rule: &Rule) -> Result<(), Problem> {
 /// Create an alert rule
 ///
 /// Exactly one of `above`, `below` and `silent_s` is set.
-#[utoipa::path(post, path = "/{twin}/alert_rule", tag = "alerts", params(("twin" = Name, Path)),
-    request_body = NewRule, responses((status = 201, body = Rule)))]
+#[utoipa::path(post, path = "/{twin}/alert_rule", tag = "alerts", request_body = NewRule,
+    responses((status = 201, body = Rule)))]
 pub(crate) async fn add(Call(app, member): Call, Body(new): Body<NewRule>) -> Answer {
     member.may(Deed::Manage)?;
     let rule = Rule {
@@ -156,8 +156,7 @@ impl RuleChange {
 /// Change a rule
 ///
 /// The rule's alerts are cleared; what is still wrong by the new rule is raised again with the next measurement.
-#[utoipa::path(patch, path = "/{twin}/alert_rule/{id}", tag = "alerts",
-    params(("twin" = Name, Path), ("id" = Name, Path)), request_body = RuleChange,
+#[utoipa::path(patch, path = "/{twin}/alert_rule/{id}", tag = "alerts", request_body = RuleChange,
     responses((status = 200, body = Rule)))]
 pub(crate) async fn change(
     Call(app, member): Call,
@@ -184,8 +183,7 @@ pub(crate) async fn change(
 /// Remove a rule
 ///
 /// The rule's alerts are cleared and stay on record.
-#[utoipa::path(delete, path = "/{twin}/alert_rule/{id}", tag = "alerts",
-    params(("twin" = Name, Path), ("id" = Name, Path)), responses((status = 204)))]
+#[utoipa::path(delete, path = "/{twin}/alert_rule/{id}", tag = "alerts", responses((status = 204)))]
 pub(crate) async fn remove(Call(app, member): Call, Id(id): Id, conditions: Conditions) -> Answer {
     member.may(Deed::Manage)?;
     let twin = member.twin.clone();

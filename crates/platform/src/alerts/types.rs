@@ -25,28 +25,6 @@ words! {
     }
 }
 
-impl Severity {
-    fn rank(self) -> u8 {
-        match self {
-            Severity::Info => 0,
-            Severity::Warning => 1,
-            Severity::Critical => 2,
-        }
-    }
-}
-
-impl PartialOrd for Severity {
-    fn partial_cmp(&self, other: &Severity) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Severity {
-    fn cmp(&self, other: &Severity) -> std::cmp::Ordering {
-        self.rank().cmp(&other.rank())
-    }
-}
-
 words! {
     /// The state of an alert.
     AlertState {

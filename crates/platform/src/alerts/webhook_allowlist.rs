@@ -6,6 +6,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use fulmar_text::network::is_within;
+
 /// Addresses and hosts to which webhooks may connect besides public addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WebhookAllowlist(Vec<Entry>);
@@ -20,7 +22,7 @@ struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Host {
     /// Addresses with this prefix, and the prefix's length in bits.
-    Network(IpAddr, u32),
+    Network(IpAddr, u8),
     /// A host name, with any address.
     Name(String),
 }
@@ -103,29 +105,15 @@ impl Entry {
         is_name.then(|| Entry { host: Host::Name(name.to_owned()), port })
     }
 
-    fn at(address: IpAddr, bits: Option<u32>) -> Option<Entry> {
+    fn at(address: IpAddr, bits: Option<u8>) -> Option<Entry> {
         let most = if address.is_ipv4() { 32 } else { 128 };
         let bits = bits.unwrap_or(most);
         (bits <= most).then_some(Entry { host: Host::Network(address, bits), port: None })
     }
 }
 
-fn is_within(address: IpAddr, network: IpAddr, bits: u32) -> bool {
-    match (address, network) {
-        (IpAddr::V4(address), IpAddr::V4(network)) => {
-            let apart = address.to_bits() ^ network.to_bits();
-            apart.leading_zeros() >= bits
-        }
-        (IpAddr::V6(address), IpAddr::V6(network)) => {
-            let apart = address.to_bits() ^ network.to_bits();
-            apart.leading_zeros() >= bits
-        }
-        _ => false,
-    }
-}
-
 /// IPv4 networks that are not public (IANA's registry of special-purpose addresses).
-const SPECIAL_V4: [(Ipv4Addr, u32); 15] = [
+const SPECIAL_V4: [(Ipv4Addr, u8); 15] = [
     (Ipv4Addr::new(0, 0, 0, 0), 8),
     (Ipv4Addr::new(10, 0, 0, 0), 8),
     (Ipv4Addr::new(100, 64, 0, 0), 10),
@@ -145,19 +133,19 @@ const SPECIAL_V4: [(Ipv4Addr, u32); 15] = [
 
 /// The same within the allocated part of IPv6 (2000::/3): tunnels and other addresses that contain an IPv4 address, and
 /// documentation. Everything outside that part is special.
-const SPECIAL_V6: [(Ipv6Addr, u32); 4] = [
+const SPECIAL_V6: [(Ipv6Addr, u8); 4] = [
     (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23),
     (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32),
     (Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16),
     (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20),
 ];
-const ALLOCATED_V6: (Ipv6Addr, u32) = (Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
+const ALLOCATED_V6: (Ipv6Addr, u8) = (Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
 /// How IPv6-only networks reach IPv4 (RFC 6052): the last 32 bits are the IPv4 address.
-const NAT64: (Ipv6Addr, u32) = (Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 96);
+const NAT64: (Ipv6Addr, u8) = (Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 96);
 
 /// Whether this canonical address is public.
 fn is_public(address: IpAddr) -> bool {
-    let within = |(network, bits): (Ipv6Addr, u32)| is_within(address, network.into(), bits);
+    let within = |(network, bits): (Ipv6Addr, u8)| is_within(address, network.into(), bits);
     match address {
         IpAddr::V4(_) => {
             !SPECIAL_V4.iter().any(|(network, bits)| is_within(address, (*network).into(), *bits))

@@ -19,7 +19,7 @@ use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, Page, done, json};
 use crate::role::Deed;
 use crate::store::webhooks;
-use crate::text::{Name, Text};
+use crate::text::Text;
 
 /// The most webhooks of a twin.
 const MAX_WEBHOOKS: usize = 20;
@@ -62,7 +62,7 @@ fn check_url(url: &str, allowlist: &WebhookAllowlist) -> Result<(), Problem> {
 }
 
 /// The twin's webhooks
-#[utoipa::path(get, path = "/{twin}/webhook", tag = "alerts", params(("twin" = Name, Path)),
+#[utoipa::path(get, path = "/{twin}/webhook", tag = "alerts",
     responses((status = 200, body = Page<Webhook>)))]
 pub(crate) async fn list(Call(app, member): Call, conditions: Conditions) -> Answer {
     member.may(Deed::Manage)?;
@@ -78,8 +78,8 @@ pub(crate) async fn list(Call(app, member): Call, conditions: Conditions) -> Ans
 ///
 /// Receives `{"event": "raised"|"cleared"|"acknowledged", "alert": Alert}` by POST; headers `webhook-id`,
 /// `webhook-timestamp` and `webhook-signature` are those of Standard Webhooks.
-#[utoipa::path(post, path = "/{twin}/webhook", tag = "alerts", params(("twin" = Name, Path)),
-    request_body = NewWebhook, responses((status = 201, body = Webhook)))]
+#[utoipa::path(post, path = "/{twin}/webhook", tag = "alerts", request_body = NewWebhook,
+    responses((status = 201, body = Webhook)))]
 pub(crate) async fn add(Call(app, member): Call, Body(new): Body<NewWebhook>) -> Answer {
     member.may(Deed::Manage)?;
     check_url(&new.url, &app.settings.webhook_allowlist)?;
@@ -102,8 +102,8 @@ pub(crate) async fn add(Call(app, member): Call, Body(new): Body<NewWebhook>) ->
 }
 
 /// Remove a webhook
-#[utoipa::path(delete, path = "/{twin}/webhook/{id}", tag = "alerts",
-    params(("twin" = Name, Path), ("id" = Uuid, Path)), responses((status = 204)))]
+#[utoipa::path(delete, path = "/{twin}/webhook/{id}", tag = "alerts", params(("id" = Uuid, Path)),
+    responses((status = 204)))]
 pub(crate) async fn remove(Call(app, member): Call, Id(id): Id) -> Answer {
     member.may(Deed::Manage)?;
     let id: Uuid = id.parse().map_err(|_| Problem::not_found("webhook"))?;

@@ -35,8 +35,8 @@ fn own(db: &Db, member: &Member, device: &Name) -> Result<Device, Problem> {
 }
 
 /// The twin's devices, by name
-#[utoipa::path(get, path = "/{twin}/instance", tag = "devices",
-    params(("twin" = Name, Path), PageQuery), responses((status = 200, body = Page<Device>)))]
+#[utoipa::path(get, path = "/{twin}/instance", tag = "devices", params(PageQuery),
+    responses((status = 200, body = Page<Device>)))]
 pub(crate) async fn list(
     Call(app, member): Call,
     Params(query): Params<PageQuery>,
@@ -55,7 +55,6 @@ pub(crate) async fn list(
 
 /// One device
 #[utoipa::path(get, path = "/{twin}/instance/{device}", tag = "devices",
-    params(("twin" = Name, Path), ("device" = Name, Path)),
     responses((status = 200, body = Device)))]
 pub(crate) async fn show(
     Call(app, member): Call,
@@ -77,8 +76,7 @@ pub(crate) async fn show(
 /// The user who registers a device first owns it. The name of an account, also in another case, is that account's: nobody
 /// else can register it (403), and what admin and office register under it is the account's. A user can have 1,000 devices
 /// in a twin, and a twin 50,000; registering further ones is refused (409).
-#[utoipa::path(put, path = "/{twin}/instance/{device}", tag = "devices",
-    params(("twin" = Name, Path), ("device" = Name, Path)), request_body = NewDevice,
+#[utoipa::path(put, path = "/{twin}/instance/{device}", tag = "devices", request_body = NewDevice,
     responses((status = 200, body = Device)))]
 pub(crate) async fn put(
     Call(app, member): Call,
@@ -150,7 +148,6 @@ pub(crate) struct CommandArgs {
 ///
 /// The device sees it over MQTT or in its list of commands.
 #[utoipa::path(post, path = "/{twin}/instance/{device}/command/{command}", tag = "devices",
-    params(("twin" = Name, Path), ("device" = Name, Path), ("command" = Name, Path)),
     request_body = CommandArgs, responses((status = 202, body = Command)))]
 pub(crate) async fn give_command(
     Call(app, member): Call,
@@ -185,7 +182,6 @@ pub(crate) async fn give_command(
 
 /// A device's newest commands, oldest first
 #[utoipa::path(get, path = "/{twin}/instance/{device}/command", tag = "devices",
-    params(("twin" = Name, Path), ("device" = Name, Path)),
     responses((status = 200, body = Page<Command>)))]
 pub(crate) async fn commands(
     Call(app, member): Call,
@@ -209,8 +205,8 @@ pub(crate) struct CommandChange {
 
 /// Report a command's progress
 #[utoipa::path(patch, path = "/{twin}/instance/{device}/command/{command}", tag = "devices",
-    params(("twin" = Name, Path), ("device" = Name, Path), ("command" = Uuid, Path, description = "Its id")),
-    request_body = CommandChange, responses((status = 204)))]
+    params(("command" = Uuid, Path, description = "Its id")), request_body = CommandChange,
+    responses((status = 204)))]
 pub(crate) async fn change_command(
     Call(app, member): Call,
     Ids([device, id]): Ids<2>,
@@ -284,8 +280,7 @@ struct Position {
 /// Items sent twice are stored once; items more than a day ahead of the server's clock are rejected. The newest 100,000
 /// of a device are kept.
 #[utoipa::path(post, path = "/{twin}/instance/{device}/telemetry", tag = "devices",
-    params(("twin" = Name, Path), ("device" = Name, Path)), request_body = TelemetryUpload,
-    responses((status = 200, body = TelemetryResults)))]
+    request_body = TelemetryUpload, responses((status = 200, body = TelemetryResults)))]
 pub(crate) async fn add_telemetry(
     Call(app, member): Call,
     Id(device): Id,
@@ -340,8 +335,7 @@ pub(crate) struct TelemetryQuery {
 
 /// A device's telemetry, oldest first
 #[utoipa::path(get, path = "/{twin}/instance/{device}/telemetry", tag = "devices",
-    params(("twin" = Name, Path), ("device" = Name, Path), TelemetryQuery),
-    responses((status = 200, body = Page<Telemetry>)))]
+    params(TelemetryQuery), responses((status = 200, body = Page<Telemetry>)))]
 pub(crate) async fn telemetry(
     Call(app, member): Call,
     Id(device): Id,

@@ -40,8 +40,8 @@ pub(crate) struct FrameResults {
 /// Send frames of wireless M-Bus meters
 ///
 /// They are decrypted with the meters' keys and stored as readings; each has an outcome of its own.
-#[utoipa::path(post, path = "/{twin}/frame", tag = "frames", params(("twin" = Name, Path)),
-    request_body = FrameUpload, responses((status = 200, body = FrameResults)))]
+#[utoipa::path(post, path = "/{twin}/frame", tag = "frames", request_body = FrameUpload,
+    responses((status = 200, body = FrameResults)))]
 pub(crate) async fn add(Call(app, member): Call, body: Unread<FrameUpload>) -> Answer {
     member.may(Deed::Receive)?;
     let upload = body.read().await?;

@@ -42,7 +42,7 @@ pub(crate) struct HomeQuery {
 }
 
 /// The twin's homes, by identifier
-#[utoipa::path(get, path = "/{twin}/home", tag = "homes", params(("twin" = Name, Path), HomeQuery),
+#[utoipa::path(get, path = "/{twin}/home", tag = "homes", params(HomeQuery),
     responses((status = 200, body = Page<Home>)))]
 pub(crate) async fn list(
     Call(app, member): Call,
@@ -68,7 +68,7 @@ fn find(db: &Db, twin: &Name, id: &Name) -> Result<Home, Problem> {
 
 /// One home
 #[utoipa::path(get, path = "/{twin}/home/{id}", tag = "homes",
-    params(("twin" = Name, Path), ("id" = Name, Path)), responses((status = 200, body = Home)))]
+    responses((status = 200, body = Home)))]
 pub(crate) async fn show(Call(app, member): Call, Id(id): Id, conditions: Conditions) -> Answer {
     member.may(Deed::Report)?;
     let home = app.store.read(move |db| find(db, &member.twin, &id));
@@ -90,8 +90,7 @@ pub(crate) enum HomeImport {
 /// Add a home, or import many
 ///
 /// An import updates existing homes.
-#[utoipa::path(post, path = "/{twin}/home", tag = "homes", params(("twin" = Name, Path)),
-    request_body = HomeImport,
+#[utoipa::path(post, path = "/{twin}/home", tag = "homes", request_body = HomeImport,
     responses((status = 200, body = ImportResults), (status = 201, body = Home)))]
 pub(crate) async fn add(Call(app, member): Call, body: Unread<Import<NewHome>>) -> Answer {
     member.may(Deed::Manage)?;
@@ -145,8 +144,7 @@ pub(crate) struct HomeChange {
 }
 
 /// Change a home
-#[utoipa::path(patch, path = "/{twin}/home/{id}", tag = "homes",
-    params(("twin" = Name, Path), ("id" = Name, Path)), request_body = HomeChange,
+#[utoipa::path(patch, path = "/{twin}/home/{id}", tag = "homes", request_body = HomeChange,
     responses((status = 200, body = Home)))]
 pub(crate) async fn change(
     Call(app, member): Call,
@@ -169,8 +167,7 @@ pub(crate) async fn change(
 /// Remove a home
 ///
 /// Its sensors stay, with what they measured, as sensors without a home; rules for it alone go with it.
-#[utoipa::path(delete, path = "/{twin}/home/{id}", tag = "homes",
-    params(("twin" = Name, Path), ("id" = Name, Path)), responses((status = 204)))]
+#[utoipa::path(delete, path = "/{twin}/home/{id}", tag = "homes", responses((status = 204)))]
 pub(crate) async fn remove(Call(app, member): Call, Id(id): Id, conditions: Conditions) -> Answer {
     member.may(Deed::Manage)?;
     let twin = member.twin.clone();

@@ -42,8 +42,8 @@ pub(crate) struct MeasurementResults {
 /// Send measurements
 ///
 /// Each has an outcome of its own; what is sent again is stored once.
-#[utoipa::path(post, path = "/{twin}/measurement", tag = "homes", params(("twin" = Name, Path)),
-    request_body = MeasurementUpload, responses((status = 200, body = MeasurementResults)))]
+#[utoipa::path(post, path = "/{twin}/measurement", tag = "homes", request_body = MeasurementUpload,
+    responses((status = 200, body = MeasurementResults)))]
 pub(crate) async fn add(Call(app, member): Call, body: Unread<MeasurementUpload>) -> Answer {
     member.may(Deed::Measure)?;
     let upload = body.read().await?;

@@ -147,7 +147,7 @@ pub(crate) fn parse(
     arrived: Time,
 ) -> Result<Contents, String> {
     let device: Name = device.parse()?;
-    let quantity = quantity.map(Quantity::new).transpose()?;
+    let quantity = quantity.map(str::parse::<Quantity>).transpose()?;
     let at = message.at.as_deref().map(str::parse).transpose();
     let at = at.map_err(|wrong| format!("user property at: {wrong}"))?.unwrap_or(arrived);
     let envelope = Envelope { device, at, id: message.id.clone() };
@@ -236,7 +236,7 @@ fn wide(
         object = of_tasmota(object);
     }
     for (name, value) in object {
-        let quantity = Quantity::new(&name).map_err(str::to_owned);
+        let quantity = name.parse::<Quantity>().map_err(str::to_owned);
         let part = format!("{part}/{name}");
         contents
             .add(&name, quantity.and_then(|own| envelope.measurement(&own, value.get(), &part)));

@@ -1,15 +1,12 @@
 //! What a measurement is to the platform.
 
-use std::fmt;
-use std::ops::Deref;
+use std::str::FromStr;
 
-use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
-use serde::{Deserialize, Deserializer, Serialize, de};
-use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
-use utoipa::{PartialSchema, ToSchema};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::number::Amount;
-use crate::text::{Name, Text};
+use crate::text::{Name, Text, checked_text};
 use crate::time::Time;
 
 /// Maximum length of a quantity in letters.
@@ -20,9 +17,10 @@ const MAX_QUANTITY: usize = 32;
 #[serde(transparent)]
 pub(crate) struct Quantity(String);
 
-impl Quantity {
-    /// The quantity of this name.
-    pub(crate) fn new(text: &str) -> Result<Quantity, &'static str> {
+impl FromStr for Quantity {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Quantity, Self::Err> {
         let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
         if (1..=MAX_QUANTITY).contains(&text.len()) && text.bytes().all(good) {
             Ok(Quantity(text.to_owned()))
@@ -32,48 +30,7 @@ impl Quantity {
     }
 }
 
-impl Deref for Quantity {
-    type Target = str;
-
-    fn deref(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for Quantity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for Quantity {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Quantity, D::Error> {
-        let text = std::borrow::Cow::<str>::deserialize(from)?;
-        Quantity::new(&text).map_err(de::Error::custom)
-    }
-}
-
-impl PartialSchema for Quantity {
-    fn schema() -> RefOr<Schema> {
-        let pattern = Some("^[a-z0-9_]{1,32}$");
-        ObjectBuilder::new().schema_type(Type::String).pattern(pattern).into()
-    }
-}
-
-impl ToSchema for Quantity {}
-
-impl ToSql for Quantity {
-    fn to_sql(&self) -> Value<'_> {
-        self.0.to_sql()
-    }
-}
-
-impl FromSql for Quantity {
-    /// What is in the database was checked when it came.
-    fn from_sql(value: Value<'_>) -> Result<Quantity, Mismatch> {
-        String::from_sql(value).map(Quantity)
-    }
-}
+checked_text!(Quantity, "^[a-z0-9_]{1,32}$");
 
 /// What a sensor measured.
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]

@@ -62,7 +62,7 @@ pub(crate) fn bounds(text: &str) -> Result<Bounds, Problem> {
 }
 
 /// The twin's meters, by identifier
-#[utoipa::path(get, path = "/{twin}/meter", tag = "meters", params(("twin" = Name, Path), MeterQuery),
+#[utoipa::path(get, path = "/{twin}/meter", tag = "meters", params(MeterQuery),
     responses((status = 200, body = Page<Meter>)))]
 pub(crate) async fn list(
     Call(app, member): Call,
@@ -101,7 +101,7 @@ pub(crate) fn find(db: &Db, twin: &Name, id: &Name, now: Time) -> Result<Meter, 
 ///
 /// The role `device` gets its radio address and medium, but not its place, serial number or readings.
 #[utoipa::path(get, path = "/{twin}/meter/{id}", tag = "meters",
-    params(("twin" = Name, Path), ("id" = Name, Path)), responses((status = 200, body = Meter)))]
+    responses((status = 200, body = Meter)))]
 pub(crate) async fn show(Call(app, member): Call, Id(id): Id, conditions: Conditions) -> Answer {
     let sees_all = member.role.may(Deed::LookAtWork);
     let meter = app.store.read(move |db| find(db, &member.twin, &id, Time::now()));
@@ -127,8 +127,7 @@ pub(crate) enum MeterImport {
 /// Add a meter, or import many
 ///
 /// An import updates existing meters.
-#[utoipa::path(post, path = "/{twin}/meter", tag = "meters", params(("twin" = Name, Path)),
-    request_body = MeterImport,
+#[utoipa::path(post, path = "/{twin}/meter", tag = "meters", request_body = MeterImport,
     responses((status = 200, body = ImportResults), (status = 201, body = Meter)))]
 pub(crate) async fn add(Call(app, member): Call, body: Unread<Import<NewMeter>>) -> Answer {
     member.may(Deed::Manage)?;
@@ -193,8 +192,7 @@ fn import_one(db: &Db, twin: &Name, id: &Name, new: &NewMeter) -> Result<Importe
 }
 
 /// Change a meter
-#[utoipa::path(patch, path = "/{twin}/meter/{id}", tag = "meters",
-    params(("twin" = Name, Path), ("id" = Name, Path)), request_body = MeterChange,
+#[utoipa::path(patch, path = "/{twin}/meter/{id}", tag = "meters", request_body = MeterChange,
     responses((status = 200, body = Meter)))]
 pub(crate) async fn change(
     Call(app, member): Call,
@@ -229,8 +227,7 @@ pub(crate) struct KeyChange {
 ///
 /// It is never shown again. From then on, only what is protected by it counts of what comes by radio. With another key, or
 /// null, the server forgets how the meter's messages were protected and what their counters were.
-#[utoipa::path(put, path = "/{twin}/meter/{id}/key", tag = "meters",
-    params(("twin" = Name, Path), ("id" = Name, Path)), request_body = KeyChange,
+#[utoipa::path(put, path = "/{twin}/meter/{id}/key", tag = "meters", request_body = KeyChange,
     responses((status = 204)))]
 pub(crate) async fn set_key(
     Call(app, member): Call,
@@ -263,7 +260,6 @@ fn key_bytes(hex: &str) -> Result<[u8; 16], Problem> {
 ///
 /// All of them, at most 100; those that were taken back have `withdrawn_at`.
 #[utoipa::path(get, path = "/{twin}/meter/{id}/exchange", tag = "meters",
-    params(("twin" = Name, Path), ("id" = Name, Path)),
     responses((status = 200, body = Page<Exchange>)))]
 pub(crate) async fn exchanges(
     Call(app, member): Call,
@@ -280,7 +276,7 @@ pub(crate) async fn exchanges(
 /// This requires an admin or the office. Consumption goes on across the exchange, and readings are compared with the register
 /// in place; those that came before it was entered are judged anew. One that is sent again is answered with 200.
 #[utoipa::path(post, path = "/{twin}/meter/{id}/exchange", tag = "meters",
-    params(("twin" = Name, Path), ("id" = Name, Path)), request_body = NewExchange,
+    request_body = NewExchange,
     responses((status = 200, body = Exchange), (status = 201, body = Exchange)))]
 pub(crate) async fn enter_exchange(
     Call(app, member): Call,
@@ -318,8 +314,7 @@ pub(crate) async fn enter_exchange(
 ///
 /// This requires an admin or the office. It stays in the list and counts no longer; readings are judged as without it.
 #[utoipa::path(delete, path = "/{twin}/meter/{id}/exchange/{exchange}", tag = "meters",
-    params(("twin" = Name, Path), ("id" = Name, Path), ("exchange" = Uuid, Path)),
-    responses((status = 204)))]
+    params(("exchange" = Uuid, Path)), responses((status = 204)))]
 pub(crate) async fn withdraw_exchange(
     Call(app, member): Call,
     Ids([id, exchange]): Ids<2>,

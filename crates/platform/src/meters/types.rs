@@ -19,7 +19,9 @@ use crate::time::{DAY_MS, Time};
 macro_rules! words {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal),+ $(,)? }) => {
         $(#[$about])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+        #[derive(
+            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema,
+        )]
         // The OpenAPI document takes no name of a variant that comes through a macro.
         #[serde(rename_all = "snake_case")]
         pub(crate) enum $name {

@@ -43,9 +43,8 @@ pub(crate) struct Correction {
 /// This requires an admin or the office. The reading keeps its id and shows the new value; what was sent is in
 /// `original`. A withdrawn reading stays stored and no longer counts: not for consumption, not for its meter's
 /// last reading, not for its work list. Each change is an entry of the audit trail (`/reading_change`).
-#[utoipa::path(patch, path = "/{twin}/reading/{id}", tag = "readings",
-    params(("twin" = Name, Path), ("id" = Uuid, Path)), request_body = Correction,
-    responses((status = 200, body = Reading)))]
+#[utoipa::path(patch, path = "/{twin}/reading/{id}", tag = "readings", params(("id" = Uuid, Path)),
+    request_body = Correction, responses((status = 200, body = Reading)))]
 pub(crate) async fn change(
     Call(app, member): Call,
     Id(id): Id,
@@ -197,8 +196,8 @@ pub(crate) struct TrailQuery {
 ///
 /// The user, time and reason of each correction, withdrawal, restoration and decision, and the earlier value. Entries
 /// are never changed.
-#[utoipa::path(get, path = "/{twin}/reading_change", tag = "readings",
-    params(("twin" = Name, Path), TrailQuery), responses((status = 200, body = Page<ReadingChange>)))]
+#[utoipa::path(get, path = "/{twin}/reading_change", tag = "readings", params(TrailQuery),
+    responses((status = 200, body = Page<ReadingChange>)))]
 pub(crate) async fn trail(
     Call(app, member): Call,
     Params(query): Params<TrailQuery>,
@@ -226,7 +225,7 @@ pub(crate) struct Resolution {
 ///
 /// All stay stored; those that do not hold are flagged `superseded`. A reading that is in no conflict is refused (409).
 #[utoipa::path(post, path = "/{twin}/reading/{id}/resolve", tag = "readings",
-    params(("twin" = Name, Path), ("id" = Uuid, Path)), request_body = Resolution,
+    params(("id" = Uuid, Path)), request_body = Resolution,
     responses((status = 200, body = Reading)))]
 pub(crate) async fn resolve(
     Call(app, member): Call,

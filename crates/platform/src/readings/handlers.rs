@@ -47,8 +47,8 @@ pub(crate) struct ReadingQuery {
 }
 
 /// The twin's readings, by the time they were taken
-#[utoipa::path(get, path = "/{twin}/reading", tag = "readings",
-    params(("twin" = Name, Path), ReadingQuery), responses((status = 200, body = Page<Reading>)))]
+#[utoipa::path(get, path = "/{twin}/reading", tag = "readings", params(ReadingQuery),
+    responses((status = 200, body = Page<Reading>)))]
 pub(crate) async fn list(
     Call(app, member): Call,
     Params(query): Params<ReadingQuery>,
@@ -73,8 +73,8 @@ pub(crate) async fn list(
 }
 
 /// One reading
-#[utoipa::path(get, path = "/{twin}/reading/{id}", tag = "readings",
-    params(("twin" = Name, Path), ("id" = Uuid, Path)), responses((status = 200, body = Reading)))]
+#[utoipa::path(get, path = "/{twin}/reading/{id}", tag = "readings", params(("id" = Uuid, Path)),
+    responses((status = 200, body = Reading)))]
 pub(crate) async fn show(Call(app, member): Call, Id(id): Id, conditions: Conditions) -> Answer {
     member.may(Deed::LookAtReadings)?;
     let id = as_uuid(&id)?;
@@ -108,8 +108,8 @@ pub(crate) struct UploadResults {
 /// Send readings
 ///
 /// Each has an outcome of its own. What is sent twice is stored once.
-#[utoipa::path(post, path = "/{twin}/reading", tag = "readings", params(("twin" = Name, Path)),
-    request_body = Upload, responses((status = 200, body = UploadResults)))]
+#[utoipa::path(post, path = "/{twin}/reading", tag = "readings", request_body = Upload,
+    responses((status = 200, body = UploadResults)))]
 pub(crate) async fn add(Call(app, member): Call, body: Unread<Upload>) -> Answer {
     member.may(Deed::Read)?;
     let upload = body.read().await?;

@@ -193,8 +193,7 @@ fn part(db: &Db, twin: &Name, query: &Query, wanted: usize) -> Result<Part, Prob
 ///
 /// All of them, by the time they were taken. Text that begins like a formula (`=`, `+`, `-`, `@`) has an apostrophe
 /// before it. A table that ends before its last row ends with an error of the connection.
-#[utoipa::path(get, path = "/{twin}/export/readings.csv", tag = "reports",
-    params(("twin" = Name, Path), ExportQuery),
+#[utoipa::path(get, path = "/{twin}/export/readings.csv", tag = "reports", params(ExportQuery),
     responses((status = 200, content_type = "text/csv", body = String)))]
 pub(crate) async fn csv(Call(app, member): Call, Params(query): Params<ExportQuery>) -> Answer {
     member.may(Deed::Report)?;
@@ -205,8 +204,7 @@ pub(crate) async fn csv(Call(app, member): Call, Params(query): Params<ExportQue
 /// Readings as an Excel file
 ///
 /// By the time they were taken; at most 50000, for more there is CSV.
-#[utoipa::path(get, path = "/{twin}/export/readings.xlsx", tag = "reports",
-    params(("twin" = Name, Path), ExportQuery),
+#[utoipa::path(get, path = "/{twin}/export/readings.xlsx", tag = "reports", params(ExportQuery),
     responses((status = 200, body = Vec<u8>,
         content_type = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet")))]
 pub(crate) async fn xlsx(Call(app, member): Call, Params(query): Params<ExportQuery>) -> Answer {

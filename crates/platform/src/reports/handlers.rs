@@ -52,8 +52,7 @@ pub(crate) struct Consumption {
 /// the register did not fall between them; an exchange is a reading of both registers. Otherwise it is null, and so is
 /// the use of the steps it belongs to. Nothing is guessed beyond the last reading.
 #[utoipa::path(get, path = "/{twin}/meter/{id}/consumption", tag = "reports",
-    params(("twin" = Name, Path), ("id" = Name, Path), ConsumptionQuery),
-    responses((status = 200, body = Consumption)))]
+    params(ConsumptionQuery), responses((status = 200, body = Consumption)))]
 pub(crate) async fn consumption(
     Call(app, member): Call,
     Id(id): Id,
@@ -124,8 +123,8 @@ pub(crate) struct ProgressReport {
 }
 
 /// Progress of work lists, oldest first
-#[utoipa::path(get, path = "/{twin}/report/progress", tag = "reports",
-    params(("twin" = Name, Path), PageQuery), responses((status = 200, body = ProgressReport)))]
+#[utoipa::path(get, path = "/{twin}/report/progress", tag = "reports", params(PageQuery),
+    responses((status = 200, body = ProgressReport)))]
 pub(crate) async fn progress(
     Call(app, member): Call,
     Params(query): Params<PageQuery>,
@@ -172,8 +171,8 @@ pub(crate) struct MissedQuery {
 ///
 /// Their work list is due or done, it has no reading of them, and none came since it was made. Once for
 /// each such list.
-#[utoipa::path(get, path = "/{twin}/report/missed", tag = "reports",
-    params(("twin" = Name, Path), MissedQuery), responses((status = 200, body = Page<Missed>)))]
+#[utoipa::path(get, path = "/{twin}/report/missed", tag = "reports", params(MissedQuery),
+    responses((status = 200, body = Page<Missed>)))]
 pub(crate) async fn missed(
     Call(app, member): Call,
     Params(query): Params<MissedQuery>,
@@ -209,8 +208,8 @@ pub(crate) struct Leak {
 ///
 /// Water meters whose register rose in every stretch of one to three hours of the 24 hours before their
 /// last reading. Where readings are further apart than three hours nothing is suspected.
-#[utoipa::path(get, path = "/{twin}/report/leaks", tag = "reports",
-    params(("twin" = Name, Path), PageQuery), responses((status = 200, body = Page<Leak>)))]
+#[utoipa::path(get, path = "/{twin}/report/leaks", tag = "reports", params(PageQuery),
+    responses((status = 200, body = Page<Leak>)))]
 pub(crate) async fn leaks(
     Call(app, member): Call,
     Params(query): Params<PageQuery>,

@@ -34,7 +34,7 @@ pub(crate) struct SensorQuery {
 }
 
 /// The twin's sensors, by name
-#[utoipa::path(get, path = "/{twin}/sensor", tag = "homes", params(("twin" = Name, Path), SensorQuery),
+#[utoipa::path(get, path = "/{twin}/sensor", tag = "homes", params(SensorQuery),
     responses((status = 200, body = Page<Sensor>)))]
 pub(crate) async fn list(
     Call(app, member): Call,
@@ -58,7 +58,6 @@ pub(super) fn find(db: &Db, twin: &Name, device: &Name) -> Result<Sensor, Proble
 
 /// One sensor
 #[utoipa::path(get, path = "/{twin}/sensor/{device}", tag = "homes",
-    params(("twin" = Name, Path), ("device" = Name, Path)),
     responses((status = 200, body = Sensor)))]
 pub(crate) async fn show(
     Call(app, member): Call,
@@ -74,8 +73,7 @@ pub(crate) async fn show(
 ///
 /// What is raised about a sensor that moves is cleared; what is wrong where it is now is raised with its next
 /// measurement.
-#[utoipa::path(put, path = "/{twin}/sensor/{device}", tag = "homes",
-    params(("twin" = Name, Path), ("device" = Name, Path)), request_body = NewSensor,
+#[utoipa::path(put, path = "/{twin}/sensor/{device}", tag = "homes", request_body = NewSensor,
     responses((status = 200, body = Sensor), (status = 201, body = Sensor)))]
 pub(crate) async fn put(
     Call(app, member): Call,

@@ -19,8 +19,7 @@ const MAX_SERIES: usize = 1000;
 ///
 /// It leaves its home, lists and series at once, and what is raised about it is cleared. What it measured is deleted in
 /// parts, soon after. A sensor that sends again is registered anew.
-#[utoipa::path(delete, path = "/{twin}/sensor/{device}", tag = "homes",
-    params(("twin" = Name, Path), ("device" = Name, Path)), responses((status = 204)))]
+#[utoipa::path(delete, path = "/{twin}/sensor/{device}", tag = "homes", responses((status = 204)))]
 pub(crate) async fn remove(
     Call(app, member): Call,
     Id(device): Id,

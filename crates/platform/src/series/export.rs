@@ -203,8 +203,7 @@ fn row(series: &Label, point: Point) -> Row {
 ///
 /// All of them, by home, device, quantity and time. Text that begins like a formula (`=`, `+`, `-`, `@`) has an
 /// apostrophe before it. A table that ends before its last row ends with an error of the connection.
-#[utoipa::path(get, path = "/{twin}/export/series.csv", tag = "homes",
-    params(("twin" = Name, Path), SeriesExport),
+#[utoipa::path(get, path = "/{twin}/export/series.csv", tag = "homes", params(SeriesExport),
     responses((status = 200, content_type = "text/csv", body = String)))]
 pub(crate) async fn csv(Call(app, member): Call, Params(query): Params<SeriesExport>) -> Answer {
     member.may(Deed::Report)?;
@@ -215,8 +214,7 @@ pub(crate) async fn csv(Call(app, member): Call, Params(query): Params<SeriesExp
 /// Measurements as an Excel file
 ///
 /// By home, device, quantity and time; at most 50000, for more there is CSV.
-#[utoipa::path(get, path = "/{twin}/export/series.xlsx", tag = "homes",
-    params(("twin" = Name, Path), SeriesExport),
+#[utoipa::path(get, path = "/{twin}/export/series.xlsx", tag = "homes", params(SeriesExport),
     responses((status = 200, body = Vec<u8>,
         content_type = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet")))]
 pub(crate) async fn xlsx(Call(app, member): Call, Params(query): Params<SeriesExport>) -> Answer {

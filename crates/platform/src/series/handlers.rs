@@ -114,8 +114,8 @@ pub(crate) fn range(from: Option<Time>, to: Option<Time>) -> Result<(Time, Time)
 ///
 /// Raw, or summed up in steps that begin at multiples of the step since 1970; at most 2000 points. Steps
 /// grow to an hour, then a day, where measurements are no longer kept singly.
-#[utoipa::path(get, path = "/{twin}/series", tag = "homes",
-    params(("twin" = Name, Path), SeriesQuery), responses((status = 200, body = Series)))]
+#[utoipa::path(get, path = "/{twin}/series", tag = "homes", params(SeriesQuery),
+    responses((status = 200, body = Series)))]
 pub(crate) async fn show(
     Call(app, member): Call,
     Params(query): Params<SeriesQuery>,

@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use super::Db;
 use super::filter::Filter;
-use super::sql::{OptionalExtension as _, Result, Row, ToSql, params, params_from_iter};
+use super::sql::{OptionalExtension as _, Result, Row, params};
 use crate::alerts::machine::Machine;
 use crate::alerts::types::{Alert, AlertState, Rule};
 use crate::measurements::Quantity;
@@ -314,25 +314,19 @@ pub(crate) fn list(db: &Db, twin: &str, query: &Query, limit: usize) -> Result<V
     filter.and("a.twin = ?", [Box::new(twin)]);
     match query.state {
         Some(AlertState::Active) => {
-            filter.and("a.cleared_at IS NULL AND a.acknowledged_at IS NULL", []);
+            filter.and("a.cleared_at IS NULL AND a.acknowledged_at IS NULL", [])
         }
         Some(AlertState::Acknowledged) => {
-            filter.and("a.cleared_at IS NULL AND a.acknowledged_at IS NOT NULL", []);
+            filter.and("a.cleared_at IS NULL AND a.acknowledged_at IS NOT NULL", [])
         }
-        Some(AlertState::Cleared) => {
-            filter.and("a.cleared_at IS NOT NULL", []);
-        }
-        None => {}
-    }
+        Some(AlertState::Cleared) => filter.and("a.cleared_at IS NOT NULL", []),
+        None => &mut filter,
+    };
     filter.and_if("a.home = ?", query.home.as_deref());
     filter.and_if("a.noticed_at >= ?", query.since);
     filter.and_if("a.seq < ?", query.before);
-    let sql = format!("SELECT {ALERT}{} ORDER BY a.seq DESC LIMIT ?", filter.sql());
-    let mut rows = db.prepare_cached(&sql)?;
-    let limit_value: &dyn ToSql = &limit;
-    let values = filter.values().chain([limit_value]);
-    let rows = rows.query_map(params_from_iter(values), |row| Ok((alert(row)?, row.get(18)?)))?;
-    rows.collect()
+    let select = format!("SELECT {ALERT}");
+    filter.list(db, &select, "a.seq DESC", limit, |row| Ok((alert(row)?, row.get(18)?)))
 }
 
 /// A device that has been silent for longer than a rule allows, without an alert for it.

@@ -35,7 +35,7 @@ fn past(number: i64, raised_at: i64, cleared_at: i64) -> Alert {
         home: None,
         home_name: None,
         device: "attic".parse().unwrap(),
-        quantity: Some(Quantity::new("co2").unwrap()),
+        quantity: Some("co2".parse::<Quantity>().unwrap()),
         severity: crate::alerts::Severity::Info,
         state: AlertState::Cleared,
         value: None,
@@ -100,7 +100,7 @@ fn what_is_silent_is_found_without_a_look_at_quantities_that_no_rule_is_about() 
         db.execute(FILL_SERIES, ())?;
         let mut about_one = rule_of(db, "t", "silent")?.unwrap();
         about_one.id = "silent-q7".parse().unwrap();
-        about_one.quantity = Some(Quantity::new("q7").unwrap());
+        about_one.quantity = Some("q7".parse::<Quantity>().unwrap());
         put_rule(db, "t", &about_one)?;
         let asked = [
             silences_sql(WATCHED_SENSORS, "w.last_at"),

@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use super::Db;
 use super::filter::Filter;
-use super::sql::{Result, ToSql, params, params_from_iter};
+use super::sql::{Result, params};
 use crate::readings::Reading;
 use crate::readings::types::{Action, Change, Original, ReadingChange};
 use crate::text::Name;
@@ -67,15 +67,9 @@ pub(crate) fn trail(
     filter.and_if("meter = ?", meter.map(|meter| &**meter));
     filter.and_if("reading = ?", reading.map(|id| id.to_string()));
     filter.and_if("seq < ?", before);
-    let sql = format!(
-        "SELECT seq, reading, meter, action, changed_by, changed_at, reason, old_value, new_value, old_at, new_at
-         FROM reading_change{} ORDER BY seq DESC LIMIT ?",
-        filter.sql()
-    );
-    let mut rows = db.prepare_cached(&sql)?;
-    let limit_value: &dyn ToSql = &limit;
-    let values = filter.values().chain([limit_value]);
-    let rows = rows.query_map(params_from_iter(values), |row| {
+    let select = "SELECT seq, reading, meter, action, changed_by, changed_at, reason, old_value, new_value, old_at, new_at
+         FROM reading_change";
+    filter.list(db, select, "seq DESC", limit, |row| {
         let action: Action = row.get(3)?;
         let (by, at): (Name, Time) = (row.get(4)?, row.get(5)?);
         let change = ReadingChange {
@@ -86,8 +80,7 @@ pub(crate) fn trail(
             after: Original { value: row.get(8)?, at: row.get(10)? },
         };
         Ok((change, row.get(0)?))
-    })?;
-    rows.collect()
+    })
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use super::Db;
 use super::filter::Filter;
-use super::sql::{OptionalExtension as _, Result, ToSql, params, params_from_iter};
+use super::sql::{OptionalExtension as _, Result, params};
 use crate::devices::types::{Command, CommandState, Device, Telemetry};
 use crate::text::Name;
 use crate::time::Time;
@@ -51,10 +51,7 @@ pub(crate) fn list(
     let mut filter = Filter::default();
     filter.and("i.twin = ?", [Box::new(twin)]).and("i.device > ?", [Box::new(after)]);
     filter.and_if("i.account = ?", of);
-    let sql = format!("{INSTANCE}{} ORDER BY i.device LIMIT ?", filter.sql());
-    let mut statement = db.prepare_cached(&sql)?;
-    let values = filter.values().chain([&limit as &dyn ToSql]);
-    statement.query_map(params_from_iter(values), instance)?.collect()
+    filter.list(db, INSTANCE, "i.device", limit, instance)
 }
 
 /// All devices: twin, device and owner.

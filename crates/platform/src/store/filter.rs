@@ -1,14 +1,7 @@
-//! Conditions of a query that depend on the request.
+//! Conditions of a query, and columns of a change, that depend on the request.
 
-use super::sql::ToSql;
-
-/// A pattern for `lower(column) LIKE ? ESCAPE '\\'`: matches text that contains this one, ignoring the case of ASCII
-/// letters.
-pub(crate) fn containing(text: &str) -> String {
-    let text = text.to_ascii_lowercase();
-    let escaped = text.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
-    format!("%{escaped}%")
-}
+use super::Db;
+use super::sql::{Result, Row, ToSql, params, params_from_iter};
 
 /// An area of the map, in degrees.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,10 +20,15 @@ pub(crate) struct Filter<'a> {
 }
 
 impl<'a> Filter<'a> {
+    /// Without conditions yet, for a statement that begins with a value of its own, `?1`.
+    pub(crate) fn behind(value: impl ToSql + 'a) -> Filter<'a> {
+        Filter { sql: String::new(), values: vec![Box::new(value)] }
+    }
+
     /// Adds a condition; its placeholders `?` stand for `values`.
     pub(crate) fn and<const N: usize>(
         &mut self,
-        condition: &'static str,
+        condition: &str,
         values: [Box<dyn ToSql + 'a>; N],
     ) -> &mut Self {
         self.sql.push_str(if self.sql.is_empty() { " WHERE " } else { " AND " });
@@ -40,11 +38,7 @@ impl<'a> Filter<'a> {
     }
 
     /// Adds a condition if there is a value.
-    pub(crate) fn and_if<T: ToSql + 'a>(
-        &mut self,
-        condition: &'static str,
-        value: Option<T>,
-    ) -> &mut Self {
+    pub(crate) fn and_if<T: ToSql + 'a>(&mut self, condition: &str, value: Option<T>) -> &mut Self {
         match value {
             Some(value) => self.and(condition, [Box::new(value)]),
             None => self,
@@ -63,13 +57,52 @@ impl<'a> Filter<'a> {
         }
     }
 
-    /// The conditions.
-    pub(crate) fn sql(&self) -> &str {
-        &self.sql
+    /// Adds the condition that one of these columns contains the words, if there are any, ignoring the case of ASCII letters.
+    pub(crate) fn contain<const N: usize>(&mut self, columns: [&str; N], words: Option<&str>) {
+        let Some(words) = words else { return };
+        let words = words.to_ascii_lowercase();
+        let escaped = words.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
+        let like = columns.map(|column| format!("lower({column}) LIKE ? ESCAPE '\\'"));
+        let values = columns.map(|_| Box::new(format!("%{escaped}%")) as Box<dyn ToSql>);
+        self.and(&format!("({})", like.join(" OR ")), values);
     }
 
-    /// The values, in order.
-    pub(crate) fn values(&self) -> impl Iterator<Item = &(dyn ToSql + 'a)> {
-        self.values.iter().map(|value| &**value)
+    /// Up to `limit` of the rows that `select` has with these conditions, in this order.
+    pub(crate) fn list<T>(
+        &self,
+        db: &Db,
+        select: &str,
+        order: &str,
+        limit: usize,
+        read: impl FnMut(&Row<'_>) -> Result<T>,
+    ) -> Result<Vec<T>> {
+        let values = self.values.iter().map(|value| &**value).chain([&limit as &dyn ToSql]);
+        let mut rows = db.prepare_cached(&self.sql(select, order))?;
+        rows.query_map(params_from_iter(values), read)?.collect()
     }
+
+    /// The statement.
+    pub(crate) fn sql(&self, select: &str, order: &str) -> String {
+        format!("{select}{} ORDER BY {order} LIMIT ?", self.sql)
+    }
+}
+
+/// A column's value, if it is to change.
+pub(super) fn given<T: ToSql>(value: &Option<T>) -> Option<&dyn ToSql> {
+    value.as_ref().map(|value| value as &dyn ToSql)
+}
+
+/// Sets the columns that have a value, of the row with this twin and identifier.
+pub(super) fn set_given(
+    db: &Db,
+    table: &str,
+    (twin, id): (&str, &str),
+    values: &[(&str, Option<&dyn ToSql>)],
+) -> Result<()> {
+    for (column, value) in values {
+        let Some(value) = value else { continue };
+        let sql = format!("UPDATE {table} SET {column} = ?3 WHERE twin = ?1 AND id = ?2");
+        db.prepare_cached(&sql)?.execute(params![twin, id, value])?;
+    }
+    Ok(())
 }

@@ -1,8 +1,8 @@
 //! Homes in the database, each with its sensors' last values and its raised alerts.
 
 use super::Db;
-use super::filter::{self, Bounds, Filter};
-use super::sql::{OptionalExtension as _, Result, Row, ToSql, params, params_from_iter};
+use super::filter::{Bounds, Filter, given, set_given};
+use super::sql::{OptionalExtension as _, Result, Row, params};
 use crate::alerts::Severity;
 use crate::homes::types::{LastValue, is_silent};
 use crate::homes::{Home, NewHome};
@@ -101,22 +101,10 @@ pub(crate) fn list(
     let mut filter = Filter::default();
     filter.and("h.twin = ?", [Box::new(twin)]);
     filter.within(query.within);
-    if let Some(words) = &query.words {
-        let like = filter::containing(words);
-        filter.and(
-            "(lower(h.id) LIKE ? ESCAPE '\\' OR lower(h.name) LIKE ? ESCAPE '\\'
-              OR lower(h.street) LIKE ? ESCAPE '\\')",
-            [(); 3].map(|()| Box::new(like.clone()) as Box<dyn ToSql>),
-        );
-    }
+    filter.contain(["h.id", "h.name", "h.street"], query.words.as_deref());
     filter.and_if("h.id > ?", query.after.as_deref());
-    let sql = format!("SELECT {COLUMNS} FROM home h{} ORDER BY h.id LIMIT ?", filter.sql());
-    let mut rows = db.prepare_cached(&sql)?;
-    let more_than_limit = limit + 1;
-    let limit_value: &dyn ToSql = &more_than_limit;
-    let values = filter.values().chain([limit_value]);
-    let mut homes: Vec<Home> =
-        rows.query_map(params_from_iter(values), bare)?.collect::<Result<_>>()?;
+    let select = format!("SELECT {COLUMNS} FROM home h");
+    let mut homes: Vec<Home> = filter.list(db, &select, "h.id", limit + 1, bare)?;
     let (mut shown, mut values) = (0, 0);
     for home in homes.iter_mut().take(limit) {
         if values >= MAX_VALUES {
@@ -156,31 +144,19 @@ pub(crate) struct Change {
 }
 
 pub(crate) fn change(db: &Db, twin: &str, id: &str, change: &Change) -> Result<()> {
-    let mut update = db.prepare_cached(
-        "UPDATE home SET revision = revision + 1, name = coalesce(?3, name),
-             lat = CASE WHEN ?4 THEN ?5 ELSE lat END, lon = CASE WHEN ?4 THEN ?6 ELSE lon END,
-             street = CASE WHEN ?7 THEN ?8 ELSE street END, note = CASE WHEN ?9 THEN ?10 ELSE note END,
-             gateway = CASE WHEN ?11 THEN ?12 ELSE gateway END
-         WHERE twin = ?1 AND id = ?2",
-    )?;
-    let (lat, lon) = Place::columns(change.place.flatten());
     let Change { name, place, street, note, gateway } = change;
-    update
-        .execute(params![
-            twin,
-            id,
-            name,
-            place.is_some(),
-            lat,
-            lon,
-            street.is_some(),
-            street.as_ref().and_then(Option::as_ref),
-            note.is_some(),
-            note.as_ref().and_then(Option::as_ref),
-            gateway.is_some(),
-            gateway.as_ref().and_then(Option::as_ref),
-        ])
-        .map(drop)
+    let (lat, lon) = place.map(Place::columns).unzip();
+    let values = [
+        ("name", given(name)),
+        ("lat", given(&lat)),
+        ("lon", given(&lon)),
+        ("street", given(street)),
+        ("note", given(note)),
+        ("gateway", given(gateway)),
+    ];
+    set_given(db, "home", (twin, id), &values)?;
+    let sql = "UPDATE home SET revision = revision + 1 WHERE twin = ?1 AND id = ?2";
+    db.execute(sql, [twin, id]).map(drop)
 }
 
 /// Removes a home; its sensors remain, without a home.

@@ -1,7 +1,7 @@
 //! Meters in the database.
 
 use super::Db;
-use super::filter::{self, Bounds, Filter};
+use super::filter::{Bounds, Filter, given, set_given};
 use super::sql::{OptionalExtension as _, Result, Row, ToSql, params, params_from_iter};
 use crate::meters::types::{
     Exchange, MeterChange, MeterState, NewExchange, REGISTER_DIGITS, USUAL_DIGITS, expect,
@@ -126,26 +126,14 @@ pub(crate) fn list(
     limit: usize,
     now: Time,
 ) -> Result<Vec<Meter>> {
-    let mut filter = Filter::default();
+    let mut filter = Filter::behind(now);
     filter.and("m.twin = ?", [Box::new(twin)]);
     filter.within(query.within);
-    if let Some(words) = &query.words {
-        let like = filter::containing(words);
-        filter.and(
-            "(lower(m.id) LIKE ? ESCAPE '\\' OR lower(m.serial) LIKE ? ESCAPE '\\'
-              OR lower(m.address) LIKE ? ESCAPE '\\' OR lower(m.street) LIKE ? ESCAPE '\\')",
-            [(); 4].map(|()| Box::new(like.clone()) as Box<dyn ToSql>),
-        );
-    }
+    filter.contain(["m.id", "m.serial", "m.address", "m.street"], query.words.as_deref());
     filter.and_if("m.changed_at > ?", query.changed_since);
     filter.and_if("m.id > ?", query.after.as_deref());
-    let sql = format!("SELECT {COLUMNS} FROM meter m{} ORDER BY m.id LIMIT ?", filter.sql());
-    let mut rows = db.prepare_cached(&sql)?;
-    let now_value: &dyn ToSql = &now;
-    let limit_value: &dyn ToSql = &limit;
-    let values = std::iter::once(now_value).chain(filter.values()).chain([limit_value]);
-    let rows = rows.query_map(params_from_iter(values), |row| meter(row, now))?;
-    rows.collect()
+    let select = format!("SELECT {COLUMNS} FROM meter m");
+    filter.list(db, &select, "m.id", limit, |row| meter(row, now))
 }
 
 /// The result of adding a meter.
@@ -237,16 +225,8 @@ pub(crate) fn change(db: &Db, twin: &str, id: &str, change: &MeterChange, now: T
         ("expected_low", given(&low)),
         ("expected_high", given(&high)),
     ];
-    for (column, value) in values {
-        let Some(value) = value else { continue };
-        let sql = format!("UPDATE meter SET {column} = ?3 WHERE twin = ?1 AND id = ?2");
-        db.prepare_cached(&sql)?.execute(params![twin, id, value])?;
-    }
+    set_given(db, "meter", (twin, id), &values)?;
     touch(db, twin, id, now)
-}
-
-fn given<T: ToSql>(value: &Option<T>) -> Option<&dyn ToSql> {
-    value.as_ref().map(|value| value as &dyn ToSql)
 }
 
 /// Increments the meter's revision.

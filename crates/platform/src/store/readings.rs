@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use super::filter::Filter;
 use super::reports::{OFFSET, RegisterValue};
-use super::sql::{DatabaseError, OptionalExtension as _, Result, params, params_from_iter};
+use super::sql::{DatabaseError, OptionalExtension as _, Result, params};
 use super::{Db, reports};
 use crate::meters::Method;
 use crate::number::Place;
@@ -104,8 +104,8 @@ pub(crate) fn get(db: &Db, twin: &str, id: Uuid) -> Result<Option<Reading>> {
     db.prepare_cached(&sql)?.query_row(params![twin, id.to_string()], reading).optional()
 }
 
-/// The query, and its values except the last one, the limit.
-fn question<'a>(twin: &'a str, query: &'a Query) -> (String, Filter<'a>) {
+/// The conditions, and the order.
+fn conditions<'a>(twin: &'a str, query: &'a Query) -> (Filter<'a>, &'static str) {
     // Open conflicts are few: only their own index is fast.
     let (list, method) = match query.conflict {
         Some(true) => ("(r.work_list || '') = ?", "(r.method || '') = ?"),
@@ -134,14 +134,13 @@ fn question<'a>(twin: &'a str, query: &'a Query) -> (String, Filter<'a>) {
         None => &mut filter,
     };
     let (behind, order) = match query.order {
-        Order::Asc => ("(r.at, r.seq) > (?, ?)", "ORDER BY r.at, r.seq"),
-        Order::Desc => ("(r.at, r.seq) < (?, ?)", "ORDER BY r.at DESC, r.seq DESC"),
+        Order::Asc => ("(r.at, r.seq) > (?, ?)", "r.at, r.seq"),
+        Order::Desc => ("(r.at, r.seq) < (?, ?)", "r.at DESC, r.seq DESC"),
     };
     if let Some((at, seq)) = query.after {
         filter.and(behind, [Box::new(at), Box::new(seq)]);
     }
-    let sql = format!("SELECT {COLUMNS} {FROM}{} {order} LIMIT ?", filter.sql());
-    (sql, filter)
+    (filter, order)
 }
 
 /// Up to `limit` readings by the time they were taken, each with its number.
@@ -151,12 +150,12 @@ pub(crate) fn list(
     query: &Query,
     limit: usize,
 ) -> Result<Vec<(Reading, i64)>> {
-    let (sql, filter) = question(twin, query);
-    let mut rows = db.prepare_cached(&sql)?;
-    let limit_value: &dyn super::sql::ToSql = &limit;
-    let values = filter.values().chain([limit_value]);
-    let rows = rows.query_map(params_from_iter(values), |row| Ok((reading(row)?, row.get(18)?)))?;
-    rows.collect()
+    let (filter, order) = conditions(twin, query);
+    filter.list(db, &selected(), order, limit, |row| Ok((reading(row)?, row.get(18)?)))
+}
+
+fn selected() -> String {
+    format!("SELECT {COLUMNS} {FROM}")
 }
 
 /// A reading by the same reader, of the same meter, time, value and method, under another identifier, among the meter's

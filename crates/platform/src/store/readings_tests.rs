@@ -74,7 +74,8 @@ fn no_question_looks_at_many_more_readings_than_it_answers() {
         let Db::Sqlite(connection) = db else { unreachable!("it is a file") };
         let (mut asked, mut slow) = (0, Vec::new());
         for query in questions() {
-            let (sql, _) = question("t", &query);
+            let (filter, order) = conditions("t", &query);
+            let sql = filter.sql(&selected(), order);
             let steps =
                 || connection.prepare_cached(&sql).unwrap().get_status(StatementStatus::VmStep);
             let before = steps();

@@ -24,7 +24,10 @@ fn sensor(row: &Row<'_>, now: Time) -> Result<Sensor> {
         home: row.get(1)?,
         room: row.get(2)?,
         model: row.get(3)?,
-        quantities: quantities.split(' ').filter_map(|word| Quantity::new(word).ok()).collect(),
+        quantities: quantities
+            .split(' ')
+            .filter_map(|word| word.parse::<Quantity>().ok())
+            .collect(),
         last_at,
         state: if silent { SensorState::Silent } else { SensorState::Ok },
         expected_every_s,

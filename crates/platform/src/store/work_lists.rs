@@ -2,9 +2,9 @@
 
 use uuid::Uuid;
 
-use super::filter::Filter;
+use super::filter::{Filter, given, set_given};
 use super::readings::IN_TIME;
-use super::sql::{OptionalExtension as _, Result, params, params_from_iter};
+use super::sql::{OptionalExtension as _, Result, params};
 use super::{Db, meters, readings};
 use crate::text::Name;
 use crate::time::Time;
@@ -70,13 +70,8 @@ pub(crate) fn list(
     filter.and_if("w.assignee = ?", query.assignee.as_deref());
     filter.and_if("w.state = ?", query.state);
     filter.and_if("w.seq > ?", query.after);
-    let sql = format!("SELECT {COLUMNS} FROM work_list w{} ORDER BY w.seq LIMIT ?", filter.sql());
-    let mut rows = db.prepare_cached(&sql)?;
-    let limit_value: &dyn super::sql::ToSql = &limit;
-    let values = filter.values().chain([limit_value]);
-    let rows =
-        rows.query_map(params_from_iter(values), |row| Ok((work_list(row)?, row.get(10)?)))?;
-    rows.collect()
+    let select = format!("SELECT {COLUMNS} FROM work_list w");
+    filter.list(db, &select, "w.seq", limit, |row| Ok((work_list(row)?, row.get(10)?)))
 }
 
 /// The list's meters, with the newest reading for the list that holds; one from the future only if there is no other.
@@ -149,22 +144,13 @@ pub(crate) struct Change {
 
 pub(crate) fn change(db: &Db, twin: &str, id: Uuid, change: &Change) -> Result<()> {
     let id = id.to_string();
-    let set = |column: &str, value: &dyn super::sql::ToSql| -> Result<()> {
-        let sql = format!("UPDATE work_list SET {column} = ?3 WHERE twin = ?1 AND id = ?2");
-        db.prepare_cached(&sql)?.execute(params![twin, id, value]).map(drop)
-    };
-    if let Some(name) = &change.name {
-        set("name", name)?;
-    }
-    if let Some(assignee) = &change.assignee {
-        set("assignee", assignee)?;
-    }
-    if let Some(state) = &change.state {
-        set("state", state)?;
-    }
-    if let Some(due) = &change.due {
-        set("due", due)?;
-    }
+    let values = [
+        ("name", given(&change.name)),
+        ("assignee", given(&change.assignee)),
+        ("state", given(&change.state)),
+        ("due", given(&change.due)),
+    ];
+    set_given(db, "work_list", (twin, &id), &values)?;
     touch(db, twin, &id)
 }
 

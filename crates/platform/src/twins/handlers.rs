@@ -13,7 +13,6 @@ use crate::extract::Body;
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, Page, json};
 use crate::store::twins;
-use crate::text::Name;
 use crate::time::Time;
 
 /// The caller's twins
@@ -49,8 +48,7 @@ pub(crate) async fn add(
 }
 
 /// One twin
-#[utoipa::path(get, path = "/{twin}", tag = "twins", params(("twin" = Name, Path)),
-    responses((status = 200, body = Twin)))]
+#[utoipa::path(get, path = "/{twin}", tag = "twins", responses((status = 200, body = Twin)))]
 pub(crate) async fn show(Call(app, member): Call, conditions: Conditions) -> Answer {
     let twin = app
         .store

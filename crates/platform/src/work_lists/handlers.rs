@@ -46,8 +46,8 @@ fn only_of(member: &Member) -> Option<&Name> {
 /// The twin's work lists
 ///
 /// Readers see their own and those not assigned.
-#[utoipa::path(get, path = "/{twin}/work_list", tag = "work lists",
-    params(("twin" = Name, Path), ListQuery), responses((status = 200, body = Page<WorkList>)))]
+#[utoipa::path(get, path = "/{twin}/work_list", tag = "work lists", params(ListQuery),
+    responses((status = 200, body = Page<WorkList>)))]
 pub(crate) async fn list(
     Call(app, member): Call,
     Params(query): Params<ListQuery>,
@@ -88,8 +88,7 @@ pub(crate) struct ShowQuery {
 
 /// One work list with its meters
 #[utoipa::path(get, path = "/{twin}/work_list/{id}", tag = "work lists",
-    params(("twin" = Name, Path), ("id" = Uuid, Path), ShowQuery),
-    responses((status = 200, body = FullWorkList)))]
+    params(("id" = Uuid, Path), ShowQuery), responses((status = 200, body = FullWorkList)))]
 pub(crate) async fn show(
     Call(app, member): Call,
     Id(id): Id,
@@ -123,8 +122,8 @@ pub(crate) struct NewWorkList {
 }
 
 /// Create a work list
-#[utoipa::path(post, path = "/{twin}/work_list", tag = "work lists", params(("twin" = Name, Path)),
-    request_body = NewWorkList, responses((status = 201, body = WorkList)))]
+#[utoipa::path(post, path = "/{twin}/work_list", tag = "work lists", request_body = NewWorkList,
+    responses((status = 201, body = WorkList)))]
 pub(crate) async fn add(Call(app, member): Call, body: Unread<NewWorkList>) -> Answer {
     member.may(Deed::Manage)?;
     let new = body.read().await?;
@@ -208,7 +207,7 @@ pub(crate) struct WorkListResults {
 /// Readers send readings and what became of tasks, and end the list; name, assignee and due date are
 /// the office's.
 #[utoipa::path(patch, path = "/{twin}/work_list/{id}", tag = "work lists",
-    params(("twin" = Name, Path), ("id" = Uuid, Path)), request_body = WorkListChange,
+    params(("id" = Uuid, Path)), request_body = WorkListChange,
     responses((status = 200, body = WorkListResults)))]
 pub(crate) async fn change(
     Call(app, member): Call,

@@ -101,7 +101,6 @@ pub struct Village {
 
 impl Village {
     /// A plan's village; its first readings are from `from_ms` on (since 1970).
-    #[must_use]
     pub fn new(plan: &Plan, from_ms: u64) -> Village {
         let count = plan.homes.clamp(1, MAX_HOMES);
         let dice = Dice::new(plan.seed);
@@ -134,7 +133,6 @@ impl Village {
     }
 
     /// Its homes.
-    #[must_use]
     pub fn homes(&self) -> &[Home] {
         &self.homes
     }

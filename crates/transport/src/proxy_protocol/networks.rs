@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use fulmar_text::network;
+
 /// All addresses that begin with the same bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
@@ -21,8 +23,7 @@ impl Network {
     /// Whether `address` belongs to it; an IPv4 address does in its IPv6 form too.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
-        cut(address.to_canonical(), self.prefix_bits) == Some(self.first)
-            && address.to_canonical().is_ipv4() == self.first.is_ipv4()
+        network::is_within(address, self.first, self.prefix_bits)
     }
 }
 
@@ -39,24 +40,9 @@ impl FromStr for Network {
         let all = if first.is_ipv4() { 32 } else { 128 };
         let prefix_bits = bits.map_or(Ok(all), |bits| bits.parse().map_err(|_| wrong()))?;
         // Bits after the prefix are probably a mistake in one of the two.
-        let network = cut(first, prefix_bits).filter(|network| *network == first);
+        let network = network::first(first, prefix_bits).filter(|network| *network == first);
         Ok(Network { first: network.ok_or_else(wrong)?, prefix_bits })
     }
-}
-
-/// The address with all bits after the prefix cleared; `None` if the prefix is longer than the address.
-fn cut(address: IpAddr, prefix_bits: u8) -> Option<IpAddr> {
-    let bits = u32::from(prefix_bits);
-    Some(match address {
-        IpAddr::V4(ip) => {
-            let cleared = 32u32.checked_sub(bits)?;
-            IpAddr::V4((ip.to_bits() & u32::MAX.checked_shl(cleared).unwrap_or(0)).into())
-        }
-        IpAddr::V6(ip) => {
-            let cleared = 128u32.checked_sub(bits)?;
-            IpAddr::V6((ip.to_bits() & u128::MAX.checked_shl(cleared).unwrap_or(0)).into())
-        }
-    })
 }
 
 #[cfg(test)]

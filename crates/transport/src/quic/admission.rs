@@ -135,35 +135,21 @@ impl HandshakePressure {
     }
 }
 
-/// The limits for unknown clients of one port of a worker.
-#[derive(Debug)]
-pub(super) struct Admission {
-    with_token: VecDeque<Datagram>,
-    without: VecDeque<Datagram>,
-    /// Connection IDs of the handshakes in progress, also by connection handle.
-    handshake_cids: HashSet<ConnectionId>,
-    handshakes: HashMap<usize, ConnectionId>,
-    pressure: HandshakePressure,
-    addresses: Blamed<SocketAddr>,
-    sites: Blamed<IpAddr>,
-    /// Seconds that unknown clients may still use, negative after too many, and when this was calculated.
-    saved: f64,
-    reckoned: Option<Instant>,
-}
-
-impl Default for Admission {
-    fn default() -> Admission {
-        Admission {
-            with_token: VecDeque::new(),
-            without: VecDeque::new(),
-            handshake_cids: HashSet::new(),
-            handshakes: HashMap::new(),
-            pressure: HandshakePressure::default(),
-            addresses: Blamed::new(OF_ADDRESS),
-            sites: Blamed::new(OF_SITE),
-            saved: MAX_SAVED,
-            reckoned: None,
-        }
+fulmar_text::with_defaults! {
+    /// The limits for unknown clients of one port of a worker.
+    #[derive(Debug)]
+    pub(super) struct Admission {
+        with_token: VecDeque<Datagram> = VecDeque::new(),
+        without: VecDeque<Datagram> = VecDeque::new(),
+        /// Connection IDs of the handshakes in progress, also by connection handle.
+        handshake_cids: HashSet<ConnectionId> = HashSet::new(),
+        handshakes: HashMap<usize, ConnectionId> = HashMap::new(),
+        pressure: HandshakePressure = HandshakePressure::default(),
+        addresses: Blamed<SocketAddr> = Blamed::new(OF_ADDRESS),
+        sites: Blamed<IpAddr> = Blamed::new(OF_SITE),
+        /// Seconds that unknown clients may still use, negative after too many, and when this was calculated.
+        saved: f64 = MAX_SAVED,
+        reckoned: Option<Instant> = None,
     }
 }
 

@@ -60,11 +60,7 @@ pub enum RetryPolicy {
 #[derive(Clone)]
 pub struct QuicKeys(pub [u8; 64]);
 
-impl std::fmt::Debug for QuicKeys {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("QuicKeys(…)")
-    }
-}
+fulmar_text::opaque_debug!(QuicKeys);
 
 /// QUIC's settings.
 #[derive(Clone, Debug)]

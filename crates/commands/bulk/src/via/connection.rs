@@ -125,16 +125,9 @@ impl Channel {
 }
 
 /// A certificate was not accepted: trying again would be useless.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub(super) struct Untrusted(String);
-
-impl std::fmt::Display for Untrusted {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Untrusted {}
 
 /// Maps a failed handshake to a mistake with certificates, if it is one: TLS alerts 42 to 49, except 80, and 116 (RFC
 /// 8446, section 6.2), as QUIC's errors 0x100 to 0x1ff.

@@ -80,19 +80,12 @@ pub(super) async fn pour(
 }
 
 /// The other side refuses the file; trying again would be useless.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{name}: {reason}")]
 struct Refused {
     name: String,
     reason: String,
 }
-
-impl std::fmt::Display for Refused {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.name, self.reason)
-    }
-}
-
-impl std::error::Error for Refused {}
 
 struct Run<'a> {
     sending: Sending<'a>,

@@ -33,7 +33,6 @@ pub struct Options(Vec<Line>);
 
 impl Options {
     /// The line that counts: the last one.
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<&Line> {
         self.0.iter().rev().find(|line| line.name == name)
     }

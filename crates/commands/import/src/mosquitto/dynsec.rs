@@ -56,7 +56,6 @@ pub struct Client {
 
 impl Client {
     /// Its hash in the form of a password file.
-    #[must_use]
     pub fn hash(&self) -> Option<String> {
         let (password, salt) = (self.password.as_deref()?, self.salt.as_deref()?);
         Some(format!("$7${}${salt}${password}", self.iterations?))
@@ -162,7 +161,6 @@ pub fn parse(file: &Path, text: &str) -> Result<Dynsec, Error> {
 }
 
 /// Where a client, group or role begins, for the report: its name's first appearance after the key.
-#[must_use]
 pub fn line_of(text: &str, key: &str, name: &str) -> usize {
     let quoted = serde_json::Value::from(name).to_string();
     let here = |line: &str| {
@@ -186,7 +184,6 @@ impl Dynsec {
     }
 
     /// All roles of a client, in the order in which they decide.
-    #[must_use]
     pub fn roles_of(&self, client: &Client) -> Vec<&Role> {
         let member = |group: &Group| {
             let member = group.clients.iter().find(|member| member.username == client.username);
@@ -202,7 +199,6 @@ impl Dynsec {
     }
 
     /// The roles of clients without a user name.
-    #[must_use]
     pub fn roles_of_anonymous(&self) -> Vec<&Role> {
         let name = self.anonymous_group.as_deref();
         let group = self.groups.iter().find(|group| Some(group.groupname.as_str()) == name);
@@ -212,7 +208,6 @@ impl Dynsec {
 
 impl Role {
     /// Its entries of a kind, in the order in which they decide.
-    #[must_use]
     pub fn entries(&self, kind: AclKind) -> Vec<&Entry> {
         let mut entries: Vec<&Entry> =
             self.acls.iter().filter(|entry| entry.acltype == kind).collect();

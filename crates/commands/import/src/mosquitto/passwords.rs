@@ -19,7 +19,6 @@ pub struct User {
 }
 
 /// The users of a file. Like mosquitto, leaves out lines without a usable hash; the report has them.
-#[must_use]
 pub fn parse(file: &Path, text: &str, report: &mut Report) -> Vec<User> {
     let mut users: Vec<User> = Vec::new();
     for (place, line) in files::lines(file, text) {

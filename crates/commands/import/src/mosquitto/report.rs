@@ -93,7 +93,6 @@ impl Report {
     }
 
     /// The entries.
-    #[must_use]
     pub fn notes(&self) -> &[Note] {
         &self.notes
     }

@@ -15,7 +15,6 @@ pub struct Filling {
 }
 
 /// The commands that fill a store with what the file has.
-#[must_use]
 pub fn filling(dynsec: &Dynsec) -> Filling {
     let mut filling = Filling::default();
     let commands = &mut filling.commands;

@@ -10,9 +10,10 @@ use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use fulmar_coap::dtls::{Certificate, Credentials, DtlsSession};
 
-use super::Job;
-use super::dtls::{DtlsSession, Identity};
+use super::{Files, Job};
+use crate::exit::Usage;
 
 /// Bytes of a part: with all headers below Ethernet's 1500.
 const PART: usize = 1300;
@@ -65,12 +66,23 @@ fn parts(bytes: u64) -> u32 {
     u32::try_from(bytes.div_ceil(PART as u64)).unwrap_or(u32::MAX)
 }
 
+/// Reads certificate and key for DTLS, which requires one of a client, too. Peers' are accepted unverified.
+pub(super) fn identity(files: &Files) -> anyhow::Result<Certificate> {
+    let (Some(cert), Some(key)) = (&files.cert, &files.key) else {
+        return Err(Usage("DTLS needs --cert and --key".to_owned()).into());
+    };
+    let certificate = fulmar_certs::files::read_chain(cert)?.swap_remove(0).to_vec();
+    let key = fulmar_certs::files::read_key(key)?.secret_der().to_vec();
+    Ok(Certificate { certificate, key })
+}
+
 /// One transfer over its own socket, and DTLS session.
-pub(super) fn transfer(job: &Job, identity: Option<&Identity>) -> anyhow::Result<()> {
+pub(super) fn transfer(job: &Job, identity: Option<&Certificate>) -> anyhow::Result<()> {
     let socket = super::socket(job)?;
     socket.connect(job.server).with_context(|| job.server.to_string())?;
     let end = Instant::now() + job.patience;
-    let session = identity.map(|identity| DtlsSession::new(identity, true)).transpose()?;
+    let credentials = identity.map(|own| Credentials::Certificate(own.clone()));
+    let session = credentials.map(|own| DtlsSession::client(&own, Instant::now())).transpose()?;
     let mut channel = Channel { socket, session };
     channel.connect(end)?;
     let transfer = fastrand_number();
@@ -147,7 +159,7 @@ struct Channel {
 
 impl Channel {
     fn connect(&mut self, end: Instant) -> anyhow::Result<()> {
-        while self.session.as_ref().is_some_and(|session| !session.is_connected()) {
+        while self.session.as_ref().is_some_and(|session| !session.is_open()) {
             if Instant::now() >= end {
                 bail!("no DTLS connection in time");
             }
@@ -172,7 +184,7 @@ impl Channel {
         let mut buffer = [0; LARGEST];
         loop {
             self.flush();
-            if let Some(datagram) = self.session.as_mut().and_then(DtlsSession::next) {
+            if let Some(datagram) = self.session.as_mut().and_then(DtlsSession::poll_received) {
                 return Ok(Some(datagram));
             }
             let left = until.saturating_duration_since(Instant::now());
@@ -183,19 +195,21 @@ impl Channel {
             self.socket.set_read_timeout(Some(wait.max(Duration::from_micros(1))))?;
             let Ok(len) = self.socket.recv(&mut buffer) else {
                 if let Some(session) = &mut self.session {
-                    session.on_deadline()?;
+                    session.on_deadline(Instant::now())?;
                 }
                 continue;
             };
             match &mut self.session {
                 None => return Ok(Some(buffer[..len].to_vec())),
-                Some(session) => session.take(&buffer[..len])?,
+                Some(session) => {
+                    session.receive(Instant::now(), &buffer[..len])?;
+                }
             }
         }
     }
 
     fn flush(&mut self) {
-        while let Some(datagram) = self.session.as_mut().and_then(DtlsSession::outgoing) {
+        while let Some(datagram) = self.session.as_mut().and_then(DtlsSession::poll_transmit) {
             drop(self.socket.send(&datagram));
         }
     }
@@ -217,7 +231,7 @@ struct Client {
 }
 
 /// Serves transfers on a UDP port until the process ends.
-pub(super) fn serve(at: SocketAddr, identity: Option<&Identity>) -> anyhow::Result<()> {
+pub(super) fn serve(at: SocketAddr, identity: Option<&Certificate>) -> anyhow::Result<()> {
     let socket = UdpSocket::bind(at).with_context(|| at.to_string())?;
     socket.set_read_timeout(Some(TICK))?;
     println!("ready udp={}", socket.local_addr()?);
@@ -227,8 +241,10 @@ pub(super) fn serve(at: SocketAddr, identity: Option<&Identity>) -> anyhow::Resu
         if let Ok((len, peer)) = socket.recv_from(&mut buffer) {
             if !clients.contains_key(&peer) {
                 forget_one(&mut clients);
-                let session =
-                    identity.map(|identity| DtlsSession::new(identity, false)).transpose()?;
+                let begin = |own| {
+                    DtlsSession::server(own, None, false, &buffer[..len], false, Instant::now())
+                };
+                let session = identity.map(begin).transpose()?;
                 clients.insert(peer, Client { session, heard: Instant::now(), coming: None });
             }
             let Some(client) = clients.get_mut(&peer) else { continue };
@@ -259,9 +275,9 @@ impl Client {
         let Some(session) = &mut self.session else {
             return self.message(socket, peer, bytes);
         };
-        session.take(bytes)?;
+        session.receive(Instant::now(), bytes)?;
         self.flush(socket, peer);
-        while let Some(message) = self.session.as_mut().and_then(DtlsSession::next) {
+        while let Some(message) = self.session.as_mut().and_then(DtlsSession::poll_received) {
             self.message(socket, peer, &message)?;
         }
         Ok(())
@@ -316,7 +332,7 @@ impl Client {
             self.tell(socket, peer)?;
         }
         if let Some(session) = &mut self.session {
-            session.on_deadline()?;
+            session.on_deadline(Instant::now())?;
             self.flush(socket, peer);
         }
         Ok(())
@@ -334,7 +350,7 @@ impl Client {
     }
 
     fn flush(&mut self, socket: &UdpSocket, peer: SocketAddr) {
-        while let Some(datagram) = self.session.as_mut().and_then(DtlsSession::outgoing) {
+        while let Some(datagram) = self.session.as_mut().and_then(DtlsSession::poll_transmit) {
             drop(socket.send_to(&datagram, peer));
         }
     }

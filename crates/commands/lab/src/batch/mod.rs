@@ -6,7 +6,6 @@
 //! measuring instrument for a lab's network: the peer is not verified.
 
 mod datagram;
-mod dtls;
 mod http;
 mod quic;
 
@@ -15,6 +14,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use fulmar_coap::dtls::Certificate;
 use serde_json::json;
 
 use super::probe::tell;
@@ -131,7 +131,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.command {
         Command::Serve(args) => match args.over {
             Over::Udp => datagram::serve(args.at, None),
-            Over::Dtls => datagram::serve(args.at, Some(&dtls::identity(&args.files)?)),
+            Over::Dtls => datagram::serve(args.at, Some(&datagram::identity(&args.files)?)),
             Over::Quic => quic::serve(args.at, &args.files),
             Over::Http => http::serve(args.at),
         },
@@ -141,7 +141,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 enum Client {
-    Datagram(Option<dtls::Identity>),
+    Datagram(Option<Certificate>),
     Quic(quic::Client),
 }
 
@@ -149,7 +149,7 @@ impl Client {
     fn new(args: &Transfers, job: &Job) -> anyhow::Result<Client> {
         match args.over {
             Over::Udp => Ok(Client::Datagram(None)),
-            Over::Dtls => Ok(Client::Datagram(Some(dtls::identity(&args.files)?))),
+            Over::Dtls => Ok(Client::Datagram(Some(datagram::identity(&args.files)?))),
             Over::Quic => Ok(Client::Quic(quic::Client::new(job)?)),
             Over::Http => {
                 let what = "use `fulmar lab transfer http://…` for HTTP".to_owned();

@@ -12,7 +12,6 @@ mod quic;
 mod target;
 mod tcp;
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
@@ -20,9 +19,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, header};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use super::probe::tell;
+use super::probe::{TlsArgs, tell};
 use crate::runtime::block_on;
-use fulmar_command::key_log::KeyLogArgs;
 use target::{Route, Target};
 
 const EXAMPLES: &str = "\
@@ -84,14 +82,8 @@ pub(super) struct Args {
     /// and QUIC
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1024..=16 << 20))]
     window: Option<u32>,
-    /// PEM file of trusted CAs
-    #[arg(long, value_name = "FILE")]
-    cafile: Option<PathBuf>,
-    /// Do not verify the server's certificate
-    #[arg(long, conflicts_with = "cafile")]
-    insecure: bool,
     #[command(flatten)]
-    key_log: KeyLogArgs,
+    tls: TlsArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -17,7 +17,6 @@ use rustls::client::{
 use rustls::pki_types::ServerName;
 use tokio::sync::watch;
 
-use super::super::probe::trust;
 use super::Args;
 use crate::exit::Usage;
 
@@ -53,8 +52,8 @@ impl Target {
         let tls = if secure {
             // The client library decides which certificates to trust; MQTT is not used.
             let mut options = Options::new(&format!("mqtts://{written}"))?;
-            options.trust = trust(args.cafile.as_ref(), args.insecure);
-            options.key_log = args.key_log.file(address.ip().is_loopback())?;
+            options.trust = args.tls.trust();
+            options.key_log = args.tls.key_log.file(address.ip().is_loopback())?;
             let name = ServerName::try_from(host)?;
             Some((options.tls_config()?, name))
         } else {

@@ -4,6 +4,7 @@
 //! are taken whole, so that statements inside the function that reads a row harm nobody: how many rows
 //! there can be is for the statement's `LIMIT` to say.
 
+mod database;
 mod error;
 #[cfg_attr(not(feature = "postgres"), path = "no_postgres.rs")]
 mod postgres;
@@ -15,10 +16,11 @@ mod value;
 
 use fulmar_mirror::Mirror;
 
+pub use database::Database;
+pub(crate) use database::Purpose;
 pub use error::DatabaseError;
 pub(crate) use error::{OptionalExtension, Result};
-pub(crate) use postgres::Purpose;
-pub use postgres::{Address, Database};
+pub use postgres::Address;
 pub(crate) use row::Row;
 pub(crate) use source::Source;
 pub(super) use transaction_kind::Begin;

@@ -8,18 +8,8 @@ use std::sync::Arc;
 
 use fulmar_mirror::Share;
 
-use super::{Begin, Result, Value};
+use super::{Begin, Database, Purpose, Result, Value};
 use crate::error::Error;
-
-/// The database of the platform.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum Database {
-    /// In `platform.db` in the data folder.
-    #[default]
-    File,
-    /// In a PostgreSQL server, which this build cannot use.
-    Postgres(Box<Address>),
-}
 
 /// A PostgreSQL server.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,17 +33,6 @@ impl fmt::Display for Address {
     fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {}
     }
-}
-
-/// What a connection is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// Changes, by the one server that may make them.
-    Server,
-    /// Changes by a command, beside the server.
-    Command,
-    /// Looking.
-    Look,
 }
 
 /// A connection.

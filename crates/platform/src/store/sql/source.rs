@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use fulmar_mirror::Share;
 
-use super::postgres::{Address, Purpose, ReconnectingConnection};
+use super::database::Purpose;
+use super::postgres::{Address, ReconnectingConnection};
 use super::{DatabaseError, Db, Result, sqlite};
 
 /// Where the database is.

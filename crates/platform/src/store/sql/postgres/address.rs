@@ -1,4 +1,4 @@
-//! Which database the platform uses, and what of a server's address holds here.
+//! The address of a server, and what of it holds here.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,22 +7,13 @@ use std::time::Duration;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 
+use super::super::Database;
 use crate::error::Error;
 
 /// How long one attempt to connect may take.
 const CONNECTING: Duration = Duration::from_secs(5);
 /// Unanswered for so long, a connection is given up by the system.
 const SILENCE: Duration = Duration::from_secs(15);
-
-/// The database of the platform.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum Database {
-    /// In `platform.db` in the data folder.
-    #[default]
-    File,
-    /// In a PostgreSQL server.
-    Postgres(Box<Address>),
-}
 
 /// A PostgreSQL server, with the user and password to log in. The password is not shown.
 #[derive(Clone, Debug, PartialEq)]

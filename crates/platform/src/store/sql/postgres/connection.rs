@@ -45,11 +45,7 @@ pub(super) struct Connection {
     server: String,
 }
 
-impl std::fmt::Debug for Connection {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Connection({})", self.server)
-    }
-}
+fulmar_text::opaque_debug!(Connection { server });
 
 /// A statement, as the server knows it.
 pub(crate) struct Prepared<'a> {

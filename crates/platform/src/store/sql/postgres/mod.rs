@@ -11,8 +11,8 @@ mod tables;
 mod tls;
 mod values;
 
-pub use address::{Address, Database};
+pub use address::Address;
 pub(crate) use connection::Prepared;
-pub(crate) use reconnecting::{Purpose, ReconnectingConnection};
+pub(crate) use reconnecting::ReconnectingConnection;
 pub(super) use tokio_postgres::Row;
 pub(super) use values::value;

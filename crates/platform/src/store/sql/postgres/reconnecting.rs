@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use fulmar_mirror::{NotShared, Share};
 
-use super::super::{Begin, DatabaseError, Result};
+use super::super::{Begin, DatabaseError, Purpose, Result};
 use super::address::Address;
 use super::connection::{Connection, Prepared};
 use super::tables;
@@ -34,17 +34,6 @@ const LOCKS: i32 = 0x4655_4c50;
 const SERVER: i32 = 1;
 /// The lock of the process that writes.
 const WRITER: i32 = 2;
-
-/// What a connection is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// Changes, by the one server that may make them.
-    Server,
-    /// Changes by a command, beside the server.
-    Command,
-    /// Looking.
-    Look,
-}
 
 #[derive(Debug)]
 pub(crate) struct ReconnectingConnection {
