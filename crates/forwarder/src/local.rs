@@ -188,7 +188,7 @@ impl<'a> Session<'a> {
         ended: &mut Option<ReasonCode>,
     ) -> std::io::Result<Taken> {
         let mut taken = Taken::default();
-        while let Some(packet) = receiver.next()? {
+        while let Some(packet) = receiver.next_packet()? {
             match packet {
                 Packet::Publish(publish) => {
                     taken.acknowledge.extend(publish.packet_id);

@@ -205,7 +205,7 @@ impl Session {
         to: &mut impl Consume,
     ) -> io::Result<()> {
         let (mut batch, mut acknowledge) = (Vec::new(), Vec::new());
-        while let Some(packet) = receiver.next()? {
+        while let Some(packet) = receiver.next_packet()? {
             match packet {
                 Packet::Suback(suback) if suback.codes.iter().any(|code| *code >= 0x80) => {
                     return Err(io::Error::other("its subscription was refused"));

@@ -287,7 +287,7 @@ async fn write_counted(writer: &mut OwnedWriteHalf, output: &mut Vec<u8>, queued
 pub struct LocalReceiver {
     reader: OwnedReadHalf,
     input: Vec<u8>,
-    /// Bytes of `input` that [`LocalReceiver::next`] has returned.
+    /// Bytes of `input` that [`LocalReceiver::next_packet`] has returned.
     done: usize,
     sender: (mpsc::WeakUnboundedSender<Out>, Arc<Queued>),
 }
@@ -308,7 +308,7 @@ impl LocalReceiver {
     ///
     /// # Errors
     /// The broker has sent something malformed ([`io::ErrorKind::InvalidData`]).
-    pub fn next(&mut self) -> io::Result<Option<Packet<'_>>> {
+    pub fn next_packet(&mut self) -> io::Result<Option<Packet<'_>>> {
         let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
         let unread = &self.input[self.done..];
         let Some(frame) = peek_frame(unread, MAX_PACKET_BYTES).map_err(invalid)? else {
@@ -451,12 +451,14 @@ mod tests {
         };
         sent.encode(VERSION, &mut packet);
         for part in packet.chunks(3) {
-            assert!(receiver.next().unwrap().is_none());
+            assert!(receiver.next_packet().unwrap().is_none());
             far.write_all(part).await.unwrap();
             assert!(timeout(LONG, receiver.fill()).await.unwrap().unwrap());
         }
-        assert!(matches!(receiver.next(), Ok(Some(Packet::Publish(publish))) if publish == sent));
-        assert!(receiver.next().unwrap().is_none());
+        assert!(
+            matches!(receiver.next_packet(), Ok(Some(Packet::Publish(publish))) if publish == sent)
+        );
+        assert!(receiver.next_packet().unwrap().is_none());
         receiver.acknowledge(PacketId::FIRST);
         received(&mut far, |bytes| bytes.ends_with(&[0x40, 2, 0, 1])).await;
         drop(sender);
@@ -471,7 +473,7 @@ mod tests {
         let (_sender, mut receiver, mut far) = client();
         far.write_all(&connack(1)).await.unwrap();
         assert!(timeout(LONG, receiver.fill()).await.unwrap().unwrap());
-        assert!(matches!(receiver.next(), Ok(Some(Packet::Connack(_)))));
+        assert!(matches!(receiver.next_packet(), Ok(Some(Packet::Connack(_)))));
         received(&mut far, |bytes| bytes.ends_with(&[0xC0, 0, 0xC0, 0])).await;
     }
 
@@ -480,6 +482,6 @@ mod tests {
         let (_sender, mut receiver, mut far) = client();
         far.write_all(&[0xF0, 1, 0xFF]).await.unwrap();
         assert!(timeout(LONG, receiver.fill()).await.unwrap().unwrap());
-        assert_eq!(receiver.next().unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(receiver.next_packet().unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 }

@@ -405,7 +405,7 @@ async fn pass_on(sender: LocalSender, mut receiver: LocalReceiver, to: mpsc::Sen
         if !more {
             break;
         }
-        while let Ok(Some(packet)) = receiver.next() {
+        while let Ok(Some(packet)) = receiver.next_packet() {
             let publish = match packet {
                 Packet::Publish(publish) => publish,
                 Packet::Ack(AckKind::Pubrel, ack) => {

@@ -165,7 +165,7 @@ pub(super) async fn hand_over(
         payload,
     });
     while receiver.fill().await? {
-        while let Some(packet) = receiver.next()? {
+        while let Some(packet) = receiver.next_packet()? {
             match packet {
                 Packet::Connack(connack) if connack.reason.is_error() => {
                     return Ok(unknown(connack.reason));

@@ -255,7 +255,7 @@ async fn read<N: Clone>(
     let mut close_reason = None;
     while let Ok(true) = receiver.fill().await {
         loop {
-            let (what, acknowledge) = match receiver.next() {
+            let (what, acknowledge) = match receiver.next_packet() {
                 Ok(Some(packet)) => (event(&packet), packet_id(&packet)),
                 Ok(None) => break,
                 Err(_) => return ended(owner, close_reason, &events).await,

@@ -141,7 +141,7 @@ async fn read(
     let mut last = ReasonCode::ServerUnavailable;
     while let Ok(true) = receiver.fill().await {
         loop {
-            let parsed = match receiver.next() {
+            let parsed = match receiver.next_packet() {
                 Ok(Some(packet)) => parsed(&packet),
                 Ok(None) => break,
                 Err(_) => return ended(id, last, &events).await,
