@@ -3,39 +3,20 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use fulmar_http::MIN_HEADER_BYTES;
 use fulmar_transport::tls::ClientAuth;
 
 use super::cluster;
 use super::document::Config;
 use super::mqttsn;
 use super::otlp;
-use super::range::within;
-use super::sections::{Challenge, set};
+use super::range::{Ranges, within};
+use super::sections::{Challenge, MAX_KEPT_DAYS, set};
 use fulmar_text::Usage;
-
-/// Maximum number of workers of a broker.
-const MAX_WORKERS: usize = 1024;
-
-/// The largest packet that MQTT can express (MQTT 5.0 section 1.5.5), fixed header included.
-const MAX_PACKET_BYTES: usize = 268_435_460;
-
-/// A hundred years.
-const MAX_KEPT_DAYS: u32 = 36_525;
-
-/// Bodies are in memory as a whole.
-const MAX_BODY_BYTES: usize = 1024 * 1024 * 1024;
-
-/// Requests without a token have a quarter of it, and a login has 16 KiB.
-const MIN_BUFFERED_BODY_BYTES: usize = 128 * 1024;
 
 pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
     together(config)?;
     config.proxy_protocol.check(&config.listeners)?;
     auth_http(config)?;
-    let iterations = fulmar_scram::MIN_ITERATIONS..=fulmar_scram::MAX_ITERATIONS;
-    let (least, most) = iterations.into_inner();
-    within("auth.scram_iterations", config.auth.scram_iterations, least, most)?;
     acme(config)?;
     otlp::check(&config.otlp)?;
     cluster::check(config)?;
@@ -162,10 +143,7 @@ fn auth_http(config: &Config) -> Result<(), Usage> {
                     has a certificate";
         return Err(Usage(text.to_owned()));
     }
-    within("auth.http.timeout_ms", http.timeout_ms, 10, 60_000)?;
-    within("auth.http.max_in_flight", http.max_in_flight, 1, 1024)?;
-    within("auth.http.cache_s", http.cache_s, 0, 24 * 3600)?;
-    within("auth.http.cache_entries", http.cache_entries, 0, 1_000_000)
+    http.check_ranges("auth.http")
 }
 
 /// Maximum number of names in one certificate that CAs accept.
@@ -257,65 +235,23 @@ fn upstream(config: &Config) -> Result<(), Usage> {
 }
 
 fn ranges(config: &Config) -> Result<(), Usage> {
-    let limits = &config.limits;
-    within("server.workers", config.server.workers, 0, MAX_WORKERS)?;
-    within("server.coalesce_us", config.server.coalesce_us, 0, 10_000)?;
-    within("quic.idle_timeout_s", config.quic.idle_timeout_s, 1, 24 * 3600)?;
-    within("quic.max_streams", config.quic.max_streams, 1, 65_535)?;
-    // Without a window no client could send anything.
-    within("quic.stream_window_bytes", config.quic.stream_window_bytes, 1024, u32::MAX)?;
-    within("quic.connection_window_bytes", config.quic.connection_window_bytes, 1024, u32::MAX)?;
-    let http = &config.http;
-    within("http.max_body_bytes", http.max_body_bytes, 1024, MAX_BODY_BYTES)?;
-    within("http.max_header_bytes", http.max_header_bytes, MIN_HEADER_BYTES, 1024 * 1024)?;
-    let buffered = http.max_buffered_body_bytes;
-    within("http.max_buffered_body_bytes", buffered, MIN_BUFFERED_BODY_BYTES, usize::MAX)?;
-    within("http.max_concurrent_requests", http.max_concurrent_requests, 1, 1024)?;
-    within("http.request_timeout_s", http.request_timeout_s, 1, 3600)?;
-    within("http.idle_timeout_s", http.idle_timeout_s, 1, 24 * 3600)?;
-    within("coap.max_sessions", config.coap.max_sessions, 1, 100_000)?;
-    within("coap.max_peers", config.coap.max_peers, 1, 1_000_000)?;
-    // Block numbers have 20 bits, and the smallest blocks 16 bytes.
-    within("coap.max_body_bytes", config.coap.max_body_bytes, 1024, 16 << 20)?;
-    within("coap.max_buffered_bytes", config.coap.max_buffered_bytes, 65_536, usize::MAX)?;
-    within("coap.max_observations_per_peer", config.coap.max_observations_per_peer, 1, 65_536)?;
-    limits.memory.bytes()?;
-    limits.disk.bytes(&config.data_dir())?;
-    within("limits.max_packet_bytes", limits.max_packet_bytes, 64, MAX_PACKET_BYTES)?;
-    within("limits.max_connections", limits.max_connections, 1, usize::MAX)?;
-    within("limits.max_client_id_bytes", limits.max_client_id_bytes, 23, 65_535)?;
-    within("limits.receive_maximum", limits.receive_maximum, 1, u16::MAX)?;
-    within("limits.max_in_flight", limits.max_in_flight, 1, u16::MAX)?;
-    within("limits.max_sessions", limits.max_sessions, 1, usize::MAX)?;
-    within("limits.max_outbox_bytes", limits.max_outbox_bytes, 4096, usize::MAX)?;
-    let over_all_streams = limits.max_connection_outbox_bytes;
-    within("limits.max_connection_outbox_bytes", over_all_streams, 65_536, usize::MAX)?;
-    // A packet that is received in parts would close its connection.
-    let partial = limits.max_partial_bytes_per_worker;
-    within("limits.max_partial_bytes_per_worker", partial, 65_536, usize::MAX)?;
-    let storage = &config.storage;
-    within("storage.commit_interval_ms", storage.commit_interval_ms, 0, 60_000)?;
-    within("storage.commit_max_ops", storage.commit_max_ops, 1, usize::MAX)?;
-    within("platform.token_lifetime_s", config.platform.token_lifetime_s, 60, 366 * 24 * 3600)?;
-    within("platform.max_requests_per_s", config.platform.max_requests_per_s, 1, u32::MAX)?;
-    let photos = config.platform.max_photo_bytes_per_day;
-    within("platform.max_photo_bytes_per_day", photos, 4_194_304, 1 << 50)?;
-    within("platform.raw_days", config.platform.raw_days, 1, MAX_KEPT_DAYS)?;
-    within(
-        "platform.hour_days",
-        config.platform.hour_days,
-        config.platform.raw_days,
-        MAX_KEPT_DAYS,
-    )?;
-    within(
-        "platform.day_days",
-        config.platform.day_days,
-        config.platform.hour_days,
-        MAX_KEPT_DAYS,
-    )?;
-    within("storage.stall_timeout_s", config.storage.stall_timeout_s, 1, 3600)?;
-    within("limits.connect_timeout_s", limits.connect_timeout_s, 1, 3600)?;
-    within("limits.handshake_timeout_s", limits.handshake_timeout_s, 1, 3600)
+    let sections: [(&str, &dyn Ranges); 8] = [
+        ("server", &config.server),
+        ("quic", &config.quic),
+        ("http", &config.http),
+        ("coap", &config.coap),
+        ("limits", &config.limits),
+        ("auth", &config.auth),
+        ("storage", &config.storage),
+        ("platform", &config.platform),
+    ];
+    sections.into_iter().try_for_each(|(name, section)| section.check_ranges(name))?;
+    let platform = &config.platform;
+    let (raw, hour) = (platform.raw_days, platform.hour_days);
+    within("platform", "hour_days", hour, raw..=MAX_KEPT_DAYS)?;
+    within("platform", "day_days", platform.day_days, hour..=MAX_KEPT_DAYS)?;
+    config.limits.memory.bytes()?;
+    config.limits.disk.bytes(&config.data_dir()).map(drop)
 }
 
 impl Config {

@@ -486,4 +486,17 @@ mod tests {
         }
         assert_eq!(hint(ErrorKind::IsADirectory, "[tls] key"), "");
     }
+
+    #[cfg(feature = "platform")]
+    #[test]
+    fn defaults_are_those_of_the_platform() {
+        let (section, settings) = (Platform::default(), fulmar_platform::Settings::default());
+        let converted = section.settings().expect("defaults are valid");
+        assert_eq!(converted.monitoring, settings.monitoring);
+        let limits = |settings: &fulmar_platform::Settings| {
+            let requests = settings.max_requests_per_s;
+            (settings.token_lifetime_s, requests, settings.photo_bytes_per_day)
+        };
+        assert_eq!(limits(&converted), limits(&settings));
+    }
 }

@@ -10,7 +10,7 @@ use fulmar_mqtt::topic::check_name;
 use fulmar_mqttsn::Settings;
 use serde::{Deserialize, Serialize};
 
-use super::range::within;
+use super::range::Ranges as _;
 use super::section::sections;
 use super::sections::Anonymous;
 use fulmar_text::Usage;
@@ -26,16 +26,16 @@ sections! {
         pub gateway_id: u8 = settings.gateway_id,
         /// Destination of ADVERTISE; empty for none.
         pub advertise: Vec<SocketAddr> = Vec::new(),
-        pub advertise_interval_s: u16 = 900,
-        pub retry_s: u32 = 2,
-        pub retries: u32 = settings.retries,
-        pub max_silence_s: u32 = 86_400,
-        pub max_clients: usize = settings.max_clients,
-        pub max_new_clients_per_s: u32 = settings.max_new_clients_per_s,
-        pub max_topics_per_client: usize = settings.max_topics,
-        pub max_queued_messages: usize = settings.max_queued,
-        pub max_queued_bytes: usize = settings.max_queued_bytes,
-        pub max_message_bytes: usize = settings.max_message_bytes,
+        pub advertise_interval_s: u16 = 900 => 1..=u16::MAX,
+        pub retry_s: u32 = 2 => 1..=3600,
+        pub retries: u32 = settings.retries => 1..=16,
+        pub max_silence_s: u32 = 86_400 => 1..=366 * 24 * 3600,
+        pub max_clients: usize = settings.max_clients => 1..=100_000,
+        pub max_new_clients_per_s: u32 = settings.max_new_clients_per_s => 1..=100_000,
+        pub max_topics_per_client: usize = settings.max_topics => 1..=10_000,
+        pub max_queued_messages: usize = settings.max_queued => 1..=100_000,
+        pub max_queued_bytes: usize = settings.max_queued_bytes => 1024..=usize::MAX,
+        pub max_message_bytes: usize = settings.max_message_bytes => 64..=MAX_MESSAGE_BYTES,
         pub predefined: Vec<Predefined> = Vec::new(),
     }
 }
@@ -112,20 +112,7 @@ pub(crate) fn check(
             return wrong(format!("[[mqtt_sn.predefined]] id = {}: defined twice", one.id));
         }
     }
-    ranges(settings)
-}
-
-fn ranges(settings: &MqttSn) -> Result<(), Usage> {
-    within("mqtt_sn.advertise_interval_s", settings.advertise_interval_s, 1, u16::MAX)?;
-    within("mqtt_sn.retry_s", settings.retry_s, 1, 3600)?;
-    within("mqtt_sn.retries", settings.retries, 1, 16)?;
-    within("mqtt_sn.max_silence_s", settings.max_silence_s, 1, 366 * 24 * 3600)?;
-    within("mqtt_sn.max_clients", settings.max_clients, 1, 100_000)?;
-    within("mqtt_sn.max_new_clients_per_s", settings.max_new_clients_per_s, 1, 100_000)?;
-    within("mqtt_sn.max_topics_per_client", settings.max_topics_per_client, 1, 10_000)?;
-    within("mqtt_sn.max_queued_messages", settings.max_queued_messages, 1, 100_000)?;
-    within("mqtt_sn.max_queued_bytes", settings.max_queued_bytes, 1024, usize::MAX)?;
-    within("mqtt_sn.max_message_bytes", settings.max_message_bytes, 64, MAX_MESSAGE_BYTES)
+    settings.check_ranges("mqtt_sn")
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::range::within;
+use super::range::Ranges as _;
 use super::section::sections;
 use fulmar_text::Usage;
 
@@ -18,7 +18,7 @@ sections! {
         /// Whether the publications with a recorded trace are reported.
         pub traces: bool = true,
         /// Seconds between two reports of metrics; 0 for never.
-        pub metrics_interval_s: u32 = 60,
+        pub metrics_interval_s: u32 = 60 => 0..=24 * 3600,
     }
 }
 
@@ -27,7 +27,7 @@ sections! {
 /// # Errors
 /// The endpoint is no address of a collector, or the interval is out of its range.
 pub(crate) fn check(otlp: &Otlp) -> Result<(), Usage> {
-    within("otlp.metrics_interval_s", otlp.metrics_interval_s, 0, 24 * 3600)?;
+    otlp.check_ranges("otlp")?;
     let endpoint = &otlp.endpoint;
     let uri = endpoint.parse::<http::Uri>().ok();
     let is_url = uri.is_some_and(|uri| {

@@ -1,22 +1,32 @@
 //! Ranges of values.
 
 use std::fmt::Display;
+use std::ops::RangeInclusive;
 
 use fulmar_text::Usage;
 
-/// Checks that a value is in its range; `key` is `section.key`.
+/// Sections whose numbers have ranges.
+pub(crate) trait Ranges {
+    /// Checks that each number is in its range; `section` is the section's name.
+    ///
+    /// # Errors
+    /// One is not; the error has key, value and range.
+    fn check_ranges(&self, section: &str) -> Result<(), Usage>;
+}
+
+/// Checks that a value is in its range.
 ///
 /// # Errors
 /// It is not; the error has key, value and range.
 pub(crate) fn within<T: PartialOrd + Display>(
+    section: &str,
     key: &str,
     value: T,
-    least: T,
-    most: T,
+    range: RangeInclusive<T>,
 ) -> Result<(), Usage> {
-    if value >= least && value <= most {
+    if range.contains(&value) {
         return Ok(());
     }
-    let (section, key) = key.rsplit_once('.').unwrap_or(("", key));
+    let (least, most) = range.into_inner();
     Err(Usage(format!("[{section}] {key} = {value}: must be from {least} to {most}")))
 }

@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 
 use fulmar_broker::{ClientStatistics, DropPolicy, Limits, RatePolicy, SessionOwner};
 use fulmar_congestion::Congestion;
+use fulmar_http::MIN_HEADER_BYTES;
+use fulmar_mqtt::codec::MAX_PACKET_BYTES;
+use fulmar_scram::{MAX_ITERATIONS, MIN_ITERATIONS};
 use fulmar_transport::tls::ClientAuth;
 use fulmar_transport::{QuicKeys, QuicSettings, RetryPolicy, TransportLimits};
 use serde::{Deserialize, Serialize};
@@ -16,6 +19,21 @@ use super::acl_rule::AclRule;
 use super::disk::Disk;
 use super::memory::Memory;
 use super::section::sections;
+
+/// Maximum number of workers of a broker.
+const MAX_WORKERS: usize = 1024;
+
+/// A hundred years.
+pub(crate) const MAX_KEPT_DAYS: u32 = 36_525;
+
+/// Bodies are in memory as a whole.
+const MAX_BODY_BYTES: usize = 1024 * 1024 * 1024;
+
+/// Requests without a token have a quarter of it, and a login has 16 KiB.
+const MIN_BUFFERED_BODY_BYTES: usize = 128 * 1024;
+
+/// Block numbers have 20 bits, and the smallest blocks 16 bytes.
+const MAX_COAP_BODY_BYTES: usize = 16 << 20;
 
 /// A path that is set.
 pub fn set(path: &Path) -> Option<&Path> {
@@ -26,9 +44,9 @@ sections! {
     /// The program itself.
     pub struct Server {
         /// Worker threads; 0 for one per core.
-        pub workers: usize = 0,
+        pub workers: usize = 0 => 0..=MAX_WORKERS,
         /// Microseconds that an often woken worker pauses before it waits.
-        pub coalesce_us: u32 = 100,
+        pub coalesce_us: u32 = 100 => 0..=10_000,
         /// Data folder; empty for the user's default one.
         pub data_dir: PathBuf = PathBuf::new(),
         /// Time for clients to receive their last messages when the broker stops.
@@ -227,8 +245,8 @@ pub struct Lab {
 sections! {
     /// QUIC; see [`QuicSettings`].
     pub struct Quic (quic = QuicSettings::new(QuicKeys([0; 64]))) {
-        pub idle_timeout_s: u32 = seconds(quic.idle_timeout),
-        pub max_streams: u32 = quic.max_streams,
+        pub idle_timeout_s: u32 = seconds(quic.idle_timeout) => 1..=24 * 3600,
+        pub max_streams: u32 = quic.max_streams => 1..=65_535,
         pub early_data: bool = quic.early_data,
         pub retry: RetryPolicy = RetryPolicy::Auto,
         pub congestion: Congestion = Congestion::default(),
@@ -237,8 +255,9 @@ sections! {
         pub bbr: bool = false,
         pub copies: bool = quic.copies,
         pub mtu_discovery: bool = quic.mtu_discovery,
-        pub stream_window_bytes: u32 = quic.stream_window_bytes,
-        pub connection_window_bytes: u32 = quic.connection_window_bytes,
+        // Without a window no client could send anything.
+        pub stream_window_bytes: u32 = quic.stream_window_bytes => 1024..=u32::MAX,
+        pub connection_window_bytes: u32 = quic.connection_window_bytes => 1024..=u32::MAX,
         pub min_send_window_bytes: u32 =
             u32::try_from(quic.min_send_window_bytes).unwrap_or(u32::MAX),
         pub qlog_dir: PathBuf = PathBuf::new(),
@@ -256,24 +275,24 @@ sections! {
         pub allowed_origins: Vec<String> = Vec::new(),
         /// Further names of this machine at the `http` listener.
         pub allowed_hosts: Vec<String> = Vec::new(),
-        pub max_body_bytes: usize = limits.max_body_bytes,
+        pub max_body_bytes: usize = limits.max_body_bytes => 1024..=MAX_BODY_BYTES,
         /// Bytes of bodies in memory, over all connections.
-        pub max_buffered_body_bytes: usize = 64 * 1024 * 1024,
-        pub max_header_bytes: u32 = limits.max_header_bytes,
-        pub max_concurrent_requests: u32 = limits.max_concurrent_requests,
-        pub request_timeout_s: u32 = seconds(limits.request_timeout),
-        pub idle_timeout_s: u32 = seconds(limits.idle_timeout),
+        pub max_buffered_body_bytes: usize = 64 * 1024 * 1024 => MIN_BUFFERED_BODY_BYTES..=usize::MAX,
+        pub max_header_bytes: u32 = limits.max_header_bytes => MIN_HEADER_BYTES..=1024 * 1024,
+        pub max_concurrent_requests: u32 = limits.max_concurrent_requests => 1..=1024,
+        pub request_timeout_s: u32 = seconds(limits.request_timeout) => 1..=3600,
+        pub idle_timeout_s: u32 = seconds(limits.idle_timeout) => 1..=24 * 3600,
     }
 
     /// CoAP; see [`fulmar_coap::Limits`].
     pub struct Coap (limits = fulmar_coap::Limits::default()) {
         /// `user:key` lines; empty for none.
         pub psk_file: PathBuf = PathBuf::new(),
-        pub max_sessions: usize = 1000,
-        pub max_peers: usize = limits.max_peers,
-        pub max_body_bytes: usize = limits.max_body_bytes,
-        pub max_buffered_bytes: usize = limits.max_buffered_bytes,
-        pub max_observations_per_peer: usize = limits.max_observations_per_peer,
+        pub max_sessions: usize = 1000 => 1..=100_000,
+        pub max_peers: usize = limits.max_peers => 1..=1_000_000,
+        pub max_body_bytes: usize = limits.max_body_bytes => 1024..=MAX_COAP_BODY_BYTES,
+        pub max_buffered_bytes: usize = limits.max_buffered_bytes => 65_536..=usize::MAX,
+        pub max_observations_per_peer: usize = limits.max_observations_per_peer => 1..=65_536,
     }
 
     /// Bounds; see [`Limits`] and [`TransportLimits`].
@@ -282,16 +301,16 @@ sections! {
     ) {
         pub memory: Memory = Memory::default(),
         pub disk: Disk = Disk::default(),
-        pub max_packet_bytes: usize = limits.max_packet_bytes,
-        pub max_connections: usize = limits.max_connections,
-        pub max_client_id_bytes: usize = limits.max_client_id_bytes,
-        pub receive_maximum: u16 = limits.receive_maximum,
-        pub max_in_flight: u16 = limits.max_in_flight,
+        pub max_packet_bytes: usize = limits.max_packet_bytes => 64..=MAX_PACKET_BYTES,
+        pub max_connections: usize = limits.max_connections => 1..=usize::MAX,
+        pub max_client_id_bytes: usize = limits.max_client_id_bytes => 23..=65_535,
+        pub receive_maximum: u16 = limits.receive_maximum => 1..=u16::MAX,
+        pub max_in_flight: u16 = limits.max_in_flight => 1..=u16::MAX,
         pub topic_alias_maximum: u16 = limits.topic_alias_maximum,
         /// 0 leaves the client's choice.
         pub max_keep_alive_s: u16 = limits.max_keep_alive_s.unwrap_or(0),
         pub max_session_expiry_s: u32 = limits.max_session_expiry_s,
-        pub max_sessions: usize = limits.max_sessions,
+        pub max_sessions: usize = limits.max_sessions => 1..=usize::MAX,
         pub max_subscriptions_per_session: usize = limits.max_subscriptions_per_session,
         pub max_wildcard_subscriptions_per_user: usize =
             limits.max_wildcard_subscriptions_per_user,
@@ -301,16 +320,17 @@ sections! {
         pub max_queued_messages: usize = limits.max_queued_messages,
         pub max_queued_bytes: usize = limits.max_queued_bytes,
         pub drop_policy: DropPolicy = limits.drop_policy,
-        pub max_outbox_bytes: usize = limits.max_outbox_bytes,
-        pub max_connection_outbox_bytes: usize = limits.max_connection_outbox_bytes,
-        pub max_partial_bytes_per_worker: usize = transport.max_partial_bytes_per_worker,
+        pub max_outbox_bytes: usize = limits.max_outbox_bytes => 4096..=usize::MAX,
+        pub max_connection_outbox_bytes: usize = limits.max_connection_outbox_bytes => 65_536..=usize::MAX,
+        // A packet that is received in parts would close its connection.
+        pub max_partial_bytes_per_worker: usize = transport.max_partial_bytes_per_worker => 65_536..=usize::MAX,
         pub max_storage_backlog: usize = limits.max_storage_backlog,
         pub max_publishes_per_s: u32 = limits.max_publishes_per_s,
         pub max_publish_bytes_per_s: u32 = limits.max_publish_bytes_per_s,
         pub rate_policy: RatePolicy = limits.rate_policy,
         pub max_connects_per_s_per_address: u32 = limits.max_connects_per_s_per_address,
-        pub connect_timeout_s: u32 = seconds(limits.connect_timeout),
-        pub handshake_timeout_s: u32 = seconds(transport.handshake_timeout),
+        pub connect_timeout_s: u32 = seconds(limits.connect_timeout) => 1..=3600,
+        pub handshake_timeout_s: u32 = seconds(transport.handshake_timeout) => 1..=3600,
     }
 }
 
@@ -349,7 +369,7 @@ sections! {
         pub scram: bool = false,
         /// Iterations of those verifiers.
         // OWASP's advice for PBKDF2 with HMAC-SHA-256, of 2023.
-        pub scram_iterations: u32 = 600_000,
+        pub scram_iterations: u32 = 600_000 => MIN_ITERATIONS..=MAX_ITERATIONS,
         /// A web service that decides about logins.
         pub http: AuthHttp = AuthHttp::default(),
     }
@@ -374,13 +394,13 @@ sections! {
         /// Whether it also decides about clients with verified certificates.
         pub certificates: bool = false,
         /// Longest time until its complete answer.
-        pub timeout_ms: u32 = 2000,
+        pub timeout_ms: u32 = 2000 => 10..=60_000,
         /// Requests at the same time.
-        pub max_in_flight: u32 = 32,
+        pub max_in_flight: u32 = 32 => 1..=1024,
         /// How long an allowed login is remembered; 0 for not at all.
-        pub cache_s: u32 = 60,
+        pub cache_s: u32 = 60 => 0..=24 * 3600,
         /// Logins remembered.
-        pub cache_entries: usize = 10_000,
+        pub cache_entries: usize = 10_000 => 0..=1_000_000,
     }
 
     /// Access rules.
@@ -396,13 +416,13 @@ sections! {
         pub enabled: bool = true,
         /// Shortest time between two commits.
         pub commit_interval_ms: u32 =
-            u32::try_from(options.commit_interval.as_millis()).unwrap_or(0),
+            u32::try_from(options.commit_interval.as_millis()).unwrap_or(0) => 0..=60_000,
         /// Operations after which a commit accepts no more.
-        pub commit_max_ops: usize = options.commit_max_ops,
+        pub commit_max_ops: usize = options.commit_max_ops => 1..=usize::MAX,
         /// Largest size of the database; 0 for its part of [`LimitsConfig::disk`].
         pub max_bytes: u64 = options.max_bytes.unwrap_or(0),
         /// How long a commit may take before the broker refuses what it would have to store.
-        pub stall_timeout_s: u32 = seconds(Limits::default().storage_stall_timeout),
+        pub stall_timeout_s: u32 = seconds(Limits::default().storage_stall_timeout) => 1..=3600,
     }
 }
 
@@ -414,49 +434,56 @@ pub enum Enabled {
     By(Auto),
 }
 
+impl Default for Enabled {
+    fn default() -> Self {
+        if cfg!(feature = "platform") { Enabled::By(Auto::Auto) } else { Enabled::Set(false) }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Auto {
     Auto,
 }
 
-/// Meters, work lists, readings and homes behind the HTTPS listener; see `fulmar_platform::Settings`.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Platform {
-    /// Whether it is enabled, if there is an `https` listener.
-    pub enabled: Enabled,
-    /// How long a login lasts.
-    pub token_lifetime_s: u32,
-    /// Requests an account may make in the long run.
-    pub max_requests_per_s: u32,
-    /// Bytes of photos an account may store per day.
-    pub max_photo_bytes_per_day: u64,
-    /// Days for which measurements are kept.
-    pub raw_days: u32,
-    /// Days for which hourly means are kept.
-    pub hour_days: u32,
-    /// Days for which daily means are kept.
-    pub day_days: u32,
-    /// Time zone of days and months.
-    pub time_zone: String,
-    /// Addresses to which webhooks may connect besides public ones.
-    pub webhook_allow: Vec<String>,
-    /// Database: `postgres://…`; empty for a file in the data folder.
-    pub database: DatabaseUrl,
-    /// File with its password.
-    pub database_password_file: PathBuf,
-    /// CAs to trust there, PEM; empty for the system's.
-    pub database_ca_file: PathBuf,
+sections! {
+    /// Meters, work lists, readings and homes behind the HTTPS listener; see `fulmar_platform::Settings`, whose defaults
+    /// these are. A build without the platform refuses its keys.
+    pub struct Platform {
+        /// Whether it is enabled, if there is an `https` listener.
+        pub enabled: Enabled = Enabled::default(),
+        /// How long a login lasts.
+        pub token_lifetime_s: u32 = 30 * 24 * 3600 => 60..=366 * 24 * 3600,
+        /// Requests an account may make in the long run.
+        pub max_requests_per_s: u32 = 200 => 1..=u32::MAX,
+        /// Bytes of photos an account may store per day.
+        pub max_photo_bytes_per_day: u64 = 512_000_000 => 4_194_304..=1 << 50,
+        /// Days for which measurements are kept.
+        pub raw_days: u32 = 90 => 1..=MAX_KEPT_DAYS,
+        /// Days for which hourly means are kept, no fewer.
+        pub hour_days: u32 = 730,
+        /// Days for which daily means are kept, no fewer.
+        pub day_days: u32 = 3650,
+        /// Time zone of days and months.
+        pub time_zone: String = "UTC".to_owned(),
+        /// Addresses to which webhooks may connect besides public ones.
+        pub webhook_allow: Vec<String> = Vec::new(),
+        /// Database: `postgres://…`; empty for a file in the data folder.
+        pub database: Secret = Secret::default(),
+        /// File with its password.
+        pub database_password_file: PathBuf = PathBuf::new(),
+        /// CAs to trust there, PEM; empty for the system's.
+        pub database_ca_file: PathBuf = PathBuf::new(),
+    }
 }
 
-/// A database's address, which may contain a password.
+/// A password, or an address that may contain one, which no log may contain.
 #[derive(Clone, Default, Deserialize, PartialEq, Serialize)]
 #[serde(transparent)]
-pub struct DatabaseUrl(pub String);
+pub struct Secret(pub String);
 
-impl DatabaseUrl {
-    /// Whether there is one.
+impl Secret {
+    /// Whether this address of a database contains a password.
     pub fn has_password(&self) -> bool {
         let authority = self.0.split_once("://").map_or("", |(_, rest)| rest);
         let user = authority.split('/').next().and_then(|host| host.rsplit_once('@'));
@@ -464,51 +491,9 @@ impl DatabaseUrl {
     }
 }
 
-impl std::fmt::Debug for DatabaseUrl {
+impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if self.0.is_empty() { "none" } else { "set" })
-    }
-}
-
-#[cfg(feature = "platform")]
-impl Default for Platform {
-    fn default() -> Self {
-        let settings = fulmar_platform::Settings::default();
-        Platform {
-            enabled: Enabled::By(Auto::Auto),
-            token_lifetime_s: settings.token_lifetime_s,
-            max_requests_per_s: settings.max_requests_per_s,
-            max_photo_bytes_per_day: settings.photo_bytes_per_day,
-            raw_days: settings.monitoring.raw_days,
-            hour_days: settings.monitoring.hour_days,
-            day_days: settings.monitoring.day_days,
-            time_zone: "UTC".to_owned(),
-            webhook_allow: Vec::new(),
-            database: DatabaseUrl::default(),
-            database_password_file: PathBuf::new(),
-            database_ca_file: PathBuf::new(),
-        }
-    }
-}
-
-/// Without the platform these keys have no effect, and must not be set; they are within their ranges.
-#[cfg(not(feature = "platform"))]
-impl Default for Platform {
-    fn default() -> Self {
-        Platform {
-            enabled: Enabled::Set(false),
-            token_lifetime_s: 3600,
-            max_requests_per_s: 1,
-            max_photo_bytes_per_day: 4_194_304,
-            raw_days: 1,
-            hour_days: 1,
-            day_days: 1,
-            time_zone: "UTC".to_owned(),
-            webhook_allow: Vec::new(),
-            database: DatabaseUrl::default(),
-            database_password_file: PathBuf::new(),
-            database_ca_file: PathBuf::new(),
-        }
     }
 }
 

@@ -18,7 +18,7 @@ use fulmar_mqtt::topic::check_name;
 use serde::{Deserialize, Serialize};
 
 use super::section::sections;
-use super::sections::set;
+use super::sections::{Secret, set};
 use fulmar_text::Usage;
 
 /// Messages in flight at once, of any size.
@@ -44,7 +44,7 @@ sections! {
         pub name: String = String::new(),
         pub version: Version = Version::default(),
         pub user: String = String::new(),
-        pub password: Password = Password::default(),
+        pub password: Secret = Secret::default(),
         pub password_file: PathBuf = PathBuf::new(),
         pub token_file: PathBuf = PathBuf::new(),
         pub ca_file: PathBuf = PathBuf::new(),
@@ -58,20 +58,7 @@ sections! {
         pub up: Vec<Crossing> = Vec::new(),
         pub down: Vec<Crossing> = Vec::new(),
     }
-}
 
-/// A password, which no log may contain.
-#[derive(Clone, Default, Deserialize, PartialEq, Serialize)]
-#[serde(transparent)]
-pub struct Password(pub String);
-
-impl std::fmt::Debug for Password {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.0.is_empty() { "none" } else { "set" })
-    }
-}
-
-sections! {
     /// Messages that wait for the link.
     pub struct Outbox {
         pub max_bytes: u64 = 256 << 20,
@@ -433,10 +420,10 @@ mod tests {
             ("use quic://", &|u| u.url = "wss://broker".into()),
             ("letters, digits", &|u| u.name = "a b".into()),
             ("exclude each other", &|u| {
-                (u.password, u.token_file) = (Password("x".into()), "t".into());
+                (u.password, u.token_file) = (Secret("x".into()), "t".into());
             }),
             ("in clear text", &|u| {
-                (u.password, u.url) = (Password("x".into()), "mqtt://broker".into());
+                (u.password, u.url) = (Secret("x".into()), "mqtt://broker".into());
             }),
             ("nothing is forwarded", &|u| u.up.clear()),
             ("[[upstream.up]] number 1: qos = 2", &|u| u.up[0].qos = 2),
