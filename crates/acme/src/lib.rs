@@ -11,7 +11,6 @@ mod order;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
@@ -20,10 +19,11 @@ use fulmar_certs::issued::{self, Issued};
 use fulmar_text::hex;
 use fulmar_transport::tls::Identity;
 use ring::digest::{SHA256, digest};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
 use self::challenge::Challenges;
 use fulmar_config::Acme;
+use fulmar_part::consumer::Thread;
 use fulmar_part::{Core, Opening, Part};
 
 /// Folder in the data folder, with one folder per ACME directory, so that a CA for tests and the real one share
@@ -84,8 +84,7 @@ struct Running {
     again: Arc<Notify>,
     /// Until it is started.
     orders: Option<Orders>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread>,
 }
 
 /// The parts that orders need; created before the listeners, which answer the challenges.
@@ -114,7 +113,7 @@ pub fn open(opening: &mut Opening<'_>) -> anyhow::Result<Option<Box<dyn Part>>> 
     // For the listener to which CAs connect.
     opening.offers.challenges = Some(orders.challenges.tls()?);
     let again = Arc::new(Notify::new());
-    Ok(Some(Box::new(Running { again, orders: Some(orders), stop: None, thread: None })))
+    Ok(Some(Box::new(Running { again, orders: Some(orders), thread: None })))
 }
 
 impl Part for Running {
@@ -122,20 +121,9 @@ impl Part for Running {
     fn ready(&mut self, _: &Core) -> anyhow::Result<()> {
         let Some(orders) = self.orders.take() else { return Ok(()) };
         files::make_private_dir(&orders.folder).context("folder for ACME")?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (stop, stopped) = oneshot::channel();
         let poked = Arc::clone(&self.again);
-        let run = move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    () = orders.run(&poked) => {}
-                    _ = stopped => {}
-                }
-            });
-        };
-        let thread = std::thread::Builder::new().name("fulmar-acme".into());
-        self.thread = Some(thread.spawn(run).context("thread for ACME")?);
-        self.stop = Some(stop);
+        let run = move || async move { orders.run(&poked).await };
+        self.thread = Some(Thread::start("fulmar-acme", run).context("thread for ACME")?);
         Ok(())
     }
 
@@ -145,16 +133,7 @@ impl Part for Running {
 
     /// No certificate is ordered while the broker drains.
     fn stop_accepting(&mut self) {
-        drop(self.stop.take());
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread for ACME panicked");
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.stop_accepting();
+        drop(self.thread.take());
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 use fulmar_mqtt::packet::{Connect, Publish, RetainHandling, SubscribeOptions};
 use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS};
 use fulmar_transport::Handoff;
+use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::internal_sessions::InternalSessions;
@@ -236,6 +237,14 @@ fn publish((topic, payload, retain): Publication<'_>, sender: &LocalSender) {
     sender.publish(&Publish { dup: false, qos, retain, topic, packet_id, properties, payload });
 }
 
+/// A runtime for one thread.
+///
+/// # Errors
+/// There are no file descriptors left.
+pub fn runtime() -> io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
 /// A thread of a part; it ends when this is dropped.
 pub struct Thread {
     name: &'static str,
@@ -252,7 +261,18 @@ impl Thread {
         name: &'static str,
         work: impl FnOnce() -> F + Send + 'static,
     ) -> io::Result<Thread> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Thread::with_runtime(name, runtime()?, work)
+    }
+
+    /// The same with a runtime that has been used before, for sockets.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn with_runtime<F: Future>(
+        name: &'static str,
+        runtime: Runtime,
+        work: impl FnOnce() -> F + Send + 'static,
+    ) -> io::Result<Thread> {
         let (stop, stopped) = oneshot::channel::<()>();
         let body = move || {
             runtime.block_on(async {

@@ -5,7 +5,6 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -21,11 +20,12 @@ use fulmar_mqtt::{Packet, PacketId, Properties, QoS, ReasonCode};
 use fulmar_store::SqliteStorage;
 use fulmar_transport::Handoff;
 use tokio::net::UnixListener;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use super::http_credentials::Credentials;
 use super::http_publish;
 use fulmar_config::Config;
+use fulmar_part::consumer::{Thread, runtime};
 use fulmar_part::local_client::{self, LocalReceiver, LocalSender};
 use fulmar_part::shared_rows::Database;
 use fulmar_part::{self as part, Core, Opening, Part};
@@ -136,7 +136,7 @@ struct Administration {
     /// True if somebody can log in to the page.
     has_administrator: bool,
     /// `None` where the system has no such sockets in the data folder, such as on some network file systems.
-    socket: Option<Socket>,
+    socket: Option<Thread>,
 }
 
 /// Opens the log of changes; at a node of a cluster, with what is shared.
@@ -190,7 +190,7 @@ impl Part for Administration {
                 let history = admin.clone();
                 let history = async move { history.keep_history().await };
                 let router = admin.router().merge(offers.local_routes.clone());
-                self.socket = Some(Socket::start(listener, router, history)?);
+                self.socket = Some(serve(listener, router, history)?);
             }
             Err(error) => tracing::warn!(
                 data = %core.data.display(), %error,
@@ -240,53 +240,31 @@ fn bind(data: &Path) -> io::Result<std::os::unix::net::UnixListener> {
     Ok(listener)
 }
 
-/// The thread that serves the socket, until this is dropped.
-struct Socket {
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Socket {
-    /// Serves `router`, and does `besides`, which has no end.
-    fn start(
-        listener: std::os::unix::net::UnixListener,
-        router: axum::Router,
-        besides: impl Future<Output = ()> + Send + 'static,
-    ) -> anyhow::Result<Socket> {
-        let (stop, stopped) = oneshot::channel::<()>();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let listener = {
-            let _entered = runtime.enter();
-            UnixListener::from_std(listener).context("the administration socket")?
-        };
-        let service = router.into_make_service_with_connect_info::<LocalCaller>();
-        let serve = async move {
-            let serving = axum::serve(listener, service).into_future();
-            // Without waiting for requests: a tap has no end.
-            tokio::select! {
-                _ = serving => {}
-                () = besides => {}
-                _ = stopped => {}
-            }
-        };
-        let thread = std::thread::Builder::new().name("fulmar-admin".into());
-        let thread = thread.spawn(move || runtime.block_on(serve))?;
-        Ok(Socket { stop: Some(stop), thread: Some(thread) })
-    }
-}
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread of the administration socket panicked");
+/// Serves `router` at the socket, and does `besides`, which has no end, until this is dropped: without waiting for
+/// requests, because a tap has no end.
+fn serve(
+    listener: std::os::unix::net::UnixListener,
+    router: axum::Router,
+    besides: impl Future<Output = ()> + Send + 'static,
+) -> anyhow::Result<Thread> {
+    let runtime = runtime()?;
+    let listener = {
+        let _entered = runtime.enter();
+        UnixListener::from_std(listener).context("the administration socket")?
+    };
+    let service = router.into_make_service_with_connect_info::<LocalCaller>();
+    let work = move || async move {
+        tokio::select! {
+            _ = axum::serve(listener, service).into_future() => {}
+            () = besides => {}
         }
-    }
+    };
+    Ok(Thread::with_runtime("fulmar-admin", runtime, work)?)
 }
 
 /// The socket of a node of a cluster that stands by: it answers everything with the node that serves.
 #[cfg(feature = "cluster")]
-pub(super) struct StandBySocket(#[allow(dead_code, reason = "ends when it is dropped")] Socket);
+pub(super) struct StandBySocket(#[allow(dead_code, reason = "ends when it is dropped")] Thread);
 
 #[cfg(feature = "cluster")]
 impl StandBySocket {
@@ -310,7 +288,7 @@ impl StandBySocket {
             std::future::ready((status, kind, problem.to_string()))
         });
         let started = bind(data).map_err(anyhow::Error::new);
-        match started.and_then(|listener| Socket::start(listener, router, std::future::pending())) {
+        match started.and_then(|listener| serve(listener, router, std::future::pending())) {
             Ok(socket) => Some(StandBySocket(socket)),
             Err(error) => {
                 tracing::warn!("no socket in the data folder: {error:#}");

@@ -15,14 +15,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 use anyhow::Context as _;
 use fulmar_broker::{ListenerPolicy, Peer, PeerIdentity, TransportKind, network_of};
 use fulmar_certs::random;
 use fulmar_coap::{Server, Trust};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, mpsc};
 
 use self::broker_connection::{BrokerEvent, InFlight};
 use self::coap_to_mqtt::{CoapToMqtt, UserId};
@@ -30,6 +29,7 @@ use self::rejections::{Rejections, Statistics};
 use self::secure::{Outcome, Secure, Settings};
 use crate::udp::{self, Address, Udp};
 use fulmar_config::Listeners;
+use fulmar_part::consumer::{Thread, runtime};
 use fulmar_part::where_to_change;
 use fulmar_part::{Core, Opening, Part, Source};
 
@@ -46,9 +46,8 @@ impl fulmar_coap::Peer for Address {
 struct Coap {
     bound: Vec<(&'static str, SocketAddr)>,
     statistics: Arc<Statistics>,
-    stop: watch::Sender<bool>,
     /// `None` without an address.
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread>,
 }
 
 /// The listeners, if there is an address for them.
@@ -56,14 +55,14 @@ pub fn open(opening: &mut Opening<'_>) -> Option<Box<dyn Part>> {
     let listeners = opening.config.listeners.coap_listeners();
     let wanted = listeners.into_iter().any(|(_, addresses)| !addresses.is_empty());
     let (bound, statistics) = (Vec::new(), Arc::default());
-    let coap = Coap { bound, statistics, stop: watch::channel(false).0, thread: None };
+    let coap = Coap { bound, statistics, thread: None };
     wanted.then(|| Box::new(coap) as _)
 }
 
 impl Part for Coap {
     /// A default address that is in use is skipped, so that a second broker on this machine still starts.
     fn go_live(&mut self, core: &Core) -> anyhow::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = runtime()?;
         let sockets = {
             let _entered = runtime.enter();
             bind(core)?
@@ -85,9 +84,8 @@ impl Part for Coap {
         let coap_to_mqtt = CoapToMqtt::new(server, broker, handoff, clock, sender, in_flight);
         let rejections = Rejections::new(clock, Arc::clone(&self.statistics));
         let service = Service::new(coap_to_mqtt, sockets, rejections, bans);
-        let stopped = self.stop.subscribe();
-        let thread = std::thread::Builder::new().name("fulmar-coap".into());
-        self.thread = Some(thread.spawn(move || runtime.block_on(service.run(events, stopped)))?);
+        let run = move || service.run(events);
+        self.thread = Some(Thread::with_runtime("fulmar-coap", runtime, run)?);
         Ok(())
     }
 
@@ -102,16 +100,7 @@ impl Part for Coap {
     }
 
     fn stop_accepting(&mut self) {
-        self.stop.send_replace(true);
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::warn!("the thread of CoAP panicked");
-        }
-    }
-}
-
-impl Drop for Coap {
-    fn drop(&mut self) {
-        self.stop_accepting();
+        drop(self.thread.take());
     }
 }
 
@@ -219,11 +208,7 @@ impl Service {
         service
     }
 
-    async fn run(
-        mut self,
-        mut events: mpsc::Receiver<(UserId, BrokerEvent)>,
-        mut stopped: watch::Receiver<bool>,
-    ) {
+    async fn run(mut self, mut events: mpsc::Receiver<(UserId, BrokerEvent)>) {
         let (sender, mut datagrams) = mpsc::channel(udp::MAX_WAITING_DATAGRAMS);
         for (listener, socket) in self.sockets.iter().enumerate() {
             tokio::spawn(Arc::clone(&socket.udp).receive(listener, sender.clone()));
@@ -245,7 +230,6 @@ impl Service {
                     self.on_deadline();
                 }
                 () = self.bans.notified() => self.enforce_bans(),
-                _ = stopped.wait_for(|stop| *stop) => return,
             }
             self.settle();
         }
