@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 
 use self::challenge::Challenges;
 use fulmar_config::Acme;
-use fulmar_part::consumer::Thread;
+use fulmar_part::thread::Thread;
 use fulmar_part::{Core, Opening, Part};
 
 /// Folder in the data folder, with one folder per ACME directory, so that a CA for tests and the real one share

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
 
 use anyhow::Context as _;
 use fulmar_broker::storage::Restored;
@@ -12,6 +11,7 @@ use fulmar_gateway::outbox::Outbox;
 use fulmar_mirror::{Clocks, Reading};
 use fulmar_transport::Handoff;
 use tokio::sync::{mpsc, watch};
+use tracing::Instrument as _;
 
 use super::dead_letters::DeadLetters;
 use super::metrics::GatewayMetrics;
@@ -23,6 +23,7 @@ use fulmar_config::{Config, Upstream};
 use fulmar_part::Spans;
 use fulmar_part::internal_sessions::{self, InternalSessions};
 use fulmar_part::shared_rows::SharedRows;
+use fulmar_part::thread::{Thread, runtime};
 
 /// Messages from upstream that the downlink scheduler has not accepted yet. Few, because their bytes are not counted: they
 /// are exchanged within one thread.
@@ -32,24 +33,9 @@ const MAX_COMING_DOWN: usize = 4;
 /// both connections, and then writes pending changes of the outbox.
 pub(super) struct Forwarder {
     // First, because it uses the outbox.
-    running: Option<Running>,
+    thread: Option<Thread>,
     shared: Arc<Shared>,
     outbox_thread: OutboxThread,
-}
-
-/// The thread of both connections; dropping this ends it.
-struct Running {
-    stop: watch::Sender<bool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.stop.send_replace(true);
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the gateway's thread panicked");
-        }
-    }
 }
 
 impl Forwarder {
@@ -117,7 +103,7 @@ impl Forwarder {
             })
         });
         let outbox_thread = OutboxThread::start(outbox, dead_letters.transpose()?, metrics)?;
-        Ok(Forwarder { running: None, shared: Arc::new(shared), outbox_thread })
+        Ok(Forwarder { thread: None, shared: Arc::new(shared), outbox_thread })
     }
 
     /// Adds the session by which it receives publications.
@@ -142,19 +128,19 @@ impl Forwarder {
         if let Some(spans) = spans {
             drop(self.shared.spans.set(spans));
         }
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (stop, stopped) = watch::channel(false);
         let (shared, outbox) = (Arc::clone(&self.shared), self.outbox_thread.handle());
         let (down, coming_down) = mpsc::channel(MAX_COMING_DOWN);
-        let run = move || {
-            let _entered = shared.metrics.span().entered();
-            let local = local::run(&shared, &outbox, coming_down, &handoff, stopped.clone());
-            let remote = remote::run(&shared, &outbox, down, stopped);
-            runtime.block_on(async { tokio::join!(local, remote) });
+        let run = move |stopped: watch::Receiver<bool>| {
+            let span = shared.metrics.span();
+            let both = async move {
+                let local = local::run(&shared, &outbox, coming_down, &handoff, stopped.clone());
+                let remote = remote::run(&shared, &outbox, down, stopped);
+                tokio::join!(local, remote)
+            };
+            both.instrument(span)
         };
-        let thread = std::thread::Builder::new().name("fulmar-gateway".into());
-        let thread = thread.spawn(run).context("gateway")?;
-        self.running = Some(Running { stop, thread: Some(thread) });
+        let thread = Thread::until_done("fulmar-gateway", runtime()?, run);
+        self.thread = Some(thread.context("gateway")?);
         Ok(())
     }
 }

@@ -6,17 +6,16 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::io;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fulmar_mqtt::packet::{Connect, Publish, RetainHandling, SubscribeOptions};
 use fulmar_mqtt::{Packet, PacketId, Properties, Property, PropertyBuf, QoS};
 use fulmar_transport::Handoff;
-use tokio::runtime::Runtime;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use crate::internal_sessions::InternalSessions;
 use crate::local_client::{self, LocalReceiver, LocalSender};
+use crate::thread::Thread;
 use crate::{Core, Part};
 
 /// Pause before connecting or consuming is tried again.
@@ -235,67 +234,6 @@ fn publish((topic, payload, retain): Publication<'_>, sender: &LocalSender) {
     let (packet_id, properties) = (None, Properties::NONE);
     let qos = QoS::AtMostOnce;
     sender.publish(&Publish { dup: false, qos, retain, topic, packet_id, properties, payload });
-}
-
-/// A runtime for one thread.
-///
-/// # Errors
-/// There are no file descriptors left.
-pub fn runtime() -> io::Result<Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()
-}
-
-/// A thread of a part; it ends when this is dropped.
-pub struct Thread {
-    name: &'static str,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Thread {
-    /// Runs `work` on a thread with this name, at most until it is dropped.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
-    pub fn start<F: Future>(
-        name: &'static str,
-        work: impl FnOnce() -> F + Send + 'static,
-    ) -> io::Result<Thread> {
-        Thread::with_runtime(name, runtime()?, work)
-    }
-
-    /// The same with a runtime that has been used before, for sockets.
-    ///
-    /// # Errors
-    /// The thread cannot be started.
-    pub fn with_runtime<F: Future>(
-        name: &'static str,
-        runtime: Runtime,
-        work: impl FnOnce() -> F + Send + 'static,
-    ) -> io::Result<Thread> {
-        let (stop, stopped) = oneshot::channel::<()>();
-        let body = move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    _ = work() => {}
-                    _ = stopped => {}
-                }
-            });
-            // What blocks, such as the look-up of a host name, cannot be cancelled, and is not waited for.
-            runtime.shutdown_background();
-        };
-        let thread = std::thread::Builder::new().name(name.into()).spawn(body)?;
-        Ok(Thread { name, stop: Some(stop), thread: Some(thread) })
-    }
-}
-
-impl Drop for Thread {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!(thread = self.name, "a thread panicked");
-        }
-    }
 }
 
 /// The part that a consumer is.

@@ -11,6 +11,7 @@ pub mod local_client;
 pub mod machine;
 pub mod psk;
 pub mod shared_rows;
+pub mod thread;
 pub mod timed_connector;
 pub mod webtransport_certificate;
 
@@ -159,9 +160,10 @@ pub struct Opening<'a> {
 }
 
 /// What parts have for each other and for the core.
+#[derive(Default)]
 pub struct Offers {
-    /// The log of changes.
-    pub log: Arc<dyn ChangeLog>,
+    /// The log of changes; `None` where none is kept.
+    pub log: Option<Arc<dyn ChangeLog>>,
     /// Where the log of changes is stored.
     #[cfg(feature = "admin")]
     pub administration_log: Option<fulmar_admin::Store>,
@@ -188,28 +190,6 @@ pub struct Offers {
     pub administrators: Option<Arc<dyn MoreAdministrators>>,
     /// Routes of the administration socket.
     pub local_routes: Router,
-}
-
-impl Default for Offers {
-    fn default() -> Offers {
-        Offers {
-            log: Arc::new(()),
-            #[cfg(feature = "admin")]
-            administration_log: None,
-            hooks: Vec::new(),
-            external_users: None,
-            login_hook: None,
-            knows: None,
-            spans: None,
-            gateway: None,
-            has_users: None,
-            disk: None,
-            challenges: None,
-            #[cfg(feature = "admin")]
-            administrators: None,
-            local_routes: Router::new(),
-        }
-    }
 }
 
 /// The running core, for the parts.
@@ -246,15 +226,13 @@ pub struct Core {
     pub offers: Offers,
 }
 
-/// A log of what administrators change, and the bans in it. `()` keeps none.
+/// A log of what administrators change, and the bans in it.
 pub trait ChangeLog: control::ChangeLog {
     /// Sets the stored bans.
     ///
     /// # Errors
     /// They cannot be read.
-    fn apply_bans(&self, _broker: &Broker, _now: Timestamp) -> anyhow::Result<()> {
-        Ok(())
-    }
+    fn apply_bans(&self, broker: &Broker, now: Timestamp) -> anyhow::Result<()>;
 
     /// Logs that the server itself adds a user, and adds it.
     ///
@@ -262,11 +240,7 @@ pub trait ChangeLog: control::ChangeLog {
     /// Those of `add`, and of the log.
     fn user_added(
         &self,
-        _name: &str,
+        name: &str,
         add: &mut dyn FnMut() -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
-        add()
-    }
+    ) -> anyhow::Result<()>;
 }
-
-impl ChangeLog for () {}

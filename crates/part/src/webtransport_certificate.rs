@@ -3,14 +3,14 @@
 //! Open connections keep the certificate that they began with. `fulmar_certs::short_lived` creates the certificates.
 
 use std::path::Path;
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use fulmar_certs::short_lived::ShortLivedCertificates;
 use fulmar_transport::tls::Identity;
+
+use crate::thread::{Stopped, Thread};
 
 /// Folder in the data folder.
 const FOLDER: &str = "webtransport";
@@ -40,15 +40,14 @@ pub struct WebTransportCertificate {
     pub identity: Arc<Identity>,
     /// Hashes for pages.
     pub hashes: Hashes,
-    stop: Option<mpsc::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _thread: Option<Thread>,
 }
 
 impl WebTransportCertificate {
     /// For a server without such listeners, which does not show this one.
     pub fn unseen(identity: &Arc<Identity>) -> WebTransportCertificate {
         let (identity, hashes) = (Arc::clone(identity), Hashes(Arc::default()));
-        WebTransportCertificate { identity, hashes, stop: None, thread: None }
+        WebTransportCertificate { identity, hashes, _thread: None }
     }
 
     /// Reads or creates the certificates in the data folder, and starts the thread, which also calls `renew` for the
@@ -60,22 +59,12 @@ impl WebTransportCertificate {
         let certificates = ShortLivedCertificates::open(&data.join(FOLDER), SystemTime::now())?;
         let identity = identity_of(&certificates)?;
         let hashes = Hashes(Arc::new(Mutex::new(certificates.hashes())));
-        let (stop, stopped) = mpsc::channel();
         let (in_use, published) = (Arc::clone(&identity), hashes.clone());
-        let thread = std::thread::Builder::new()
-            .name("fulmar-certificate".into())
-            .spawn(move || change(certificates, &stopped, &in_use, &published, &mut renew))
-            .context("thread for short-lived certificates")?;
-        Ok(WebTransportCertificate { identity, hashes, stop: Some(stop), thread: Some(thread) })
-    }
-}
-
-impl Drop for WebTransportCertificate {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread for short-lived certificates panicked");
-        }
+        let thread = Thread::blocking("fulmar-certificate", move |stopped| {
+            change(certificates, &stopped, &in_use, &published, &mut renew);
+        });
+        let thread = thread.context("thread for short-lived certificates")?;
+        Ok(WebTransportCertificate { identity, hashes, _thread: Some(thread) })
     }
 }
 
@@ -85,7 +74,7 @@ fn identity_of(certificates: &ShortLivedCertificates) -> anyhow::Result<Arc<Iden
 
 fn change(
     mut certificates: ShortLivedCertificates,
-    stopped: &mpsc::Receiver<()>,
+    stopped: &Stopped,
     in_use: &Identity,
     published: &Hashes,
     renew: &mut dyn FnMut() -> anyhow::Result<()>,
@@ -94,7 +83,7 @@ fn change(
         let left = certificates.changes_at().duration_since(SystemTime::now()).unwrap_or_default();
         // A disk that is full is tried again after a while, not at once.
         let wait = left.clamp(Duration::from_secs(1), LOOK);
-        if stopped.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
+        if !stopped.pause(wait) {
             return;
         }
         if let Err(error) = renew() {
@@ -105,7 +94,7 @@ fn change(
             Ok(true) => tracing::info!("WebTransport: next certificate in use"),
             Err(error) => {
                 tracing::error!("WebTransport keeps its certificate for now: {error:#}");
-                if stopped.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout) {
+                if !stopped.pause(LOOK) {
                     return;
                 }
             }

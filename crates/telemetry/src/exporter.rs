@@ -48,7 +48,8 @@ pub(super) struct Exporter {
     headers: HeaderMap,
     resource: Value,
     counts: Arc<Counts>,
-    stopped: watch::Receiver<bool>,
+    /// Set by the thread.
+    pub(super) stopped: watch::Receiver<bool>,
 }
 
 /// Why a request was not accepted.
@@ -65,7 +66,6 @@ impl Exporter {
         headers: HeaderMap,
         resource: Value,
         counts: Arc<Counts>,
-        stopped: watch::Receiver<bool>,
     ) -> anyhow::Result<Exporter> {
         let is_secure = endpoint.starts_with("https:");
         let roots = if is_secure { trust::roots(None, false)? } else { RootCertStore::empty() };
@@ -77,6 +77,7 @@ impl Exporter {
         let connector = TimedConnector::new(connector.enable_http1().build(), TIMEOUT);
         let client = Client::builder(TokioExecutor::new()).build(connector);
         let endpoint = endpoint.trim_end_matches('/').to_owned();
+        let (_, stopped) = watch::channel(false);
         Ok(Exporter { client, endpoint, headers, resource, counts, stopped })
     }
 

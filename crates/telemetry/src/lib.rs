@@ -13,20 +13,20 @@ mod span;
 mod tracer;
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use fulmar_certs::files;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use self::counts::Counts;
 use self::exporter::Exporter;
 use self::span::{Attribute, Span, pair};
 pub(crate) use self::tracer::SpanMaker;
 use fulmar_config::{Otlp, set};
+use fulmar_part::thread::{Thread, runtime};
 use fulmar_part::{Core, Opening, Part, Source};
 use fulmar_text::Usage;
 
@@ -43,8 +43,7 @@ pub struct Telemetry {
     /// `None` if traces are off.
     maker: Option<Arc<SpanMaker>>,
     spans: Option<mpsc::Receiver<Span>>,
-    stop: watch::Sender<bool>,
-    thread: Option<JoinHandle<()>>,
+    _thread: Option<Thread>,
 }
 
 /// Telemetry, if there is an endpoint.
@@ -83,8 +82,7 @@ impl Telemetry {
             counts,
             spans: maker.is_some().then_some(spans),
             maker,
-            stop: watch::channel(false).0,
-            thread: None,
+            _thread: None,
         }))
     }
 }
@@ -97,18 +95,17 @@ impl Part for Telemetry {
 
     /// Sends from now on.
     fn ready(&mut self, core: &Core) -> anyhow::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let exporter = Exporter::new(
+        let mut exporter = Exporter::new(
             &self.settings.endpoint,
             self.headers.clone(),
             resource(&self.settings.service_name),
             Arc::clone(&self.counts),
-            self.stop.subscribe(),
         )?;
         let spans = self.spans.take();
         let every = Duration::from_secs(self.settings.metrics_interval_s.into());
         let sources = core.sources.clone();
-        let run = move || {
+        let run = move |stopped| async move {
+            exporter.stopped = stopped;
             let traces = async {
                 if let Some(spans) = spans {
                     exporter.send_spans(spans).await;
@@ -119,20 +116,11 @@ impl Part for Telemetry {
                     exporter.send_metrics(every, &sources).await;
                 }
             };
-            runtime.block_on(async { tokio::join!(traces, metrics) });
+            tokio::join!(traces, metrics)
         };
-        let thread = std::thread::Builder::new().name("fulmar-otlp".into());
-        self.thread = Some(thread.spawn(run).context("OTLP")?);
+        let thread = Thread::until_done("fulmar-otlp", runtime()?, run).context("OTLP")?;
+        self._thread = Some(thread);
         Ok(())
-    }
-}
-
-impl Drop for Telemetry {
-    fn drop(&mut self) {
-        self.stop.send_replace(true);
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread of OTLP panicked");
-        }
     }
 }
 

@@ -25,9 +25,9 @@ use tokio::sync::mpsc;
 use super::http_credentials::Credentials;
 use super::http_publish;
 use fulmar_config::Config;
-use fulmar_part::consumer::{Thread, runtime};
 use fulmar_part::local_client::{self, LocalReceiver, LocalSender};
 use fulmar_part::shared_rows::Database;
+use fulmar_part::thread::{Thread, runtime};
 use fulmar_part::{self as part, Core, Opening, Part};
 
 mod logins;
@@ -150,7 +150,7 @@ pub(super) fn open(opening: &mut Opening<'_>) -> anyhow::Result<Box<dyn Part>> {
         Some(shared) => Store::open_shared(data, shared)?,
         None => Store::open(data)?,
     });
-    opening.offers.log = Arc::new(log.clone());
+    opening.offers.log = Some(Arc::new(log.clone()));
     opening.offers.administration_log = Some(log.0.clone());
     Ok(Box::new(Administration { log, admin: None, has_administrator: false, socket: None }))
 }

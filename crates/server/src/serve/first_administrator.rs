@@ -36,7 +36,7 @@ const PASSWORD: &str = "password: ";
 pub(super) fn create(
     config: &Config,
     data: &Path,
-    log: &dyn ChangeLog,
+    log: Option<&dyn ChangeLog>,
 ) -> anyhow::Result<Option<PathBuf>> {
     let Some(users) = Users::without_any(config, data)? else { return Ok(None) };
     let file = data.join(FILE);
@@ -48,7 +48,10 @@ pub(super) fn create(
         None => generate()?,
     };
     files::write(&file, text(&password, &users, data).as_bytes(), true)?;
-    log.user_added(NAME, &mut || users.add(&password, data)).context("the first administrator")?;
+    let mut add = || users.add(&password, data);
+    let added =
+        log.map_or_else(&mut add, |log| log.user_added(NAME, &mut || users.add(&password, data)));
+    added.context("the first administrator")?;
     Ok(Some(file))
 }
 
@@ -172,7 +175,7 @@ mod tests {
             let text = std::fs::read_to_string(path).unwrap();
             text.lines().find_map(|line| line.strip_prefix(PASSWORD)).unwrap().to_owned()
         };
-        let create = || create(&config, folder.path(), &()).unwrap();
+        let create = || create(&config, folder.path(), None).unwrap();
         let file = create().unwrap();
         let first = password(&file);
         // The crash came before the user was stored.

@@ -23,9 +23,8 @@
 //! Nothing is returned for connections while connections begin and end at the same rate, because they reuse each other's memory. Many
 //! connections that end before the next check are not detected; the next ones reuse their memory.
 
+use fulmar_part::thread::{Stopped, Thread};
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -66,20 +65,16 @@ const RISE: u64 = 4;
 const TRIM_EVERY: u32 = 4;
 
 /// The thread that checks; dropping this ends it.
-pub(super) struct Memory {
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
+pub(super) struct Memory(#[expect(dead_code, reason = "ends when it is dropped")] Thread);
 
 impl Memory {
     /// `limit`: [limits] memory in bytes.
     pub(super) fn start(broker: &Arc<Broker>, limit: u64) -> anyhow::Result<Memory> {
-        let (stop, stopped) = channel();
         let broker = Arc::downgrade(broker);
-        let body = move || {
+        let body = move |stopped: Stopped| {
             let (mut watch, mut waste) = (Watch::default(), Waste::default());
             let mut excess = Excess::new(limit);
-            while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+            while stopped.pause(LOOK_EVERY) {
                 let Some(broker) = broker.upgrade() else { return };
                 broker.set_memory_pressure(excess.look(resident_bytes, give_back));
                 let open = open(&broker);
@@ -91,18 +86,8 @@ impl Memory {
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("fulmar-memory".to_owned()).spawn(body);
-        let thread = thread.context("cannot start a thread")?;
-        Ok(Memory { stop: Some(stop), thread: Some(thread) })
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::warn!("the thread that gives memory back had panicked");
-        }
+        let thread = Thread::blocking("fulmar-memory", body);
+        Ok(Memory(thread.context("cannot start a thread")?))
     }
 }
 

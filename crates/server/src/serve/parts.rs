@@ -19,7 +19,8 @@ pub(super) fn open(opening: &mut Opening<'_>) -> anyhow::Result<Vec<Box<dyn Part
     // Before the parts that read users. The cluster has users, or needs none: `fulmar cluster init` has checked it.
     if opening.shared.is_none() {
         let Opening { config, data, offers, .. } = opening;
-        opening.first_administrator = first_administrator::create(config, data, &*offers.log)?;
+        opening.first_administrator =
+            first_administrator::create(config, data, offers.log.as_deref())?;
     }
     parts.push(Some(fulmar_auth_http::open(opening)?));
     parts.push(fulmar_telemetry::open(opening)?);

@@ -6,9 +6,7 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
@@ -17,6 +15,7 @@ use fulmar_transport::tls::{ClientAuth, ClientTrust, ServerTls};
 
 use fulmar_config::{CrlExpired, Tls};
 use fulmar_part::certificates::client_trust;
+use fulmar_part::thread::Thread;
 
 /// Time between two looks at the files.
 const LOOK: Duration = Duration::from_secs(5);
@@ -25,9 +24,8 @@ const LOOK: Duration = Duration::from_secs(5);
 pub(super) struct Revocation {
     watched: Arc<Mutex<Watched>>,
     next_update: Arc<AtomicI64>,
-    stop: Option<mpsc::Sender<()>>,
     /// `None` where clients have no certificates.
-    thread: Option<JoinHandle<()>>,
+    _thread: Option<Thread>,
 }
 
 /// What the lists are, and for whom.
@@ -80,18 +78,16 @@ impl Revocation {
             next_update: Arc::clone(&next_update),
         };
         let watched = Arc::new(Mutex::new(watched));
-        let (stop, stopped) = mpsc::channel();
-        let mut revocation = Revocation { watched, next_update, stop: Some(stop), thread: None };
+        let mut revocation = Revocation { watched, next_update, _thread: None };
         revocation.replace(settings, || client_trust(settings))?;
         if tls.client_auth != ClientAuth::Off {
             let watched = Arc::clone(&revocation.watched);
-            let thread = std::thread::Builder::new().name("fulmar-crl".into());
-            let thread = thread.spawn(move || {
-                while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+            let thread = Thread::blocking("fulmar-crl", move |stopped| {
+                while stopped.pause(LOOK) {
                     lock(&watched).look();
                 }
             });
-            revocation.thread = Some(thread.context("thread for revocation lists")?);
+            revocation._thread = Some(thread.context("thread for revocation lists")?);
         }
         Ok(revocation)
     }
@@ -118,15 +114,6 @@ impl Revocation {
     /// When the first of the lists expires, in seconds since the Unix epoch; 0 without lists.
     pub(super) fn next_update(&self) -> Arc<AtomicI64> {
         Arc::clone(&self.next_update)
-    }
-}
-
-impl Drop for Revocation {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread for revocation lists panicked");
-        }
     }
 }
 

@@ -307,7 +307,9 @@ impl Running {
             internal_sessions: stored.add_internal_sessions(&parts),
         };
         let (store, broker) = stored.into_broker(broker_config, clock.now())?;
-        offers.log.apply_bans(&broker, Clock::wall())?;
+        if let Some(log) = &offers.log {
+            log.apply_bans(&broker, Clock::wall())?;
+        }
         let hooks = std::mem::take(&mut offers.hooks);
         // Each message would ask them.
         if !hooks.is_empty() {
@@ -320,7 +322,8 @@ impl Running {
         let quic = config.quic_settings(opened.keys.clone());
         let mqtt = listeners::start(&broker, workers, config, &certificates, &quic, clock)?;
         let identities = opened.identities;
-        identities.go_live(&broker, Arc::clone(&offers.log) as _);
+        let log = offers.log.clone().map_or_else(|| Arc::new(()) as _, |log| log as _);
+        identities.go_live(&broker, log);
         let core = Core {
             config: config.clone(),
             disk: DiskUse::new(config, &data, offers.disk.clone()),

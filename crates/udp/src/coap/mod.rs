@@ -29,7 +29,7 @@ use self::rejections::{Rejections, Statistics};
 use self::secure::{Outcome, Secure, Settings};
 use crate::udp::{self, Address, Udp};
 use fulmar_config::Listeners;
-use fulmar_part::consumer::{Thread, runtime};
+use fulmar_part::thread::{Thread, runtime};
 use fulmar_part::where_to_change;
 use fulmar_part::{Core, Opening, Part, Source};
 

@@ -10,7 +10,6 @@ mod broker_connections;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fulmar_broker::{Broker, LogLimiter, User};
@@ -25,6 +24,7 @@ use self::broker_connection::{ConnectionEvent, ConnectionId};
 use self::broker_connections::{BrokerConnections, Listener};
 use crate::udp::{self, Address, Udp};
 use fulmar_config::Config;
+use fulmar_part::thread::{Thread, runtime};
 use fulmar_part::where_to_change;
 use fulmar_part::{Core, Opening, Part, Source};
 
@@ -69,22 +69,21 @@ impl Statistics {
 struct MqttSn {
     bound: Vec<SocketAddr>,
     statistics: Arc<Mutex<Statistics>>,
-    stop: watch::Sender<bool>,
     /// `None` without an address.
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread>,
 }
 
 /// The listeners, if there is an address for them.
 pub fn open(opening: &mut Opening<'_>) -> Option<Box<dyn Part>> {
     let (bound, statistics) = (Vec::new(), Arc::default());
-    let mqtt_sn = MqttSn { bound, statistics, stop: watch::channel(false).0, thread: None };
+    let mqtt_sn = MqttSn { bound, statistics, thread: None };
     (!opening.config.listeners.mqtt_sn.is_empty()).then(|| Box::new(mqtt_sn) as _)
 }
 
 impl Part for MqttSn {
     fn go_live(&mut self, core: &Core) -> anyhow::Result<()> {
         let config = &core.config;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = runtime()?;
         let (sockets, listeners) = {
             let _entered = runtime.enter();
             bind(config)?
@@ -108,9 +107,8 @@ impl Part for MqttSn {
             clock: core.clock,
             banned_log: LogLimiter::default(),
         };
-        let stopped = self.stop.subscribe();
-        let thread = std::thread::Builder::new().name("fulmar-mqtt-sn".into());
-        self.thread = Some(thread.spawn(move || runtime.block_on(service.run(events, stopped)))?);
+        let run = move |stopped| service.run(events, stopped);
+        self.thread = Some(Thread::until_done("fulmar-mqtt-sn", runtime, run)?);
         Ok(())
     }
 
@@ -125,16 +123,7 @@ impl Part for MqttSn {
     }
 
     fn stop_accepting(&mut self) {
-        self.stop.send_replace(true);
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::warn!("the thread of MQTT-SN panicked");
-        }
-    }
-}
-
-impl Drop for MqttSn {
-    fn drop(&mut self) {
-        self.stop_accepting();
+        drop(self.thread.take());
     }
 }
 

@@ -1,57 +1,35 @@
 //! Asks NATS now and then for what a node's metrics need, and what the node does not learn otherwise.
 
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fulmar_cluster_nats::Error;
 
 use super::membership::{self, NodeRecord};
 use fulmar_part::cluster_status::{self, ClusterStatus, GONE_S, Role};
+use fulmar_part::thread::Thread;
 
 /// Time between two rounds.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Runs until it is dropped.
-pub(super) struct Gatherer {
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Gatherer {
-    /// Starts it.
-    ///
-    /// # Errors
-    /// There can be no thread.
-    pub(super) fn start(
-        shared: &membership::Shared,
-        status: &Arc<ClusterStatus>,
-    ) -> std::io::Result<Gatherer> {
-        let (shared, status) = (shared.clone(), Arc::clone(status));
-        let (stop, stopped) = channel();
-        let thread =
-            std::thread::Builder::new().name("fulmar-cluster".into()).spawn(move || {
-                loop {
-                    let found =
-                        look(&shared).inspect_err(|error| tracing::debug!(%error, "cluster"));
-                    status.set_shared(shared.log.connection().is_connected(), found.ok());
-                    if stopped.recv_timeout(PAUSE) != Err(RecvTimeoutError::Timeout) {
-                        return;
-                    }
-                }
-            })?;
-        Ok(Gatherer { stop: Some(stop), thread: Some(thread) })
-    }
-}
-
-impl Drop for Gatherer {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            drop(thread.join());
+/// Starts it; it ends when what is returned is dropped.
+///
+/// # Errors
+/// There can be no thread.
+pub(super) fn start(
+    shared: &membership::Shared,
+    status: &Arc<ClusterStatus>,
+) -> std::io::Result<Thread> {
+    let (shared, status) = (shared.clone(), Arc::clone(status));
+    Thread::blocking("fulmar-cluster", move |stopped| {
+        loop {
+            let found = look(&shared).inspect_err(|error| tracing::debug!(%error, "cluster"));
+            status.set_shared(shared.log.connection().is_connected(), found.ok());
+            if !stopped.pause(PAUSE) {
+                return;
+            }
         }
-    }
+    })
 }
 
 fn look(shared: &membership::Shared) -> Result<cluster_status::Shared, Error> {

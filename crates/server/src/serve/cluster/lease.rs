@@ -6,8 +6,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use fulmar_cluster::{Holder, LEASE, RENEW};
@@ -17,6 +15,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use fulmar_part::cluster_status::ClusterStatus;
+use fulmar_part::thread::Thread;
 
 /// The record.
 const KEY: &str = "lease";
@@ -131,8 +130,7 @@ pub(super) type Lost = Arc<Mutex<Option<String>>>;
 /// Renews the lease, on a thread of its own, until it is dropped or the lease is lost.
 pub(super) struct Keeper {
     lost: Lost,
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread>,
     state: Arc<Mutex<(Lease, u64)>>,
     control: Control,
     renewed: Arc<AtomicBool>,
@@ -160,7 +158,6 @@ impl Keeper {
         };
         lasts.extend(sent + LEASE);
         status.renewed(sent + LEASE);
-        let (stop, stopped) = channel();
         let state = Arc::new(Mutex::new((lease, revision)));
         let lost = Lost::default();
         let renewed = Arc::new(AtomicBool::new(true));
@@ -173,18 +170,17 @@ impl Keeper {
             status: Arc::clone(status),
             holder: Holder::new(sent),
         };
-        let thread = thread::Builder::new().name("fulmar-lease".into()).spawn(move || {
+        let thread = Thread::blocking("fulmar-lease", move |stopped| {
             let mut pause = RENEW;
-            while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+            while stopped.pause(pause) {
                 match renewal.renew() {
                     Some(next) => pause = next,
                     None => return,
                 }
             }
         })?;
-        let (stop, thread) = (Some(stop), Some(thread));
-        let control = control.clone();
-        Ok(Some(Keeper { lost, stop, thread, state, control, renewed, lasts }))
+        let (thread, control) = (Some(thread), control.clone());
+        Ok(Some(Keeper { lost, thread, state, control, renewed, lasts }))
     }
 
     /// Why this node does not have the lease any more.
@@ -220,10 +216,7 @@ impl Keeper {
 
     fn end(&mut self) {
         self.lasts.end();
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            drop(thread.join());
-        }
+        drop(self.thread.take());
     }
 }
 

@@ -34,7 +34,6 @@ use fulmar_store::journal::Claimant;
 use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
 
-use self::gather::Gatherer;
 use self::journal::StreamJournal;
 use self::lease::{Keeper, Lease};
 use self::membership::{Beat, Shared};
@@ -104,7 +103,7 @@ pub(super) fn run(
     reload: &dyn Fn(&Server),
 ) -> anyhow::Result<()> {
     let Some((mut node, mut follower)) = Node::open(config, signals)? else { return Ok(()) };
-    let _gatherer = Gatherer::start(&node.shared, &node.status)?;
+    let _gatherer = gather::start(&node.shared, &node.status)?;
     loop {
         let stand_by = StandBy::start(&mut node.config, &node.status)?;
         let stood = stand_by.wait(&mut node, follower, signals);

@@ -1,8 +1,7 @@
 //! A node that stands by: it follows the log, and takes the lease when that is free.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -26,6 +25,7 @@ use crate::serve::admin::StandBySocket;
 use crate::serve::stored::TakenOver;
 use fulmar_config::{Config, Standby};
 use fulmar_part::cluster_status::ClusterStatus;
+use fulmar_part::thread::Thread;
 use fulmar_part::where_to_change;
 
 /// Time between two looks at the lease.
@@ -235,8 +235,7 @@ struct Watcher {
     /// Once this node has the lease, it stores no snapshot.
     give_up: GiveUp,
     taken: Receiver<Keeper>,
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread>,
 }
 
 impl Watcher {
@@ -245,7 +244,7 @@ impl Watcher {
         serving: &Arc<Mutex<String>>,
         target: &Arc<Target>,
     ) -> anyhow::Result<Watcher> {
-        let ((found, taken), (stop, stopped)) = (channel(), channel());
+        let (found, taken) = channel();
         let (work, give_up) = (Arc::new(Mutex::new(Work::Follows)), GiveUp::default());
         let mut attempt = Attempt {
             control: node.shared.control.clone(),
@@ -259,8 +258,8 @@ impl Watcher {
             free_since: None,
         };
         let mut watch = Watch::new(node.incarnation);
-        let thread = thread::Builder::new().name("fulmar-watch".into()).spawn(move || {
-            while stopped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+        let thread = Thread::blocking("fulmar-watch", move |stopped| {
+            while stopped.pause(LOOK) {
                 if let Some(keeper) = attempt.try_lease(&mut watch) {
                     // Nobody is there to take it only if the receiver has gone with the thread that joins this one.
                     drop(found.send(keeper));
@@ -268,7 +267,7 @@ impl Watcher {
                 }
             }
         })?;
-        Ok(Watcher { work, give_up, taken, stop: Some(stop), thread: Some(thread) })
+        Ok(Watcher { work, give_up, taken, thread: Some(thread) })
     }
 
     /// The lease, once this node has it.
@@ -279,10 +278,7 @@ impl Watcher {
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            drop(thread.join());
-        }
+        drop(self.thread.take());
         if let Some(keeper) = self.taken() {
             keeper.release();
         }

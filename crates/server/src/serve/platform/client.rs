@@ -11,8 +11,9 @@ use fulmar_transport::Handoff;
 use tokio::sync::mpsc;
 
 use super::{PUBLISHER, webhooks};
-use fulmar_part::consumer::{Consume, Message, Publications, Session, Thread};
+use fulmar_part::consumer::{Consume, Message, Publications, Session};
 use fulmar_part::internal_sessions::InternalSessions;
+use fulmar_part::thread::Thread;
 
 /// The filters: frames of meters, and measurements of sensors, with one quantity or several, or in a gateway's batch.
 const FILTERS: [&str; 4] =

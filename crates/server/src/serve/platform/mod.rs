@@ -24,10 +24,10 @@ use tokio::sync::mpsc;
 use self::lease_gate::closed_unless;
 use self::users::Users;
 use super::secrets;
-use fulmar_part::consumer::Thread;
 use fulmar_part::disk::AccountUse;
 use fulmar_part::internal_sessions::InternalSessions;
 use fulmar_part::shared_rows::Database;
+use fulmar_part::thread::Thread;
 use fulmar_part::{Core, Offers, Opening, Part, Source};
 
 /// Name of the user property with the user who published a frame, which the platform can rely on.
