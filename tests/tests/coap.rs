@@ -165,7 +165,7 @@ fn access_rules_hold() {
 fn rejected_datagrams_are_counted_and_logged_by_reason() {
     let broker = TestBroker::builder()
         .config("[coap]\nmax_peers = 1\n")
-        .log_level("info,fulmar_server=debug")
+        .log_level("info,fulmar_udp=debug")
         .start();
     let rejected = || {
         ["coap_malformed_total", "coap_peers_refused_total"].map(|name| broker.metric(name) as u64)
