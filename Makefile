@@ -1,6 +1,8 @@
 # What a newcomer types is what CI runs. `make` alone lists the targets.
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
+# Where tests/interop/setup puts Go if this machine has none, or an old one.
+export PATH := $(abspath $(TARGET))/interop-go/go/bin:$(PATH)
 # The program that tests run.
 FULMAR := $(abspath $(TARGET))/debug/fulmar
 # What the interoperability tests are run with.
@@ -56,7 +58,7 @@ CLUSTER ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help run gateway web test test-web test-rust test-postgres test-nats built built-tiny test-interop test-browser screenshots kill-test identity-test gateway-kill-test gateway-memory-test attack fuzz lint fmt doc bench bench-packaged bench-parts \
-	reference site tools needs interop-needs firmware firmware-run firmware-test
+	reference site tools needs interop-needs web-needs firmware firmware-run firmware-test
 
 help: ## List the targets
 	@echo "Fulmar, a QUIC-first MQTT broker. Start with README.md."
@@ -64,8 +66,7 @@ help: ## List the targets
 		while IFS='|' read -r name text; do printf '  make %-13s %s\n' "$$name" "$$text"; done
 
 run: needs ## Start a broker on this machine with a demonstration publisher (DEMO=0: without)
-	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory web; else \
-		echo "npm is not installed: building without the web app (Debian and Ubuntu: apt install npm)."; fi
+	@if tests/interop/setup web; then $(MAKE) --no-print-directory web; else echo "Building without the web app."; fi
 	cargo build --profile quick --locked --package fulmar
 	@DEMO=$(DEMO) exec scripts/run $(TARGET)/quick/fulmar
 
@@ -117,12 +118,12 @@ dist-test-short: interop-needs built ## The same for a .deb and an image of the 
 	cd tests/dist && DIST_LEVEL=1 FULMAR_DIST=$(DIST)-short FULMAR_PROGRAMS=$(PROGRAMS)-short \
 		python3 -m unittest -v test_packages.Deb test_packages.Wheel test_packages.Sums test_release
 
-web: web/dist/index.html ## Build the web app, for the next build of the program (needs Node.js and npm)
+web: web/dist/index.html ## Build the web app, for the next build of the program
 
 web/dist/index.html: web/node_modules/ready $(WEB_SOURCES)
 	cd web && npm run --silent build
 
-web/node_modules/ready: web/package-lock.json
+web/node_modules/ready: web/package-lock.json | web-needs
 	cd web && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	touch $@
 
@@ -173,7 +174,7 @@ screenshots: interop-needs web built $(BROWSER)/node_modules/ready ## Take the p
 		node --test --test-concurrency=1 --test-reporter=spec meters.test.mjs homes.test.mjs
 	for picture in docs/images/*.png; do cp $(SHOTS)/$${picture##*/} docs/images/; done
 
-$(VENV)/ready: tests/interop/requirements.txt
+$(VENV)/ready: tests/interop/requirements.txt | interop-needs
 	python3 -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check -r $<
 	touch $@
@@ -210,6 +211,9 @@ $(COLLECTOR): $(wildcard tests/interop/collector/*) | interop-needs
 
 interop-needs:
 	@tests/interop/setup
+
+web-needs:
+	@tests/interop/setup web
 
 firmware: needs ## Build the microcontroller's program; flash and RAM by part, within their budget
 	FEATURES=$(FEATURES) scripts/firmware build

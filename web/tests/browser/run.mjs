@@ -3,6 +3,7 @@
 // phone, with data and without, under axe-core's rules. `--shots DIR` also writes the pictures for the documentation.
 
 import assert from 'node:assert/strict';
+import { randomUUID } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
@@ -198,7 +199,7 @@ async function conflict() {
   await page.locator('[data-testid=tasks]').waitFor();
   const other = mock.meters.get(meter).expected.low + 9;
   mock.store({
-    id: crypto.randomUUID(),
+    id: randomUUID(),
     meter,
     value: other,
     unit: 'm3',
