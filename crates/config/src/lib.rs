@@ -33,7 +33,6 @@ mod upstreams;
 use std::path::{Path, PathBuf};
 
 pub use acl_rule::AclRule;
-#[cfg(feature = "acme")]
 pub use check::is_https_url;
 pub use cluster::{Cluster, Standby};
 pub use document::Config;
