@@ -95,7 +95,7 @@ struct Orders {
     shown: Arc<Identity>,
 }
 
-/// Prepares orders, if [acme] is configured.
+/// Prepares orders, if `[acme]` is configured.
 ///
 /// # Errors
 /// TLS for the challenges cannot be set up.
