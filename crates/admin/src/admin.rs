@@ -12,7 +12,6 @@ pub struct Admin {
 
 impl Admin {
     /// The API of a running broker.
-    #[must_use]
     pub fn open(settings: Settings, store: Store) -> Admin {
         backup::remove_leftovers(&settings.data);
         Admin { app: App::new(settings, store) }

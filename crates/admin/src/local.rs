@@ -25,7 +25,6 @@ pub struct LocalCaller {
 
 impl LocalCaller {
     /// Name in the log of changes.
-    #[must_use]
     pub fn name(self) -> String {
         self.uid.map_or_else(|| "local".to_owned(), |uid| format!("local:{uid}"))
     }
@@ -61,7 +60,6 @@ impl SocketPath {
     }
 
     /// As long as this lives.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -50,7 +50,6 @@ impl TapRoom {
     const BYTES: usize = 4 << 20;
 
     /// Reserves this number of bytes until the result is dropped; `None` if they are not free.
-    #[must_use]
     pub fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.0).try_acquire_many_owned(u32::try_from(bytes).ok()?).ok()
     }

@@ -118,7 +118,6 @@ impl Authority {
     }
 
     /// Path of the authority's certificate, to be given to clients.
-    #[must_use]
     pub fn certificate_path(&self) -> PathBuf {
         self.folder.join("ca.pem")
     }
@@ -211,7 +210,6 @@ impl Authority {
 
 /// Names under which programs on this machine reach its servers: the loopback names, and the host
 /// name if it is one.
-#[must_use]
 pub fn local_names() -> Vec<String> {
     let mut names = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();

@@ -53,7 +53,6 @@ pub struct Description {
 }
 
 /// Reads a certificate for people; `None` when it is not one.
-#[must_use]
 pub fn describe(certificate: &CertificateDer<'_>) -> Option<Description> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let whole = digest(&SHA256, certificate);
@@ -79,7 +78,6 @@ pub fn describe(certificate: &CertificateDer<'_>) -> Option<Description> {
 
 /// The name of the user a client certificate is about: the subject's common name, or without one
 /// the first e-mail address, host name or URI among the alternative names.
-#[must_use]
 pub fn user_name(certificate: &CertificateDer<'_>) -> Option<Box<str>> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     if let Some(name) = parsed.subject().iter_common_name().next() {
@@ -96,7 +94,6 @@ pub fn user_name(certificate: &CertificateDer<'_>) -> Option<Box<str>> {
 
 /// Whether it names itself as its issuer, as the root of a chain does. A client that trusts a
 /// root has it already.
-#[must_use]
 pub fn is_root(certificate: &CertificateDer<'_>) -> bool {
     X509Certificate::from_der(certificate)
         .is_ok_and(|(_, parsed)| parsed.subject().as_raw() == parsed.issuer().as_raw())
@@ -104,7 +101,6 @@ pub fn is_root(certificate: &CertificateDer<'_>) -> bool {
 
 /// The reason why no TLS library accepts a server's certificate, and how to issue another; `None` if there is none that is
 /// known here.
-#[must_use]
 pub fn defect(certificate: &CertificateDer<'_>) -> Option<String> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     if parsed.version != X509Version::V3 {
@@ -125,7 +121,6 @@ pub fn defect(certificate: &CertificateDer<'_>) -> Option<String> {
 }
 
 /// From when until when a certificate is valid; `None` if it is not one.
-#[must_use]
 pub fn validity(certificate: &CertificateDer<'_>) -> Option<RangeInclusive<SystemTime>> {
     Some(begin_of(certificate)?..=end_of(certificate)?)
 }
@@ -133,7 +128,6 @@ pub fn validity(certificate: &CertificateDer<'_>) -> Option<RangeInclusive<Syste
 /// When the first of the certificates that a client has shown (its own first) expires. A root is not counted, because a
 /// verifier trusts its key whatever its certificate says, nor is one that had expired when the client's was issued. All others
 /// are: which of them were verified is not known here, and a client that adds some must not last longer by that.
-#[must_use]
 pub fn end_of_chain(chain: &[CertificateDer<'_>]) -> Option<SystemTime> {
     let (leaf, others) = chain.split_first()?;
     let issued = begin_of(leaf);
@@ -144,7 +138,6 @@ pub fn end_of_chain(chain: &[CertificateDer<'_>]) -> Option<SystemTime> {
 
 /// Whether each certificate of a chain is signed in the name of the next, as servers must send them (RFC 8446 section
 /// 4.4.2). Signatures are not verified.
-#[must_use]
 pub fn is_in_order(chain: &[CertificateDer<'_>]) -> bool {
     chain.windows(2).all(|pair| {
         let [one, next] = pair else { return false };

@@ -83,21 +83,18 @@ impl Issued {
     }
 
     /// Whether it is for all these names.
-    #[must_use]
     pub fn covers(&self, names: &[String]) -> bool {
         let has = |name: &String| self.names.iter().any(|own| own.eq_ignore_ascii_case(name));
         names.iter().all(has)
     }
 
     /// From its first moment to its last.
-    #[must_use]
     pub fn lifetime(&self) -> Duration {
         self.end.duration_since(self.begin).unwrap_or(Duration::ZERO)
     }
 
     /// When the next one is to be ordered: when a third of its lifetime is left, or by up to a thirtieth of it
     /// earlier, as `jitter` from 0 to 1 says.
-    #[must_use]
     pub fn renew_at(&self, jitter: f64) -> SystemTime {
         let lifetime = self.lifetime();
         let earlier = lifetime.mul_f64(EARLIER * jitter.clamp(0.0, 1.0));

@@ -139,7 +139,6 @@ const SYSTEM_DATA_DIR: &str = "/var/lib/fulmar";
 
 /// Where programs of the same user look for a development authority's certificate, likeliest first.
 /// The last place is relative to the working folder: trust it for servers on this machine only.
-#[must_use]
 pub fn dev_ca_locations() -> Vec<PathBuf> {
     let folders = [default_data_dir(), PathBuf::from(SYSTEM_DATA_DIR), PathBuf::from("data")];
     let mut locations: Vec<PathBuf> = set("FULMAR_DATA").into_iter().chain(folders).collect();
@@ -149,7 +148,6 @@ pub fn dev_ca_locations() -> Vec<PathBuf> {
 
 /// The data folder used when none is named: `$XDG_DATA_HOME/fulmar`, or its default, or
 /// `/var/lib/fulmar` where there is no home.
-#[must_use]
 pub fn default_data_dir() -> PathBuf {
     let home = || set("HOME").map(|home| home.join(".local/share"));
     let base = set("XDG_DATA_HOME").filter(|base| base.is_absolute()).or_else(home);

@@ -32,7 +32,6 @@ impl CertificateId {
     }
 
     /// The certificate's identifier; `None` if it cannot be parsed.
-    #[must_use]
     pub fn of(certificate: &CertificateDer<'_>) -> Option<CertificateId> {
         let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
         Some(CertificateId::new(parsed.issuer().as_raw(), parsed.raw_serial()))

@@ -91,7 +91,6 @@ impl ShortLivedCertificates {
     }
 
     /// The certificate in use.
-    #[must_use]
     pub fn certificate(&self) -> CertificateDer<'static> {
         self.current.certificate.clone()
     }
@@ -106,7 +105,6 @@ impl ShortLivedCertificates {
     }
 
     /// SHA-256 hashes of the certificate in use and of its successor, which pages must know.
-    #[must_use]
     pub fn hashes(&self) -> [[u8; 32]; 2] {
         [&self.current, &self.next].map(|pair| {
             let mut hash = [0; 32];
@@ -116,7 +114,6 @@ impl ShortLivedCertificates {
     }
 
     /// When to call [`ShortLivedCertificates::advance`] next.
-    #[must_use]
     pub fn changes_at(&self) -> SystemTime {
         self.next.begin
     }

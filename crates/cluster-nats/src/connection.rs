@@ -95,19 +95,16 @@ impl Connection {
     }
 
     /// Whether there is a connection at the moment.
-    #[must_use]
     pub fn is_connected(&self) -> bool {
         self.0.client.connection_state() == async_nats::connection::State::Connected
     }
 
     /// The server in use now.
-    #[must_use]
     pub fn server(&self) -> String {
         self.0.client.server_info().server_name
     }
 
     /// Whether the server in use requires credentials of its clients.
-    #[must_use]
     pub fn requires_credentials(&self) -> bool {
         self.0.client.server_info().auth_required
     }

@@ -19,7 +19,6 @@ impl GiveUp {
     }
 
     /// Whether it is to end.
-    #[must_use]
     pub fn is_given_up(&self) -> bool {
         *self.0.borrow()
     }

@@ -197,13 +197,11 @@ impl LogStream {
     }
 
     /// The name of the cluster.
-    #[must_use]
     pub fn cluster(&self) -> &str {
         &self.cluster
     }
 
     /// Its connection.
-    #[must_use]
     pub fn connection(&self) -> &Connection {
         &self.connection
     }

@@ -29,13 +29,11 @@ pub struct Holder {
 
 impl Holder {
     /// The lease taken by a change of the control record that was sent at `sent`, and has succeeded.
-    #[must_use]
     pub fn new(sent: Instant) -> Holder {
         Holder { renewed: sent, sent: None, first_sent: None, next: sent + RENEW }
     }
 
     /// When the next renewal is to be sent.
-    #[must_use]
     pub fn next_renewal(&self) -> Instant {
         self.next
     }
@@ -72,7 +70,6 @@ impl Holder {
     }
 
     /// Until when the node may acknowledge.
-    #[must_use]
     pub fn until(&self) -> Instant {
         self.renewed + LEASE
     }
@@ -117,7 +114,6 @@ impl Watch {
     }
 
     /// How long the control record has had the revision that was seen last; `None` if that is not known.
-    #[must_use]
     pub fn unchanged(&self, now: Instant) -> Option<Duration> {
         self.unchanged_since.map(|since| now.saturating_duration_since(since))
     }

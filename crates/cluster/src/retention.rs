@@ -5,7 +5,6 @@ pub const KEPT_SNAPSHOTS: usize = 2;
 
 /// Up to which record, inclusive, the log may be purged: the position of the last snapshot but one. `None` while there
 /// are fewer. `snapshots` are the positions of those that were stored completely, in any order.
-#[must_use]
 pub fn purge_up_to(snapshots: impl IntoIterator<Item = u64>) -> Option<u64> {
     let mut positions: Vec<u64> = snapshots.into_iter().collect();
     positions.sort_unstable();

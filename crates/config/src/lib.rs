@@ -62,7 +62,6 @@ impl Config {
 
     /// The same configuration with this data folder, where sessions, messages and certificates are kept. It is created
     /// if it is missing. Without one, it is `~/.local/share/fulmar`.
-    #[must_use]
     pub fn with_data_dir(mut self, folder: impl Into<PathBuf>) -> Config {
         self.server.data_dir = folder.into();
         self

@@ -29,7 +29,6 @@ pub enum Congestion {
 impl Congestion {
     /// The argument of `TransportConfig::congestion_controller_factory`. Each path of each connection has its own
     /// controller, so a new path starts anew.
-    #[must_use]
     pub fn factory(self) -> Arc<dyn ControllerFactory + Send + Sync> {
         match self {
             Congestion::Cubic => Arc::new(DelayAwareCubicFactory::new()),
@@ -39,7 +38,6 @@ impl Congestion {
     }
 
     /// The same for a single connection, with controllers that report to `copies` what becomes of its packets.
-    #[must_use]
     pub fn factory_watched_by(
         self,
         copies: &SharedCopies,

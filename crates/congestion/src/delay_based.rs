@@ -172,7 +172,6 @@ pub struct DelayBased {
 
 impl DelayBased {
     /// Starts with about 10 datagrams.
-    #[must_use]
     pub fn new(now: Instant, datagram_bytes: u64) -> DelayBased {
         let window = INITIAL_WINDOW_BYTES as f64;
         DelayBased {
@@ -204,7 +203,6 @@ impl DelayBased {
     }
 
     /// Bytes that may be in flight.
-    #[must_use]
     pub fn window(&self) -> u64 {
         self.window as u64
     }

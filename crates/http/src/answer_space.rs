@@ -84,7 +84,6 @@ pub struct AnswerRoom {
 
 impl AnswerSpace {
     /// Space of this many bytes.
-    #[must_use]
     pub fn new(limit: usize) -> AnswerSpace {
         let (held, freed) = (Mutex::default(), Notify::new());
         let (clock, log) = (Clock::start(), Mutex::default());
@@ -92,7 +91,6 @@ impl AnswerSpace {
     }
 
     /// What is used and may be.
-    #[must_use]
     pub fn totals(&self) -> AnswerTotals {
         let held = self.0.held.lock();
         let limit = u64::try_from(self.0.limit).unwrap_or(u64::MAX);

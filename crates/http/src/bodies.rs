@@ -109,7 +109,6 @@ pub(crate) struct UsedUp;
 
 impl BodyBudget {
     /// A budget of this many bytes.
-    #[must_use]
     pub fn new(bytes: usize) -> BodyBudget {
         BodyBudget(Arc::new(Shared { most: bytes, held: Mutex::default() }))
     }

@@ -148,13 +148,11 @@ impl Endpoint {
     }
 
     /// Where it is bound.
-    #[must_use]
     pub fn bound(&self) -> &Bound {
         &self.bound
     }
 
     /// What it counts.
-    #[must_use]
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }

@@ -94,7 +94,6 @@ pub struct LoginTurn<'a> {
 
 impl LoginTurns {
     /// Whether this login is known to be right, without waiting.
-    #[must_use]
     pub fn is_right(&self, login: &PasswordLogin<'_>) -> bool {
         let PasswordLogin { user, from, .. } = *login;
         if self.compare(login) != Some(true) {
@@ -202,7 +201,6 @@ impl Slot {
 
 impl LoginTurn<'_> {
     /// Whether something has to be hashed, be it for the time it takes: then [`LoginTurn::hash`] follows.
-    #[must_use]
     pub fn needs_hash(&self) -> bool {
         let hash = self.slot.as_ref().is_some_and(|slot| slot.hash);
         hash && self.compared != Some(true)

@@ -90,7 +90,6 @@ impl Plain {
     }
 
     /// Where it is bound.
-    #[must_use]
     pub fn bound(&self) -> &[SocketAddr] {
         &self.bound
     }

@@ -28,7 +28,6 @@ struct Bucket {
 
 impl<K: Hash + Eq> Rate<K> {
     /// `per_s` is the refill rate, `burst` the size of a bucket.
-    #[must_use]
     pub fn new(per_s: f64, burst: f64) -> Rate<K> {
         Rate { per_s, burst, buckets: Mutex::default() }
     }

@@ -34,7 +34,6 @@ fulmar_text::names!(
 
 impl AclKind {
     /// The kind with this name, in any case, as mosquitto reads it.
-    #[must_use]
     pub fn from_name(name: &str) -> Option<AclKind> {
         AclKind::ALL.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(name))
     }
@@ -76,7 +75,6 @@ fulmar_text::names!(
 
 impl AccessKind {
     /// The kind with this name, in any case.
-    #[must_use]
     pub fn from_name(name: &str) -> Option<AccessKind> {
         AccessKind::ALL.into_iter().find(|kind| kind.name().eq_ignore_ascii_case(name))
     }
@@ -110,7 +108,6 @@ impl Default for DefaultAccess {
 
 impl DefaultAccess {
     /// The default for one kind.
-    #[must_use]
     pub fn get(&self, kind: AccessKind) -> bool {
         match kind {
             AccessKind::PublishClientSend => self.publish_client_send,
@@ -142,7 +139,6 @@ pub struct Ranked {
 
 impl Ranked {
     /// One with a priority.
-    #[must_use]
     pub fn new(name: &str, priority: i32) -> Ranked {
         Ranked { name: name.into(), priority }
     }

@@ -4,7 +4,6 @@ use crate::acl::{Acl, AclKind};
 use crate::entities::{Role, Texts};
 
 /// A role that allows everything, the store's own commands, `$SYS` and `fulmar/` included.
-#[must_use]
 pub fn administrator_role() -> Role {
     let kinds = [
         AclKind::PublishClientSend,

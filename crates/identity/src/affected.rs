@@ -17,7 +17,6 @@ pub struct Affected {
 
 impl Affected {
     /// By a change that has led to `state`.
-    #[must_use]
     pub fn by(change: &Change, state: &State) -> Affected {
         let mut affected = Affected::default();
         let (mut groups, mut roles) = (BTreeSet::new(), BTreeSet::new());
@@ -62,7 +61,6 @@ impl Affected {
     }
 
     /// Whether there is nobody.
-    #[must_use]
     pub fn is_nobody(&self) -> bool {
         !self.everybody && self.users.is_empty()
     }

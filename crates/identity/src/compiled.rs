@@ -26,7 +26,6 @@ pub struct Compiler {
 
 impl Compiler {
     /// Fills the table.
-    #[must_use]
     pub fn new(table: Arc<IdentityTable>, state: &State) -> Compiler {
         let mut compiler = Compiler { table, roles: BTreeMap::new() };
         for role in state.roles().values() {

@@ -19,7 +19,6 @@ impl PasswordHash {
     }
 
     /// The text.
-    #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -56,7 +55,6 @@ fulmar_text::names!(
 
 impl AdministrationRole {
     /// The role with this name.
-    #[must_use]
     pub fn from_name(name: &str) -> Option<AdministrationRole> {
         AdministrationRole::ALL.into_iter().find(|role| role.name() == name)
     }
@@ -109,7 +107,6 @@ pub struct Client {
 
 impl Client {
     /// Whether it has no purpose but administration: no roles of its own or of groups.
-    #[must_use]
     pub fn only_administers(&self) -> bool {
         self.administration.is_some() && self.roles.is_empty() && self.groups.is_empty()
     }

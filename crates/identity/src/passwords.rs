@@ -30,7 +30,6 @@ pub struct PasswordHasher(AtomicU32);
 
 impl PasswordHasher {
     /// With this many iterations of SCRAM's verifiers; `None` for none.
-    #[must_use]
     pub fn new(scram_iterations: Option<u32>) -> PasswordHasher {
         PasswordHasher(scram_iterations.unwrap_or(0).into())
     }
@@ -60,7 +59,6 @@ impl PasswordHasher {
 
 impl Client {
     /// The client with this password, and no other.
-    #[must_use]
     pub fn with_password(self, password: Option<StoredPassword>) -> Client {
         let (hash, scram) = password.map(|stored| (stored.hash, stored.scram)).unzip();
         Client { password: hash, replaced: None, scram: scram.flatten(), ..self }

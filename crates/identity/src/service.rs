@@ -121,7 +121,6 @@ impl Identities {
     }
 
     /// Hashes new passwords.
-    #[must_use]
     pub fn hasher(&self) -> &Arc<PasswordHasher> {
         &self.hasher
     }
@@ -156,7 +155,6 @@ impl Identities {
     }
 
     /// The principal of an API token.
-    #[must_use]
     pub fn verify_token(&self, token: &str) -> Option<Principal> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.shared.read().verify_token(token, u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
@@ -210,7 +208,6 @@ impl Desk {
     }
 
     /// The state.
-    #[must_use]
     pub fn state(&self) -> State {
         self.shared.read().clone()
     }

@@ -59,50 +59,42 @@ struct Administered {
 
 impl State {
     /// Clients by user name.
-    #[must_use]
     pub fn clients(&self) -> &BTreeMap<Box<str>, Arc<Client>> {
         &self.clients
     }
 
     /// Clients that were removed and not created again, by user name.
-    #[must_use]
     pub fn removed(&self) -> &BTreeMap<Box<str>, Arc<Removal>> {
         &self.removed
     }
 
     /// Groups by name.
-    #[must_use]
     pub fn groups(&self) -> &BTreeMap<Box<str>, Arc<Group>> {
         &self.groups
     }
 
     /// Roles by name.
-    #[must_use]
     pub fn roles(&self) -> &BTreeMap<Box<str>, Arc<Role>> {
         &self.roles
     }
 
     /// API tokens by name.
-    #[must_use]
     pub fn tokens(&self) -> &BTreeMap<Box<str>, Arc<ApiToken>> {
         &self.tokens
     }
 
     /// What holds where no rule matches.
-    #[must_use]
     pub fn default_access(&self) -> DefaultAccess {
         self.settings.default_access
     }
 
     /// The group whose roles clients without a user name have.
-    #[must_use]
     pub fn anonymous_group(&self) -> Option<&str> {
         self.settings.anonymous_group.as_deref()
     }
 
     /// Whether names that the store does not know are labels where anonymous clients may connect: until there is, or was, a
     /// client with a purpose other than administration.
-    #[must_use]
     pub fn admits_unknown_names(&self) -> bool {
         self.settings.anonymous_group.is_none()
             && self.clients.values().all(|client| client.only_administers())
@@ -110,7 +102,6 @@ impl State {
     }
 
     /// A group's clients with its rank among their groups, by rank.
-    #[must_use]
     pub fn members(&self, group: &str) -> Vec<Ranked> {
         let member = |client: &Arc<Client>| {
             let own = client.groups.iter().find(|own| &*own.name == group)?;
@@ -130,7 +121,6 @@ impl State {
     }
 
     /// The principal of an API token that has not expired.
-    #[must_use]
     pub fn verify_token(&self, token: &str, now_ms: u64) -> Option<Principal> {
         let digest = digest_if_token(token)?;
         let token = self.tokens.values().find(|known| *known.digest == *digest)?;

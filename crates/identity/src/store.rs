@@ -208,7 +208,6 @@ impl Store {
     }
 
     /// Whether there is a store at `path` that has clients; also if it cannot be read, which opening it then reports.
-    #[must_use]
     pub fn has_clients(path: &Path) -> bool {
         let read = || {
             let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -227,7 +226,6 @@ impl Store {
     }
 
     /// The state as of the last change or [`Store::refresh`].
-    #[must_use]
     pub fn state(&self) -> &State {
         &self.state
     }

@@ -25,7 +25,6 @@ pub struct NewToken {
 
 impl ApiToken {
     /// Makes a token; `None` if the system has no randomness to give.
-    #[must_use]
     pub fn generate(
         name: &str,
         role: AdministrationRole,

@@ -37,7 +37,6 @@ pub struct Clocks(Arc<dyn Fn() -> Reading + Send + Sync>);
 
 impl Clocks {
     /// Clocks that `read` reads.
-    #[must_use]
     pub fn new(read: impl Fn() -> Reading + Send + Sync + 'static) -> Clocks {
         Clocks(Arc::new(read))
     }
@@ -51,7 +50,6 @@ impl fmt::Debug for Clocks {
 
 impl Reading {
     /// What the machine's clocks show now, beside the program's time.
-    #[must_use]
     pub fn now(time_ms: u64) -> Reading {
         static BOOT: LazyLock<i64> = LazyLock::new(|| {
             let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
@@ -149,7 +147,6 @@ impl ClockRecord {
     }
 
     /// True if the record is to be written again.
-    #[must_use]
     pub fn is_due(&self) -> bool {
         (self.clocks.0)().time - self.last.time >= WRITE_AGAIN_MS
     }

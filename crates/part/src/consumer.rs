@@ -36,7 +36,6 @@ pub struct Message {
 
 impl Message {
     /// The value of the first user property with this name, such as `id` and `at` of what a gateway has forwarded.
-    #[must_use]
     pub fn property(&self, name: &str) -> Option<&str> {
         let mut found = self.properties.iter().filter(|(known, _)| known == name);
         found.next().map(|(_, value)| value.as_str())

@@ -86,7 +86,6 @@ pub trait Part: Send {
 pub type Listeners = Arc<OnceLock<Vec<(&'static str, SocketAddr)>>>;
 
 /// The setting of an address that cannot be bound, as file key and environment variable.
-#[must_use]
 pub fn where_to_change(key: &str) -> String {
     format!("[listeners] {key} (or FULMAR_LISTENERS__{})", key.to_uppercase())
 }

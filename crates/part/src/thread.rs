@@ -28,7 +28,6 @@ pub struct Stopped(mpsc::Receiver<()>);
 
 impl Stopped {
     /// Waits for this time; returns false as soon as the thread is to end.
-    #[must_use]
     pub fn pause(&self, time: Duration) -> bool {
         self.0.recv_timeout(time) == Err(RecvTimeoutError::Timeout)
     }

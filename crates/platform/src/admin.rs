@@ -133,7 +133,6 @@ pub enum AdminCommand {
 
 impl AdminCommand {
     /// What the log of changes has of it: action, object, and details without secrets. `None` if it changes nothing.
-    #[must_use]
     pub fn change(&self) -> Option<(&'static str, &str, Value)> {
         Some(match self {
             AdminCommand::AddUser { name, server_admin, role, .. } => {

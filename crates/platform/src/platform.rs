@@ -115,7 +115,6 @@ impl Platform {
 
     /// Whose token this is; `None` if it is none or no longer good, or if a user name is given and is
     /// another's. Answers from memory.
-    #[must_use]
     pub fn admit(&self, token: &str, user: Option<&str>) -> Option<AdmittedUser> {
         let caller = self.app.caller(token, Time::now())?;
         let name = &caller.account.name;
@@ -128,13 +127,11 @@ impl Platform {
     }
 
     /// Whether there is a user of this name. Answers from memory.
-    #[must_use]
     pub fn knows(&self, user: &str) -> bool {
         self.app.account_cache.account(user).is_some()
     }
 
     /// Whether this user is an admin of the server. Answers from memory.
-    #[must_use]
     pub fn is_server_admin(&self, user: &str) -> bool {
         self.app.account_cache.account(user).is_some_and(|account| account.server_admin)
     }
@@ -156,14 +153,12 @@ impl Platform {
 
     /// The user of a login by name and password that is known to be right, such as one that is repeated. Answers from
     /// memory.
-    #[must_use]
     pub fn log_in_again(&self, user: &str, password: &str, from: IpAddr) -> Option<AdmittedUser> {
         sessions::known(&self.app, user, password, from).map(|account| by_password(&account))
     }
 
     /// Whether what an admitted user showed is still valid: the token, or the password of the login. Answers
     /// from memory.
-    #[must_use]
     pub fn is_session(&self, id: &str) -> bool {
         let Some(by_password) = id.strip_prefix(BY_PASSWORD) else {
             return self.app.account_cache.is_good(id, Time::now());
@@ -187,7 +182,6 @@ impl Platform {
     }
 
     /// Whether the user may publish to this topic, or subscribe to it as a filter. Answers from memory.
-    #[must_use]
     pub fn may(&self, user: &str, publish: bool, topic: &str) -> bool {
         let levels: Vec<&str> = topic.split('/').collect();
         let ["fulmar", twin, rest @ ..] = &levels[..] else { return false };
@@ -205,13 +199,11 @@ impl Platform {
     }
 
     /// A name of this installation that nobody else can know: its client identifier.
-    #[must_use]
     pub fn installation(&self) -> &str {
         self.app.signer.installation()
     }
 
     /// A voucher that shows later that this user has published this message; `None` if that does not matter.
-    #[must_use]
     pub fn vouch(&self, user: &str, topic: &str, payload: &[u8]) -> Option<String> {
         let levels: Vec<&str> = topic.split('/').collect();
         let ["fulmar", _, "receiver", _, "frame"] = levels[..] else { return None };
@@ -219,7 +211,6 @@ impl Platform {
     }
 
     /// The user who published this message, by the voucher of [`Platform::vouch`].
-    #[must_use]
     pub fn vouched<'a>(&self, voucher: &'a str, topic: &str, payload: &[u8]) -> Option<&'a str> {
         self.app.signer.vouched(voucher, topic, payload)
     }
@@ -313,7 +304,6 @@ impl Platform {
     }
 
     /// What was counted since it was opened.
-    #[must_use]
     pub fn counts(&self) -> PlatformCounts {
         let PhotoTotals { used, limit, refused } = self.app.photo_space.totals();
         PlatformCounts {
@@ -325,7 +315,6 @@ impl Platform {
     }
 
     /// Whether there is no account yet.
-    #[must_use]
     pub fn has_no_users(&self) -> bool {
         self.app.account_cache.is_empty()
     }

@@ -123,7 +123,6 @@ impl Follower {
     }
 
     /// The record that it has read last; the next one must follow it.
-    #[must_use]
     pub fn position(&self) -> LogPosition {
         self.read
     }

@@ -105,7 +105,6 @@ impl SqliteStorage {
 
     /// Whether all submitted batches are written and the writer waits for more. Batches that are being submitted may or
     /// may not count.
-    #[must_use]
     pub fn is_idle(&self) -> bool {
         self.shared.inbox.is_idle()
     }
@@ -128,7 +127,6 @@ impl SqliteStorage {
     }
 
     /// Counters since the store was opened.
-    #[must_use]
     pub fn stats(&self) -> Stats {
         self.shared.stats.lock().clone()
     }

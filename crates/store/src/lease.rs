@@ -27,7 +27,6 @@ fulmar_text::opaque_debug!(Lease { until });
 
 impl Lease {
     /// A lease that has ended.
-    #[must_use]
     pub fn new() -> Lease {
         Lease { start: Instant::now(), until: AtomicU64::new(0), wake: Mutex::new(None) }
     }
@@ -50,7 +49,6 @@ impl Lease {
     }
 
     /// Whether it lasts.
-    #[must_use]
     pub fn lasts(&self) -> bool {
         self.lasts_at(Instant::now())
     }

@@ -385,7 +385,6 @@ impl From<rusqlite::Error> for GaveUp {
 }
 
 /// Whether the same may succeed later without a repair of the database.
-#[must_use]
 pub fn is_transient(error: &rusqlite::Error) -> bool {
     matches!(
         error.sqlite_error_code(),

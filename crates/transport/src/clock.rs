@@ -18,25 +18,21 @@ pub struct Clock {
 
 impl Clock {
     /// A clock that shows the system's time now and goes on by itself.
-    #[must_use]
     pub fn start() -> Clock {
         Clock { epoch: Clock::wall(), started: Instant::now() }
     }
 
     /// The system's time now.
-    #[must_use]
     pub fn wall() -> Timestamp {
         Timestamp(0) + SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
     }
 
     /// The time now.
-    #[must_use]
     pub fn now(&self) -> Timestamp {
         self.epoch + self.started.elapsed()
     }
 
     /// What this clock showed, or will show, at `instant`.
-    #[must_use]
     pub fn at(&self, instant: Instant) -> Timestamp {
         self.epoch + instant.saturating_duration_since(self.started)
     }
@@ -50,7 +46,6 @@ impl Clock {
     }
 
     /// Time from now to `deadline`; zero when it has passed, `None` when it never comes.
-    #[must_use]
     pub fn until(&self, deadline: Timestamp) -> Option<Duration> {
         (deadline != Timestamp::NEVER).then(|| deadline.since(self.now()))
     }

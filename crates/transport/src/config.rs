@@ -76,7 +76,6 @@ impl Carrier {
     pub const WS: Carrier = Carrier { tls: None, websocket: true };
 
     /// Its name in `$SYS`, metrics and logs.
-    #[must_use]
     pub fn kind(&self) -> TransportKind {
         match (self.tls.is_some(), self.websocket) {
             (false, false) => TransportKind::Tcp,
@@ -107,13 +106,11 @@ pub struct SharedTls(RwLock<Arc<rustls::ServerConfig>>);
 
 impl SharedTls {
     /// Shares `config`.
-    #[must_use]
     pub fn new(config: Arc<rustls::ServerConfig>) -> SharedTls {
         SharedTls(RwLock::new(config))
     }
 
     /// The configuration for the next connection.
-    #[must_use]
     pub fn current(&self) -> Arc<rustls::ServerConfig> {
         Arc::clone(&self.0.read())
     }

@@ -46,7 +46,6 @@ pub struct AllowedSilence(AtomicU32);
 
 impl AllowedSilence {
     /// The silence; `None` before CONNECT, without a Keep Alive, and when MQTT is over.
-    #[must_use]
     pub fn get(&self) -> Option<Duration> {
         match self.0.load(Ordering::Relaxed) {
             0 => None,
@@ -132,7 +131,6 @@ impl Handoff {
 
     /// Waits for every worker to end a turn, for about `patience`; returns the first that does not. It counts looks
     /// instead of time, which also passes while the whole process is paused.
-    #[must_use]
     pub fn silent_worker(&self, patience: Duration) -> Option<usize> {
         let ask = |(queue, waker): &(Arc<HandoffQueue>, Arc<Waker>)| {
             let asked = queue.asked.fetch_add(1, Ordering::AcqRel) + 1;

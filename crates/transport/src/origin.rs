@@ -43,7 +43,6 @@ impl Default for Origins {
 
 impl Origins {
     /// This server's own pages, and those of the origins `allowed`; `*` for any.
-    #[must_use]
     pub fn new(allowed: &[String]) -> Origins {
         Origins {
             allowed: allowed.to_vec(),
@@ -60,7 +59,6 @@ impl Origins {
     }
 
     /// MQTT connections refused to pages.
-    #[must_use]
     pub fn refused_total(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
@@ -101,7 +99,6 @@ impl Origins {
 }
 
 /// Host and port that a request names, if any; browsers always name a host.
-#[must_use]
 pub fn authority(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
     let of = || headers.get(header::HOST)?.to_str().ok()?.parse().ok();
     uri.authority().cloned().or_else(of)
@@ -127,7 +124,6 @@ fn is_same<B>(request: &Request<B>, peer: SocketAddr) -> Option<()> {
 }
 
 /// Whether a host is one of this machine's names for itself, which are equivalent for a local user.
-#[must_use]
 pub fn is_loopback(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     bare.eq_ignore_ascii_case("localhost") || bare.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())

@@ -142,19 +142,16 @@ impl Server {
 
     /// Where the listeners are bound, in the order of the configuration, with the ports the system
     /// chose.
-    #[must_use]
     pub fn bound(&self) -> &[SocketAddr] {
         &self.bound
     }
 
     /// Where the QUIC listeners are bound, in the order of the configuration.
-    #[must_use]
     pub fn bound_quic(&self) -> &[SocketAddr] {
         &self.bound_quic
     }
 
     /// Takes connections that another part of the program has accepted.
-    #[must_use]
     pub fn handoff(&self) -> Handoff {
         self.handoff.clone()
     }

@@ -43,7 +43,6 @@ struct Datagram<T> {
 
 impl<T> FirstFlights<T> {
     /// Nothing was sent.
-    #[must_use]
     pub fn new(now: Instant) -> FirstFlights<T> {
         let unanswered = Vec::new();
         FirstFlights { unanswered, due: None, last_sent: now, rounds: 0, all_rounds: 0 }
@@ -95,13 +94,11 @@ impl<T> FirstFlights<T> {
     }
 
     /// When the last datagram was sent that nothing answers yet.
-    #[must_use]
     pub fn waiting_since(&self) -> Option<Instant> {
         (!self.unanswered.is_empty()).then_some(self.last_sent)
     }
 
     /// When to call [`FirstFlights::send_due`].
-    #[must_use]
     pub fn next(&self) -> Option<Instant> {
         self.due
     }

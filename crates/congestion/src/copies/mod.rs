@@ -112,7 +112,6 @@ pub struct Copied {
 
 impl Copies {
     /// For a path of which an earlier connection found that it loses this share of packets; 0 where nothing is known.
-    #[must_use]
     pub fn new(now: Instant, known_loss: f64) -> Copies {
         let loss = Loss::expecting(known_loss);
         Copies {
@@ -176,7 +175,6 @@ impl Copies {
     }
 
     /// A datagram was sent: how often it is to be sent again. The copies count as sent.
-    #[must_use]
     pub fn sent(&mut self, now: Instant, sent: Sent) -> Plan {
         self.budget.own(now, sent.bytes);
         let is_small = sent.bytes <= SMALL_BYTES;
@@ -231,13 +229,11 @@ impl Copies {
     }
 
     /// The share of packets that the path loses, 0 to 1.
-    #[must_use]
     pub fn loss(&self) -> f64 {
         self.loss.share()
     }
 
     /// Copies so far.
-    #[must_use]
     pub fn copied(&self) -> Copied {
         self.copied
     }

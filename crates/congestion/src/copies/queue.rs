@@ -26,7 +26,6 @@ impl<T> std::fmt::Debug for CopyQueue<T> {
 
 impl<T> CopyQueue<T> {
     /// A queue of at most `most` datagrams. Nothing is allocated before the first.
-    #[must_use]
     pub fn new(most: usize) -> CopyQueue<T> {
         CopyQueue { waiting: VecDeque::new(), most }
     }
@@ -42,7 +41,6 @@ impl<T> CopyQueue<T> {
     }
 
     /// When the next copy is due.
-    #[must_use]
     pub fn next(&self) -> Option<Instant> {
         self.waiting.iter().map(|waiting| waiting.at).min()
     }

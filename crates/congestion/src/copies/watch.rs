@@ -19,7 +19,6 @@ pub fn share(copies: &SharedCopies) -> MutexGuard<'_, Copies> {
 }
 
 /// Reports to `copies` what controllers of `inner` learn. For the factory of a single connection.
-#[must_use]
 pub fn watched(
     inner: Arc<dyn ControllerFactory + Send + Sync>,
     copies: SharedCopies,

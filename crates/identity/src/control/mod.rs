@@ -72,7 +72,6 @@ pub fn respond(desk: &mut Desk, asker: &Asker, log: &dyn ChangeLog, request: &[u
 }
 
 /// The answer to a request that could not be carried out now.
-#[must_use]
 pub fn busy() -> String {
     json!({ "responses": [refusal("Unknown command", &ApplyError::Busy.to_string())] }).to_string()
 }

@@ -51,7 +51,6 @@ impl Platform {
     }
 
     /// Addresses to which webhooks may connect; to be checked before each connection.
-    #[must_use]
     pub fn webhook_allowlist(&self) -> &WebhookAllowlist {
         &self.app().settings.webhook_allowlist
     }

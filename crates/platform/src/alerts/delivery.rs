@@ -57,7 +57,6 @@ impl Delivery {
     }
 
     /// For the header `webhook-signature` of an attempt whose `webhook-timestamp` is this, in seconds since 1970.
-    #[must_use]
     pub fn signature_at(&self, timestamp_s: u64) -> String {
         sign(self.secret.as_bytes(), &self.id, timestamp_s, &self.body)
     }

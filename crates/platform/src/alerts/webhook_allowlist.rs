@@ -49,7 +49,6 @@ impl WebhookAllowlist {
     }
 
     /// Whether webhooks may connect to this address, to which `host` was resolved.
-    #[must_use]
     pub fn allows(&self, host: &str, address: SocketAddr) -> bool {
         let ip = address.ip().to_canonical();
         is_public(ip)

@@ -63,7 +63,6 @@ impl LogPosition {
     /// What names the record at this position, for the log to recognise it when it is appended again.
     ///
     /// The checksum is part of it because two nodes that claim the log at the same moment use the same epoch and number.
-    #[must_use]
     pub fn id(self) -> String {
         format!("{}.{}.{:08x}", self.epoch, self.number, self.checksum)
     }
@@ -86,7 +85,6 @@ pub struct LogEntry<'a> {
 
 impl<'a> LogEntry<'a> {
     /// One by a node.
-    #[must_use]
     pub fn by_node(bytes: &'a [u8]) -> LogEntry<'a> {
         LogEntry { bytes, conditional: true }
     }
@@ -105,13 +103,11 @@ pub struct Append<'a> {
 
 impl Append<'_> {
     /// See [`LogPosition::id`].
-    #[must_use]
     pub fn id(&self) -> String {
         self.position.id()
     }
 
     /// What it means that the log has something else at its number.
-    #[must_use]
     pub fn displaced_by(&self, entry: LogEntry<'_>) -> AppendError {
         match self.after.read_entry(entry) {
             Ok(RecordView { kind: None, .. }) => AppendError::Displaced,

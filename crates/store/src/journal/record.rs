@@ -186,7 +186,6 @@ impl LogPosition {
     }
 
     /// The position behind something that does not count: it has a number, and nothing refers to it.
-    #[must_use]
     pub fn passed(self) -> LogPosition {
         LogPosition { number: self.number + 1, ..self }
     }
@@ -199,7 +198,6 @@ impl LogPosition {
     /// The record with which a process claims the log behind this position, and its position.
     ///
     /// A name of more than 255 bytes is cut.
-    #[must_use]
     pub fn claim(self, claimant: Claimant<'_>) -> (LogPosition, Vec<u8>) {
         let mut bytes = Vec::new();
         let node = &claimant.node[..claimant.node.floor_char_boundary(MAX_NAME)];

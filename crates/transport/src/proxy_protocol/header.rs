@@ -95,7 +95,6 @@ impl HeaderReader {
     }
 
     /// How many bytes can be read without reading beyond the header; 0 when it is complete.
-    #[must_use]
     pub fn wanted(&self) -> usize {
         match (&self.known, parse(&self.kept)) {
             (Some((_, skip)), _) => *skip,

@@ -30,7 +30,6 @@ pub struct Proxies {
 
 impl Proxies {
     /// Proxies with addresses in these networks.
-    #[must_use]
     pub fn new(networks: Vec<Network>) -> Proxies {
         let (clock, log_limiter) = (Clock::start(), Mutex::default());
         Proxies { networks, clock, refused: AtomicU64::new(0), log_limiter }
@@ -58,7 +57,6 @@ impl Proxies {
     }
 
     /// Connections refused so far.
-    #[must_use]
     pub fn refused_total(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }

@@ -21,7 +21,6 @@ pub struct NetworkError(String);
 
 impl Network {
     /// Whether `address` belongs to it; an IPv4 address does in its IPv6 form too.
-    #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         network::is_within(address, self.first, self.prefix_bits)
     }

@@ -119,7 +119,6 @@ impl HandshakePressure {
     }
 
     /// Whether more fail than usual.
-    #[must_use]
     pub fn is_high(&self, now: Instant) -> bool {
         self.0.is_some_and(|level| level.at(now, FAILURES_A_SECOND) >= FAILURES)
     }

@@ -106,7 +106,6 @@ pub struct QuicSettings {
 
 impl QuicSettings {
     /// Defaults with these secrets.
-    #[must_use]
     pub fn new(keys: QuicKeys) -> QuicSettings {
         QuicSettings {
             idle_timeout: Duration::from_secs(30),

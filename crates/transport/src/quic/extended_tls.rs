@@ -52,7 +52,6 @@ pub struct ExtendedTls(Arc<QuicServerConfig>);
 
 impl ExtendedTls {
     /// Extends `tls`.
-    #[must_use]
     pub fn new(tls: QuicServerConfig) -> ExtendedTls {
         ExtendedTls(Arc::new(tls))
     }

@@ -12,7 +12,6 @@ const PER_DATAGRAM: u64 = 2;
 
 /// Whether a connection is to be closed: its client has sent this many STREAM frames in this many datagrams, and has this
 /// many streams open.
-#[must_use]
 pub fn has_suspicious_pieces(
     pressure: MemoryPressure,
     frames: u64,

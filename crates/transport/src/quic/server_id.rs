@@ -29,7 +29,6 @@ impl ServerId {
     pub const PREFIX_BYTES: usize = 1 + BYTES;
 
     /// That of a node of a cluster, by their names.
-    #[must_use]
     pub fn of_node(cluster: &str, node: &str) -> ServerId {
         let name = format!("Fulmar QUIC server ID\0{cluster}\0{node}");
         let hash = digest::digest(&digest::SHA256, name.as_bytes());
@@ -37,7 +36,6 @@ impl ServerId {
     }
 
     /// What a connection ID begins with.
-    #[must_use]
     pub fn prefix(self) -> [u8; Self::PREFIX_BYTES] {
         let mut prefix = [CONFIGURATION; Self::PREFIX_BYTES];
         prefix[1..].copy_from_slice(&self.0);
@@ -45,7 +43,6 @@ impl ServerId {
     }
 
     /// The server ID in a connection ID; `None` if it has none.
-    #[must_use]
     pub fn read(cid: &[u8]) -> Option<ServerId> {
         let whole: &[u8; Self::CID_BYTES] = cid.first_chunk()?;
         let id = whole[1..].first_chunk().copied().map(ServerId);

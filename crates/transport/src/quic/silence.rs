@@ -38,7 +38,6 @@ pub struct Silence {
 
 impl Silence {
     /// For a connection that has just received a packet, at a listener with this idle timeout.
-    #[must_use]
     pub fn new(now: Instant, limit: Duration) -> Silence {
         let limit_ms = milliseconds(limit);
         Silence { received_at: now, limit_ms, clients_ms: u32::MAX, pinged: false }
@@ -77,13 +76,11 @@ impl Silence {
 
     /// The interval at which to check for received packets, if there is no notification: an eighth of the shortest
     /// timeout, so that a late check still leaves time to ask the client.
-    #[must_use]
     pub fn look_every(&self) -> Duration {
         Duration::from_millis((self.limit_ms.min(self.clients_ms) / 8).max(1).into())
     }
 
     /// What is due next and when, for a client whose Keep Alive allows this silence, if it has one.
-    #[must_use]
     pub fn next(&self, allowed: Option<Duration>, rtt: Duration) -> Option<(Instant, Due)> {
         let Some(allowed) = allowed else {
             return Some((self.after(self.limit_ms, rtt), Due::GiveUp));

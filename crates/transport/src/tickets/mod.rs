@@ -160,7 +160,6 @@ impl Tickets {
     }
 
     /// What became of tickets so far.
-    #[must_use]
     pub fn counts(&self) -> TicketCounts {
         let held = self.table.lock().as_ref().map_or(0, |table| table.held as u64);
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

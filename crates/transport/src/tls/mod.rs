@@ -113,14 +113,12 @@ impl Identity {
     }
 
     /// When the certificate that it shows now expires.
-    #[must_use]
     pub fn not_after(&self) -> Option<SystemTime> {
         let current = self.current.read();
         Some(*fulmar_certs::validity(current.certified.cert.first()?)?.end())
     }
 
     /// The certificate that it shows now and its key, DER; `None` if that is not an ECDSA key.
-    #[must_use]
     pub fn ecdsa(&self) -> Option<(Vec<u8>, Vec<u8>)> {
         let current = self.current.read();
         let is_ecdsa = current.certified.key.algorithm() == SignatureAlgorithm::ECDSA;
@@ -220,7 +218,6 @@ impl ServerTls {
     }
 
     /// The same, and the secrets of all connections are appended to a file.
-    #[must_use]
     pub fn with_key_log(mut self, file: &Arc<KeyLogFile>) -> ServerTls {
         for config in [&mut self.tcp, &mut self.quic] {
             Arc::make_mut(config).key_log = Arc::clone(file) as _;
@@ -229,7 +226,6 @@ impl ServerTls {
     }
 
     /// The same demands and tickets, with another certificate to show.
-    #[must_use]
     pub fn showing(&self, identity: &Arc<Identity>) -> ServerTls {
         let other = |config: &Arc<ServerConfig>| {
             let mut config = (**config).clone();
@@ -249,7 +245,6 @@ impl ServerTls {
     }
 
     /// Verifies clients' certificates as all listeners do, replacements included.
-    #[must_use]
     pub fn client_verifier(&self) -> Arc<dyn ClientCertVerifier> {
         Arc::clone(&self.clients) as _
     }
@@ -257,7 +252,6 @@ impl ServerTls {
 
 /// The user whom the first certificate of a verified chain names; `None` for what cannot be a name. The chain may be that
 /// of a session that is resumed, whose certificates nobody has verified again: its end is in the result.
-#[must_use]
 pub fn client_name(chain: &[CertificateDer<'_>]) -> Option<PeerIdentity> {
     let leaf = chain.first()?;
     let name = fulmar_certs::user_name(leaf)?;
