@@ -78,7 +78,7 @@ fulmar_text::with_defaults! {
         pub max_queued_messages: usize = 10_000,
         /// Bytes queued for one session beyond those in flight.
         pub max_queued_bytes: usize = 16 * 1024 * 1024,
-        /// What gives way when a session's queue is full.
+        /// Choice of the message that gives way when a session's queue is full.
         pub drop_policy: DropPolicy = DropPolicy::default(),
         /// Encoded bytes waiting for one stream; above it QoS 0 messages are dropped for this
         /// receiver and QoS 1 and 2 stay in the queue.
@@ -95,7 +95,7 @@ fulmar_text::with_defaults! {
         pub connect_timeout: Duration = Duration::from_secs(10),
         /// Operations waiting for the disk above which publishers are not read from.
         pub max_storage_backlog: usize = 50_000,
-        /// How long a batch may take to become durable. Then storage counts as stalled, and what would have to be stored
+        /// Longest time until a batch is durable. Then storage counts as stalled, and what would have to be stored
         /// gets 0x83 (Implementation specific error) until it is.
         pub storage_stall_timeout: Duration = Duration::from_secs(10),
         /// Messages a client may publish a second, a second's worth at once; 0 for any number.
@@ -103,12 +103,12 @@ fulmar_text::with_defaults! {
         /// Bytes of PUBLISH packets a client may send a second, a second's worth at once; 0 for any
         /// number.
         pub max_publish_bytes_per_s: u32 = 0,
-        /// What happens to clients above either.
+        /// Treatment of clients above either.
         pub rate_policy: RatePolicy = RatePolicy::default(),
         /// Connections per second from one address (IPv6: one /64), with bursts of the same number; further ones are
         /// closed before any MQTT byte. 0 for no limit.
         pub max_connects_per_s_per_address: u32 = 0,
-        /// What clients can make the broker keep in memory, altogether.
+        /// Memory that clients can make the broker use, altogether.
         pub memory: MemoryLimits = MemoryLimits::NONE,
         /// Topics a worker remembers the receivers of.
         pub max_cached_routes: usize = 16_384,

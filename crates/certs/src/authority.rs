@@ -26,7 +26,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Days a certificate is valid unless asked otherwise; browsers take no more than 398.
 pub const LEAF_DAYS: u32 = 397;
 
-/// How long before its end a server's certificate is made anew.
+/// Time before its end at which a server's certificate is made anew.
 pub const RENEW: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Longest common name in characters (RFC 5280 appendix A, `ub-common-name`).

@@ -38,7 +38,7 @@ struct Scene<'s> {
     schedule: &'s Schedule,
     began: Instant,
     elapsed: Duration,
-    /// How many seconds the nodes' wall clocks are ahead.
+    /// Seconds by which the nodes' wall clocks are ahead.
     ahead_s: [i64; NODES],
     mistake: Mistake,
     engine: Engine,

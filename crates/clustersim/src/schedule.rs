@@ -82,7 +82,7 @@ pub enum Step {
     MixUp(usize, bool),
     /// A stranger publishes to the log.
     Publication(Strange, usize),
-    /// A node's wall clock is set to so many seconds before or after the right time.
+    /// Sets a node's wall clock this many seconds ahead of the right time, or behind it.
     SetWall(usize, i64),
     /// Everything that runs and is connected does what it can for some rounds of 50 ms.
     Run(usize),

@@ -34,7 +34,7 @@ fn seconds(seconds: u32) -> Duration {
 impl Config {
     /// How the budget for memory is divided.
     pub fn memory(&self) -> Parts {
-        let parts = Parts::of(self.memory_limit());
+        let parts = Parts::divide(self.memory_limit());
         self.store_part().map_or(parts, |store| store.lower(parts))
     }
 

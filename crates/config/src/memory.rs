@@ -82,7 +82,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    pub fn of(bytes: u64) -> Parts {
+    pub fn divide(bytes: u64) -> Parts {
         let percent = |share: u64| usize::try_from(bytes / 100 * share).unwrap_or(usize::MAX);
         Parts {
             broker: MemoryLimits {
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn the_parts_leave_room_for_the_program() {
-        let parts = Parts::of(512_000_000);
+        let parts = Parts::divide(512_000_000);
         let MemoryLimits { sessions, messages, output, aliases, input, logins, connections } =
             parts.broker;
         let all = sessions + messages + 2 * output + aliases + input + logins + connections;

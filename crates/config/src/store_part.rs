@@ -155,11 +155,11 @@ mod tests {
     #[test]
     fn what_is_stored_is_refused_before_the_store_is_full() {
         let disk = part("[limits]\ndisk = \"64MB\"\n").unwrap();
-        let parts = disk.lower(Parts::of(8_000_000_000));
+        let parts = disk.lower(Parts::divide(8_000_000_000));
         let counted = (parts.broker.sessions + parts.broker.messages) as u64;
         assert!(2 * counted <= disk.database + disk.log_pages * PAGE_BYTES, "{counted}");
         assert!(parts.retained < parts.broker.messages / 2);
         let ample = part("[limits]\ndisk = \"100GB\"\n").unwrap();
-        assert_eq!(ample.lower(Parts::of(512_000_000)), Parts::of(512_000_000));
+        assert_eq!(ample.lower(Parts::divide(512_000_000)), Parts::divide(512_000_000));
     }
 }

@@ -65,7 +65,7 @@ impl SharedRows {
     }
 
     /// The rows of a database, once, and how to change them.
-    pub fn take(&mut self, database: Database) -> Shared {
+    pub fn take_rows(&mut self, database: Database) -> Shared {
         let rows = self.rows.remove(&database).unwrap_or_default();
         self.shared(database, Vec::new(), rows)
     }

@@ -24,7 +24,7 @@ pub struct Hashes(Arc<Mutex<[[u8; 32]; 2]>>);
 
 impl Hashes {
     /// These hashes.
-    pub fn of(hashes: [[u8; 32]; 2]) -> Hashes {
+    pub fn from_digests(hashes: [[u8; 32]; 2]) -> Hashes {
         Hashes(Arc::new(Mutex::new(hashes)))
     }
 

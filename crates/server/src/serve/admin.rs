@@ -145,7 +145,7 @@ struct Administration {
 /// `admin.db` in the data folder cannot be used.
 pub(super) fn open(opening: &mut Opening<'_>) -> anyhow::Result<Box<dyn Part>> {
     let data = opening.data;
-    let shared = opening.shared.as_mut().map(|shared| shared.take(Database::Administration));
+    let shared = opening.shared.as_mut().map(|shared| shared.take_rows(Database::Administration));
     let log = ChangeLog(match shared {
         Some(shared) => Store::open_shared(data, shared)?,
         None => Store::open(data)?,

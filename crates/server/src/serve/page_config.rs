@@ -108,7 +108,8 @@ mod tests {
     fn endpoint(listeners: &[&str], authority: &str, peer: &str) -> (String, usize) {
         let webtransport = listeners.iter().map(|address| address.parse().unwrap()).collect();
         let bound = Bound { https: Vec::new(), webtransport };
-        let page = PageConfig::new(&bound, Hashes::of([[1; 32], [2; 32]]), Value::Null, true);
+        let page =
+            PageConfig::new(&bound, Hashes::from_digests([[1; 32], [2; 32]]), Value::Null, true);
         let (url, hashes) = page.webtransport(&authority.parse().unwrap(), peer.parse().unwrap());
         (url, hashes.len())
     }

@@ -268,7 +268,7 @@ impl Opened {
         };
         let parts = parts::open(&mut opening)?;
         let Opening { first_administrator, offers, .. } = opening;
-        let identities = shared.as_mut().map(|shared| shared.take(Database::Identities));
+        let identities = shared.as_mut().map(|shared| shared.take_rows(Database::Identities));
         let identities = identities::Running::open(&data, identities)?;
         identities.add_to(&mut access_control, (&config.auth, &data))?;
         Ok(Opened {

@@ -66,7 +66,7 @@ fn parts(bytes: u64) -> u32 {
     u32::try_from(bytes.div_ceil(PART as u64)).unwrap_or(u32::MAX)
 }
 
-/// Reads certificate and key for DTLS, which requires one of a client, too. Peers' are accepted unverified.
+/// Reads certificate and key for DTLS, which requires them of clients, too. Certificates of peers are not verified.
 pub(super) fn identity(files: &Files) -> anyhow::Result<Certificate> {
     let (Some(cert), Some(key)) = (&files.cert, &files.key) else {
         return Err(Usage("DTLS needs --cert and --key".to_owned()).into());

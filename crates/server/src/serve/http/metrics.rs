@@ -35,7 +35,7 @@ pub(in crate::serve) fn core(
             report_broker(&broker, to);
         }
         let totals = answers.totals();
-        report_memory(to, "answers", (totals.used, totals.limit));
+        report_memory(to, "answers", totals.used, totals.limit);
         let help = "Answers refused because earlier ones to the account have not been taken";
         to.counter("answers_refused_total", help, totals.refused);
         report_disk(&disk, to);
@@ -90,7 +90,8 @@ fn report_broker(broker: &Broker, to: &mut Metrics) {
     to.gauge("retained_messages", "Retained messages", retained);
     to.gauge("retained_bytes", "Bytes of retained messages", retained_bytes);
     for account in Account::ALL {
-        report_memory(to, account.name(), broker.memory_totals(account));
+        let (used, limit) = broker.memory_totals(account);
+        report_memory(to, account.name(), used, limit);
     }
     to.gauge("storage_backlog", "Operations not yet durable", broker.storage().backlog());
     let failing = broker.storage_problem().is_some();
@@ -98,7 +99,7 @@ fn report_broker(broker: &Broker, to: &mut Metrics) {
     broker.metrics().report(to);
 }
 
-fn report_memory<N: Number>(to: &mut Metrics, account: &str, (used, limit): (N, N)) {
+fn report_memory(to: &mut Metrics, account: &str, used: impl Number, limit: impl Number) {
     let help = "Bytes that clients make the broker keep";
     to.family(Kind::Gauge, "memory_used_bytes", help).add(&[("account", account)], used);
     let help = "Their part of [limits] memory";

@@ -70,20 +70,20 @@ async fn run(platform: Platform, announcements: mpsc::Receiver<Announcement>, ha
 
 /// Messages to be stored together.
 #[derive(Default)]
-struct Taken {
+struct MessagesToStore {
     /// By twin, receiver and user.
     frames: BTreeMap<(String, String, Option<String>), Vec<Vec<u8>>>,
     measured: Vec<SensorMessage>,
     measured_bytes: usize,
 }
 
-impl Taken {
+impl MessagesToStore {
     /// The next of these messages; with many bytes, not all at once. `None` if there are no more.
     fn next<'a>(
         platform: &Platform,
         messages: &mut impl Iterator<Item = &'a Message>,
-    ) -> Option<Taken> {
-        let mut taken = Taken::default();
+    ) -> Option<MessagesToStore> {
+        let mut taken = MessagesToStore::default();
         taken.add(platform, messages.next()?);
         while taken.measured_bytes < MAX_TAKEN_BYTES
             && let Some(message) = messages.next()
@@ -145,7 +145,7 @@ struct Intake(Platform);
 impl Consume for Intake {
     async fn consume(&mut self, batch: Vec<Message>) -> Result<(), (Vec<Message>, String)> {
         let mut messages = batch.iter();
-        while let Some(taken) = Taken::next(&self.0, &mut messages) {
+        while let Some(taken) = MessagesToStore::next(&self.0, &mut messages) {
             taken.store(&self.0).await;
         }
         Ok(())
@@ -233,7 +233,7 @@ mod tests {
         let bytes: usize = batches.iter().map(|batch| batch.payload.len()).sum();
         assert!(bytes < 64 << 10, "{bytes} bytes are read at once");
         let mut messages = batches.iter();
-        let parts = std::iter::from_fn(|| Taken::next(&platform, &mut messages));
+        let parts = std::iter::from_fn(|| MessagesToStore::next(&platform, &mut messages));
         let parts: Vec<usize> = parts.map(|taken| taken.measured.len()).collect();
         assert_eq!(parts.iter().sum::<usize>(), 10 * LINES);
         assert!(parts.iter().all(|messages| *messages <= 2 * LINES), "{parts:?}");

@@ -63,7 +63,7 @@ pub(super) fn open(opening: &mut Opening<'_>) -> anyhow::Result<Option<Box<dyn P
         None => Platform::open(data, settings),
         Some(shared) => {
             let rows = shared.follow(Database::Platform);
-            let shared = SharedPlatform { rows, files: shared.take(Database::Files) };
+            let shared = SharedPlatform { rows, files: shared.take_rows(Database::Files) };
             Platform::open_shared(data, settings, shared)
         }
     };
