@@ -19,12 +19,6 @@ const CLIENTS: usize = 4;
 /// Of these are filters and names made.
 const LETTERS: [&str; 8] = ["a", "b", "/", "/", "+", "#", "$", "é"];
 
-struct Client {
-    conn: Conn,
-    /// Counts its sessions: No Local is about sessions, not names.
-    session: usize,
-}
-
 struct Kept {
     client: usize,
     text: String,
@@ -36,7 +30,9 @@ struct Kept {
 
 struct Retained {
     payload: Vec<u8>,
-    session: usize,
+    /// The client that published it, whatever session it has now: No Local compares client identifiers
+    /// (MQTT 5.0 3.8.3.1).
+    publisher: usize,
 }
 
 /// A delivery: topic, payload, RETAIN, subscription identifiers.
@@ -44,8 +40,7 @@ type Got = (String, Vec<u8>, bool, Vec<u32>);
 
 struct Scene {
     rig: Rig,
-    clients: Vec<Client>,
-    sessions: usize,
+    clients: Vec<Conn>,
     kept: Vec<Kept>,
     retained: BTreeMap<String, Retained>,
     limits: Limits,
@@ -60,7 +55,6 @@ pub fn tree(data: &[u8]) {
     let mut scene = Scene {
         rig: Rig::new(limits.clone()),
         clients: Vec::new(),
-        sessions: 0,
         kept: Vec::new(),
         retained: BTreeMap::new(),
         limits,
@@ -89,8 +83,7 @@ fn text(script: &mut Script<'_>) -> String {
 }
 
 impl Scene {
-    fn connect(&mut self, at: usize) -> Client {
-        self.sessions += 1;
+    fn connect(&mut self, at: usize) -> Conn {
         let Some(conn) = self.rig.open(at, false) else { panic!("no room for a client") };
         let connect = Connect {
             version: Version::V5,
@@ -103,14 +96,13 @@ impl Scene {
             username: None,
             password: None,
         };
-        let client = Client { conn, session: self.sessions };
         self.say(conn, &Packet::Connect(connect));
         self.look(conn);
-        client
+        conn
     }
 
     fn reconnect(&mut self, at: usize) {
-        self.rig.cut(self.clients[at].conn);
+        self.rig.cut(self.clients[at]);
         self.kept.retain(|kept| kept.client != at);
         self.clients[at] = self.connect(at);
     }
@@ -170,7 +162,7 @@ impl Scene {
             panic!("{text:?} is right alone and wrong in SUBSCRIBE")
         };
         let (packet_id, properties) = (PacketId::FIRST, properties.as_properties());
-        let conn = self.clients[at].conn;
+        let conn = self.clients[at];
         self.say(conn, &Packet::Subscribe(Subscribe { packet_id, properties, filters }));
         let got = self.look(conn);
         if parsed.filter.starts_with('$') {
@@ -210,11 +202,10 @@ impl Scene {
 
     /// Retained messages for a new subscription, by topic.
     fn owed(&self, at: usize, kept: &Kept) -> Vec<Got> {
-        let own = self.clients[at].session;
         self.retained
             .iter()
             .filter(|(topic, _)| naive_matches(&kept.filter, topic))
-            .filter(|(_, retained)| !(kept.options.no_local && retained.session == own))
+            .filter(|(_, retained)| !(kept.options.no_local && retained.publisher == at))
             .map(|(topic, retained)| {
                 (topic.clone(), retained.payload.clone(), true, vec![kept.identifier])
             })
@@ -232,7 +223,7 @@ impl Scene {
         let Ok(filters) = FilterList::from_encoded(&filters, false, Version::V5) else {
             panic!("{text:?} was subscribed to")
         };
-        let conn = self.clients[at].conn;
+        let conn = self.clients[at];
         let (packet_id, properties) = (PacketId::FIRST, Properties::NONE);
         self.say(conn, &Packet::Unsubscribe(Unsubscribe { packet_id, properties, filters }));
         self.look(conn);
@@ -262,14 +253,14 @@ impl Scene {
             properties: Properties::NONE,
             payload: &payload,
         };
-        self.say(self.clients[at].conn, &Packet::Publish(publish));
+        self.say(self.clients[at], &Packet::Publish(publish));
         // Nobody may publish where the broker speaks.
         let forbidden = topic.starts_with('$');
         if retain && !forbidden {
             self.retain(at, &topic, &payload);
         }
         let mut groups: BTreeMap<(&str, &str), usize> = BTreeMap::new();
-        let got: Vec<Vec<Got>> = (0..CLIENTS).map(|to| self.look(self.clients[to].conn)).collect();
+        let got: Vec<Vec<Got>> = (0..CLIENTS).map(|to| self.look(self.clients[to])).collect();
         let matching = |kept: &&Kept| !forbidden && naive_matches(&kept.filter, &topic);
         for kept in self.kept.iter().filter(matching) {
             if let Some(share) = &kept.share {
@@ -301,8 +292,8 @@ impl Scene {
         // All clients have the same address and no user, and together at most half.
         let full = self.retained.len() >= self.limits.max_retained_messages / 2;
         if !full || self.retained.contains_key(topic) {
-            let session = self.clients[at].session;
-            self.retained.insert(topic.to_owned(), Retained { payload: payload.to_vec(), session });
+            let retained = Retained { payload: payload.to_vec(), publisher: at };
+            self.retained.insert(topic.to_owned(), retained);
         }
     }
 }
