@@ -298,14 +298,14 @@ simulate: needs ## Run broker and storage through random schedules of faults (SE
 	env SECONDS=$(SECONDS) FROM=$(FROM) $(if $(SCHEDULES),SCHEDULES=$(SCHEDULES)) $(if $(SEED),SEED=$(SEED)) STEPS=$(STEPS) \
 		$(TARGET)/debug/fulmar-$(if $(CLUSTER),clustersim,$(if $(READINGS),gatewaysim,$(if $(STORE),baddisk,simulator)))
 
-lint: needs ## Check format, lints, documentation, wording, modules, licences and, with a network, advisories
+lint: needs ## Check format, lints, documentation, wording, crates, counts, licences and, with a network, advisories
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --exclude fulmar --no-deps --locked --quiet
 	@scripts/firmware lint
 	@scripts/deny
 	@if command -v python3 >/dev/null; then scripts/package; else echo "packages: NOT CHECKED: python3 is missing" >&2; fi
-	@if command -v python3 >/dev/null; then scripts/docs && scripts/modules; else echo "docs, modules: NOT CHECKED: python3 is missing" >&2; fi
+	@if command -v python3 >/dev/null; then scripts/docs && scripts/crates && scripts/counts; else echo "docs, crates, counts: NOT CHECKED: python3 is missing" >&2; fi
 
 fmt: needs ## Format the sources
 	cargo fmt --all
