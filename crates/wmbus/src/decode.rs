@@ -219,13 +219,13 @@ impl<K: KeyStore> Decoder<K> {
         let authenticated = authenticate(afl.as_ref(), counter, meter, key, &opened);
         let encrypted_bytes = tpl.header.map_or(0, |header| header.encrypted_bytes());
         let session = ell.and_then(|ell| ell.session).filter(|session| session.encryption() != 0);
-        let mut security =
-            match tpl.header.filter(|_| encrypted_bytes > 0).map(|header| header.mode) {
-                Some(7) => Security::Mode7,
-                Some(_) => Security::Mode5,
-                None if session.is_some() => Security::EllCtr,
-                None => Security::None,
-            };
+        let mode = tpl.header.filter(|_| encrypted_bytes > 0).map(|header| header.mode);
+        let mut security = match mode {
+            Some(7) => Security::Mode7,
+            Some(_) => Security::Mode5,
+            None if session.is_some() => Security::EllCtr,
+            None => Security::None,
+        };
         let access = tpl.header.map(|header| header.access);
         // What protects a session does not protect the layer's own access number.
         let own_access = ell.filter(|_| session.is_none()).map(|ell| ell.access);
@@ -235,13 +235,6 @@ impl<K: KeyStore> Decoder<K> {
             if security == Security::Mode7 && !authenticated {
                 return Err(Error::Forged(meter));
             }
-            let replay_counter = match (counter, session) {
-                (Some(counter), _) if authenticated => {
-                    Counter::Message(u32::from_le_bytes(counter))
-                }
-                (_, Some(session)) => Counter::Session(session.counter()),
-                _ => Counter::None,
-            };
             let protected = match (authenticated, session) {
                 (true, _) => Protected { by: Protection::Authenticated, bytes: records.len() },
                 (_, Some(_)) => Protected { by: Protection::Encrypted, bytes: records.len() },
@@ -251,6 +244,7 @@ impl<K: KeyStore> Decoder<K> {
                 }
                 _ => Protected::default(),
             };
+            let replay_counter = replay_counter(counter.filter(|_| authenticated), session);
             let sealed = match ell.filter(|_| session.is_some()) {
                 Some(ell) => ell.rest,
                 None => &tpl.body[..protected.bytes],
@@ -428,6 +422,15 @@ fn application(
     vendor::leave_out(meter, &mut records.readings);
     let format = Some(format).filter(|format| !format.is_empty());
     Application { records, format, is_whole, sealed }
+}
+
+/// Counter that tells a repeated message: the authenticated one, or else the session's.
+fn replay_counter(authenticated: Option<[u8; 4]>, session: Option<ell::Session>) -> Counter {
+    match (authenticated, session) {
+        (Some(counter), _) => Counter::Message(u32::from_le_bytes(counter)),
+        (_, Some(session)) => Counter::Session(session.counter()),
+        _ => Counter::None,
+    }
 }
 
 /// Whether the message has a valid authentication code. Without a key this cannot be checked; cleartext is accepted

@@ -293,19 +293,7 @@ fn main_extension(code: u8) -> Meaning {
 /// to 17).
 fn combinable(code: u8) -> &'static str {
     match code {
-        0x00 => "no error",
-        0x01 => "error: too many data extensions",
-        0x02 => "error: storage number not implemented",
-        0x03 => "error: subunit not implemented",
-        0x04 => "error: tariff not implemented",
-        0x05 => "error: function not implemented",
-        0x06 => "error: data class not implemented",
-        0x07 => "error: data size not implemented",
-        0x0B => "error: too many value extensions",
-        0x0C => "error: illegal value field",
-        0x0D => "error: illegal exponent",
-        0x0E => "error: value and data field do not fit",
-        0x0F => "error: action not implemented",
+        0x00..=0x0F => record_error(code),
         0x12 => "average",
         0x13 => "inverse compact profile",
         0x14 => "relative deviation",
@@ -375,6 +363,26 @@ fn combinable(code: u8) -> &'static str {
         0x6F => "end of last",
         0x78..=0x7B => "additive correction",
         0x7E => "future value",
+        _ => "reserved",
+    }
+}
+
+/// Names of the errors of a record (EN 13757-3, table 18).
+fn record_error(code: u8) -> &'static str {
+    match code {
+        0x00 => "no error",
+        0x01 => "error: too many data extensions",
+        0x02 => "error: storage number not implemented",
+        0x03 => "error: subunit not implemented",
+        0x04 => "error: tariff not implemented",
+        0x05 => "error: function not implemented",
+        0x06 => "error: data class not implemented",
+        0x07 => "error: data size not implemented",
+        0x0B => "error: too many value extensions",
+        0x0C => "error: illegal value field",
+        0x0D => "error: illegal exponent",
+        0x0E => "error: value and data field do not fit",
+        0x0F => "error: action not implemented",
         _ => "reserved",
     }
 }
