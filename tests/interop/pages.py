@@ -13,7 +13,7 @@ import unittest
 from broker import PATIENCE_S, Broker, binary
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")),
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "TESTING.md", *sorted((ROOT / "docs").glob("*.md")),
          *sorted((ROOT / "crates").glob("*/README.md")), ROOT / "firmware/core/README.md"]
 
 # Test, page, and how the test finds the lines: by their beginning, or by the heading of the section, all of whose lines
@@ -88,6 +88,9 @@ NOT_TYPED = [
     ("README.md", "make test", "runs the tests"),
     ("README.md", "python3 -m venv", "downloads a package, which `make test-interop` has in an environment of its own"),
     *[("CONTRIBUTING.md", f"make {target} ", why) for target, why in [
+        ("run", RUN), ("test", "runs the tests"), ("lint", CI), ("fuzz", SHORT), ("simulate", SHORT), ("reference", HAND),
+        ("bench-parts", HAND)]],
+    *[("TESTING.md", f"make {target} ", why) for target, why in [
         ("run", RUN), ("test", "runs the tests"), ("reference", HAND), ("site", HAND), ("screenshots", HAND),
         ("lint", CI), ("bench", HAND), ("bench-parts", HAND), ("bench-packaged", HAND), ("bench-cluster", HAND), ("bench-page", HAND), ("attack", HAND), ("soak", SHORT), ("package", CI), ("dist", HAND), ("dist-test", SHORT), ("dist-twice", HAND), ("kill-test", SHORT), ("bridge-kill-test", SHORT), ("cluster-kill-test", SHORT), ("test-nats", "runs tests"), ("identity-test", SHORT),
         ("fuzz", SHORT)]],

@@ -1,4 +1,4 @@
-//! What pages say can be typed is parsed by the program: each `fulmar …` line and span of README.md, CONTRIBUTING.md,
+//! What pages say can be typed is parsed by the program: each `fulmar …` line and span of README.md, CONTRIBUTING.md, TESTING.md,
 //! docs/ and the crates' READMEs by this command line, each `make …` by the Makefile.
 #![allow(clippy::unwrap_used)]
 
@@ -24,7 +24,8 @@ fn root() -> PathBuf {
 
 fn pages() -> Vec<PathBuf> {
     let root = root();
-    let mut found = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
+    let mut found =
+        ["README.md", "CONTRIBUTING.md", "TESTING.md"].map(|page| root.join(page)).to_vec();
     for entry in std::fs::read_dir(root.join("docs")).unwrap() {
         found.push(entry.unwrap().path());
     }

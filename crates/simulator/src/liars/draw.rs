@@ -24,7 +24,7 @@ const ROLE_NUMBERS: [usize; ROLES] = [0, 1, 2];
 /// How often each kind of lie is drawn.
 const WEIGHTS: [u32; 15] = [10, 3, 24, 10, 6, 7, 1, 5, 2, 3, 3, 3, 2, 2, 1];
 
-/// Whether this seed's schedule has liars. None of those in the tables of CONTRIBUTING.md has.
+/// Whether this seed's schedule has liars. None of those in the tables of TESTING.md has.
 pub(crate) fn is_chosen(seed: u64) -> bool {
     ((seed ^ 24).wrapping_mul(0x9E6C_63D0_876A_68DE) >> 32).is_multiple_of(ONE_IN)
 }
