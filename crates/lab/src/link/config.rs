@@ -105,6 +105,10 @@ pub struct Impairments {
     pub bursts: Option<Bursts>,
     /// Probability that one bit of a packet after its IP header is flipped.
     pub corrupt: f64,
+    /// Share of these, 0 to 1, of which only payload of TCP or UDP is flipped and the transport's checksum made right
+    /// again, as by a network adapter that damages a packet and then computes the checksum: the receiver's system accepts
+    /// wrong bytes.
+    pub corrupt_valid: f64,
     /// Probability that a packet arrives twice.
     pub duplicate: f64,
     /// Probability that a packet is held back by `reorder_by`, so that later ones overtake it.
@@ -153,6 +157,7 @@ impl Impairments {
         let probabilities = [
             ("loss", self.loss),
             ("corrupt", self.corrupt),
+            ("corrupt-valid", self.corrupt_valid),
             ("duplicate", self.duplicate),
             ("reorder", self.reorder),
         ];

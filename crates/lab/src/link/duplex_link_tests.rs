@@ -183,6 +183,33 @@ fn corruption_is_left_for_the_checksum_to_reject() {
 }
 
 #[test]
+fn corruption_with_a_valid_checksum_is_accepted() {
+    let mut link = link(|up| {
+        up.corrupt = 1.0;
+        up.corrupt_valid = 1.0;
+    });
+    for index in 0..2000u32 {
+        let payload = vec![7; 99 + index as usize % 4];
+        let packet = match index % 2 {
+            0 => udp(A, 4000, B, 14_567, &payload),
+            _ => tcp(A, 4000, B, 1883, index, 16, &payload),
+        };
+        link.receive(0, Direction::Up, packet.clone(), 0);
+        let Some(Output::Arrive { packet: arrived, .. }) = link.poll_event(0) else {
+            panic!("lost")
+        };
+        let behind = packet.len() - payload.len();
+        let flipped = |of: &[u8]| of.iter().map(|byte| (byte ^ 7).count_ones()).sum::<u32>();
+        assert_eq!((flipped(&arrived[behind..]), transport_sum(&arrived)), (1, 0));
+    }
+    // Without payload, nothing is flipped.
+    let empty = tcp(A, 4000, B, 1883, 1, 16, &[]);
+    link.receive(0, Direction::Up, empty.clone(), 0);
+    let Some(Output::Arrive { packet: arrived, .. }) = link.poll_event(0) else { panic!("lost") };
+    assert_eq!((arrived, link.stats(Direction::Up).corrupted), (empty, 2000));
+}
+
+#[test]
 fn duplicates_come_right_behind() {
     let mut link = link(|up| {
         up.duplicate = 0.1;

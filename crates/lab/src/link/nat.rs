@@ -172,22 +172,17 @@ fn rewrite(packet: &mut [u8], side: Side, (_, address, port): Endpoint) {
     let old_port = [packet[port_at], packet[port_at + 1]];
     let new_port = port.to_be_bytes();
     if address.is_ipv4() {
-        update(packet, 10, &old, &new);
+        checksum::update_at(packet, 10, &old, &new);
     }
     if let Some(at) = sum_at {
-        update(packet, at, &old, &new);
-        update(packet, at, &old_port, &new_port);
+        checksum::update_at(packet, at, &old, &new);
+        checksum::update_at(packet, at, &old_port, &new_port);
         if is_udp && packet[at..at + 2] == [0, 0] {
             packet[at..at + 2].fill(0xff); // zero would mean "no checksum" (RFC 768)
         }
     }
     packet[address_at..address_at + new.len()].copy_from_slice(&new);
     packet[port_at..port_at + 2].copy_from_slice(&new_port);
-}
-
-fn update(packet: &mut [u8], at: usize, old: &[u8], new: &[u8]) {
-    let sum = u16::from_be_bytes([packet[at], packet[at + 1]]);
-    packet[at..at + 2].copy_from_slice(&checksum::update(sum, old, new).to_be_bytes());
 }
 
 #[cfg(test)]

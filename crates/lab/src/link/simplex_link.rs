@@ -13,7 +13,7 @@ use super::queue::{Queue, QueueDrop, QueueItem};
 use super::transmitter::Transmitter;
 use super::{Decision, DropReason, Impairments};
 use crate::units::Nanos;
-use crate::wire::PacketView;
+use crate::wire::{PacketView, checksum};
 
 /// Maximum number of bytes in flight after the bottleneck. Without a limit, a fast sender on a link with a long delay
 /// and no rate could use up memory; no real link holds as much.
@@ -226,7 +226,7 @@ impl SimplexLink {
             return;
         }
         if let Some(draw) = decision.corrupt
-            && flip_bit(&mut packet, draw)
+            && flip_bit(&mut packet, draw, self.impairments.corrupt_valid)
         {
             self.stats.corrupted += 1;
         }
@@ -291,16 +291,29 @@ impl SimplexLink {
 }
 
 /// Flips a bit after the IP header, which stays intact, because this tests the transport's checksums and not
-/// routing. Returns false if there is nothing after the header.
-fn flip_bit(packet: &mut [u8], draw: u64) -> bool {
-    let Some(range) = PacketView::parse(packet).map(|view| view.transport_range()) else {
-        return false;
-    };
-    if range.is_empty() {
+/// routing. In a share of packets, flips a bit of the payload and makes the checksum right again. Returns false if there is
+/// no such bit.
+fn flip_bit(packet: &mut [u8], draw: u64, valid_share: f64) -> bool {
+    let Some(view) = PacketView::parse(packet) else { return false };
+    // The upper bits choose what the lower ones have not.
+    let valid = ((draw >> 40) as f64) < valid_share * f64::from(1 << 24);
+    let range = view.transport_range();
+    let first = if valid { range.end - view.payload().len() } else { range.start };
+    let sum_at = checksum::position(&view).filter(|_| valid);
+    if first == range.end {
         return false;
     }
-    let bit = draw % (range.len() as u64 * 8);
-    packet[range.start + (bit / 8) as usize] ^= 1 << (bit % 8);
+    let bit = draw % ((range.end - first) as u64 * 8);
+    let at = first + (bit / 8) as usize;
+    // The checksum covers words from the transport header on; a last byte alone is filled up with a zero.
+    let word = range.start + (at - range.start) / 2 * 2;
+    let words = |packet: &[u8]| [packet[word], packet.get(word + 1).copied().unwrap_or(0)];
+    let old = words(packet);
+    packet[at] ^= 1 << (bit % 8);
+    if let Some(sum_at) = sum_at {
+        let new = words(packet);
+        checksum::update_at(packet, sum_at, &old, &new);
+    }
     true
 }
 

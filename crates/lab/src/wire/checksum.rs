@@ -35,6 +35,12 @@ pub(crate) fn update(checksum: u16, old: &[u8], new: &[u8]) -> u16 {
     !fold(sum)
 }
 
+/// Updates the checksum at `at` in a packet after `old` was replaced by `new` in what it covers.
+pub(crate) fn update_at(packet: &mut [u8], at: usize, old: &[u8], new: &[u8]) {
+    let sum = u16::from_be_bytes([packet[at], packet[at + 1]]);
+    packet[at..at + 2].copy_from_slice(&update(sum, old, new).to_be_bytes());
+}
+
 /// Where the transport checksum of a packet lies, if it has one that is in use.
 pub(crate) fn position(view: &PacketView<'_>) -> Option<usize> {
     let at = view.transport_range().start;
