@@ -25,7 +25,7 @@ impl Recent {
         self.0.push_back((now, object, block));
     }
 
-    /// How many symbols of each block were sent after a time.
+    /// Returns the number of symbols of each block that were sent after a time.
     pub(crate) fn since(&self, time: Duration) -> HashMap<(u16, u32), u16> {
         let mut count = HashMap::new();
         for &(_, object, block) in self.0.iter().rev().take_while(|(at, ..)| *at > time) {

@@ -116,7 +116,7 @@ enum Entry<'a> {
     Unretain(&'a str),
     RowPut(u8, &'a [u8], &'a [u8]),
     RowRemove(u8, &'a [u8]),
-    /// Of the will of the session just before it.
+    /// Author of the will of the session just before it.
     #[serde(borrow)]
     Testator(StoredTestator<'a>),
     /// The replay of the subscription just before it, if retained messages are still to be sent for it.
