@@ -48,7 +48,7 @@ use fulmar_part::{Core, Opening, Part, Source};
 /// Longest question, in bytes: name, password and client identifier as JSON. Longer ones are refused, so that those that
 /// wait have a bound.
 const MAX_QUESTION_BYTES: usize = 16 * 1024;
-/// How long until logins are looked at again that may not be asked about yet.
+/// Time until logins that may not be asked about yet are checked again.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// Longest answer, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
@@ -107,7 +107,7 @@ struct Waiting {
     body: Vec<u8>,
     user: User,
     client_id: String,
-    /// Of the client.
+    /// Address of the client.
     network: IpAddr,
     digest: Digest,
     reply_to: ReplyTo,
@@ -126,7 +126,7 @@ struct Question<'a> {
     address: IpAddr,
 }
 
-/// What a request needs.
+/// Connection pool, settings and state for requests to the service.
 struct Service {
     pool: Pool,
     url: Uri,
@@ -135,13 +135,13 @@ struct Service {
     known: Arc<Known>,
     counts: Arc<Counts>,
     breaker: Arc<Breaker>,
-    /// Of lines about failures, and about statuses that are no documented refusal: neither may hide the other.
+    /// Limits on lines about failures, and on those about undocumented statuses: neither may hide the other.
     failures: Throttle,
     statuses: Throttle,
     broker: Arc<OnceLock<Weak<Broker>>>,
 }
 
-/// What the service says about a login.
+/// Verdict of the service about a login.
 enum Said {
     Allowed(Allowed),
     Refused,
@@ -155,7 +155,7 @@ struct Failure {
     of: FailureOf,
 }
 
-/// What a failure means for other logins.
+/// Consequence of a failure for other logins.
 enum FailureOf {
     /// The connection: no login can be asked about.
     Connection,
@@ -524,7 +524,7 @@ impl Service {
     }
 }
 
-/// What a status means for a login.
+/// Meaning of a status for a login.
 enum StatusKind {
     /// The body has the answer.
     Answer,

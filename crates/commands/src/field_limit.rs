@@ -188,7 +188,7 @@ mod tests {
         }
     }
 
-    /// What the log writes about one event.
+    /// Returns the line that the log writes about one event.
     fn written(format: Format, log: impl FnOnce()) -> String {
         let written = Written::default();
         let writer = written.clone();

@@ -29,7 +29,7 @@ use fulmar_part::local_client::{self, LocalReceiver, LocalSender};
 
 /// Pause before connecting or writing to the outbox is tried again.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How the session subscribes.
+/// Options of the session's subscriptions.
 pub(super) const OPTIONS: SubscribeOptions = SubscribeOptions {
     qos: QoS::AtLeastOnce,
     // Messages from upstream are not forwarded back.

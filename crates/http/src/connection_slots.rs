@@ -53,7 +53,7 @@ struct Taken {
 }
 
 fulmar_text::with_defaults! {
-    /// What a connection is doing, which decides whether it may be closed to make room.
+    /// Activity of a connection, which decides whether it may be closed to make room.
     #[derive(Clone, Debug)]
     pub(crate) struct Activity {
         /// Requests that are complete and not yet answered.

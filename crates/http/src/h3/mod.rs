@@ -239,7 +239,7 @@ fn identity(connection: &quinn::Connection) -> Option<PeerIdentity> {
     client_name(&certificates.ok()?)
 }
 
-/// What the streams of a connection share.
+/// State that the streams of a connection share.
 pub(crate) struct Shared {
     handler: Arc<RequestHandler>,
     client: Client,

@@ -28,10 +28,10 @@ pub(super) struct Revocation {
     _thread: Option<Thread>,
 }
 
-/// What the lists are, and for whom.
+/// Lists in use, and the settings for them.
 struct Watched {
     settings: Tls,
-    /// Of the lists in use.
+    /// States of the files of the lists in use.
     files: FileStates,
     /// Why others are not in use, as the log says.
     failed: Option<(FileStates, String)>,

@@ -61,7 +61,7 @@ pub struct Args {
     /// address at which devices reach this machine
     #[arg(long, value_name = "ADDR")]
     to: String,
-    /// What carries the file
+    /// Transport that carries the file
     #[arg(long, value_enum, value_name = "HOW", default_value = "norm")]
     #[arg(conflicts_with_all = ["rate", "adaptive", "interface"])]
     via: Carrier,

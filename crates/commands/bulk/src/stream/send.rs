@@ -22,7 +22,7 @@ use super::{PIECE, QUEUED};
 /// Parity symbols of a block: the most that RFC 5510's code allows.
 const PARITY_SYMBOLS: u8 = 255 - STREAM_BLOCK_SYMBOLS;
 
-/// What to send and how, after the command line.
+/// Channel and settings of a stream's sender, after the command line.
 pub(in super::super) struct Sending {
     pub(in super::super) to: SocketAddr,
     pub(in super::super) channel: Channel<SenderChannelEncryption>,

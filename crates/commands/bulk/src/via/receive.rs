@@ -24,12 +24,12 @@ const MAX_CONNECTIONS: usize = 64;
 const MAX_EVENTS: usize = 256;
 /// A sender that is silent for this long is disconnected.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long to wait for the end of a sender's connection once all files have been received.
+/// Time limit for the end of a sender's connection once all files have been received.
 const LINGER: Duration = Duration::from_secs(3);
 /// The largest file that is accepted, as with NORM.
 const MAX_BYTES: u64 = 64 << 30;
 
-/// What is received, and how.
+/// Transport, address and folder of a receiver of files.
 pub(crate) struct Receiving<'a> {
     pub(crate) via: Via,
     pub(crate) from: SocketAddr,

@@ -20,7 +20,7 @@ use crate::wait::interrupted;
 /// Pause after a failed attempt.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// What is to be sent, and how.
+/// Files, destination and transport of a sender.
 pub(crate) struct Sending<'a> {
     pub(crate) via: Via,
     pub(crate) to: &'a str,

@@ -60,7 +60,7 @@ impl Wire {
         let _ = self.flush().await;
     }
 
-    /// What happens next. Cancelling it loses nothing.
+    /// Returns the next event. Cancelling it loses nothing.
     pub(super) async fn event(&mut self) -> anyhow::Result<ClientEvent> {
         loop {
             self.flush().await?;
