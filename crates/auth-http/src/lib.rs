@@ -142,7 +142,7 @@ struct Service {
 }
 
 /// Verdict of the service about a login.
-enum Said {
+enum Verdict {
     Allowed(Allowed),
     Refused,
     /// Refused with a status that is not documented.
@@ -387,13 +387,13 @@ impl Service {
             reply_to.send(Err(ReasonCode::ServerUnavailable));
             return None;
         }
-        let asked = tokio::time::timeout(self.timeout, self.ask(body)).await;
+        let asked = tokio::time::timeout(self.timeout, self.query(body)).await;
         let late = || anyhow::anyhow!("no complete answer within timeout_ms");
         let said = asked.unwrap_or_else(|_| Err(Failure { error: late(), of: FailureOf::Service }));
         let reply = match said {
-            Ok(Said::Allowed(allowed)) => self.admit(allowed, user, client_id, digest),
-            Ok(Said::Refused) => Err(self.refused(None)),
-            Ok(Said::RefusedWith(status)) => Err(self.refused(Some(status))),
+            Ok(Verdict::Allowed(allowed)) => self.admit(allowed, user, client_id, digest),
+            Ok(Verdict::Refused) => Err(self.refused(None)),
+            Ok(Verdict::RefusedWith(status)) => Err(self.refused(Some(status))),
             Err(failure) => Err(self.failed(&failure, network)),
         };
         let right = match &reply {
@@ -466,7 +466,7 @@ impl Service {
         ReasonCode::ServerUnavailable
     }
 
-    async fn ask(&self, body: Vec<u8>) -> Result<Said, Failure> {
+    async fn query(&self, body: Vec<u8>) -> Result<Verdict, Failure> {
         let failure = |of| move |error| Failure { error, of };
         let request = self.request(body).map_err(failure(FailureOf::Answer))?;
         let response = self.pool.request(request).await.map_err(|error| {
@@ -477,8 +477,8 @@ impl Service {
         let status = response.status();
         match self.kind_of(status) {
             StatusKind::Answer => {}
-            StatusKind::Refusal => return Ok(Said::Refused),
-            StatusKind::OddRefusal => return Ok(Said::RefusedWith(status)),
+            StatusKind::Refusal => return Ok(Verdict::Refused),
+            StatusKind::OddRefusal => return Ok(Verdict::RefusedWith(status)),
             StatusKind::Failure(of) => {
                 let error = anyhow::anyhow!("it answered {status}; 200 and 403 are expected");
                 return Err(Failure { error, of });
@@ -491,7 +491,7 @@ impl Service {
             Failure { error: anyhow::anyhow!("its answer cannot be read: {error}"), of }
         })?;
         let answer = answer::parse(&body.to_bytes()).map_err(failure(FailureOf::Answer))?;
-        Ok(answer.map_or(Said::Refused, Said::Allowed))
+        Ok(answer.map_or(Verdict::Refused, Verdict::Allowed))
     }
 
     fn request(&self, body: Vec<u8>) -> anyhow::Result<Request<Full<Bytes>>> {

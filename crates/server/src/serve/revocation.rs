@@ -84,7 +84,7 @@ impl Revocation {
             let watched = Arc::clone(&revocation.watched);
             let thread = Thread::blocking("fulmar-crl", move |stopped| {
                 while stopped.pause(LOOK) {
-                    lock(&watched).look();
+                    lock(&watched).check_files();
                 }
             });
             revocation._thread = Some(thread.context("thread for revocation lists")?);
@@ -118,7 +118,7 @@ impl Revocation {
 }
 
 impl Watched {
-    fn look(&mut self) {
+    fn check_files(&mut self) {
         let files = states_of(&self.settings);
         if files != self.files {
             match self.read_again() {

@@ -16,19 +16,19 @@ const DEFAULT_IDLE_MS: u32 = 30_000;
 const PROTOCOL_ERROR: u32 = 0x82;
 
 /// A place in what was received on a stream: first byte and length.
-type Place = (usize, usize);
+type Span = (usize, usize);
 
 /// Meaning of a packet of the server's for the caller.
 pub(crate) enum Said {
     Connected { session_present: bool },
     Published { id: u16, reason: u8 },
     Subscribed { id: u16, reason: u8 },
-    Message { stream: usize, topic: Place, payload: Place, qos: QoS, retain: bool, duplicate: bool },
+    Message { stream: usize, topic: Span, payload: Span, qos: QoS, retain: bool, duplicate: bool },
 }
 
 /// A message that the caller has and has not dealt with.
 #[derive(Clone, Copy)]
-struct Shown {
+struct PendingMessage {
     stream: usize,
     len: usize,
     /// To be acknowledged; 0: not.
@@ -48,7 +48,7 @@ pub(crate) struct Mqtt {
     sent_at: Instant,
     /// A PINGREQ has not been answered.
     pinged: bool,
-    shown: Option<Shown>,
+    shown: Option<PendingMessage>,
 }
 
 impl Mqtt {
@@ -223,7 +223,7 @@ impl Mqtt {
                     let place =
                         |part: &[u8]| (part.as_ptr().addr() - bytes.as_ptr().addr(), part.len());
                     let (topic, payload) = (place(topic), place(payload));
-                    self.shown = Some(Shown { stream, len, id });
+                    self.shown = Some(PendingMessage { stream, len, id });
                     let qos = if id == 0 { QoS::AtMostOnce } else { QoS::AtLeastOnce };
                     return Some(Said::Message { stream, topic, payload, qos, retain, duplicate });
                 }

@@ -85,7 +85,7 @@ async fn receive_by(
             break;
         }
         tokio::select! {
-            event = events.recv() => run.take(event.context("events")?),
+            event = events.recv() => run.handle_event(event.context("events")?),
             arrived = accept(listener, &room), if !enough => {
                 let (place, arrival, from) = arrived?;
                 let (dir, told) = (run.receiving.dir.to_owned(), told.clone());
@@ -196,7 +196,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn take(&mut self, event: Event) {
+    fn handle_event(&mut self, event: Event) {
         let seconds = self.start.elapsed().as_secs_f64();
         match event {
             Event::Over => self.open -= 1,
