@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::{env, fs, io};
 
-/// What the program may take of flash; with the pages of settings and ticket, 48 KiB.
+/// Flash that the program may use; with the pages of settings and ticket, 48 KiB.
 const BUDGET: &str = "46K";
 /// The same with options (a key of another kind, DHCP), for which there is no budget but the chip.
 const WITH_OPTIONS: &str = "78K";

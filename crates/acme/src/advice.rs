@@ -50,7 +50,7 @@ pub(super) fn next(error: &anyhow::Error, account: &Path) -> String {
     text.to_owned()
 }
 
-/// How long to wait before the next order.
+/// Shortest wait before the next order after this error.
 pub(super) fn least_wait(error: &anyhow::Error) -> Duration {
     let limited = problem(error) == Some("rateLimited");
     Duration::from_secs(if limited { 3600 } else { 0 })

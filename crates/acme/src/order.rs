@@ -25,7 +25,7 @@ const POLLING: RetryPolicy = RetryPolicy::new()
 pub(super) struct Answer {
     /// The chain in PEM, leaf first, unchecked.
     pub(super) chain: String,
-    /// Its key in PEM.
+    /// Certificate's private key in PEM.
     pub(super) key: String,
 }
 

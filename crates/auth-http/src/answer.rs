@@ -18,10 +18,10 @@ const MAX_RULES: usize = 256;
 /// A client that may connect.
 #[derive(Debug)]
 pub(super) struct Allowed {
-    /// Its user, if not the name that it has sent.
+    /// Login's user, if not the name that the client has sent.
     pub(super) user: Option<User>,
     pub(super) rules: Option<AccessRules>,
-    /// How long the answer holds, in seconds; `None` for as long as the client is connected.
+    /// Validity of the answer in seconds; `None` for as long as the client is connected.
     pub(super) ttl_s: Option<u64>,
 }
 
@@ -39,7 +39,7 @@ struct Answer {
     ttl_s: Option<u32>,
 }
 
-/// What is written as an object. serde takes a list of a type's fields, too, so that `[true]` would be an answer.
+/// Value written as an object. serde takes a list of a type's fields, too, so that `[true]` would be an answer.
 struct Object<T>(T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {

@@ -40,7 +40,7 @@ struct Rules {
 struct OfClient {
     rules: Arc<AccessRules>,
     since_ms: u64,
-    /// What they count for, in the account of sessions.
+    /// Memory of the rules, in the account of sessions.
     _memory: MemoryShare,
 }
 

@@ -48,7 +48,7 @@ use fulmar_part::{Core, Opening, Part, Source};
 /// Longest question, in bytes: name, password and client identifier as JSON. Longer ones are refused, so that those that
 /// wait have a bound.
 const MAX_QUESTION_BYTES: usize = 16 * 1024;
-/// How long until logins are looked at again that may not be asked about yet.
+/// Time until logins that may not be asked about yet are checked again.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// Longest answer, in bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
@@ -107,7 +107,7 @@ struct Waiting {
     body: Vec<u8>,
     user: User,
     client_id: String,
-    /// Of the client.
+    /// Address of the client.
     network: IpAddr,
     digest: Digest,
     reply_to: ReplyTo,
@@ -126,7 +126,7 @@ struct Question<'a> {
     address: IpAddr,
 }
 
-/// What a request needs.
+/// Connection pool, settings and state for requests to the service.
 struct Service {
     pool: Pool,
     url: Uri,
@@ -135,14 +135,14 @@ struct Service {
     known: Arc<Known>,
     counts: Arc<Counts>,
     breaker: Arc<Breaker>,
-    /// Of lines about failures, and about statuses that are no documented refusal: neither may hide the other.
+    /// Limits on lines about failures, and on those about undocumented statuses: neither may hide the other.
     failures: Throttle,
     statuses: Throttle,
     broker: Arc<OnceLock<Weak<Broker>>>,
 }
 
-/// What the service says about a login.
-enum Said {
+/// Verdict of the service about a login.
+enum Verdict {
     Allowed(Allowed),
     Refused,
     /// Refused with a status that is not documented.
@@ -155,7 +155,7 @@ struct Failure {
     of: FailureOf,
 }
 
-/// What a failure means for other logins.
+/// Consequence of a failure for other logins.
 enum FailureOf {
     /// The connection: no login can be asked about.
     Connection,
@@ -387,13 +387,13 @@ impl Service {
             reply_to.send(Err(ReasonCode::ServerUnavailable));
             return None;
         }
-        let asked = tokio::time::timeout(self.timeout, self.ask(body)).await;
+        let asked = tokio::time::timeout(self.timeout, self.query(body)).await;
         let late = || anyhow::anyhow!("no complete answer within timeout_ms");
         let said = asked.unwrap_or_else(|_| Err(Failure { error: late(), of: FailureOf::Service }));
         let reply = match said {
-            Ok(Said::Allowed(allowed)) => self.admit(allowed, user, client_id, digest),
-            Ok(Said::Refused) => Err(self.refused(None)),
-            Ok(Said::RefusedWith(status)) => Err(self.refused(Some(status))),
+            Ok(Verdict::Allowed(allowed)) => self.admit(allowed, user, client_id, digest),
+            Ok(Verdict::Refused) => Err(self.refused(None)),
+            Ok(Verdict::RefusedWith(status)) => Err(self.refused(Some(status))),
             Err(failure) => Err(self.failed(&failure, network)),
         };
         let right = match &reply {
@@ -466,7 +466,7 @@ impl Service {
         ReasonCode::ServerUnavailable
     }
 
-    async fn ask(&self, body: Vec<u8>) -> Result<Said, Failure> {
+    async fn query(&self, body: Vec<u8>) -> Result<Verdict, Failure> {
         let failure = |of| move |error| Failure { error, of };
         let request = self.request(body).map_err(failure(FailureOf::Answer))?;
         let response = self.pool.request(request).await.map_err(|error| {
@@ -477,8 +477,8 @@ impl Service {
         let status = response.status();
         match self.kind_of(status) {
             StatusKind::Answer => {}
-            StatusKind::Refusal => return Ok(Said::Refused),
-            StatusKind::OddRefusal => return Ok(Said::RefusedWith(status)),
+            StatusKind::Refusal => return Ok(Verdict::Refused),
+            StatusKind::OddRefusal => return Ok(Verdict::RefusedWith(status)),
             StatusKind::Failure(of) => {
                 let error = anyhow::anyhow!("it answered {status}; 200 and 403 are expected");
                 return Err(Failure { error, of });
@@ -491,7 +491,7 @@ impl Service {
             Failure { error: anyhow::anyhow!("its answer cannot be read: {error}"), of }
         })?;
         let answer = answer::parse(&body.to_bytes()).map_err(failure(FailureOf::Answer))?;
-        Ok(answer.map_or(Said::Refused, Said::Allowed))
+        Ok(answer.map_or(Verdict::Refused, Verdict::Allowed))
     }
 
     fn request(&self, body: Vec<u8>) -> anyhow::Result<Request<Full<Bytes>>> {
@@ -524,7 +524,7 @@ impl Service {
     }
 }
 
-/// What a status means for a login.
+/// Meaning of a status for a login.
 enum StatusKind {
     /// The body has the answer.
     Answer,

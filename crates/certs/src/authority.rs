@@ -32,7 +32,7 @@ pub const RENEW: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Longest common name in characters (RFC 5280 appendix A, `ub-common-name`).
 const MAX_COMMON_NAME: usize = 64;
 
-/// What a certificate is for.
+/// Purpose of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// A server, under these names.

@@ -135,7 +135,7 @@ pub fn write(path: &Path, contents: &[u8], secret: bool) -> Result<(), CertError
         .map_err(|source| file_error(path, source))
 }
 
-/// As [`write()`], but never over a file that is there.
+/// Like [`write()`], but never over a file that is there.
 ///
 /// # Errors
 /// The file exists, or the system refuses.

@@ -19,7 +19,7 @@ use crate::authority::{begin_of, end_of};
 /// The shortest RSA keys that are used.
 const MIN_RSA_BITS: usize = 2048;
 
-/// What a certificate says, as text.
+/// Contents of a certificate, as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
     /// Distinguished name of whom it is for.

@@ -39,7 +39,7 @@ pub enum CertError {
     /// The system refuses a file.
     #[error("{path}: {source}")]
     File {
-        /// Which file.
+        /// File concerned.
         path: PathBuf,
         /// Why.
         source: std::io::Error,
@@ -55,15 +55,15 @@ pub enum CertError {
     /// A file without what it should hold.
     #[error("{path}: no {wanted} in PEM form found")]
     Missing {
-        /// Which file.
+        /// File in which it is missing.
         path: PathBuf,
-        /// What was looked for.
+        /// Kind of item expected there.
         wanted: &'static str,
     },
     /// A file that is cut off or garbled.
     #[error("{path}: damaged PEM file: {source}")]
     Malformed {
-        /// Which file.
+        /// File concerned.
         path: PathBuf,
         /// Where it goes wrong.
         source: pem::Error,
@@ -71,7 +71,7 @@ pub enum CertError {
     /// A certificate that no CA can have.
     #[error("{path}: not a usable CA: {source}")]
     Unusable {
-        /// Which file.
+        /// File concerned.
         path: PathBuf,
         /// Why.
         source: rustls::Error,
@@ -101,7 +101,7 @@ pub enum CertError {
     Ended {
         /// The certificate.
         certificate: PathBuf,
-        /// Its key.
+        /// File with its key.
         key: PathBuf,
     },
     /// A certificate about another key.

@@ -47,7 +47,7 @@ fn without_leading_zeros(number: &[u8]) -> &[u8] {
 /// One list.
 #[derive(Clone, Debug)]
 pub struct RevocationList {
-    /// As the CA has signed it.
+    /// The list as the CA has signed it, in DER.
     pub der: CertificateRevocationListDer<'static>,
     /// The certificates that it revokes.
     pub revoked: Vec<CertificateId>,

@@ -21,7 +21,7 @@ use crate::{CertError, files};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// How long each is in use.
+/// Time for which each certificate is in use.
 const PERIOD: Duration = Duration::from_secs(10 * 24 * 3600);
 
 /// Validity before and after the time of use, for clients whose clocks are wrong, and for a server that was off when
@@ -95,7 +95,7 @@ impl ShortLivedCertificates {
         self.current.certificate.clone()
     }
 
-    /// Its key.
+    /// Returns the current certificate's key.
     ///
     /// # Errors
     /// None that a key made here could have.
@@ -148,7 +148,7 @@ impl Pair {
         Ok(Pair { pem, certificate, begin })
     }
 
-    /// What [`Pair::make`] made earlier; `None` for anything else, which is then made anew.
+    /// Reads a file that [`Pair::make`] made; `None` for anything else, which is then made anew.
     fn read(path: &Path) -> Option<Pair> {
         let pem = String::from_utf8(files::read_own_secret(path).ok()?).ok()?;
         let certificate = files::read_chain(path).ok()?.swap_remove(0);

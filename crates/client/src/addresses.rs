@@ -30,7 +30,7 @@ const MAX_REFERENCES: usize = 8;
 /// A connection that has lasted this long was no mistake.
 const SETTLED: Duration = Duration::from_secs(10);
 
-/// What to do after an attempt.
+/// Next step after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Try the current address, which is another one now.
@@ -39,13 +39,13 @@ pub(crate) enum Next {
     Wait,
 }
 
-/// How an attempt has ended.
+/// End of an attempt to connect.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ended<'a> {
     pub(crate) error: &'a Error,
     /// The Server Reference of the server's last packet.
     pub(crate) reference: Option<&'a str>,
-    /// How long the server had accepted the connection; `None` if it had not.
+    /// Time for which the server had accepted the connection; `None` if it had not.
     pub(crate) lasted: Option<Duration>,
 }
 
@@ -88,12 +88,12 @@ impl Addresses {
         self.elsewhere.as_ref().unwrap_or(&self.list[self.at])
     }
 
-    /// How many addresses there are.
+    /// Returns the number of addresses.
     pub(crate) fn count(&self) -> usize {
         self.list.len()
     }
 
-    /// How long to wait for an address. With several, the first rounds are short, so that a server that is silent does
+    /// Longest wait for an address. With several, the first rounds are short, so that a server that is silent does
     /// not hold up the others for long; over a link that is too slow for that, the third round is not.
     pub(crate) fn patience(&self, longest: Duration) -> Duration {
         let several = self.list.len() > 1 || self.elsewhere.is_some();

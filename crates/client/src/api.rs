@@ -38,7 +38,7 @@ pub struct Client {
     separate_subscribes: bool,
 }
 
-/// What happens, in order.
+/// Stream of the client's events, in order.
 #[derive(Debug)]
 pub struct Events {
     receiver: QueueReceiver<Event>,
@@ -106,7 +106,7 @@ pub struct PathStats {
     pub received_bytes: u64,
     /// Bytes that may be in flight.
     pub congestion_window_bytes: u64,
-    /// How often the connection has moved to another address.
+    /// Number of times the connection has moved to another address.
     pub migrations: u32,
     /// Streams open beside the control stream.
     pub data_streams: usize,

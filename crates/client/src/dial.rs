@@ -28,14 +28,14 @@ const HEAD_START: Duration = Duration::from_millis(300);
 /// does not answer, and `localhost` is `::1` first on most machines.
 const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 
-/// How long TLS over TCP is dialled first after it has won against QUIC, because networks that block UDP usually keep
-/// doing so.
+/// Time for which TLS over TCP is dialled first after it has won against QUIC, because networks that block UDP
+/// usually keep doing so.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
-/// How many times the limit a connection may take while packets arrive.
+/// Factor by which a connection may exceed the time limit while packets arrive.
 const MOST_LIMITS: u32 = 3;
 
-/// How long closing a connection may take.
+/// Longest time for closing a connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The other transport, tried while a connection has not been answered yet.
@@ -55,7 +55,7 @@ pub(crate) struct ServerConnection {
     pub(crate) writer: Writer,
     pub(crate) transport: Transport,
     pub(crate) quic: Option<QuicConnection>,
-    /// Of a WebSocket.
+    /// Bridge of a WebSocket.
     _bridge: Option<Bridge>,
 }
 
@@ -350,7 +350,7 @@ async fn staggered<T, E, F: Future<Output = Result<T, E>>>(
     }
 }
 
-/// What a server misses in the client's certificate: alerts of TLS by their names, and over QUIC by their numbers.
+/// Description of a server's objection to the client's certificate: alerts of TLS by names, over QUIC by numbers.
 pub(crate) fn certificate_hint(reason: &str) -> Option<&'static str> {
     // Over QUIC, the alert has the same number if this side refuses the server's certificate.
     let is_servers = !reason.contains("invalid peer certificate");

@@ -9,9 +9,9 @@ pub enum Error {
     /// The URL is not one of a broker.
     #[error("{url:?}: {reason}; write SCHEME://HOST[:PORT] with mqtt, mqtts, quic, ws or wss")]
     Url {
-        /// As given.
+        /// The URL as given.
         url: String,
-        /// What is wrong with it.
+        /// Fault in it.
         reason: &'static str,
     },
     /// Options that cannot be used together or files that cannot be read.
@@ -28,9 +28,9 @@ pub enum Error {
     /// The server did not accept CONNECT.
     #[error("{url} refused the connection: {}{detail}", in_words(*reason))]
     Refused {
-        /// Which server.
+        /// Address of the server.
         url: String,
-        /// Its answer.
+        /// Reason code of the server's answer.
         reason: ReasonCode,
         /// The server's own words, if any, after a colon.
         detail: String,
@@ -38,9 +38,9 @@ pub enum Error {
     /// No connection to any address of a list.
     #[error("none of {tried} addresses can be used; the last: {last}")]
     NoAddress {
-        /// How many there are.
+        /// Number of addresses tried.
         tried: usize,
-        /// What happened at the last one.
+        /// Error at the last one.
         last: Box<Error>,
     },
     /// SCRAM has failed on this side, such as because the server has not shown who it is.
@@ -64,9 +64,9 @@ pub enum Error {
     /// Not a topic name or filter.
     #[error("{topic:?}: {source}")]
     Topic {
-        /// As given.
+        /// The topic as given.
         topic: String,
-        /// What is wrong with it.
+        /// Fault in it.
         source: TopicError,
     },
     /// The client has been disconnected.

@@ -58,7 +58,7 @@ pub enum Outcome<P, R> {
     Answered(R, Result<Vec<ReasonCode>, Error>),
     /// This many QoS 2 publications are sent as new although the server may have received them.
     MayRepeat {
-        /// How many.
+        /// Number of these messages.
         messages: usize,
     },
 }
@@ -106,7 +106,7 @@ pub struct Machine<P, R> {
     last_received: Instant,
     ping_sent: Option<Instant>,
     sign_in: SignIn,
-    /// Which server to use instead, from the last packet of the last connection.
+    /// Server to use instead, from the last packet of the last connection.
     reference: Option<Box<str>>,
     /// Number of the connection, which shows what belongs to an earlier one.
     connection: u64,

@@ -18,7 +18,7 @@ const MAX_DATA_STREAMS: u16 = 64;
 /// Shorter intervals would only be load.
 const LEAST_QUIC_KEEP_ALIVE: Duration = Duration::from_millis(100);
 
-/// Which servers to trust, if the transport is encrypted.
+/// Servers to trust, if the transport is encrypted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Trust {
     /// On this machine its development authority if there is one, and the system's authorities.
@@ -47,7 +47,7 @@ impl Backoff {
     }
 }
 
-/// What to do if UDP is blocked.
+/// Behaviour if UDP is blocked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fallback {
     /// Nothing: QUIC or not at all.
@@ -61,7 +61,7 @@ pub enum Fallback {
     },
 }
 
-/// How messages are distributed among the streams of a QUIC connection. A lost packet of one stream does not delay
+/// Distribution of messages among the streams of a QUIC connection. A lost packet of one stream does not delay
 /// other streams. Other transports have one stream for everything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Streams {
@@ -141,7 +141,7 @@ pub struct Options {
     pub max_queued_messages: usize,
     /// Bytes of messages that may be queued or in flight before `publish` waits too; the last one may exceed it.
     pub max_queued_bytes: usize,
-    /// How messages are spread over QUIC streams.
+    /// Distribution of messages among QUIC streams.
     pub streams: Streams,
     /// Streams beside the control stream, 1 to 64. Topics and filters beyond that share.
     pub max_data_streams: u16,
@@ -162,7 +162,7 @@ pub struct Options {
     pub will: Option<Will>,
     /// Further CONNECT properties (user properties, authentication); MQTT 5.0 only.
     pub connect_properties: PropertyBuf,
-    /// Which servers to trust.
+    /// Servers to trust.
     pub trust: Trust,
     /// The only version of TLS over TCP to speak; `None` takes the newest both sides know.
     pub tls_version: Option<TlsVersion>,
@@ -170,9 +170,9 @@ pub struct Options {
     pub certificate: Option<(PathBuf, PathBuf)>,
     /// File to which the secrets of connections over TLS and QUIC are appended, so that Wireshark decrypts them.
     pub key_log: Option<PathBuf>,
-    /// What to do if UDP is blocked.
+    /// Behaviour if UDP is blocked.
     pub fallback: Fallback,
-    /// How to reconnect; `None` gives up at the first failure.
+    /// Waits between attempts to reconnect; `None` gives up at the first failure.
     pub reconnect: Option<Backoff>,
     /// The longest time for the handshakes of TCP, TLS, WebSocket or QUIC, and then for CONNACK; QUIC's may take three
     /// times as long while packets arrive. With several addresses, each gets a quarter of it in the first round, half in the second, and then all of it.

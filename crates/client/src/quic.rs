@@ -37,7 +37,7 @@ const RECEIVE_WINDOW_BYTES: u32 = 1 << 20;
 const IDLE_INTERVALS: u32 = 6;
 const IDLE_TIMEOUT: [Duration; 2] = [Duration::from_secs(8), Duration::from_secs(75)];
 
-/// How often it is looked whether the close of a connection has been sent, and the time between two looks.
+/// Maximum number of checks whether the close of a connection has been sent, and the time between two of them.
 const MOST_TURNS: u32 = 50;
 const TURN: Duration = Duration::from_millis(1);
 
@@ -71,7 +71,7 @@ pub(crate) struct QuicConnection {
     pub(crate) early: Option<quinn::ZeroRttAccepted>,
     /// Nothing has been received from the server.
     pub(crate) unanswered: bool,
-    /// How often the connection has moved to another socket and received packets there.
+    /// Number of times the connection has moved to another socket and received packets there.
     pub(crate) migrations: u32,
     silence: Silence,
     round_trip: RoundTrip,

@@ -53,11 +53,11 @@ impl RoundTrip {
 #[derive(Clone, Default)]
 pub(crate) struct Losses(Arc<Mutex<Option<(IpAddr, Instant, f64)>>>);
 
-/// How long the stored loss is used.
+/// Time for which the stored loss is used.
 const BELIEVED: Duration = Duration::from_secs(3600);
 
 impl Losses {
-    /// What a connection from this address is to expect; 0 where nothing is known.
+    /// Returns the loss that a connection from this address is to expect; 0 where nothing is known.
     pub(crate) fn to_expect(&self, local: IpAddr, now: Instant) -> f64 {
         let kept = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let fits = |(address, at, _): &(IpAddr, Instant, f64)| {

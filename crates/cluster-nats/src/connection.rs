@@ -128,7 +128,7 @@ impl Connection {
         self.0.handle.block_on(limited).map_err(|_| Error::TimedOut { what, limit })?
     }
 
-    /// As [`Connection::wait`], and no longer than until it is given up, whether NATS answers or not.
+    /// Like [`Connection::wait`], but ends when it is given up, whether NATS answers or not.
     pub(crate) fn wait_or_give_up<T>(
         &self,
         what: &'static str,
@@ -240,7 +240,7 @@ fn options(settings: &Settings, unanswered: Unanswered) -> Result<ConnectOptions
         .reconnect_delay_callback(pause))
 }
 
-/// Which server is tried next: of those with the fewest failures, the one behind the last in the list.
+/// Choice of the next server: of those with the fewest failures, the one behind the last in the list.
 #[derive(Default)]
 struct Turn(Mutex<Option<usize>>);
 

@@ -25,9 +25,9 @@ const READ: Duration = Duration::from_millis(500);
 /// A record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its revision; later ones are higher.
+    /// Revision of the entry; later ones are higher.
     pub revision: u64,
-    /// Its contents.
+    /// Contents of the entry.
     pub value: Bytes,
 }
 

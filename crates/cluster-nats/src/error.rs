@@ -15,7 +15,7 @@ pub enum Error {
     Connect {
         /// The configured servers.
         servers: String,
-        /// What the last attempt met.
+        /// Error of the last attempt.
         detail: String,
     },
     /// The servers know no such user.
@@ -26,7 +26,7 @@ pub enum Error {
     Credentials {
         /// The configured servers.
         servers: String,
-        /// What one of them answered.
+        /// Answer of one of them.
         detail: String,
     },
     /// No server's certificate can be trusted, or they do not trust this client's.
@@ -50,9 +50,9 @@ pub enum Error {
     /// The server is too old.
     #[error("the NATS server {server} has version {version}; {min} or later is needed: upgrade it")]
     TooOld {
-        /// Its name.
+        /// Name of the server.
         server: String,
-        /// Its version.
+        /// Version of the server.
         version: String,
         /// The oldest that is good enough.
         min: &'static str,
@@ -62,11 +62,11 @@ pub enum Error {
         "the NATS server {server} accepts messages of {found} bytes; set `max_payload` to at least {needed} there"
     )]
     SmallMessages {
-        /// Its name.
+        /// Name of the server.
         server: String,
-        /// Its `max_payload`.
+        /// The server's `max_payload` in bytes.
         found: usize,
-        /// What a record needs.
+        /// Bytes that a record needs.
         needed: usize,
     },
     /// There is no log yet.
@@ -88,9 +88,9 @@ pub enum Error {
         "the log begins with record {first}; {wanted} was removed: start from a newer snapshot"
     )]
     Removed {
-        /// What was to be read.
+        /// Number of the requested record.
         wanted: u64,
-        /// What there is.
+        /// Number of the first record that the log has.
         first: u64,
     },
     /// A record is missing in the middle.
@@ -99,25 +99,25 @@ pub enum Error {
          run fulmar cluster restore"
     )]
     Missing {
-        /// What was to be read.
+        /// Number of the requested record.
         wanted: u64,
-        /// What came instead.
+        /// Number of the record found instead.
         found: u64,
     },
     /// JetStream did not answer in time.
     #[error("{what}: no answer from NATS within {} s", .limit.as_secs_f32())]
     TimedOut {
-        /// What was asked for.
+        /// Operation that was requested.
         what: &'static str,
-        /// How long.
+        /// Time limit that has passed.
         limit: Duration,
     },
     /// Anything else that JetStream reports.
     #[error("{what}: {detail}")]
     JetStream {
-        /// What was asked for.
+        /// Operation that was requested.
         what: &'static str,
-        /// Its words.
+        /// JetStream's error text.
         detail: String,
     },
     /// A snapshot's contents are not what was stored.
@@ -126,7 +126,7 @@ pub enum Error {
     /// The caller has ended it early.
     #[error("{what} was given up")]
     GivenUp {
-        /// What it was.
+        /// Operation that was given up.
         what: &'static str,
     },
     /// A file on this machine.

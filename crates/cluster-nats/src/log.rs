@@ -41,7 +41,7 @@ const ATTEMPT: Duration = Duration::from_secs(2);
 /// For one read, and for the first answer to it. NATS asks any replica, also one that is paused or cut off.
 const READ: Duration = Duration::from_secs(2);
 const FIRST_ANSWER: Duration = Duration::from_millis(500);
-/// What one read gets at most.
+/// Maximum number of records per read.
 const READ_RECORDS: usize = 256;
 const READ_BYTES: usize = 4 << 20;
 /// JetStream remembers an append's name for so long. An older one is recognised by its contents.
@@ -52,7 +52,7 @@ const LOOK: Duration = Duration::from_millis(500);
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 const PURGE: Duration = Duration::from_secs(10);
 
-/// What a new log is like.
+/// Settings of a new log.
 #[derive(Clone, Debug)]
 pub struct Creation {
     /// Names the cluster.
@@ -66,9 +66,9 @@ pub struct Creation {
 /// A record as it is in the log, or what somebody else has published there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Its number.
+    /// Number of the record.
     pub number: u64,
-    /// Its bytes.
+    /// Bytes of the record.
     pub bytes: Bytes,
     /// Whether its publisher named the sequence behind which it belongs, as [`LogStream::append`] does.
     pub conditional: bool,
@@ -81,7 +81,7 @@ impl Record {
     }
 }
 
-/// What the stream reports.
+/// State of the log's stream, as NATS reports it.
 #[derive(Clone, Debug, Default)]
 pub struct LogState {
     /// The oldest record that is there; one more than `last` if there is none.
@@ -201,7 +201,7 @@ impl LogStream {
         &self.cluster
     }
 
-    /// Its connection.
+    /// Connection to NATS that the log uses.
     pub fn connection(&self) -> &Connection {
         &self.connection
     }
@@ -406,7 +406,7 @@ fn sequence(headers: &HeaderMap) -> Option<u64> {
     headers.get("Nats-Sequence")?.as_str().parse().ok()
 }
 
-/// What the operator can do about an append that JetStream does not accept now.
+/// Explains what the operator can do about an append that JetStream does not accept now.
 fn explain(error: &async_nats::jetstream::context::PublishError) -> String {
     if error.kind() == PublishErrorKind::StreamNotFound {
         return "no NATS server leads the log at the moment".to_owned();

@@ -15,7 +15,7 @@ pub struct Settings {
     pub credentials: Option<PathBuf>,
     /// TLS for addresses with `tls://`, and for servers that require it.
     pub tls: Option<rustls::ClientConfig>,
-    /// What the servers' lists of connections show.
+    /// Name of the connection in the servers' lists.
     pub name: String,
 }
 

@@ -33,13 +33,13 @@ const SHA: &str = "sha256";
 pub struct Snapshot {
     /// The last record of the log that it contains.
     pub number: u64,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub bytes: u64,
     /// SHA-256 of its contents, in hexadecimal digits.
     pub sha256: String,
     /// When it was stored, by the clock of the program that did so.
     pub stored_at: Option<SystemTime>,
-    /// What was stored with it.
+    /// Entries that were stored with the snapshot.
     pub notes: HashMap<String, String>,
 }
 

@@ -87,7 +87,7 @@ impl Sweep {
         age.unwrap_or_default() >= self.age
     }
 
-    /// What the chunks of objects are named after. Each object that was removed leaves a message; these would become
+    /// Names under which objects have their chunks. Each object that was removed leaves a message; these would become
     /// more and more.
     async fn used(&self) -> Result<HashSet<String>, Error> {
         let mut used = HashSet::new();

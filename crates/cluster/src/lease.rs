@@ -113,7 +113,7 @@ impl Watch {
         released || (unchanged && self.not_before.is_none_or(|at| now >= at))
     }
 
-    /// How long the control record has had the revision that was seen last; `None` if that is not known.
+    /// Time for which the control record has had the revision that was seen last; `None` if that is not known.
     pub fn unchanged(&self, now: Instant) -> Option<Duration> {
         self.unchanged_since.map(|since| now.saturating_duration_since(since))
     }

@@ -39,7 +39,7 @@ impl Block {
         size(self.szx)
     }
 
-    /// Its offset in the body.
+    /// Offset of the block in the body.
     pub(crate) fn offset(self) -> usize {
         self.number as usize * self.size()
     }

@@ -18,9 +18,9 @@ fulmar_text::with_defaults! {
         pub ack_timeout: Duration = Duration::from_secs(2),
         /// Repetitions before a message has failed (MAX_RETRANSMIT).
         pub max_retransmit: u8 = 4,
-        /// How long a request may wait for its response before it gets an empty acknowledgement.
+        /// Time for which a request may wait for its response before it gets an empty acknowledgement.
         pub processing_delay: Duration = Duration::from_millis(500),
-        /// How long a received message is remembered, to recognise a repetition (EXCHANGE_LIFETIME).
+        /// Time for which a received message is remembered, to recognise a repetition (EXCHANGE_LIFETIME).
         pub exchange_lifetime: Duration = Duration::from_secs(247),
     }
 }

@@ -28,7 +28,7 @@ const LARGEST: usize = 2048;
 /// The largest datagrams that dimpl may send: IPv6's minimum MTU, less the headers of IPv6 and UDP and the data added
 /// to hellos.
 const MTU: usize = 1232 - 16;
-/// How long a handshake may take.
+/// Time limit of a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(30);
 /// Maximum number of plaintexts that wait. The caller takes them after each datagram, which contains few.
 const MAX_RECEIVED: usize = 64;
@@ -38,7 +38,7 @@ const MAX_RECEIVED: usize = 64;
 pub struct Certificate {
     /// The certificate; intermediate certificates cannot be sent.
     pub certificate: Vec<u8>,
-    /// Its key.
+    /// The certificate's private key.
     pub key: Vec<u8>,
 }
 
@@ -75,7 +75,7 @@ pub struct DtlsSession {
     /// A server whose client requests a connection ID.
     uses_connection_id: bool,
     granted: Option<ConnectionId>,
-    /// Its ClientHello, if [`CookieExchange`] has accepted the client; the hello is still to be received.
+    /// True if [`CookieExchange`] has accepted the client, whose ClientHello is still to be received.
     proven: bool,
     was_proven: bool,
     /// The hello's random.

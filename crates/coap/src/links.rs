@@ -8,7 +8,7 @@ pub const CONTENT_FORMAT: u16 = 40;
 /// A resource in the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Its path, percent-encoded, with the leading slash.
+    /// Path of the resource, percent-encoded, with the leading slash.
     pub path: String,
     /// Attributes and their values; one with an empty value is written without it.
     pub attributes: Vec<(&'static str, String)>,

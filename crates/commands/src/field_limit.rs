@@ -54,9 +54,9 @@ where
 }
 
 /// An event's fields, cut.
-struct Fields(Vec<(Field, Known)>);
+struct Fields(Vec<(Field, FieldValue)>);
 
-enum Known {
+enum FieldValue {
     Bool(bool),
     Float(f64),
     Signed(i64),
@@ -66,47 +66,47 @@ enum Known {
     /// Quoted and escaped by the format.
     Quoted(String),
     /// Written as it is.
-    Shown(DisplayValue<String>),
+    Displayed(DisplayValue<String>),
 }
 
-impl Known {
+impl FieldValue {
     fn as_value(&self) -> &dyn Value {
         match self {
-            Known::Bool(value) => value,
-            Known::Float(value) => value,
-            Known::Signed(value) => value,
-            Known::Unsigned(value) => value,
-            Known::Long(value) => value,
-            Known::LongUnsigned(value) => value,
-            Known::Quoted(value) => value,
-            Known::Shown(value) => value,
+            FieldValue::Bool(value) => value,
+            FieldValue::Float(value) => value,
+            FieldValue::Signed(value) => value,
+            FieldValue::Unsigned(value) => value,
+            FieldValue::Long(value) => value,
+            FieldValue::LongUnsigned(value) => value,
+            FieldValue::Quoted(value) => value,
+            FieldValue::Displayed(value) => value,
         }
     }
 }
 
 impl Visit for Fields {
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.0.push((field.clone(), Known::Bool(value)));
+        self.0.push((field.clone(), FieldValue::Bool(value)));
     }
 
     fn record_f64(&mut self, field: &Field, value: f64) {
-        self.0.push((field.clone(), Known::Float(value)));
+        self.0.push((field.clone(), FieldValue::Float(value)));
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.0.push((field.clone(), Known::Signed(value)));
+        self.0.push((field.clone(), FieldValue::Signed(value)));
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.0.push((field.clone(), Known::Unsigned(value)));
+        self.0.push((field.clone(), FieldValue::Unsigned(value)));
     }
 
     fn record_i128(&mut self, field: &Field, value: i128) {
-        self.0.push((field.clone(), Known::Long(value)));
+        self.0.push((field.clone(), FieldValue::Long(value)));
     }
 
     fn record_u128(&mut self, field: &Field, value: u128) {
-        self.0.push((field.clone(), Known::LongUnsigned(value)));
+        self.0.push((field.clone(), FieldValue::LongUnsigned(value)));
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
@@ -121,14 +121,14 @@ impl Visit for Fields {
             Some((end, _)) => format!("{}…", &value[..end]),
             None => value.to_owned(),
         };
-        self.0.push((field.clone(), Known::Quoted(text)));
+        self.0.push((field.clone(), FieldValue::Quoted(text)));
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        let mut shown = Shown { text: String::new(), most: most(field), is_cut: false };
+        let mut shown = LimitedText { text: String::new(), most: most(field), is_cut: false };
         // An error only says that it was cut.
         let _ = write!(shown, "{value:?}");
-        self.0.push((field.clone(), Known::Shown(display(shown.text))));
+        self.0.push((field.clone(), FieldValue::Displayed(display(shown.text))));
     }
 }
 
@@ -140,13 +140,13 @@ fn most(field: &Field) -> usize {
 }
 
 /// Collects text until it is too long, so that its rest is never formatted.
-struct Shown {
+struct LimitedText {
     text: String,
     most: usize,
     is_cut: bool,
 }
 
-impl fmt::Write for Shown {
+impl fmt::Write for LimitedText {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         for char in text.chars() {
             let before = self.text.len();
@@ -188,7 +188,7 @@ mod tests {
         }
     }
 
-    /// What the log writes about one event.
+    /// Returns the line that the log writes about one event.
     fn written(format: Format, log: impl FnOnce()) -> String {
         let written = Written::default();
         let writer = written.clone();

@@ -28,15 +28,15 @@ pub use crate::log_queue::{LastLines, dropped_lines};
 /// Options every command takes.
 #[derive(Args, Debug)]
 pub struct LogArgs {
-    /// What to log: error, warn, info, debug or trace, or a filter like fulmar_broker=debug
+    /// Messages to log: error, warn, info, debug or trace, or a filter like fulmar_broker=debug
     #[arg(long, global = true, value_name = "FILTER", env = "FULMAR_LOG", help_heading = "Log")]
     log_level: Option<String>,
-    /// How to write the log, which goes to standard error
+    /// Format of the log, which goes to standard error
     #[arg(long, global = true, value_enum, value_name = "FORMAT", help_heading = "Log")]
     log_format: Option<Format>,
 }
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
@@ -114,7 +114,7 @@ where
 /// The program's filter; none before the log has started.
 static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
 
-/// What is logged now; `None` if [`start`] has not started the log.
+/// Returns the log's present filter; `None` if [`start`] has not started the log.
 pub fn filter() -> Option<String> {
     FILTER.get()?.with_current(ToString::to_string).ok()
 }

@@ -8,7 +8,7 @@ use std::os::fd::AsFd as _;
 use anyhow::{Context as _, bail};
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
-/// What changes with a broker's first user who is not only for administration, for those who are about to add it.
+/// Consequences of a broker's first user who is not only for administration, for those who are about to add it.
 pub const FIRST_USER: &str = "\
 Note: this is the first user for clients. So far, a client that connects where anonymous clients may (by default, from \
 this machine) can have any user name. From now on, the broker refuses user names that it does not know (reason 0x86, \

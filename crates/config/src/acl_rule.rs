@@ -23,7 +23,7 @@ pub struct AclRule {
 }
 
 impl AclRule {
-    /// How many subjects it names; more than one is an error.
+    /// Number of subjects that the rule names; more than one is an error.
     pub fn subjects(&self) -> usize {
         let named = [self.user.is_some(), self.client.is_some(), self.anonymous];
         named.into_iter().filter(|&named| named).count()

@@ -59,7 +59,7 @@ pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
 }
 
 #[cfg(feature = "platform")]
-/// Its password is read where it is used, because a command of another user may not read the file.
+/// Checks the platform's database, except its password: a command of another user may not read that file.
 fn database(config: &Config) -> anyhow::Result<()> {
     let platform = &config.platform;
     if platform.database_with(None)? == fulmar_platform::Database::File

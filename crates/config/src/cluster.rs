@@ -14,10 +14,10 @@ use fulmar_text::Usage;
 const MIN_STALL_S: u32 = 40;
 /// Longest name of a node.
 const MAX_NODE: usize = 64;
-/// Of URLs in `addresses`: the listeners that clients can be redirected to.
+/// Schemes of URLs in `addresses`: those of the listeners that clients can be redirected to.
 const SCHEMES: [&str; 5] = ["mqtt", "mqtts", "ws", "wss", "quic"];
 
-/// What a node that stands by does with clients.
+/// Behaviour of a node that stands by towards clients.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Standby {
@@ -34,7 +34,7 @@ pub enum Standby {
 pub struct Cluster {
     /// Addresses of NATS servers; empty: no cluster.
     pub servers: Vec<String>,
-    /// Which of them may be without credentials.
+    /// NATS servers that may be without credentials.
     pub allow_anonymous: Anonymous,
     /// A credentials file of NATS; empty for none.
     pub credentials_file: PathBuf,
@@ -49,7 +49,7 @@ pub struct Cluster {
     pub address: String,
     /// URLs of listeners that clients reach elsewhere than at that host and their own port.
     pub addresses: Vec<String>,
-    /// What it does with clients while it stands by.
+    /// Behaviour towards clients while the node stands by.
     pub standby: Standby,
     /// The node's server ID in QUIC's connection IDs; empty for one made of the cluster's and the node's names.
     pub quic_server_id: String,
@@ -243,7 +243,7 @@ pub(crate) fn check(config: &Config) -> Result<(), Usage> {
 }
 
 impl Config {
-    /// What is different on a cluster: it has a platform if that is said, and clients wait for NATS until the node gives
+    /// Changes defaults for a cluster: a platform only if it is set, and clients wait for NATS until the node gives
     /// way, which takes 30 s, instead of being refused.
     pub fn adapt_to_cluster(&mut self) {
         if !self.cluster.is_on() {

@@ -32,7 +32,7 @@ fn seconds(seconds: u32) -> Duration {
 }
 
 impl Config {
-    /// How the budget for memory is divided.
+    /// Returns the division of the budget for memory.
     pub fn memory(&self) -> Parts {
         let parts = Parts::divide(self.memory_limit());
         self.store_part().map_or(parts, |store| store.lower(parts))
@@ -279,7 +279,7 @@ impl Platform {
         self.database_with(password.as_deref())
     }
 
-    /// As [`Platform::database`], with this password.
+    /// Like [`Platform::database`], with this password.
     pub fn database_with(
         &self,
         password: Option<&str>,
@@ -436,7 +436,7 @@ impl Config {
     }
 }
 
-/// What to do about a file that cannot be read, as the end of an error.
+/// Advice about a file that cannot be read, as the end of an error.
 fn for_unreadable_file(error: ErrorKind, key: &str, path: &Path) -> String {
     let path = path.display();
     match error {

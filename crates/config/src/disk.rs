@@ -51,7 +51,7 @@ impl Disk {
     }
 }
 
-/// What is free on the file system of this folder, and what the folder has.
+/// Returns the free bytes on the file system of this folder, plus those of the folder's own files.
 fn available_in(data: &Path) -> Option<u64> {
     // Before the first start, it is on the file system of the folder in which it will be.
     let folder = data.ancestors().find(|folder| folder.is_dir())?;

@@ -57,7 +57,7 @@ impl Memory {
     }
 }
 
-/// What answers of HTTP may always have, in bytes: parts of a few photos or tables.
+/// Memory that answers of HTTP may always have, in bytes: parts of a few photos or tables.
 const MIN_ANSWER_BYTES: usize = 4 << 20;
 
 /// The parts of the budget, in bytes.

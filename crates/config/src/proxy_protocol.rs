@@ -12,7 +12,7 @@ use fulmar_text::Usage;
 /// The listeners over TCP. QUIC and other protocols over UDP have no such header.
 const TCP: [&str; 5] = ["mqtt", "mqtts", "ws", "wss", "https"];
 
-/// Which listeners are behind proxies, and where these are.
+/// Listeners behind proxies, and the addresses of these proxies.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ProxyProtocol {

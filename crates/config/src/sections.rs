@@ -161,7 +161,7 @@ impl Listeners {
 pub struct Tls {
     /// Certificate chain in PEM; empty for the development CA's.
     pub cert: PathBuf,
-    /// Its private key, mode 0600.
+    /// Certificate's private key, mode 0600.
     pub key: PathBuf,
     /// Further names and addresses in the development certificate.
     pub names: Vec<String>,
@@ -188,7 +188,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// What an expired revocation list means for clients with certificates of its CA.
+/// Consequence of an expired revocation list for clients with certificates of its CA.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CrlExpired {
@@ -210,7 +210,7 @@ sections! {
         pub agree_to_terms: bool = false,
         /// CA of the directory server's certificate; empty for the system's CAs.
         pub ca_file: PathBuf = PathBuf::new(),
-        /// How the CA validates names.
+        /// Method by which the CA validates names.
         pub challenge: Challenge = Challenge::default(),
     }
 }
@@ -222,7 +222,7 @@ impl Acme {
     }
 }
 
-/// How a CA validates names.
+/// Method by which a CA validates names.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub enum Challenge {
     /// At the `https` listener (RFC 8737).
@@ -250,7 +250,7 @@ sections! {
         pub early_data: bool = quic.early_data,
         pub retry: RetryPolicy = RetryPolicy::Auto,
         pub congestion: Congestion = Congestion::default(),
-        /// How `congestion = "bbr"` was written before 0.2; read only.
+        /// Earlier form of `congestion = "bbr"`, before 0.2; read only.
         #[serde(skip_serializing)]
         pub bbr: bool = false,
         pub copies: bool = quic.copies,
@@ -334,7 +334,7 @@ sections! {
     }
 }
 
-/// Which clients may connect without credentials.
+/// Clients that may connect without credentials.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Anonymous {
@@ -359,7 +359,7 @@ sections! {
         pub jwt_algorithm: String = String::new(),
         /// The secret, the public key or the key set.
         pub jwt_key_file: PathBuf = PathBuf::new(),
-        /// What tokens may call this broker; without any, only tokens without `aud` are accepted.
+        /// Audiences of tokens that may call this broker; without any, only tokens without `aud` are accepted.
         pub jwt_audience: Vec<String> = Vec::new(),
         /// The issuer that tokens must have; empty for any.
         pub jwt_issuer: String = String::new(),
@@ -397,7 +397,7 @@ sections! {
         pub timeout_ms: u32 = 2000 => 10..=60_000,
         /// Requests at the same time.
         pub max_in_flight: u32 = 32 => 1..=1024,
-        /// How long an allowed login is remembered; 0 for not at all.
+        /// Time for which an allowed login is remembered; 0 for not at all.
         pub cache_s: u32 = 60 => 0..=24 * 3600,
         /// Logins remembered.
         pub cache_entries: usize = 10_000 => 0..=1_000_000,
@@ -421,7 +421,7 @@ sections! {
         pub commit_max_ops: usize = options.commit_max_ops => 1..=usize::MAX,
         /// Largest size of the database; 0 for its part of [`LimitsConfig::disk`].
         pub max_bytes: u64 = options.max_bytes.unwrap_or(0),
-        /// How long a commit may take before the broker refuses what it would have to store.
+        /// Longest time for a commit before the broker refuses what it would have to store.
         pub stall_timeout_s: u32 = seconds(Limits::default().storage_stall_timeout) => 1..=3600,
     }
 }
@@ -452,7 +452,7 @@ sections! {
     pub struct Platform {
         /// Whether it is enabled, if there is an `https` listener.
         pub enabled: Enabled = Enabled::default(),
-        /// How long a login lasts.
+        /// Lifetime of a login.
         pub token_lifetime_s: u32 = 30 * 24 * 3600 => 60..=366 * 24 * 3600,
         /// Requests an account may make in the long run.
         pub max_requests_per_s: u32 = 200 => 1..=u32::MAX,
@@ -502,7 +502,7 @@ sections! {
     pub struct Sys {
         /// Seconds between two publications; 0 for never.
         pub interval_s: u32 = 10,
-        /// Which clients may read other clients' path statistics there.
+        /// Clients that may read other clients' path statistics there.
         pub clients: ClientStatistics = ClientStatistics::default(),
     }
 

@@ -23,7 +23,7 @@ const MESSAGES: u64 = 30;
 const LOG: u64 = 10;
 const PAGE_BYTES: u64 = 4096;
 
-/// What the store may use of the budget, in bytes.
+/// Part of the budget that the store may use, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StorePart {
     /// The database, without its log.
@@ -103,7 +103,7 @@ impl Config {
         (taken > 0).then_some(taken)
     }
 
-    /// What outboxes and dead letters leave of the budget.
+    /// Returns the part of the budget that outboxes and dead letters leave, in bytes.
     pub fn without_outboxes(&self, budget: u64) -> u64 {
         let upstreams = self.upstreams().filter(|upstream| upstream.is_on());
         let theirs = upstreams.map(|upstream| {

@@ -36,7 +36,7 @@ sections! {
         /// NAME of `[upstreams.NAME]`; `None` for `[upstream]`. Set by [`Config::complete`](super::Config::complete).
         #[serde(skip)]
         pub label: Option<String> = None,
-        /// Its address, or those of a cluster's nodes; empty for a broker that is no gateway.
+        /// Address of the upstream broker, or those of a cluster's nodes; empty for a broker that is no gateway.
         pub url: String = String::new(),
         /// TCP port of TLS for networks that block UDP; 0 for QUIC only.
         pub fallback_port: u16 = 8883,
@@ -51,7 +51,7 @@ sections! {
         pub cert: PathBuf = PathBuf::new(),
         pub key: PathBuf = PathBuf::new(),
         pub keep_alive_s: u16 = 60,
-        /// How long commands wait upstream for a disconnected gateway.
+        /// Time for which commands wait upstream for a disconnected gateway.
         pub session_expiry_s: u32 = 7 * 24 * 3600,
         pub outbox: Outbox = Outbox::default(),
         pub batch: Batch = Batch::default(),
@@ -82,7 +82,7 @@ sections! {
     }
 }
 
-/// Which messages are forwarded in one direction.
+/// Messages that are forwarded in one direction.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Crossing {
@@ -134,7 +134,7 @@ impl Upstream {
         !self.url.is_empty()
     }
 
-    /// Its section: `upstream` or `upstreams.NAME`.
+    /// Name of the section: `upstream` or `upstreams.NAME`.
     pub fn section(&self) -> String {
         match &self.label {
             None => "upstream".to_owned(),
@@ -142,7 +142,7 @@ impl Upstream {
         }
     }
 
-    /// Its outbox's file in the data folder.
+    /// Name of the outbox's file in the data folder.
     pub fn outbox_file(&self) -> String {
         match &self.label {
             None => "outbox.db".to_owned(),
@@ -150,7 +150,7 @@ impl Upstream {
         }
     }
 
-    /// Its keys that name files, with their values.
+    /// Returns the keys that name files, with their values.
     pub fn files(&self) -> [(String, &Path); 5] {
         let section = self.section();
         [
@@ -264,7 +264,7 @@ impl Upstream {
         Ok(())
     }
 
-    /// Its addresses, at least one.
+    /// Returns the upstream broker's addresses, at least one.
     ///
     /// # Errors
     /// One is not an address of a broker.
@@ -313,7 +313,7 @@ impl Upstream {
         Window { messages: MAX_IN_FLIGHT, bytes: self.outbox.max_in_flight_bytes }
     }
 
-    /// How messages are combined in batches, if they are.
+    /// Returns the limits of the batches in which messages are combined; `None` if they are not.
     pub fn batching(&self) -> Option<Batching> {
         let batch = &self.batch;
         (!batch.topic.is_empty()).then_some(Batching {

@@ -67,9 +67,9 @@ pub(super) struct Refusal {
 pub(super) enum Answer {
     /// The message was accepted, or is not from upstream.
     Done,
-    /// Its topic, which was refused, is accepted again.
+    /// The message's topic, which was refused, is accepted again.
     AcceptedAgain(String),
-    /// Its topic is refused for now; `true` if it was not refused before.
+    /// The message's topic is refused for now; `true` if it was not refused before.
     Kept(String, bool),
     /// It can never be accepted.
     Never(DownlinkMessage),
@@ -85,7 +85,7 @@ pub(super) struct DownlinkScheduler {
     refused: BTreeMap<String, Refusal>,
     retries: u32,
     retry_at: Option<Instant>,
-    /// How many of the next messages are published one by one.
+    /// Number of the next messages that are published one by one.
     one_by_one: usize,
 }
 

@@ -111,7 +111,7 @@ impl Forwarder {
         sessions.add(&self.shared.client_id, &self.shared.filters(), local::OPTIONS);
     }
 
-    /// What its connections share.
+    /// State that the forwarder's connections share.
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
@@ -150,7 +150,7 @@ pub(super) fn is_outbox(name: &str) -> bool {
     name == "outbox.db" || name.starts_with("outbox-") && name.ends_with(".db")
 }
 
-/// What the local session's client identifier begins with. Labels contain no slash, so that none is the beginning of
+/// Beginning of the local session's client identifier. Labels contain no slash, so that none is the beginning of
 /// another.
 fn client_id_prefix(upstream: &Upstream) -> String {
     match &upstream.label {

@@ -29,7 +29,7 @@ use fulmar_part::local_client::{self, LocalReceiver, LocalSender};
 
 /// Pause before connecting or writing to the outbox is tried again.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How the session subscribes.
+/// Options of the session's subscriptions.
 pub(super) const OPTIONS: SubscribeOptions = SubscribeOptions {
     qos: QoS::AtLeastOnce,
     // Messages from upstream are not forwarded back.
@@ -65,7 +65,7 @@ pub(super) async fn run(
 
 /// Received packets that are not handled yet.
 #[derive(Default)]
-struct Taken {
+struct ReceivedPackets {
     items: Vec<Item>,
     letters: Vec<DeadLetter>,
     acknowledge: Vec<PacketId>,
@@ -104,7 +104,7 @@ impl<'a> Session<'a> {
             let letter = dead_letter(message, ended.unwrap_or(ReasonCode::UnspecifiedError));
             self.outbox.add_dead_letters(vec![letter]).await;
         }
-        self.tell();
+        self.publish_refusals();
         outcome
     }
 
@@ -132,15 +132,15 @@ impl<'a> Session<'a> {
                     if !open? {
                         return Ok(());
                     }
-                    let taken = self.take(&mut receiver, ended)?;
-                    self.keep(taken, &receiver).await;
+                    let taken = self.read_packets(&mut receiver, ended)?;
+                    self.store_packets(taken, &receiver).await;
                 }
                 Some(message) = down.recv(), if self.downlink.has_room() => {
                     self.downlink.push(message);
                 }
                 () = at(self.downlink.retry_at()) => {
                     self.downlink.retry(Instant::now());
-                    self.tell();
+                    self.publish_refusals();
                 }
             }
             if self.is_in {
@@ -182,12 +182,12 @@ impl<'a> Session<'a> {
     }
 
     /// Reads all complete packets.
-    fn take(
+    fn read_packets(
         &mut self,
         receiver: &mut LocalReceiver,
         ended: &mut Option<ReasonCode>,
-    ) -> std::io::Result<Taken> {
-        let mut taken = Taken::default();
+    ) -> std::io::Result<ReceivedPackets> {
+        let mut taken = ReceivedPackets::default();
         while let Some(packet) = receiver.next_packet()? {
             match packet {
                 Packet::Publish(publish) => {
@@ -215,7 +215,7 @@ impl<'a> Session<'a> {
     }
 
     /// Adds the message for upstream, or a dead letter, unless it is not forwarded.
-    fn sort(&self, publish: &Publish<'_>, taken: &mut Taken) {
+    fn sort(&self, publish: &Publish<'_>, taken: &mut ReceivedPackets) {
         let Shared { up, name, stamper, metrics, .. } = self.shared;
         let now_ms = now_ms();
         match forward::item(publish, up, name, stamper, (now_ms, wall_ms(now_ms))) {
@@ -235,8 +235,8 @@ impl<'a> Session<'a> {
 
     /// Puts messages into the outbox and the dead-letter file, trying until it succeeds, then acknowledges them. Nothing
     /// is read meanwhile: messages wait in the broker's queue, and if that is too long, their publishers wait.
-    async fn keep(&self, taken: Taken, receiver: &LocalReceiver) {
-        let Taken { mut items, letters, acknowledge } = taken;
+    async fn store_packets(&self, taken: ReceivedPackets, receiver: &LocalReceiver) {
+        let ReceivedPackets { mut items, letters, acknowledge } = taken;
         let mut most = items.len();
         while !items.is_empty() {
             let part: Vec<Item> = items.drain(..most.clamp(1, items.len())).collect();
@@ -302,12 +302,12 @@ impl<'a> Session<'a> {
                 );
             }
         }
-        self.tell();
+        self.publish_refusals();
         letter
     }
 
     /// Publishes the present refusals for operators.
-    fn tell(&self) {
+    fn publish_refusals(&self) {
         let refused = |(topic, refusal): (&String, &Refusal)| current_refusals::Refused {
             what: topic.clone(),
             reason: refusal.reason,

@@ -39,7 +39,7 @@ pub(crate) struct GatewayMetrics {
     pub(super) refused: AtomicU64,
     /// Messages from upstream that the local broker refused.
     pub(super) refused_here: AtomicU64,
-    /// Of these, kept in the dead-letter file.
+    /// Part of them that is in the dead-letter file.
     pub(super) dead_letters: AtomicU64,
     /// Present refusals.
     pub(super) refusals: Mutex<CurrentRefusals>,
@@ -54,7 +54,7 @@ pub(crate) struct GatewayMetrics {
     pub(super) repeated: AtomicU64,
     /// Connections that were accepted.
     pub(super) connections: AtomicU64,
-    /// Of these, with CONNECT in the first flight.
+    /// Part of them with CONNECT in the first flight.
     pub(super) early: AtomicU64,
     /// Times the connection moved to another address.
     pub(super) migrations: AtomicU64,
@@ -62,7 +62,7 @@ pub(crate) struct GatewayMetrics {
     pub(super) transport: Mutex<Option<Transport>>,
     /// Wakes the connection up when messages have arrived in the outbox.
     pub(super) arrivals: Notify,
-    /// Which lanes they arrived in.
+    /// Lanes in which they arrived.
     arrived: [AtomicBool; 2],
     /// Since when there is no connection, and why.
     pub(super) down: Mutex<Option<(u64, String)>>,
@@ -146,7 +146,7 @@ impl GatewayMetrics {
         *self.path.lock() = None;
     }
 
-    /// What the administration API shows.
+    /// Returns the upstream broker's state for the administration API.
     #[cfg(feature = "admin")]
     pub(super) fn upstream(&self) -> fulmar_admin::Upstream {
         let (totals, path) = (*self.totals.lock(), *self.path.lock());

@@ -54,7 +54,7 @@ type Flight = Pin<Box<dyn Future<Output = (Publication, Result<ReasonCode, Error
 /// Messages read from the outbox for a lane.
 type Read = Pin<Box<dyn Future<Output = (Priority, Page)> + Send>>;
 /// The answer to SUBSCRIBE.
-type Asked = Pin<Box<dyn Future<Output = Result<Vec<ReasonCode>, Error>> + Send>>;
+type PendingSubscription = Pin<Box<dyn Future<Output = Result<Vec<ReasonCode>, Error>> + Send>>;
 
 /// Runs until it is stopped.
 pub(super) async fn run(
@@ -114,7 +114,7 @@ struct Uplink<'a> {
     flights: FuturesUnordered<Flight>,
     arriving: Arriving<'a>,
     reading: Option<Read>,
-    asked: Option<Asked>,
+    asked: Option<PendingSubscription>,
     /// Nothing is sent until everything in flight is done, and not before this time.
     again_at: Option<Instant>,
     look_at: Instant,
@@ -199,7 +199,7 @@ impl<'a> Uplink<'a> {
                     self.reading = None;
                     self.scheduler.loaded(priority, read);
                     self.scheduler.end_pass_if_read(now_ms());
-                    self.tell();
+                    self.publish_refusals();
                 }
                 Wake::Subscribed(outcome) => {
                     self.asked = None;
@@ -240,7 +240,7 @@ impl<'a> Uplink<'a> {
     }
 
     /// Publishes the present refusals for operators.
-    fn tell(&self) {
+    fn publish_refusals(&self) {
         let topic = |what: &Refused| match what {
             Refused::Topic(topic) => topic.clone(),
             Refused::Batches => self.shared.config.batch.topic.clone(),
@@ -348,7 +348,7 @@ impl<'a> Uplink<'a> {
                     tracing::info!(?what, "the upstream broker accepts the topic again");
                     // The skipped messages are sent now.
                     self.again_at.get_or_insert_with(Instant::now);
-                    self.tell();
+                    self.publish_refusals();
                 }
             }
             Err(Error::Rejected(reason)) if may_pass(reason) => self.refused(publication, reason),
@@ -400,7 +400,7 @@ impl<'a> Uplink<'a> {
                 );
             }
         }
-        self.tell();
+        self.publish_refusals();
     }
 
     /// The publication can never be accepted: it is logged, counted and dropped, or put into the dead-letter file.
@@ -499,7 +499,7 @@ fn flight(publication: Publication, delivery: Delivery) -> Flight {
     })
 }
 
-fn subscription(shared: &Shared, client: Client) -> Option<Asked> {
+fn subscription(shared: &Shared, client: Client) -> Option<PendingSubscription> {
     let filters: Vec<(String, SubscribeOptions)> = shared
         .down
         .rules()

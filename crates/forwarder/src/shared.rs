@@ -10,7 +10,7 @@ use super::metrics::GatewayMetrics;
 use fulmar_config::Upstream;
 use fulmar_part::Spans;
 
-/// What both connections share.
+/// State that both connections share.
 pub(super) struct Shared {
     pub(super) config: Upstream,
     pub(super) congestion: Congestion,

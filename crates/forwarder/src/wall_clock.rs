@@ -12,7 +12,7 @@ pub(super) fn now_ms() -> u64 {
     CLOCK.now().0
 }
 
-/// What the system's clock shows at a moment of the gateway's time, in milliseconds since the Unix epoch.
+/// Time of the system's clock at a moment of the gateway's time, in milliseconds since the Unix epoch.
 pub(super) fn wall_ms(at_ms: u64) -> u64 {
     let (wall, now) = (Clock::wall().0, now_ms());
     // Both are cut off to milliseconds.

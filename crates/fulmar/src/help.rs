@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use clap::Command;
 
-/// What a terminal has at least, in columns.
+/// Smallest width of a terminal, in columns.
 const WIDTH: usize = 80;
 /// The indentation of what an example does, where it has a line of its own.
 const BELOW: &str = "      ";
@@ -57,9 +57,9 @@ pub(crate) fn laid_out(command: Command) -> Command {
 
 /// A line of a block of examples.
 enum Line<'a> {
-    /// What is typed, and what it does if that stands beside it.
+    /// Command, and its explanation if that stands beside it.
     Typed(&'a str, Option<&'a str>),
-    /// What the one before does, or how it goes on.
+    /// Explanation of the command before, or its continuation.
     Below(&'a str),
 }
 

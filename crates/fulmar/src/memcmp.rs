@@ -8,7 +8,7 @@
 /// Bytes that are compared at once.
 const WORD: usize = size_of::<u64>();
 
-/// What is at `at` behind `start`, as a number that is the larger, the larger its first different byte.
+/// Reads the bytes at `at` behind `start` as a number that is the larger, the larger its first different byte.
 ///
 /// # Safety
 /// Eight bytes from there on can be read.

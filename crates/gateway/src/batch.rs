@@ -21,7 +21,7 @@ use crate::outbox::Stored;
 pub const CONTENT_TYPE: &str = "application/vnd.fulmar.batch";
 /// Name of the user property with a batch's encoding.
 pub const ENCODING: &str = "encoding";
-/// Its value for zlib.
+/// Value of that property for zlib.
 pub const DEFLATE: &str = "deflate";
 /// Maximum size of an unpacked batch in bytes; a larger one is refused before memory is allocated for it.
 pub const MAX_BYTES: usize = 1 << 20;
@@ -45,7 +45,7 @@ pub enum BatchError {
     Line {
         /// Counted from 1.
         line: usize,
-        /// What is wrong.
+        /// Error of the JSON parser.
         error: serde_json::Error,
     },
     /// An invalid topic name.
@@ -53,7 +53,7 @@ pub enum BatchError {
     Topic {
         /// Counted from 1.
         line: usize,
-        /// What is wrong.
+        /// Fault in the topic.
         error: TopicError,
     },
     /// Not base64.
@@ -61,7 +61,7 @@ pub enum BatchError {
     Base64 {
         /// Counted from 1.
         line: usize,
-        /// What is wrong.
+        /// Fault in the encoding.
         error: base64::DecodeError,
     },
 }
@@ -75,7 +75,7 @@ pub struct Message {
     pub payload: Vec<u8>,
     /// When the gateway accepted it (RFC 3339).
     pub at: String,
-    /// Its identifier.
+    /// Identifier of the message.
     pub id: String,
 }
 

@@ -18,7 +18,7 @@ pub enum Error {
     Damaged {
         /// The database file.
         path: PathBuf,
-        /// What SQLite found.
+        /// Damage that SQLite found.
         detail: String,
     },
     /// The disk, or what the operator allows of it, is full.

@@ -72,7 +72,7 @@ pub struct Outgoing {
     pub properties: PropertyBuf,
 }
 
-/// How batches are sent.
+/// Format in which batches are sent.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchForm<'a> {
     /// The gateway's name.
@@ -83,7 +83,7 @@ pub struct BatchForm<'a> {
     pub compress: bool,
 }
 
-/// What to send for messages of the outbox.
+/// Returns the packet's contents for messages of the outbox.
 #[must_use]
 pub fn outgoing(publication: &Publication, form: &BatchForm<'_>, now_ms: u64) -> Outgoing {
     match publication {

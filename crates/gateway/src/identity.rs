@@ -58,7 +58,7 @@ pub struct Stamper {
     next: AtomicU64,
 }
 
-/// What a device sent, to recognise it when the device repeats it.
+/// Publication of a device, to recognise it when the device repeats it.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent<'a> {
     /// Client identifier.

@@ -42,7 +42,7 @@ pub struct Rule {
     /// Quality of service on the other side, at most 1: because of its identifier, a message is stored once without QoS
     /// 2's second round trip.
     pub qos: QoS,
-    /// Its messages' priority.
+    /// Priority of the messages.
     pub priority: Priority,
 }
 
@@ -52,7 +52,7 @@ pub enum RuleError {
     /// The filter is invalid.
     #[error("filter {filter:?}: {error}")]
     Filter {
-        /// As given.
+        /// The filter as given.
         filter: String,
         /// Why.
         error: TopicError,
@@ -67,9 +67,9 @@ pub enum RuleError {
         "filter {filter:?} also matches names that do not begin with from_prefix {prefix:?}; begin the filter with it"
     )]
     Prefix {
-        /// As given.
+        /// The filter as given.
         filter: String,
-        /// As given.
+        /// The prefix as given.
         prefix: String,
     },
     /// A prefix with a wildcard or U+0000 in it.

@@ -19,7 +19,7 @@ const FIRST_RETRY_MS: u64 = 5_000;
 /// Longest time between two probes, in milliseconds.
 const LAST_RETRY_MS: u64 = 300_000;
 
-/// What is refused: publications to a topic, or those that carry batches.
+/// Publications that are refused: those to a topic, or those that carry batches.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refused {
     /// Messages to this topic.

@@ -17,7 +17,7 @@ use crate::refusals::{Refusal, RefusalRecord, Refusals, Refused};
 /// Maximum number of urgent messages in a row while normal ones wait.
 const MAX_URGENT_IN_A_ROW: u32 = 8;
 
-/// How much may be in flight.
+/// Limits on publications in flight.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Window {
     /// Messages of both lanes together, at least 1; urgent messages may bring them up to twice this.
@@ -26,7 +26,7 @@ pub struct Window {
     pub bytes: usize,
 }
 
-/// How normal messages are combined in batches.
+/// Limits of the batches in which normal messages are combined.
 #[derive(Clone, Copy, Debug)]
 pub struct Batching {
     /// Maximum number of messages per batch.
@@ -94,7 +94,7 @@ impl UplinkScheduler {
         UplinkScheduler { window, batching, lanes: [lane(), lane()], ..UplinkScheduler::default() }
     }
 
-    /// What the upstream broker currently refuses.
+    /// Returns what the upstream broker currently refuses.
     #[must_use]
     pub fn refusals(&self) -> &Refusals {
         &self.refusals
@@ -145,8 +145,8 @@ impl UplinkScheduler {
         (lane.more, lane.arrived) = (true, true);
     }
 
-    /// What to read from the outbox now: a lane, and the message after which to start; `None` for nothing. The page is
-    /// passed to [`UplinkScheduler::loaded`].
+    /// Returns what to read from the outbox now: a lane, and the message after which to start; `None` for nothing. The
+    /// page is passed to [`UplinkScheduler::loaded`].
     #[must_use]
     pub fn wants(&mut self) -> Option<(Priority, u64)> {
         let wanted = |priority: &Priority| {
@@ -186,7 +186,7 @@ impl UplinkScheduler {
         }
     }
 
-    /// How messages of a lane are combined in batches, if they are.
+    /// Returns the limits of the batches in which messages of a lane are combined; `None` if they are not.
     fn batching_of(&self, priority: Priority) -> Option<Batching> {
         self.batching.filter(|_| priority == Priority::Normal)
     }
@@ -235,7 +235,7 @@ impl UplinkScheduler {
             .then(|| first.entered_ms.saturating_add(batching.delay_ms))
     }
 
-    /// How many messages at the front of the normal lane are sent together.
+    /// Returns the number of messages at the front of the normal lane that are sent together.
     fn batch_len(&self) -> usize {
         let Some(batching) = &self.batching else { return 1 };
         let mut bytes = 0;
@@ -297,7 +297,7 @@ impl Publication {
         self.messages().first().map_or(0, |message| message.seq)
     }
 
-    /// Its messages.
+    /// Messages that it carries.
     #[must_use]
     pub fn messages(&self) -> &[Stored] {
         match self {

@@ -23,11 +23,11 @@ use http_body_util::BodyExt as _;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// What a part takes until it is known.
+/// Memory counted for a part until its size is known.
 pub const PART_BYTES: usize = 256 * 1024;
 /// Smaller answers are not counted.
 const SMALL_BYTES: u64 = 4 * 1024;
-/// How long a part waits for room.
+/// Longest wait of a part for room.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The space; clones share it.
@@ -52,7 +52,7 @@ struct Held {
     refused: u64,
 }
 
-/// What is used, what may be, and how many answers were refused.
+/// Bytes used, their limit, and the number of refused answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AnswerTotals {
     /// Bytes that clients have not taken yet.
@@ -69,7 +69,7 @@ pub struct AnswerTotals {
 pub struct NoRoom;
 
 impl NoRoom {
-    /// What happened, and what to do.
+    /// Error text for the client: the cause, and the next step.
     pub const DETAIL: &str = "earlier answers to this account have not been taken; try again";
 }
 
@@ -90,7 +90,7 @@ impl AnswerSpace {
         AnswerSpace(Arc::new(Shared { limit, held, freed, clock, log }))
     }
 
-    /// What is used and may be.
+    /// Returns the bytes used, their limit, and the number of refused answers.
     pub fn totals(&self) -> AnswerTotals {
         let held = self.0.held.lock();
         let limit = u64::try_from(self.0.limit).unwrap_or(u64::MAX);
@@ -211,7 +211,7 @@ impl Held {
 }
 
 impl AnswerRoom {
-    /// What was to be counted has this size.
+    /// Corrects the counted size to `bytes`.
     fn resize(&mut self, bytes: usize) {
         let mut held = self.space.0.held.lock();
         held.bytes = held.bytes - self.bytes + bytes;

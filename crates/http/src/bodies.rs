@@ -186,8 +186,8 @@ impl Held {
         candidates().find(|(_, entry)| self.held(&entry.holder) == most).map(|(number, _)| *number)
     }
 
-    /// What makes room for a request with a token: the oldest unfinished body of the account that has most bytes, and many
-    /// more than the request's account would have.
+    /// Returns the body that makes room for a request with a token: the oldest unfinished one of the account that has
+    /// most bytes, and many more than the request's account would have.
     fn larger_account(&self, number: u64, bytes: usize) -> Option<u64> {
         let asking = self.shares.get(&number).filter(|entry| entry.is_known())?;
         let wanted = self.held(&asking.holder) + bytes;

@@ -24,7 +24,7 @@ use http_body::Body as _;
 const SHORT_BYTES: u64 = 1024;
 /// Longer parts are compressed on a thread of their own, so that the endpoint's thread answers others.
 const LONG_BYTES: usize = 16 * 1024;
-/// Of 0 to 9. A list of 785 kB becomes 57 kB; with level 4 61 kB, with 9 54 kB in four times the time.
+/// Compression level, 0 to 9. A list of 785 kB becomes 57 kB; with level 4 61 kB, with 9 54 kB in four times the time.
 const LEVEL: Compression = Compression::new(6);
 /// The start of a file of RFC 1952: no name, no time, any system.
 const GZIP_HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
@@ -107,7 +107,7 @@ pub fn accepts(coding: &str, headers: &HeaderMap) -> bool {
 /// A request's body cannot be decompressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodingError {
-    /// Its Content-Encoding is not gzip: 415 (RFC 9110 section 15.5.16).
+    /// The Content-Encoding is not gzip: 415 (RFC 9110 section 15.5.16).
     #[error("the only content-encoding of requests is gzip")]
     Unsupported,
     /// It is longer than is accepted, decompressed: 413.
@@ -140,7 +140,7 @@ pub fn decompress(
     if bytes.len() > max_bytes { Err(CodingError::TooLarge) } else { Ok(bytes.into()) }
 }
 
-/// What a file of RFC 1952 ends with, so far.
+/// Checksum at the end of a file of RFC 1952, so far.
 #[derive(Default)]
 struct Gzip {
     checksum: Crc,

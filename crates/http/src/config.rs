@@ -33,7 +33,7 @@ pub struct Address {
     pub proxies: Option<Arc<Proxies>>,
 }
 
-/// What to serve, and within which limits.
+/// Addresses, contents and limits of an endpoint.
 #[derive(Clone, Debug)]
 pub struct EndpointConfig {
     /// Where to listen.
@@ -66,9 +66,9 @@ pub struct EndpointConfig {
     pub limits: Limits,
     /// The memory for bodies.
     pub bodies: BodyBudget,
-    /// Which requests have more of it; `None` for none.
+    /// Check that decides which requests have more of it; `None` for none.
     pub knows: Option<Knows>,
-    /// What was seen of the process' memory.
+    /// Measurements of the process' memory.
     pub memory: Arc<MemoryGauge>,
 }
 
@@ -108,7 +108,7 @@ fulmar_text::with_defaults! {
         pub max_body_bytes: usize = 8 * 1024 * 1024,
         /// Time from a request's headers to its response's (503).
         pub request_timeout: Duration = Duration::from_secs(30),
-        /// How long a connection without MQTT may be idle, and how long the next part of a response may wait.
+        /// Time for which a connection without MQTT may be idle, and for which the next part of a response may wait.
         pub idle_timeout: Duration = Duration::from_secs(60),
         /// Concurrent requests per connection.
         pub max_concurrent_requests: u32 = 64,

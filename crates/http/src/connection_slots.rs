@@ -41,11 +41,11 @@ pub(crate) struct ConnectionSlots(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     most: usize,
-    taken: Mutex<Taken>,
+    taken: Mutex<UsedSlots>,
 }
 
 #[derive(Debug, Default)]
-struct Taken {
+struct UsedSlots {
     next: u64,
     len: usize,
     /// By network and age.
@@ -53,7 +53,7 @@ struct Taken {
 }
 
 fulmar_text::with_defaults! {
-    /// What a connection is doing, which decides whether it may be closed to make room.
+    /// Activity of a connection, which decides whether it may be closed to make room.
     #[derive(Clone, Debug)]
     pub(crate) struct Activity {
         /// Requests that are complete and not yet answered.
@@ -122,7 +122,7 @@ impl ConnectionSlots {
         ConnectionSlots(Arc::new(Shared { most, taken: Mutex::default() }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Taken> {
+    fn lock(&self) -> MutexGuard<'_, UsedSlots> {
         self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -167,7 +167,7 @@ impl ConnectionSlots {
     }
 }
 
-impl Taken {
+impl UsedSlots {
     /// Closes one of those that `may_go`.
     fn shed(&mut self, may_go: impl Fn(&Activity) -> bool) -> bool {
         let idle = |connections: &BTreeMap<u64, Activity>| {

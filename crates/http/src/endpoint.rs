@@ -28,7 +28,7 @@ use crate::request_handler::RequestHandler;
 use crate::stop_signal::stopped;
 use crate::{h3, tcp};
 
-/// How long clients remember HTTP/3, in seconds.
+/// Time for which clients remember HTTP/3, in seconds.
 const ALT_SVC_MAX_AGE_S: u32 = 86_400;
 
 /// MQTT over QUIC has the same keys: keys derived here must differ from those derived there.
@@ -37,7 +37,7 @@ const CONTEXT: &[u8] = b"fulmar http/3";
 /// Threads for blocking work of handlers. Handlers limit themselves to fewer; more threads would only use memory.
 pub(crate) const MAX_BLOCKING_THREADS: usize = 16;
 
-/// How often open connections are counted while draining.
+/// Interval at which open connections are counted while draining.
 const DRAIN_STEP: Duration = Duration::from_millis(20);
 
 /// Why an endpoint cannot be started.
@@ -46,7 +46,7 @@ pub enum StartError {
     /// An address cannot be bound.
     #[error("cannot listen on {address}: {source}")]
     Bind {
-        /// Which.
+        /// Address concerned.
         address: SocketAddr,
         /// Why.
         source: io::Error,
@@ -152,7 +152,7 @@ impl Endpoint {
         &self.bound
     }
 
-    /// What it counts.
+    /// Metrics of the endpoint.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }

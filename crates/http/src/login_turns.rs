@@ -14,9 +14,9 @@ use tokio::sync::oneshot;
 
 /// Concurrent hashes, in 19 MiB each.
 const MAX_AT_ONCE: usize = 2;
-/// How long a login waits for its turn.
+/// Longest wait of a login for its turn.
 const MAX_WAIT: Duration = Duration::from_secs(10);
-/// How long until waiting logins are looked at again that may not be checked yet.
+/// Time until waiting logins that may not be checked yet are considered again.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// A login by password.
@@ -28,7 +28,7 @@ pub struct PasswordLogin<'a> {
     pub password: &'a str,
     /// Where the client is.
     pub from: IpAddr,
-    /// What the server has of the user's password, or what changes with it; `None` if no password can be right.
+    /// The server's record of the user's password, or a value that changes with it; `None` if no password can be right.
     pub stored: Option<&'a str>,
 }
 

@@ -19,12 +19,12 @@ use crate::host_header;
 use crate::limited_router::{Errors, LimitedRouter};
 use crate::websocket;
 
-/// What the connections of one address share: the router, and where MQTT goes.
+/// State that the connections of one address share: the router, and the destination of MQTT.
 pub(crate) struct RequestHandler {
     pub(crate) router: LimitedRouter,
     pub(crate) handoff: Handoff,
     pub(crate) policy: Arc<ListenerPolicy>,
-    /// As [`crate::EndpointConfig::is_repeatable`].
+    /// Same as [`crate::EndpointConfig::is_repeatable`].
     pub(crate) is_repeatable: fn(&str) -> bool,
     /// Alt-Svc announces HTTP/3; `None` where there are no pages.
     pub(crate) alt_svc: Option<HeaderValue>,

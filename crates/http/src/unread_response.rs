@@ -1,4 +1,4 @@
-//! Gives up a response whose client takes none of it: [`Taken`] drops the rest when none was wanted for some time.
+//! Gives up a response whose client takes none of it: [`WatchedBody`] drops the rest when none was wanted for some time.
 //!
 //! In HTTP/2, a body is only read while its stream's window is open, and a client that keeps windows closed would keep its
 //! responses for as long as it sends anything else. Nothing asks such a body for more, so its time is watched from outside.
@@ -31,7 +31,7 @@ const SMALL_CHUNK_BYTES: usize = 1024;
 const SMALL_BYTES: u64 = 4 * 1024;
 
 /// A response's body, as long as its client takes it.
-struct Taken {
+struct WatchedBody {
     state: Arc<Mutex<State>>,
     watch: JoinHandle<()>,
 }
@@ -94,7 +94,7 @@ pub(crate) fn watched(body: Body, patience: Duration, activity: &Activity) -> Bo
     let state = State { body, rest, waits, woken, asked, is_given_up, activity };
     let state = Arc::new(Mutex::new(state));
     let watch = tokio::spawn(watch(Arc::clone(&state), patience));
-    Body::new(Taken { state, watch })
+    Body::new(WatchedBody { state, watch })
 }
 
 fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -166,7 +166,7 @@ impl State {
     }
 }
 
-impl http_body::Body for Taken {
+impl http_body::Body for WatchedBody {
     type Data = Bytes;
     type Error = axum::BoxError;
 
@@ -196,7 +196,7 @@ impl http_body::Body for Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for WatchedBody {
     fn drop(&mut self) {
         self.watch.abort();
     }

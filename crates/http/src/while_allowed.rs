@@ -18,7 +18,7 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 pub struct NoLongerAllowed;
 
 impl NoLongerAllowed {
-    /// What happened.
+    /// Error text for the client.
     pub const DETAIL: &str =
         "the credential that asked for this, or its user's role, is no longer valid";
 }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use serde::{Deserialize, Serialize};
 
-/// What a rule is about, named as in mosquitto's dynamic security.
+/// Action and subject of a rule, named as in mosquitto's dynamic security.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum AclKind {
@@ -42,7 +42,7 @@ impl AclKind {
 /// One rule of a role.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Acl {
-    /// What it is about.
+    /// Action that the rule is about.
     pub kind: AclKind,
     /// Topic filter.
     pub topic: Box<str>,
@@ -52,7 +52,7 @@ pub struct Acl {
     pub allow: bool,
 }
 
-/// What the defaults are about, named as in mosquitto's dynamic security.
+/// Action that a default is about, named as in mosquitto's dynamic security.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessKind {
     /// `publishClientSend`.
@@ -80,7 +80,7 @@ impl AccessKind {
     }
 }
 
-/// What holds where no rule matches. Topics that begin with `$CONTROL` are always denied then.
+/// Access where no rule matches. Topics that begin with `$CONTROL` are always denied then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DefaultAccess {
@@ -95,7 +95,7 @@ pub struct DefaultAccess {
 }
 
 impl Default for DefaultAccess {
-    /// As `mosquitto_ctrl dynsec init` has it.
+    /// Defaults of `mosquitto_ctrl dynsec init`.
     fn default() -> Self {
         DefaultAccess {
             publish_client_send: false,
@@ -131,7 +131,7 @@ impl DefaultAccess {
 /// the first name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ranked {
-    /// Of the role or group.
+    /// Name of the role or group.
     pub name: Box<str>,
     /// -1 where none was given, as in mosquitto.
     pub priority: i32,

@@ -21,7 +21,7 @@ pub enum Command {
     ReplaceHash {
         /// The client.
         username: Box<str>,
-        /// Its hash so far.
+        /// The hash so far.
         outdated: PasswordHash,
         /// The new one.
         hash: PasswordHash,
@@ -91,7 +91,7 @@ pub struct ClientChanges {
     pub roles: Option<Vec<Ranked>>,
     /// All its groups.
     pub groups: Option<Vec<Ranked>>,
-    /// What it may do with the administration API; `Some(None)` for nothing.
+    /// Role in the administration API; `Some(None)` for none.
     pub administration: Option<Option<AdministrationRole>>,
 }
 
@@ -168,7 +168,7 @@ pub enum Refused {
     /// A name that cannot be one.
     #[error("{what} is not valid: 1 to {max} bytes without control characters are accepted")]
     Name {
-        /// What it would name.
+        /// Thing that it would name.
         what: &'static str,
         /// Bytes.
         max: usize,
@@ -181,7 +181,7 @@ pub enum Refused {
     /// Too long.
     #[error("{what} has more than {max} bytes")]
     TooLong {
-        /// What is too long.
+        /// Text that is too long.
         what: &'static str,
         /// Bytes.
         max: usize,
@@ -191,9 +191,9 @@ pub enum Refused {
         "there are {max} {what} already, which is the maximum; delete some that are not needed"
     )]
     TooMany {
-        /// Of what.
+        /// Things of which there are too many.
         what: &'static str,
-        /// How many may be.
+        /// Maximum number of them.
         max: usize,
     },
     /// It would be in nobody's power to undo this.

@@ -20,7 +20,7 @@ use crate::state::{Change, State};
 #[derive(Debug)]
 pub struct Compiler {
     table: Arc<IdentityTable>,
-    /// What every role allows, shared by all that have it.
+    /// Rules of every role, shared by all clients that have it.
     roles: BTreeMap<Box<str>, Arc<RoleRules>>,
 }
 

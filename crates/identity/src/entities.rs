@@ -26,14 +26,14 @@ impl PasswordHash {
 
 fulmar_text::opaque_debug!(PasswordHash);
 
-/// What SCRAM needs of a password, as text; see [`fulmar_scram::Verifier`].
+/// Values that SCRAM needs of a password, as text; see [`fulmar_scram::Verifier`].
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ScramVerifier(pub(crate) Box<str>);
 
 fulmar_text::opaque_debug!(ScramVerifier);
 
-/// What an administrative user may do; each role includes those before.
+/// Rights of an administrative user; each role includes those before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema), schema(as = Role))]
 #[serde(rename_all = "lowercase")]
@@ -60,7 +60,7 @@ impl AdministrationRole {
     }
 }
 
-/// What people read about a client, group or role.
+/// Texts for people about a client, group or role.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Texts {
     /// Text name.
@@ -94,13 +94,13 @@ pub struct Client {
     /// Whether it may not connect.
     #[serde(default)]
     pub disabled: bool,
-    /// Its roles, by rank.
+    /// Roles of the client, by rank.
     #[serde(default)]
     pub roles: Vec<Ranked>,
-    /// Its groups, by rank.
+    /// Groups of the client, by rank.
     #[serde(default)]
     pub groups: Vec<Ranked>,
-    /// What it may do with the administration API.
+    /// Role in the administration API, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub administration: Option<AdministrationRole>,
 }
@@ -120,7 +120,7 @@ pub struct Group {
     /// For people.
     #[serde(default)]
     pub texts: Texts,
-    /// Its roles, by rank.
+    /// Roles of the group, by rank.
     #[serde(default)]
     pub roles: Vec<Ranked>,
 }
@@ -133,7 +133,7 @@ pub struct Role {
     /// For people.
     #[serde(default)]
     pub texts: Texts,
-    /// Its rules: by kind, and then by falling priority.
+    /// Rules of the role: by kind, and then by falling priority.
     #[serde(default)]
     pub acls: Vec<Acl>,
 }
@@ -145,7 +145,7 @@ pub struct ApiToken {
     pub name: Box<str>,
     /// SHA-256 of the token, in hexadecimal digits.
     pub digest: Box<str>,
-    /// What it may do.
+    /// Role, which decides what the token may do.
     pub role: AdministrationRole,
     /// When it was created, in milliseconds since the Unix epoch.
     pub created_ms: u64,

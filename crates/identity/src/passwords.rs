@@ -8,7 +8,7 @@ use ring::digest;
 
 use crate::entities::{Client, PasswordHash, ScramVerifier};
 
-/// What is stored of a password.
+/// Stored forms of a password.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredPassword {
     /// For passwords that clients send.
@@ -74,7 +74,7 @@ pub(crate) fn hash_password(password: &[u8]) -> Result<PasswordHash, PasswordErr
 }
 
 impl PasswordHash {
-    /// What identifies the password although its hash is replaced.
+    /// Identifier of the password that stays when its hash is replaced.
     pub(crate) fn digest(&self) -> Box<str> {
         let digest = digest::digest(&digest::SHA256, self.0.as_bytes());
         fulmar_text::hex::encode(digest.as_ref()).into()

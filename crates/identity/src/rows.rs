@@ -20,7 +20,7 @@ pub enum Row {
     Token(Box<str>, Option<Arc<ApiToken>>),
     /// The name of a client that was removed and not created again.
     Removed(Box<str>, Option<Arc<Removal>>),
-    /// What there is once.
+    /// The settings, of which there is one set.
     Settings(Arc<Settings>),
 }
 
@@ -34,7 +34,7 @@ pub struct Removal {
     pub only_administered: bool,
 }
 
-/// What there is once.
+/// Settings, of which a state has one set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// Where no rule matches.

@@ -15,13 +15,13 @@ use crate::passwords::PasswordHasher;
 use crate::state::{Change, Principal, State};
 use crate::store::{Store, StoreError};
 
-/// How often the thread looks for changes by another process.
+/// Interval at which the thread looks for changes by another process.
 const POLL: Duration = Duration::from_millis(500);
 
 /// Jobs that wait; further ones are refused.
 const MAX_WAITING: usize = 256;
 
-/// What the thread does with the store.
+/// Job that the thread does with the store.
 pub type Job = Box<dyn FnOnce(&mut Desk) + Send>;
 
 /// Told of every change: the rows, whom it affects, and the new state. Called on the thread, before the command is

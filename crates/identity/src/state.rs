@@ -32,12 +32,12 @@ pub struct State {
     settings: Arc<Settings>,
 }
 
-/// What a command has changed: the rows as they are now, and as they were.
+/// Change by a command: the rows as they are now, and as they were.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Change {
-    /// As they are.
+    /// Rows after the command.
     pub rows: Vec<Row>,
-    /// As they were, in the same order.
+    /// Rows before the command, in the same order.
     pub before: Vec<Row>,
 }
 
@@ -46,7 +46,7 @@ pub struct Change {
 pub struct Principal {
     /// The client's user name, or the token's name.
     pub name: Box<str>,
-    /// What they may do.
+    /// Role, which decides what they may do.
     pub role: AdministrationRole,
     /// Whether it is a token.
     pub is_token: bool,
@@ -84,7 +84,7 @@ impl State {
         &self.tokens
     }
 
-    /// What holds where no rule matches.
+    /// Access where no rule matches.
     pub fn default_access(&self) -> DefaultAccess {
         self.settings.default_access
     }

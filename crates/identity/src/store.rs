@@ -13,7 +13,7 @@ use crate::command::{Command, Refused};
 use crate::rows::Row;
 use crate::state::{Change, State};
 
-/// Its name in the data folder.
+/// Name of the file in the data folder.
 pub const FILE: &str = "identities.db";
 
 /// Marks the file in SQLite's header ("FULI").
@@ -31,16 +31,16 @@ CREATE TABLE entity (
 ) STRICT, WITHOUT ROWID;
 ";
 
-/// What nodes of a cluster share.
+/// Tables that nodes of a cluster share.
 const TABLES: [&str; 1] = ["entity"];
 
-/// How long two processes wait for one another.
+/// Longest wait of two processes for one another.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The log's file is cut back to this size when it starts anew.
 const LOG_BYTES: i64 = 1 << 20;
 
-/// What helps against a file that is only half there, or is another kind of file.
+/// Advice about a file that is only half there, or is another kind of file.
 fn advice(error: &rusqlite::Error) -> &'static str {
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
@@ -75,7 +75,7 @@ pub enum StoreError {
     /// Another program's.
     #[error("{0} is not a database of identities; move it away, or choose another data folder")]
     Foreign(PathBuf),
-    /// Of a newer version.
+    /// A database of a newer version.
     #[error(
         "{0}: a newer version of Fulmar has changed its tables: use that version, or a copy from before"
     )]
@@ -88,9 +88,9 @@ pub enum StoreError {
     Damaged {
         /// The database's file.
         path: PathBuf,
-        /// Which row.
+        /// Name of the row.
         name: String,
-        /// What is wrong.
+        /// Fault in it.
         detail: String,
     },
 }

@@ -8,7 +8,7 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 
 use crate::entities::{AdministrationRole, ApiToken};
 
-/// How every API token begins, so that secret scanners find one that was published.
+/// Beginning of every API token, so that secret scanners find one that was published.
 pub const API_TOKEN_PREFIX: &str = "fulmarapi_";
 const RANDOM_BYTES: usize = 32;
 /// Longer ones are none.
@@ -17,7 +17,7 @@ const MAX_TOKEN_BYTES: usize = 128;
 /// A token that was just made.
 #[derive(Debug)]
 pub struct NewToken {
-    /// What is kept of it: the argument of [`crate::Command::CreateToken`].
+    /// Row for the store: the argument of [`crate::Command::CreateToken`].
     pub row: ApiToken,
     /// The token. Show it once.
     pub secret: String,

@@ -65,7 +65,7 @@ fn arrival(header: &libc::msghdr) -> Option<Duration> {
     Some(Duration::new(time.tv_sec.try_into().ok()?, time.tv_nsec.try_into().ok()?))
 }
 
-/// How long ago a time of day was.
+/// Returns the time since a time of day.
 fn age(arrival: Duration) -> Duration {
     let now = clock_gettime(ClockId::Realtime);
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)

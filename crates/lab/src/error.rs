@@ -17,15 +17,15 @@ pub enum Error {
     /// This machine lacks something that links need.
     #[error("{what}; {remedy}")]
     Missing {
-        /// What is missing or forbidden.
+        /// Thing that is missing or forbidden.
         what: String,
-        /// What helps.
+        /// Remedy for the user.
         remedy: String,
     },
     /// The system refused something.
     #[error("{doing}: {source}")]
     System {
-        /// What was tried.
+        /// Operation that was tried.
         doing: String,
         /// The system's answer.
         source: io::Error,

@@ -28,13 +28,13 @@ use crate::relay::Relay;
 use crate::router::Outcome;
 use crate::summary::Summary;
 
-/// How long a program may take to end after SIGTERM.
+/// Time for a program to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(3);
-/// How long the link keeps running after the program's end to deliver packets in flight.
+/// Longest time that the link keeps running after the program's end to deliver packets in flight.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often to check whether the link is idle; it must be idle twice in a row.
+/// Interval of checks whether the link is idle; it must be idle twice in a row.
 const IDLE_POLL: Duration = Duration::from_millis(10);
-/// How often to check whether a program has ended.
+/// Interval of checks whether a program has ended.
 const EXIT_POLL: Duration = Duration::from_millis(5);
 
 const NEAR: HostId = HostId(0);

@@ -49,11 +49,11 @@ pub struct Seen {
     pub sent: bool,
     /// Length of the IP packet in bytes.
     pub bytes: u32,
-    /// Its purpose.
+    /// Purpose of the packet.
     pub kind: Kind,
 }
 
-/// What the network observed in a sample.
+/// Observations of the network in a sample.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observed {
     /// Every packet, in order of time; empty where nothing observes.
@@ -62,7 +62,7 @@ pub struct Observed {
     pub round_trips: Vec<RoundTrip>,
     /// Further statistics for the sample's record.
     pub counters: BTreeMap<String, f64>,
-    /// How late the emulator sent packets, if there is one.
+    /// Lateness of the emulator's packets, if there is one.
     pub lateness: Option<Lateness>,
 }
 
@@ -73,11 +73,11 @@ pub struct RoundTrip {
     pub at_ns: u64,
     /// The host, by name.
     pub host: String,
-    /// How long it took, in nanoseconds.
+    /// Duration in nanoseconds.
     pub took_ns: u64,
 }
 
-/// How much later than decided packets left the emulator, in microseconds.
+/// Delay between the decided time and that at which packets left the emulator, in microseconds.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Lateness {
     /// Median.
@@ -93,7 +93,7 @@ pub struct Lateness {
 pub struct WrongSetting {
     /// The setting.
     pub key: String,
-    /// What is wrong, and what is allowed.
+    /// Description of the fault, and of what is allowed.
     pub reason: String,
 }
 

@@ -11,9 +11,9 @@ const DATA: &str = include_str!("profiles.toml");
 /// A named link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
-    /// As it is asked for.
+    /// Name by which it is requested.
     pub name: String,
-    /// What it is, in a line.
+    /// Description in a line.
     pub summary: String,
     /// Where each figure comes from.
     pub source: String,
@@ -29,7 +29,7 @@ pub enum ProfileError {
     /// The name is unknown.
     #[error("unknown profile {name:?}; use one of: {known}")]
     Unknown {
-        /// As asked for.
+        /// The name as given.
         name: String,
         /// Those there are.
         known: String,

@@ -34,7 +34,7 @@ const PACKET_BYTES: usize = 65_536;
 /// Lateness is recorded up to a minute, to three digits.
 const LATEST: u64 = 60_000_000_000;
 
-/// How long before a deadline the router polls: the time that a sleeping processor takes to wake up in a virtual
+/// Time before a deadline from which the router polls: a sleeping processor takes as long to wake up in a virtual
 /// machine, measured as 60 to 140 µs.
 const AWAKE: Nanos = 150_000;
 /// The share of time that may be spent polling: one part in this many. With many packets, the processor hardly sleeps
@@ -46,7 +46,7 @@ const AWAKE_AT_ONCE: Nanos = 10 * AWAKE;
 const TIMER: u64 = u64::MAX;
 const STOP: u64 = u64::MAX - 1;
 
-/// How late packets were written, in ns.
+/// Delay between the decided time and that at which packets were written, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Lateness {
     /// Packets written.
@@ -61,12 +61,12 @@ pub struct Lateness {
     pub max_ns: u64,
 }
 
-/// What the router returns at its end.
+/// Result that the router returns at its end.
 #[derive(Debug)]
 pub struct Outcome {
     /// The model, with its statistics and decision logs.
     pub topology: Topology,
-    /// How late it was.
+    /// Lateness of its packets.
     pub lateness: Lateness,
     /// Whether it had real-time priority.
     pub realtime: bool,

@@ -28,7 +28,7 @@ pub struct Estimate {
     pub count: usize,
 }
 
-/// Which figure stands for several runs.
+/// Figure that stands for several runs.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Centre {

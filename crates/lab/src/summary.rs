@@ -22,13 +22,13 @@ const SHOWN_FLOWS: usize = 8;
 pub struct Summary {
     /// The seed that repeats its decisions.
     pub seed: u64,
-    /// Its duration in s.
+    /// Duration in s.
     pub seconds: f64,
-    /// What the near host sent.
+    /// Statistics of what the near host sent.
     pub up: DirectionStats,
-    /// What was sent to it.
+    /// Statistics of what was sent to it.
     pub down: DirectionStats,
-    /// How late packets were written.
+    /// Lateness of packets when they were written.
     pub lateness: Lateness,
     /// Whether that is within what the emulator promises.
     pub on_time: bool,

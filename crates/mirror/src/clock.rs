@@ -49,7 +49,7 @@ impl fmt::Debug for Clocks {
 }
 
 impl Reading {
-    /// What the machine's clocks show now, beside the program's time.
+    /// Reads the machine's clocks, beside the program's time.
     pub fn now(time_ms: u64) -> Reading {
         static BOOT: LazyLock<i64> = LazyLock::new(|| {
             let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
@@ -67,7 +67,7 @@ impl Reading {
         }
     }
 
-    /// How long the program was away, as far as that is known.
+    /// Returns the time for which the program was away, as far as that is known.
     fn away(&self, now: &Reading) -> i64 {
         let away = if self.boot != 0 && self.boot == now.boot {
             now.since_boot - self.since_boot

@@ -39,7 +39,7 @@ pub type RowChange = (Box<[u8]>, Option<Arc<[u8]>>);
 #[error("{0}")]
 pub struct NotShared(pub String);
 
-/// What shares the rows of one database.
+/// Channel that shares the rows of one database.
 pub trait Share: Send + Sync + fmt::Debug {
     /// Shares changes, all or none. When it returns, every node that takes over later has them. Returns the number of a
     /// record of the log that has them or comes later.
@@ -59,7 +59,7 @@ pub trait Share: Send + Sync + fmt::Debug {
     fn lags_behind(&self, why: &str);
 }
 
-/// What a node gets when it takes over.
+/// Rows that a node gets when it takes over, and the channel for changes.
 pub struct Shared {
     /// All rows.
     pub rows: Rows,

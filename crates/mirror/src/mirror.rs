@@ -145,7 +145,7 @@ impl Mirror {
         self.with.lags_behind(&error.to_string());
     }
 
-    /// What this transaction has changed. The notes are removed with it.
+    /// Returns the rows that this transaction has changed. The notes are removed with it.
     fn changes(&self, transaction: &Connection) -> Result<Vec<RowChange>> {
         let mut changes = Vec::new();
         for (number, table) in self.tables.iter().enumerate() {
@@ -212,7 +212,7 @@ mod tests {
         CREATE TABLE entry (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE, size REAL, body BLOB);
         CREATE TABLE pair (kind INTEGER, name TEXT, PRIMARY KEY (kind, name)) WITHOUT ROWID;";
 
-    /// What is shared, and whether more is refused.
+    /// Shared rows, and whether more is refused.
     #[derive(Debug, Default)]
     struct Store(Mutex<State>);
 

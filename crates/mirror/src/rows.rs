@@ -105,7 +105,7 @@ pub fn replace(connection: &mut Connection, tables: &[&'static str], rows: &Rows
     transaction.commit()
 }
 
-/// How the keys of a table's rows begin, as they are shared.
+/// Beginning of the keys of a table's rows, as they are shared.
 ///
 /// # Errors
 /// The name cannot be encoded.

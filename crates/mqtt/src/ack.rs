@@ -4,7 +4,7 @@
 use crate::reason::ReasonCode;
 use crate::types::{PacketId, Version};
 
-/// Which acknowledgement.
+/// Kind of acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckKind {
     /// PUBACK: QoS 1, the only answer.

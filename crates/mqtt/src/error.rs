@@ -14,7 +14,7 @@ pub enum DecodeError {
     /// The packet is longer than the receiver allows.
     #[error("packet of {size} bytes is over the limit of {limit}")]
     TooLarge {
-        /// Its size, fixed header included.
+        /// Size of the packet in bytes, fixed header included.
         size: usize,
         /// The receiver's limit.
         limit: usize,

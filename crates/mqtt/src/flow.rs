@@ -30,7 +30,7 @@ pub struct DataFlow {
     pub id: u64,
     /// Seconds the state is kept after the stream is lost.
     pub expiry_s: u64,
-    /// How the flow is to be treated.
+    /// Flags that govern the treatment of the flow.
     pub flags: FlowFlags,
 }
 

@@ -5,7 +5,7 @@
 pub struct Frame<'a> {
     /// Packet type and flags.
     pub first: u8,
-    /// What follows the fixed header.
+    /// Bytes behind the fixed header.
     pub body: &'a [u8],
     /// Length of the whole packet in bytes.
     pub len: usize,

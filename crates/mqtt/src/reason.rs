@@ -21,7 +21,7 @@ macro_rules! reason_codes {
                 }
             }
 
-            /// Its name in the specification.
+            /// Name of the reason code in the specification.
             #[must_use]
             pub fn text(self) -> &'static str {
                 match self {
@@ -79,7 +79,7 @@ reason_codes! {
 }
 
 impl ReasonCode {
-    /// Its byte.
+    /// Byte of the reason code.
     #[must_use]
     pub fn as_u8(self) -> u8 {
         self as u8

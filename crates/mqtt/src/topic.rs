@@ -83,7 +83,7 @@ pub fn check_filter(filter: &str) -> Result<(), TopicError> {
     Ok(())
 }
 
-/// What a SUBSCRIBE asks for: a filter, and the group if it is a shared subscription.
+/// Subscription that a SUBSCRIBE requests: a filter, and the group if it is a shared subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subscription<'a> {
     /// Share name of `$share/NAME/FILTER`.

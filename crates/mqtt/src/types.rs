@@ -60,7 +60,7 @@ impl PacketId {
         NonZeroU16::new(value).map(PacketId)
     }
 
-    /// Its number.
+    /// Returns the identifier as a number.
     #[must_use]
     pub fn get(self) -> u16 {
         self.0.get()

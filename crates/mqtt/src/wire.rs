@@ -167,7 +167,7 @@ pub(crate) fn put_string(out: &mut Vec<u8>, text: &str) {
     put_binary(out, fitting(text).as_bytes());
 }
 
-/// As much of `text` as a string of the protocol holds.
+/// Returns the longest beginning of `text` that a string of the protocol holds.
 #[inline]
 pub(crate) fn fitting(text: &str) -> &str {
     &text[..text.floor_char_boundary(usize::from(u16::MAX))]

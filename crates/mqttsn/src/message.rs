@@ -55,7 +55,7 @@ pub(crate) mod flag {
 /// Why a datagram is not a message.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum DecodeError {
-    /// Its length field differs from its length.
+    /// The length field differs from the datagram's length.
     #[error("its length field is wrong")]
     Length,
     /// It is too short for its fields, or longer.
@@ -103,7 +103,7 @@ pub enum TopicRef {
 }
 
 impl TopicRef {
-    /// Its two octets as a number.
+    /// Returns the two octets as a number.
     #[must_use]
     pub fn number(self) -> u16 {
         match self {
@@ -133,11 +133,11 @@ pub struct Publish<'a> {
     pub qos: Option<QoS>,
     /// RETAIN flag.
     pub retain: bool,
-    /// Its topic.
+    /// Topic of the message.
     pub topic: TopicRef,
     /// The message identifier at QoS 1 and 2; otherwise 0.
     pub msg_id: u16,
-    /// Its payload.
+    /// Payload of the message.
     pub payload: &'a [u8],
 }
 
@@ -148,7 +148,7 @@ pub struct WillTopic<'a> {
     pub qos: QoS,
     /// Whether it is to be retained.
     pub retain: bool,
-    /// Its topic.
+    /// Topic of the will.
     pub topic: &'a str,
 }
 

@@ -85,7 +85,7 @@ pub enum Answer {
     Pubcomp,
 }
 
-/// What the broker sends to a session.
+/// Event from the broker for a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BrokerEvent {
     /// The connection is open.

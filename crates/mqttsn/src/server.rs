@@ -48,7 +48,7 @@ pub enum Trust {
 pub enum Event<A> {
     /// A session has a request to the broker.
     Request {
-        /// Which session.
+        /// Session concerned.
         handle: Handle,
         /// The device's address.
         from: A,
@@ -64,11 +64,11 @@ pub enum Event<A> {
     },
     /// A session has ended here. The requests to close its connection came before.
     Ended {
-        /// Which session.
+        /// Session concerned.
         handle: Handle,
         /// The device's address.
         from: A,
-        /// Its client identifier.
+        /// Client identifier of the session.
         client_id: Box<str>,
         /// Why.
         why: End,

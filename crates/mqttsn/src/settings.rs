@@ -13,9 +13,9 @@ fulmar_text::with_defaults! {
         pub predefined: BTreeMap<u16, Box<str>> = BTreeMap::new(),
         /// Time until an unanswered message is sent again (Tretry); doubled each time.
         pub retry: Duration = Duration::from_secs(2),
-        /// How often it is sent again before the device is considered lost (Nretry).
+        /// Number of repetitions before the device is considered lost (Nretry).
         pub retries: u32 = 4,
-        /// How long a device may be silent that states no keep alive.
+        /// Longest silence of a device that states no keep alive.
         pub max_silence: Duration = Duration::from_secs(24 * 3600),
         /// Devices with a session here.
         pub max_clients: usize = 1000,

@@ -16,7 +16,7 @@ const LAST_ID: u16 = 0xFFFE;
 /// Predefined topics: the operator's configuration gives them an identifier for all devices.
 pub(crate) type Predefined = Arc<BTreeMap<u16, Box<str>>>;
 
-/// How a message to the device names its topic.
+/// Name for the topic of a message to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Naming {
     /// By this identifier, which the device knows.
@@ -90,7 +90,7 @@ impl Topics {
         self.add(name, Entry { id: 0, known: true, ours: false })
     }
 
-    /// How a message on this topic is to name it to the device.
+    /// Returns the name for this topic in a message to the device.
     ///
     /// # Errors
     /// There is no room to register it.

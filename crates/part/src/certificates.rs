@@ -34,7 +34,7 @@ pub struct Certificates {
     pub tls: ServerTls,
     /// For the `webtransport` listeners.
     pub webtransport_certificate: WebTransportCertificate,
-    /// Of QUIC clients; kept in the data folder unless storage is off.
+    /// Session tickets of QUIC clients; kept in the data folder unless storage is off.
     pub tickets: Arc<Tickets>,
     /// Settings at the start of the program, for orders.
     acme: Acme,
@@ -215,7 +215,7 @@ pub enum Presented {
     New(PathBuf),
 }
 
-/// As [`Certificates::open`], but creates nothing.
+/// Like [`Certificates::open`], but creates nothing.
 ///
 /// # Errors
 /// A file cannot be read, or does not match the others.

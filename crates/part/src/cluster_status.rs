@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 /// A node that has not written its record for so long is gone.
 pub const GONE_S: u64 = 10;
 
-/// What NATS has of the cluster.
+/// State of the cluster in NATS.
 #[derive(Clone, Debug, Default)]
 pub struct Shared {
     /// The last record of the log.
@@ -31,7 +31,7 @@ pub struct Node {
     pub name: String,
     /// Address for clients.
     pub address: String,
-    /// What it does.
+    /// Role in the cluster.
     pub role: Role,
     /// The last record that it has.
     pub position: u64,
@@ -59,7 +59,7 @@ struct State {
     /// The last record that this node has.
     position: u64,
     connected: bool,
-    /// As NATS answered last.
+    /// State that NATS answered last.
     shared: Option<Shared>,
     lease_until: Option<Instant>,
     renewals: u64,
@@ -70,7 +70,7 @@ struct State {
     take_overs: u64,
 }
 
-/// Of one node, for as long as its process runs.
+/// Status of one node, for as long as its process runs.
 #[derive(Debug, Default)]
 pub struct ClusterStatus {
     node: String,
@@ -78,7 +78,7 @@ pub struct ClusterStatus {
 }
 
 impl ClusterStatus {
-    /// Of the node with this name.
+    /// Status of the node with this name.
     pub fn new(node: &str) -> ClusterStatus {
         ClusterStatus { node: node.to_owned(), ..ClusterStatus::default() }
     }
@@ -136,7 +136,7 @@ impl ClusterStatus {
         state.shared.as_ref().is_none_or(|shared| shared.nodes.iter().any(stands_by))
     }
 
-    /// What NATS has; `None` if it has not answered.
+    /// Stores the state in NATS; `None` if it has not answered.
     pub fn set_shared(&self, connected: bool, shared: Option<Shared>) {
         let mut state = self.state.lock();
         state.connected = connected && shared.is_some();

@@ -74,16 +74,16 @@ pub trait Consumer: Send + 'static {
 /// Topic, payload and RETAIN flag of a message that a part publishes at QoS 0.
 pub type Publication<'a> = (&'a str, &'a [u8], bool);
 
-/// What [`Session::run`] hands messages to.
+/// Recipient of the messages of [`Session::run`].
 pub trait Consume {
-    /// As [`Consumer::consume`], without blocking.
+    /// Like [`Consumer::consume`], without blocking.
     fn consume(
         &mut self,
         batch: Vec<Message>,
     ) -> impl Future<Output = Result<(), (Vec<Message>, String)>>;
 }
 
-/// What a part publishes.
+/// Publications of a part.
 pub struct Publications<P> {
     /// Messages to publish.
     pub queue: mpsc::Receiver<P>,
@@ -93,7 +93,7 @@ pub struct Publications<P> {
 
 /// A durable session inside the broker.
 pub struct Session {
-    /// What the log calls its listener.
+    /// Name of the listener in the log.
     pub listener: &'static str,
     /// Client identifier of the session.
     pub client_id: String,
@@ -102,7 +102,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// How it subscribes: what was retained before it began would come without its time.
+    /// Options of the subscriptions: what was retained before the session began would come without its time.
     const OPTIONS: SubscribeOptions = SubscribeOptions {
         qos: QoS::AtLeastOnce,
         no_local: false,

@@ -22,7 +22,7 @@ pub struct DiskUse {
     inner: Option<Inner>,
 }
 
-/// What one account uses, and how much it may.
+/// Use of the disk by one account, and its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccountUse {
     /// Name, as in metrics.

@@ -52,12 +52,12 @@ pub trait Part: Send {
         Ok(())
     }
 
-    /// Its routes at the `https` listeners.
+    /// Returns the part's routes at the `https` listeners.
     fn routes(&self, _core: &Core) -> Router {
         Router::new()
     }
 
-    /// Its listeners, by their names in `[listeners]`.
+    /// Returns the part's listeners, by their names in `[listeners]`.
     fn bound(&self) -> Vec<(&'static str, SocketAddr)> {
         Vec::new()
     }
@@ -138,7 +138,7 @@ impl Sources {
     }
 }
 
-/// What parts are opened with.
+/// Context in which parts are opened.
 pub struct Opening<'a> {
     /// The configuration of the server.
     pub config: &'a Config,
@@ -148,7 +148,7 @@ pub struct Opening<'a> {
     pub certificates: &'a Certificates,
     /// The broker's state as it was stored.
     pub restored: &'a Restored,
-    /// What the nodes of a cluster share besides the broker's state.
+    /// Rows that the nodes of a cluster share besides the broker's state.
     pub shared: Option<&'a mut SharedRows>,
     /// Memory for answers that clients have not taken yet.
     pub answers: &'a AnswerSpace,
@@ -158,7 +158,7 @@ pub struct Opening<'a> {
     pub offers: Offers,
 }
 
-/// What parts have for each other and for the core.
+/// Services that parts have for each other and for the core.
 #[derive(Default)]
 pub struct Offers {
     /// The log of changes; `None` where none is kept.

@@ -118,7 +118,7 @@ impl Drop for Cut {
 }
 
 impl LocalSender {
-    /// What ends the connection at once, for one whose caller does not wait for ever.
+    /// Returns a handle that ends the connection at once, for one whose caller does not wait for ever.
     pub fn cut(&self) -> Cut {
         Cut(Some(self.writing.clone()))
     }
@@ -333,7 +333,7 @@ impl LocalReceiver {
     }
 }
 
-/// How often a packet has to be sent, by the broker's maximum: half of it.
+/// Interval at which a packet has to be sent, by the broker's maximum: half of it.
 fn keep_alive(connack: &Connack<'_>) -> Option<Duration> {
     connack.properties.iter().find_map(|property| match property {
         Property::ServerKeepAlive(seconds @ 1..) => {

@@ -39,7 +39,7 @@ impl Database {
         [Database::Identities, Database::Administration, Database::Outbox, Database::Files];
 }
 
-/// What this node shares, for the parts of the server that have it.
+/// Databases that this node shares, for the parts of the server that have them.
 pub struct SharedRows {
     rows: HashMap<Database, Rows>,
     link: Arc<Link>,
@@ -70,7 +70,7 @@ impl SharedRows {
         self.shared(database, Vec::new(), rows)
     }
 
-    /// What shares changes of a database that follows the rows.
+    /// Returns the channel that shares changes of a database that follows the rows.
     pub fn follow(&self, database: Database) -> Arc<dyn Share> {
         self.shared(database, Vec::new(), Rows::new()).with
     }

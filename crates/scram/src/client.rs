@@ -23,11 +23,11 @@ pub struct ClientExchange {
 // Never the password.
 fulmar_text::opaque_debug!(ClientExchange, ServerProof, ClientKeys);
 
-/// What the server has to show at the end.
+/// Proof that the server has to give at the end.
 #[derive(Clone)]
 pub struct ServerProof(Key);
 
-/// What the password becomes with the salt of one server.
+/// Keys derived from the password with the salt of one server.
 #[derive(Clone)]
 pub struct ClientKeys {
     salt: Box<[u8]>,

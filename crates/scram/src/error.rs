@@ -1,6 +1,6 @@
 //! Why an exchange ends.
 
-/// What is wrong with a message of the other side.
+/// Fault in a message of the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScramError {
     /// It does not have the form of RFC 5802.

@@ -41,7 +41,7 @@ impl<'a> Attributes<'a> {
         Ok(value)
     }
 
-    /// What follows are extensions, none of which is known here; those that are optional have no effect.
+    /// Ends the message. Extensions that follow are none that is known here; those that are optional have no effect.
     pub(crate) fn end(self) -> Result<(), ScramError> {
         let Some(rest) = self.0 else { return Ok(()) };
         rest.split(',').try_for_each(|attribute| {

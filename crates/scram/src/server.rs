@@ -59,10 +59,10 @@ impl<'a> ClientFirst<'a> {
 /// An exchange that waits for the client's last message.
 pub struct ServerExchange {
     username: Box<str>,
-    /// Of client and server.
+    /// Nonces of client and server.
     nonce: Box<str>,
     gs2_header: Box<str>,
-    /// What both sides sign, up to the client's last message.
+    /// Text that both sides sign, up to the client's last message.
     transcript: String,
     stored_key: Key,
     server_key: Key,
@@ -112,7 +112,7 @@ impl ServerExchange {
         &self.username
     }
 
-    /// What it takes in memory: the client has chosen most of it.
+    /// Size in memory, in bytes: the client has chosen most of it.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let texts = self.username.len() + self.nonce.len() + self.gs2_header.len();

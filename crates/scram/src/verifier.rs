@@ -14,7 +14,7 @@ const SALT_BYTES: usize = 16;
 /// Bytes of a salt that is accepted.
 const MAX_SALT_BYTES: usize = 256;
 
-/// What a server keeps of a password. Its text, `SCRAM-SHA-256$ITERATIONS:SALT$STORED-KEY:SERVER-KEY`, is PostgreSQL's.
+/// Verifier of a password. Its text, `SCRAM-SHA-256$ITERATIONS:SALT$STORED-KEY:SERVER-KEY`, is PostgreSQL's.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Verifier {
     pub(crate) salt: Box<[u8]>,
@@ -23,7 +23,7 @@ pub struct Verifier {
     pub(crate) server_key: Key,
 }
 
-/// What a client sees of a verifier's kind: other settings or another program make another one.
+/// Properties of a verifier that a client sees: other settings or another program make another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VerifierShape {
     iterations: NonZeroU32,
@@ -31,7 +31,7 @@ pub struct VerifierShape {
 }
 
 impl Verifier {
-    /// Its shape.
+    /// Properties of the verifier that a client sees.
     #[must_use]
     pub fn shape(&self) -> VerifierShape {
         VerifierShape { iterations: self.iterations, salt_bytes: self.salt.len() }
@@ -111,7 +111,7 @@ impl DecoyKey {
         DecoyKey { key: secret, iterations: NonZeroU32::new(iterations).unwrap_or(NonZeroU32::MIN) }
     }
 
-    /// What takes the place of the verifier of a user that does not exist. Nobody knows a password for it. `shapes` are
+    /// Returns a verifier in place of that of a user who does not exist. Nobody knows a password for it. `shapes` are
     /// those of the users that do, each with their number: of the names that do not exist, the same share gets each.
     #[must_use]
     pub fn verifier(

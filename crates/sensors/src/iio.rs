@@ -42,7 +42,7 @@ const KINDS: [Kind; 6] = [
 pub struct Sensor {
     /// The device's name: the driver's, with allowed letters only.
     pub name: String,
-    /// Its folder.
+    /// Folder of the sensor in sysfs.
     pub path: PathBuf,
 }
 
@@ -55,7 +55,7 @@ pub enum ChannelError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: io::Error,
     },
     /// The file holds something else.
@@ -63,7 +63,7 @@ pub enum ChannelError {
     NotANumber {
         /// The file.
         path: PathBuf,
-        /// What it holds.
+        /// Text that the file holds.
         text: String,
     },
 }

@@ -15,7 +15,7 @@ pub const MAX_QUANTITY_LETTERS: usize = 32;
 pub struct Reading {
     /// The device: letters, digits, `.`, `_` and `-`.
     pub device: String,
-    /// What was measured, such as `temperature`: lower-case letters, digits and `_`.
+    /// Quantity that was measured, such as `temperature`: lower-case letters, digits and `_`.
     pub quantity: String,
     /// The value; finite.
     pub value: f64,
@@ -26,7 +26,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// As a message's payload: `{"value":21.5,"at":"2026-01-05T08:00:00.000Z","unit":"°C"}`.
+    /// Returns the payload of a message: `{"value":21.5,"at":"2026-01-05T08:00:00.000Z","unit":"°C"}`.
     pub fn payload(&self) -> Value {
         let mut object = json!({ "value": self.value });
         if let Some(at) = self.at_ms {

@@ -34,7 +34,7 @@ pub enum Error {
     Damaged {
         /// The database file.
         path: PathBuf,
-        /// What SQLite found.
+        /// Damage that SQLite found.
         detail: String,
     },
     /// The file could not be created or its permissions not be set.

@@ -28,14 +28,14 @@ const SNAPSHOT_STEPS: i32 = 100;
 /// Bytes of one group. The largest that a broker makes is a turn of its workers.
 const MAX_GROUP_BYTES: usize = 1 << 30;
 
-/// What a record was.
+/// Kind of a record that was applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Applied {
     /// Operations.
     Operations,
     /// A claim: this node writes from here on.
     Claimed {
-        /// Its name.
+        /// Name of that node.
         node: String,
         /// See [`Claimant::incarnation`].
         incarnation: u64,

@@ -47,7 +47,7 @@ pub(crate) struct Group {
     pub(crate) batches: u64,
     /// Operations handed over for it.
     pub(crate) ops: u64,
-    /// Its share of the backlog.
+    /// Share of the backlog.
     pub(crate) weight: usize,
     /// Rows of earlier transactions to remove from queues.
     pub(crate) dequeued: Vec<QueueSlot>,

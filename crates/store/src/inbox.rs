@@ -19,7 +19,7 @@ pub(crate) struct Chunk {
     pub(crate) ops: Vec<Op>,
     /// Number of the last batch.
     pub(crate) last: Seq,
-    /// How many batches.
+    /// Number of batches.
     pub(crate) batches: u64,
     /// Their share of the backlog.
     pub(crate) weight: usize,

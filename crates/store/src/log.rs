@@ -14,7 +14,7 @@ use crate::options::Options;
 use crate::tables::Tables;
 use crate::writer::Shared;
 
-/// How far the database is behind the log at most, while it can be written.
+/// Longest time that the database is behind the log, while it can be written.
 const BEHIND: Duration = Duration::from_secs(1);
 /// After this many operations and KiB of messages that remain, the database is written sooner: meanwhile nothing is
 /// appended.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fulmar_mirror::Clocks;
 
 fulmar_text::with_defaults! {
-    /// How the store commits and how large it may grow.
+    /// Intervals and limits of the store's commits, and limits of its size.
     #[derive(Clone, Debug)]
     pub struct Options {
         /// Shortest time from the start of one commit to the start of the next. Under load it makes

@@ -378,7 +378,7 @@ impl<'c> Tables<'c> {
     }
 }
 
-/// How many rows refer to each stored message. Changes can be undone up to the last commit.
+/// Number of rows that refer to each stored message. Changes can be undone up to the last commit.
 struct References {
     counts: Counts,
     /// Counts before the changes of this transaction, oldest first; 0 for absent.

@@ -7,7 +7,7 @@ use fulmar_broker::storage::{Op, SubscriptionRecord};
 /// Bytes of a message that count as one operation in the backlog.
 const BYTES_PER_OP: usize = 1024;
 
-/// What `batch` adds to the backlog, or to what the database lacks: one per operation, and one per whole
+/// Weight of `batch` in the backlog, or in what the database lacks: one per operation, and one per whole
 /// [`BYTES_PER_OP`] of a message, a filter or a topic, so that a limit bounds the memory for those of any size. A message in
 /// many queues counts once if its operations follow each other; the broker submits them like this.
 pub(crate) fn weight(batch: impl IntoIterator<Item = impl Borrow<Op>>) -> usize {

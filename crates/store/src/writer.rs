@@ -89,7 +89,7 @@ pub(crate) struct Writer {
     pub(crate) last_session_key: u64,
     pub(crate) path: String,
     pub(crate) options: Options,
-    /// What makes a group durable instead of the database.
+    /// Log that makes a group durable instead of the database.
     pub(crate) log: Option<Log>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) wake: Box<dyn Fn() + Send>,

@@ -27,16 +27,16 @@ use fulmar_part::timed_connector::TimedConnector;
 
 /// Spans of one request.
 const BATCH: usize = 512;
-/// How long a batch is collected after its first span.
+/// Time for which a batch is collected after its first span.
 const LINGER: Duration = Duration::from_millis(500);
 /// Longest time of a request, from opening the connection to the answer's last byte.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// First and longest pause before a request is repeated.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LAST_PAUSE: Duration = Duration::from_secs(30);
-/// How long spans are kept that the collector does not accept.
+/// Time for which spans are kept that the collector does not accept.
 const KEEP: Duration = Duration::from_secs(300);
-/// How long the end of the program waits for the last spans.
+/// Longest wait for the last spans at the end of the program.
 const LAST: Duration = Duration::from_secs(2);
 /// Largest answer: a collector's has a few words.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;

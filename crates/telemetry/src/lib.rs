@@ -124,7 +124,7 @@ impl Part for Telemetry {
     }
 }
 
-/// What all spans and metrics are about: this program on this machine.
+/// Resource of all spans and metrics: this program on this machine.
 fn resource(service_name: &str) -> Value {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let text = |key: &str, text: &str| pair(key, &Attribute::Text(text.to_owned()));

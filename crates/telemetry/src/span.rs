@@ -25,7 +25,7 @@ pub(super) enum Attribute {
 /// Something that took time on the way of a publication.
 #[derive(Clone, Debug)]
 pub(super) struct Span {
-    /// Its trace, and its parent in it.
+    /// Trace of the span, and its parent in it.
     pub(super) parent: Context,
     pub(super) span_id: [u8; 8],
     pub(super) name: &'static str,

@@ -189,7 +189,7 @@ impl Table {
     }
 }
 
-/// What every span says, with the operation's name and type.
+/// Attributes that every span has, with the operation's name and type.
 fn attributes(
     operation: &str,
     kind: &str,
@@ -206,7 +206,7 @@ fn attributes(
     ]
 }
 
-/// As much of a text as a span shows.
+/// Returns the beginning of a text that fits into a span.
 fn shown(text: &str) -> &str {
     &text[..text.floor_char_boundary(MAX_TEXT_BYTES)]
 }

@@ -99,7 +99,7 @@ impl Number for bool {
     }
 }
 
-/// What a program measures, in the order in which it was added.
+/// Measurements of a program, in the order in which they were added.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     families: Vec<Family>,

@@ -9,7 +9,7 @@ macro_rules! names {
             /// All of them, in their order.
             pub const ALL: [$type; [$($name),+].len()] = [$($type::$variant),+];
 
-            /// Its name in files, commands, logs and metrics.
+            /// Name in files, commands, logs and metrics.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {

@@ -3,7 +3,7 @@
 //! Experiment files and the program's own configuration speak alike; what is said of either beside is
 //! theirs.
 
-/// How alike two names must be (Jaro-Winkler, 0 to 1) for one to be offered for the other.
+/// Least similarity of two names (Jaro-Winkler, 0 to 1) for one to be offered for the other.
 const ALIKE: f64 = 0.7;
 
 /// Serde's names of types, and the text shown instead.

@@ -71,7 +71,7 @@ impl Udp {
         Ok(Udp { bound: socket.local_addr()?, state, socket })
     }
 
-    /// Its address and port.
+    /// Address and port of the socket.
     pub(super) fn bound(&self) -> SocketAddr {
         self.bound
     }

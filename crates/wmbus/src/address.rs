@@ -125,12 +125,12 @@ impl FromStr for MeterId {
     }
 }
 
-/// What a meter measures or a device does (EN 13757-7, table 13).
+/// Quantity that a meter measures, or purpose of a device (EN 13757-7, table 13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Medium(pub u8);
 
 impl Medium {
-    /// Its name in English; codes without one are `reserved`.
+    /// Name in English; codes without one are `reserved`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self.0 {
@@ -190,11 +190,11 @@ impl Medium {
 pub struct Address {
     /// Who made it.
     pub manufacturer: Manufacturer,
-    /// Its number.
+    /// Identification number.
     pub id: MeterId,
-    /// Its version, which with manufacturer and medium tells the model.
+    /// Version, which with manufacturer and medium identifies the model.
     pub version: u8,
-    /// What it measures.
+    /// Medium that it measures.
     pub medium: Medium,
 }
 

@@ -51,7 +51,7 @@ const THREE_OF_SIX: [u8; 16] = [
 struct Sync(u32, u32, Format);
 
 impl Mode {
-    /// Its letter.
+    /// Letter of the mode.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -27,9 +27,9 @@ use crate::vendor;
 pub struct Telegram {
     /// The meter that was read, even if a radio adapter sent the message for it.
     pub meter: Address,
-    /// How it was protected.
+    /// Encryption of the message.
     pub security: Security,
-    /// What shows that the meter sent it; records behind its encrypted part have less ([`Reading::protection`]).
+    /// Evidence that the meter sent it; records behind its encrypted part have less ([`Reading::protection`]).
     pub protection: Protection,
     /// The access number, which counts messages modulo 256, if there is one.
     pub access: Option<u8>,
@@ -42,8 +42,8 @@ pub struct Telegram {
     pub records: Records,
     /// The protected part as it was sent: it tells one message from another, however many other bytes somebody has changed.
     pub sealed: Vec<u8>,
-    /// What the protected part, or all of an unprotected message, has in common with the meter's other messages of the same
-    /// kind: its records' headers. One whose ciphertext was altered mostly has others.
+    /// Pattern that the protected part, or all of an unprotected message, shares with the meter's other messages of
+    /// the same kind: its records' headers. One whose ciphertext was altered mostly has others.
     pub format: Option<Vec<u8>>,
     /// Whether that part could be read to its end. Of a message that was altered, it often cannot.
     pub is_whole: bool,
@@ -385,13 +385,13 @@ struct Message<'a> {
     access: u8,
 }
 
-/// What an application layer says.
+/// Contents of an application layer.
 #[derive(Default)]
 struct Application {
     records: Records,
     format: Option<Vec<u8>>,
     is_whole: bool,
-    /// What the manufacturer has encrypted in one of the records.
+    /// Data that the manufacturer has encrypted in one of the records.
     sealed: Vec<u8>,
 }
 

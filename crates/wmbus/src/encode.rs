@@ -12,7 +12,7 @@ use crate::layers::{afl, ell};
 /// A meter's message that nobody asked for (SND-NR).
 const SEND_NO_REPLY: u8 = 0x44;
 
-/// How a message is protected.
+/// Protection of a message.
 #[derive(Clone, Copy, Debug)]
 pub enum Seal<'a> {
     /// Not at all.

@@ -17,7 +17,7 @@ const MAX_TRAILING_BYTES: usize = 3;
 /// Format B's first checksum covers what comes before this place.
 const FORMAT_B_FIRST: usize = 128;
 
-/// How checksums lie in a frame.
+/// Arrangement of checksums in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// A checksum after the first 10 bytes and after each 16 more.
@@ -53,7 +53,7 @@ pub enum FrameError {
     /// A checksum does not fit.
     #[error("checksum of block {block} is wrong: the frame was damaged on the air")]
     Checksum {
-        /// Which block, from 1.
+        /// Number of the block, from 1.
         block: usize,
     },
 }
@@ -113,7 +113,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// How many bytes a frame with this length field has on the wire.
+/// Number of bytes that a frame with this length field has on the wire.
 #[must_use]
 pub fn wire_bytes(length: u8, format: Format) -> usize {
     let bare = usize::from(length) + 1;
@@ -142,8 +142,8 @@ pub fn strip(bytes: &[u8], format: Format, out: &mut Vec<u8>) -> Result<(), Fram
     stripped
 }
 
-/// As [`strip`], for receivers that do not say which format they give: length or checksums show format A, and the last
-/// checksum format B. A few bytes behind the frame, as some receivers leave them, are left out.
+/// Like [`strip`], for receivers that do not say which format they give: length or checksums show format A, and the
+/// last checksum format B. A few bytes behind the frame, as some receivers leave them, are left out.
 ///
 /// # Errors
 /// No format fits; the error is that of the likeliest.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// How a message was protected, from the weakest to the strongest.
+/// Protection of a message, from the weakest to the strongest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Security {
@@ -18,7 +18,7 @@ pub enum Security {
     Mode7,
 }
 
-/// What shows that the meter sent a value.
+/// Evidence that the meter sent a value.
 ///
 /// Only an authentication code proves it. The checksum within the extended link layer's counter mode does not: who flips
 /// bits of the ciphertext can correct the checksum without the key. Mode 5 has two bytes that are known, so most changes
@@ -44,7 +44,7 @@ pub(crate) struct Protected {
 }
 
 impl Protected {
-    /// How what ends at this byte is protected.
+    /// Returns the protection of data that end at this byte.
     pub(crate) fn until(self, end: usize) -> Protection {
         if end <= self.bytes { self.by } else { Protection::Unauthenticated }
     }

@@ -15,7 +15,7 @@ use crate::layers::tpl::Tpl;
 pub struct Received {
     /// The link frame, with or without checksums.
     pub bytes: Vec<u8>,
-    /// How checksums lie in it; `None` if that has to be found out.
+    /// Arrangement of the checksums; `None` if that has to be found out.
     pub format: Option<Format>,
     /// The radio mode, such as `T1`, where the receiver tells it.
     pub mode: Option<String>,
@@ -43,9 +43,9 @@ pub struct Sighting {
     pub meter: Address,
     /// When, as the receiver wrote it.
     pub time: Option<String>,
-    /// How well, dBm.
+    /// Signal strength in dBm.
     pub rssi_dbm: Option<f32>,
-    /// How well, in the receiver's own measure.
+    /// Signal strength in the receiver's own measure.
     pub rssi_raw: Option<u16>,
     /// The radio mode.
     pub mode: Option<String>,

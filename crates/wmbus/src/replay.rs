@@ -22,9 +22,9 @@ const MAX_METERS: usize = 65_536;
 pub(crate) enum Counter {
     /// None.
     None,
-    /// Of a message; the same one twice is a replay.
+    /// Counter of a message; the same one twice is a replay.
     Message(u32),
-    /// Of a session, which may have several messages.
+    /// Counter of a session, which may have several messages.
     Session(u32),
 }
 
@@ -46,7 +46,7 @@ struct Meter {
     heard: u64,
 }
 
-/// What was heard of all meters.
+/// Counters and recent messages of all meters.
 #[derive(Debug, Default)]
 pub(crate) struct ReplayGuard {
     meters: HashMap<Address, Meter>,

@@ -30,9 +30,9 @@ const METRES_A_DEGREE: f64 = 111_320.0;
 
 /// Level one metre from a meter that sends 25 mW at 868 MHz from a cellar, dBm.
 const LEVEL_AT_1_M_DBM: f64 = -32.0;
-/// How fast it falls: 2 in free space, about 3 between houses.
+/// Exponent with which the signal falls: 2 in free space, about 3 between houses.
 const PATH_LOSS_EXPONENT: f64 = 3.0;
-/// What walls and cars change, dB (standard deviation).
+/// Changes by walls and cars, dB (standard deviation).
 const SHADOWING_DB: f64 = 5.0;
 /// Below this nothing is received, dBm.
 const SENSITIVITY_DBM: f64 = -105.0;
@@ -47,7 +47,7 @@ const MS: u64 = 1000;
 /// Meters for walk-by and drive-by send every 8 to 24 s.
 const SHORTEST_INTERVAL_MS: u64 = 8 * MS;
 
-/// How a meter protects what it sends.
+/// Protection of a meter's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Mode5,
@@ -74,9 +74,9 @@ struct Meter {
 /// A meter where it is installed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Installed {
-    /// As it sends.
+    /// Address in the meter's frames.
     pub address: Address,
-    /// Its key as 32 digits; `None` if it does not encrypt.
+    /// Key as 32 digits; `None` if the meter does not encrypt.
     pub key: Option<String>,
     /// Where its house is.
     pub place: Place,
@@ -84,14 +84,14 @@ pub struct Installed {
     pub street: u32,
     /// Number of its house in the street, from 1.
     pub house: u32,
-    /// What it has counted when the drive begins, litres.
+    /// Count when the drive begins, litres.
     pub litres: f64,
-    /// How much more in an hour, litres.
+    /// Increase of the count in an hour, litres.
     pub litres_an_hour: f64,
 }
 
 impl Installed {
-    /// What it had counted so many hours before the drive began, litres.
+    /// Returns the count so many hours before the drive began, litres.
     #[must_use]
     pub fn litres_before(&self, hours: f64) -> f64 {
         (self.litres - self.litres_an_hour * hours).max(0.0)
@@ -107,13 +107,13 @@ pub struct Reception {
     pub time_s: u64,
     /// Who sent it.
     pub meter: Address,
-    /// What the meter had counted, litres.
+    /// Count of the meter, litres.
     pub litres: u32,
-    /// How well it was received, dBm.
+    /// Signal strength, dBm.
     pub rssi_dbm: f64,
     /// Where the van was.
     pub place: Place,
-    /// How far the meter was, m.
+    /// Distance to the meter, m.
     pub distance_m: f64,
     /// Whether noise damaged it, which the receiver's checksum shows.
     pub damaged: bool,
@@ -210,7 +210,7 @@ impl Drive {
         encrypting.map(|meter| (meter.address, digits(&meter.key)))
     }
 
-    /// How long the drive takes, ms.
+    /// Duration of the drive, ms.
     #[must_use]
     pub fn duration_ms(&self) -> u64 {
         (self.streets * (self.street_length_m + STREET_M) / SPEED_M_S * MS as f64) as u64

@@ -48,7 +48,7 @@ impl Lm3s6965 {
         }
     }
 
-    /// What DHCP and ARP have to send.
+    /// Sends the frames that DHCP and ARP have ready.
     fn ask(&mut self, frame: &mut [u8]) {
         let now_ms = Clock::now_ms();
         #[cfg(feature = "dhcp")]

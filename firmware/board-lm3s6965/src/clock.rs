@@ -11,7 +11,7 @@ use crate::registers::{RCC, RIS};
 
 /// Ticks of the core's clock in a millisecond.
 const TICKS_PER_MS: u32 = 50_000;
-/// What a tick of deep sleep stands for: fewer wake-ups. SysTick counts to 2²⁴, 335 ms.
+/// Time that a tick of deep sleep stands for: fewer wake-ups. SysTick counts to 2²⁴, 335 ms.
 const DEEP_MS: u32 = 250;
 
 /// System control's bits: 50 MHz is the PLL's 200 MHz by 4, from the board's crystal of 8 MHz.
@@ -25,7 +25,7 @@ const RIS_PLL_LOCKED: u32 = 1 << 6;
 
 /// Milliseconds since power came on.
 static NOW_MS: AtomicU32 = AtomicU32::new(0);
-/// How many of them a tick stands for.
+/// Milliseconds that a tick stands for.
 static STEP_MS: AtomicU32 = AtomicU32::new(1);
 
 #[exception]
@@ -86,7 +86,7 @@ impl Clock {
     }
 }
 
-/// As the data sheet wants it (section 5.3): off the PLL, change it, wait for it, onto it.
+/// Sets the clock in the data sheet's steps (section 5.3): off the PLL, change it, wait for it, onto it.
 fn run_at_50_mhz() {
     let rcc = (RCC.read() | RCC_PLL_BYPASSED) & !RCC_USE_DIVISOR;
     RCC.write(rcc);

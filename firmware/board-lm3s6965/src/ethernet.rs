@@ -21,7 +21,7 @@ const NEW_TRANSMISSION: u32 = 1;
 /// Raw interrupts: a receive error, and the FIFO overrun.
 const RECEIVE_ERROR: u32 = 1 << 4;
 const FIFO_OVERRUN: u32 = 1 << 3;
-/// What the FIFO holds more than a frame: its length before and the check sequence behind.
+/// Bytes in the FIFO around a frame: its length before and the check sequence behind.
 const AROUND_FRAME: usize = 6;
 /// Maximum number of turns of waiting for a transmission: a full frame takes 0.12 ms, 6,000 cycles.
 const PATIENCE: u32 = 100_000;

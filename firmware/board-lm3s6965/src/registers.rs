@@ -31,7 +31,7 @@ impl Register {
 pub(crate) struct Page(usize);
 
 impl Page {
-    /// Its content. Nothing else writes it while the program runs: it is programmed from outside,
+    /// Content of the page. Nothing else writes it while the program runs: it is programmed from outside,
     /// before power comes on.
     pub(crate) fn bytes(self) -> &'static [u8; 1024] {
         // SAFETY: flash of this chip, 1 KiB, readable for ever.

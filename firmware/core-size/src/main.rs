@@ -9,7 +9,7 @@ use core::panic::PanicInfo;
 
 use fulmar_tiny::{Client, Event, Instant, KeyPair, Options, QoS, Resume, Session, Trust};
 
-/// What a program that embeds the client calls.
+/// Calls what a program that embeds the client does.
 // The linker finds where to begin by this name.
 #[allow(unsafe_code)]
 #[unsafe(no_mangle)]

@@ -71,26 +71,26 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What a length of one byte stands in front of.
+    /// Reads the bytes behind a length of one byte.
     pub(crate) fn block8(&mut self) -> Option<Reader<'a>> {
         let length = self.u8()?;
         self.take(length.into()).map(Self::new)
     }
 
-    /// What a length of two bytes stands in front of.
+    /// Reads the bytes behind a length of two bytes.
     pub(crate) fn block16(&mut self) -> Option<Reader<'a>> {
         let length = self.u16()?;
         self.take(length.into()).map(Self::new)
     }
 
-    /// What a length of three bytes stands in front of.
+    /// Reads the bytes behind a length of three bytes.
     #[cfg(feature = "x509")]
     pub(crate) fn block24(&mut self) -> Option<Reader<'a>> {
         let length = self.u24()?;
         self.take(length).map(Self::new)
     }
 
-    /// What a variable-length integer stands in front of.
+    /// Reads the bytes behind a length that is a variable-length integer.
     pub(crate) fn block_varint(&mut self) -> Option<Reader<'a>> {
         let length = self.varint()?;
         self.take(length as usize).map(Self::new)
@@ -120,17 +120,17 @@ impl<'a> Writer<'a> {
         Self { buffer, at: 0, overflow: false }
     }
 
-    /// How much has been written.
+    /// Number of bytes written.
     pub(crate) fn len(&self) -> usize {
         self.at
     }
 
-    /// How much there is room for.
+    /// Number of bytes for which there is room.
     pub(crate) fn room(&self) -> usize {
         self.buffer.len() - self.at
     }
 
-    /// What has been written so far.
+    /// Bytes written so far.
     pub(crate) fn written(&self) -> &[u8] {
         self.buffer.get(..self.at).unwrap_or_default()
     }

@@ -5,7 +5,7 @@ use crate::mqtt::{Mqtt, Said};
 use crate::quic::Connection;
 use crate::{CloseReason, Error, Instant, KeyPair, Options, QoS};
 
-/// What has happened; [`Client::poll`] tells.
+/// Event of a connection, returned by [`Client::poll`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event<'a> {
@@ -23,14 +23,14 @@ pub enum Event<'a> {
     },
     /// The server has a QoS 1 message, or refused it.
     Published {
-        /// What [`Client::publish`] gave.
+        /// Identifier that [`Client::publish`] returned.
         id: u16,
         /// MQTT's reason code; 0x80 and more are refusals.
         reason: u8,
     },
     /// The server answered a subscription.
     Subscribed {
-        /// What [`Client::subscribe`] gave.
+        /// Identifier that [`Client::subscribe`] returned.
         id: u16,
         /// The QoS granted, or a reason of 0x80 and more.
         reason: u8,
@@ -47,11 +47,11 @@ pub enum Event<'a> {
 /// A message from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// Its topic.
+    /// Topic of the message.
     pub topic: &'a str,
-    /// Its content.
+    /// Content of the message.
     pub payload: &'a [u8],
-    /// How surely it was to arrive.
+    /// Quality of service with which it was sent.
     pub qos: QoS,
     /// Whether it was there before we subscribed.
     pub retain: bool,

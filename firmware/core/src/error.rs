@@ -10,7 +10,7 @@ pub enum Error {
     /// [`poll_transmit`](crate::Client::poll_transmit) and [`receive`](crate::Client::receive) first.
     #[error("no room in the send buffer now")]
     Full,
-    /// What was asked for is larger than a bound in [`limits`](crate::limits).
+    /// A value that was asked for is larger than a bound in [`limits`](crate::limits).
     #[error("larger than the limits allow")]
     TooLarge,
     /// There is no connection, or it is ending.

@@ -80,7 +80,7 @@ pub fn handshake(client: &mut Client, data: &[u8]) {
     go_on(client);
 }
 
-/// What the server says on the session's stream.
+/// Passes data to the client as the server's on the session's stream.
 pub fn mqtt(client: &mut Client, data: &[u8]) {
     let Some(connection) = connected(client) else { return };
     connection.pretend_level(Space::Data);

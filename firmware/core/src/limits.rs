@@ -8,9 +8,9 @@ pub const RECEIVE_DATAGRAM_BYTES: usize = 1472;
 /// The memory for what is received: while the handshake lasts, its messages in any order (RFC 9000,
 /// section 7.5, wants 4096 bytes at least); afterwards half for each stream.
 pub const RECEIVE_BYTES: usize = 4096;
-/// What is received on a stream and not yet taken; no MQTT packet to the client may be larger.
+/// Bytes received on a stream and not yet taken; no MQTT packet to the client may be larger.
 pub const STREAM_RECEIVE_BYTES: usize = RECEIVE_BYTES / 2;
-/// What is written on a stream and not yet acknowledged.
+/// Bytes written on a stream and not yet acknowledged.
 pub const STREAM_SEND_BYTES: usize = 1024;
 /// Streams, all bidirectional and opened by the client: 0 carries the MQTT session, 1 further messages.
 pub const STREAMS: usize = 2;
@@ -32,5 +32,5 @@ pub const RANGES: usize = 6;
 pub const SERVER_NAME_BYTES: usize = 64;
 /// QoS 1 messages sent and not yet acknowledged.
 pub const INFLIGHT_MESSAGES: usize = 8;
-/// How long a handshake may take, in milliseconds, however often the server answers.
+/// Time limit of a handshake in milliseconds, however often the server answers.
 pub const HANDSHAKE_MS: u32 = 30_000;

@@ -22,13 +22,12 @@ pub enum Trust<'a> {
     },
 }
 
-/// What is left from an earlier connection to the same server.
+/// Remains of an earlier connection to the same server.
 #[derive(Clone, Copy, Debug)]
 pub struct Resume<'a> {
-    /// What [`Client::ticket`](crate::Client::ticket) gave then.
+    /// Ticket that [`Client::ticket`](crate::Client::ticket) returned then.
     pub ticket: &'a [u8],
-    /// How long ago that was, in milliseconds. Servers refuse early data if this is wrong by more than
-    /// some seconds.
+    /// Milliseconds since then. Servers refuse early data if this is wrong by more than some seconds.
     pub age_ms: u32,
     /// Whether what is written before the handshake is over may be sent in 0-RTT packets, which an
     /// attacker can record and send again. Only where the server has a defence against that, as Fulmar
@@ -66,7 +65,7 @@ impl Default for Session<'_> {
     }
 }
 
-/// What [`Client::connect`](crate::Client::connect) needs to know.
+/// Parameters of [`Client::connect`](crate::Client::connect).
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
     /// The server's name, as its certificate has it, at most
@@ -80,7 +79,7 @@ pub struct Options<'a> {
     pub session: Session<'a>,
 }
 
-/// How surely a message arrives.
+/// Quality of service: the guarantee that a message arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QoS {
     /// MQTT's QoS 0: at most once. QUIC repeats what is lost while the connection lasts.

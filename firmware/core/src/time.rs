@@ -23,7 +23,7 @@ impl Instant {
         Self(self.0.wrapping_add(millis))
     }
 
-    /// How many milliseconds have passed since `earlier`; 0 if it is not earlier.
+    /// Number of milliseconds that have passed since `earlier`; 0 if it is not earlier.
     pub const fn since(self, earlier: Self) -> u32 {
         let passed = self.0.wrapping_sub(earlier.0);
         if passed > u32::MAX / 2 { 0 } else { passed }

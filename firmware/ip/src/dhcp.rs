@@ -88,8 +88,7 @@ impl Client {
         self.leased
     }
 
-    /// What is to be sent at `now_ms`: writes a frame and returns its length. `frame` holds 342
-    /// bytes at least.
+    /// Writes the frame that is to be sent at `now_ms`, and returns its length. `frame` holds 342 bytes at least.
     pub fn poll_transmit(
         &mut self,
         host: &mut Host,

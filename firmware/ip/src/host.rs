@@ -40,7 +40,7 @@ pub struct Network {
     pub gateway: Address,
 }
 
-/// What became of a received frame.
+/// Result of a received frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
     /// Nothing for this device, or nothing more to do.
@@ -49,7 +49,7 @@ pub enum Received {
     Answer(usize),
     /// A datagram for our port.
     Datagram {
-        /// Its sender.
+        /// Address and port of the sender.
         from: (Address, u16),
         /// Where in the frame its payload is.
         payload: Range<usize>,
@@ -78,7 +78,7 @@ impl Host {
         Host { mac, network, port, peer, next_hop, asked_ms, identification: 0 }
     }
 
-    /// Its Ethernet address.
+    /// Ethernet address of the host.
     #[must_use]
     pub const fn mac(&self) -> Mac {
         self.mac

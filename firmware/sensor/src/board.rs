@@ -11,7 +11,7 @@ pub enum Word<'a> {
     Text(&'a str),
     /// A number, in decimal.
     Number(u32),
-    /// What somebody else wrote; what is not printable ASCII becomes a dot.
+    /// Bytes that somebody else wrote; what is not printable ASCII becomes a dot.
     Bytes(&'a [u8]),
 }
 

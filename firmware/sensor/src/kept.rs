@@ -16,7 +16,7 @@ pub struct Kept {
 
 /// Length and time, before the ticket in its page.
 const HEADER: usize = 8;
-/// What a page that holds a ticket begins with.
+/// Beginning of a page that holds a ticket.
 const MAGIC: [u8; 2] = *b"TK";
 
 impl Kept {

@@ -13,7 +13,7 @@ use Word::{Bytes, Number, Text};
 const AWAKE_MS: u32 = 30_000;
 /// Time in which the last acknowledgements should go out before the connection is closed.
 const PARTING_MS: u32 = 1000;
-/// How long the broker keeps the session of a device that does not come back: a week.
+/// Time for which the broker keeps the session of a device that does not come back, in seconds: a week.
 const SESSION_S: u32 = 7 * 86_400;
 /// Commands that change the time between two wakes: `every SECONDS`.
 const EVERY: &[u8] = b"every ";
@@ -23,7 +23,7 @@ const READING_BYTES: usize = 64;
 /// Room for the headers of the driver that wants most.
 const MAX_HEADROOM: usize = 64;
 
-/// How a wake went.
+/// Outcome of a wake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// The broker has the reading for good.
@@ -75,7 +75,7 @@ enum Commands {
     Refused,
 }
 
-/// What a wake has to remember.
+/// State of a wake.
 #[derive(Default)]
 struct Wake {
     began: Instant,
@@ -104,7 +104,7 @@ impl Sensor {
         }
     }
 
-    /// What is to survive a loss of power.
+    /// Data that are to survive a loss of power.
     pub fn kept(&mut self) -> &mut Kept {
         &mut self.kept
     }
@@ -293,7 +293,7 @@ impl Default for Sensor {
 }
 
 impl Commands {
-    /// What a new connection begins with: an answer that did not come, or was no, is asked for again.
+    /// State at the beginning of a connection: an answer that did not come, or was no, is asked for again.
     fn at_wake(self) -> Commands {
         if self == Commands::Subscribed { self } else { Commands::Wanted }
     }
@@ -483,7 +483,7 @@ mod tests {
         fn log(&mut self, _: &[Word<'_>]) {}
     }
 
-    /// What a sensor thinks after these events of a wake.
+    /// Returns the sensor's state after these events of a wake.
     fn after(before: Commands, events: &[Event<'_>]) -> Commands {
         let mut wake = Wake { commands: before.at_wake(), ..Wake::default() };
         for event in events {

@@ -16,7 +16,7 @@ pub struct Fixed {
     pub address: [u8; 4],
     /// Bits of its network's prefix.
     pub prefix_bits: u8,
-    /// Its gateway.
+    /// Address of the gateway.
     pub gateway: [u8; 4],
 }
 

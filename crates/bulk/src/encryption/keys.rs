@@ -58,7 +58,7 @@ impl Secret {
 /// A receiver's keys for one transfer.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ReceiverKeys {
-    /// Its identity, to which `up` belongs.
+    /// Identity of the node to which `up` belongs.
     pub node: NodeId,
     /// Decrypts the sender's datagrams; all receivers have this key.
     pub down: [u8; KEY_BYTES],

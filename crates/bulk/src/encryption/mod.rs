@@ -58,13 +58,13 @@ pub enum Rejected {
     /// It is not encrypted, or for another transfer, or from the wrong side.
     #[error("not encrypted for this transfer")]
     Foreign,
-    /// Its tag is wrong: it was forged or damaged.
+    /// The message's tag is wrong: it was forged or damaged.
     #[error("forged or damaged")]
     Forged,
     /// It was received before, or is too old to know.
     #[error("replayed")]
     Replayed,
-    /// Its sender has a valid key, but not that of the participant that the message names.
+    /// The sender has a valid key, but not that of the participant that the message names.
     #[error("under another participant's identity")]
     Impostor,
     /// The table of participants is full.

@@ -114,7 +114,7 @@ fulmar_text::with_defaults! {
     /// A receiver's settings. By default, it accepts objects up to 64 GiB with 64 MiB of parity.
     #[derive(Clone, Debug, PartialEq)]
     pub struct ReceiverConfig {
-        /// Its identity.
+        /// The receiver's identity.
         pub node: NodeId = 2,
         /// Seed of its random waits.
         pub seed: u64 = 0,

@@ -28,7 +28,7 @@ pub(super) struct Remote {
     /// The number of the first object in `slots`; `None` before the first message of an object.
     first: Option<u16>,
     slots: VecDeque<Slot>,
-    /// How far the sender is: the slot, counted from `first`, and the block.
+    /// Progress of the sender: the slot, counted from `first`, and the block.
     frontier: (usize, u32),
     overheard: HashMap<(u16, u32), u16>,
     /// Probes until the next unsolicited answer, and the number for the time after.

@@ -19,7 +19,7 @@ use crate::wire::{
 const EPOCH: Duration = Duration::from_secs(1);
 /// Nodes named in a flush.
 const MAX_FLUSH_NODES: usize = 200;
-/// How often the end of transmission is sent.
+/// Number of times the end of transmission is sent.
 pub(crate) const EOT_TIMES: u32 = 3;
 /// The margin of parity, in standard deviations. While there is other data to send, a further round costs nothing; at
 /// the end it costs a round trip.

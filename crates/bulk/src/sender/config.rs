@@ -37,7 +37,7 @@ fulmar_text::with_defaults! {
     /// more, 1 Mbit/s.
     #[derive(Clone, Debug, PartialEq)]
     pub struct SenderConfig {
-        /// Its identity.
+        /// The sender's identity.
         pub node: NodeId = 1,
         /// Distinguishes runs of the sender.
         pub instance: u16 = 1,
@@ -64,9 +64,9 @@ fulmar_text::with_defaults! {
         /// The number of receivers that must acknowledge before the sender ends; besides, every receiver that sent
         /// something must.
         pub receivers: usize = 1,
-        /// How often the end is announced if no receiver is expected.
+        /// Number of announcements of the end if no receiver is expected.
         pub robust: u32 = 20,
-        /// How long to wait for receivers once everything is sent: of objects, since the last repair or confirmation;
+        /// Longest wait for receivers once everything is sent: of objects, since the last repair or confirmation;
         /// of a stream, since a receiver's last feedback.
         pub patience: Duration = Duration::from_secs(30),
         /// The round-trip time until one is measured.

@@ -68,7 +68,7 @@ pub struct Progress {
     pub datagrams: u64,
     /// Their bytes, IPv4 and UDP headers included.
     pub sent_bytes: u64,
-    /// Of those, in datagrams with parity or repeated symbols.
+    /// Part of `sent_bytes` in datagrams with parity or repeated symbols.
     pub repair_bytes: u64,
     /// NACKs received.
     pub nacks: u64,

@@ -21,7 +21,7 @@ const MAX_LOSS: f64 = 0.9;
 /// A receiver as its sender sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Peer {
-    /// Its identity.
+    /// The receiver's identity.
     pub node: NodeId,
     /// Round-trip time; longer ones are remembered for a while.
     pub rtt: Option<Duration>,

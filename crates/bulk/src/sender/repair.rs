@@ -25,7 +25,7 @@ impl Recent {
         self.0.push_back((now, object, block));
     }
 
-    /// How many symbols of each block were sent after a time.
+    /// Returns the number of symbols of each block that were sent after a time.
     pub(crate) fn since(&self, time: Duration) -> HashMap<(u16, u32), u16> {
         let mut count = HashMap::new();
         for &(_, object, block) in self.0.iter().rev().take_while(|(at, ..)| *at > time) {
@@ -37,7 +37,7 @@ impl Recent {
 
 /// A NACK's request for a block.
 #[derive(Default)]
-struct Wanted {
+struct BlockRequest {
     count: u16,
     named: Vec<u8>,
 }
@@ -83,7 +83,7 @@ impl<S: Source> Sender<S> {
     }
 
     /// The requests for blocks that have been sent. Requests for info are handled here.
-    fn wanted(&mut self, requests: Requests<'_>) -> BTreeMap<(u16, u32), Wanted> {
+    fn wanted(&mut self, requests: Requests<'_>) -> BTreeMap<(u16, u32), BlockRequest> {
         let mut wanted = BTreeMap::new();
         let mut named = 0;
         for span in requests.spans() {
@@ -114,7 +114,7 @@ impl<S: Source> Sender<S> {
         &self,
         object: u16,
         span: &Span,
-        wanted: &mut BTreeMap<(u16, u32), Wanted>,
+        wanted: &mut BTreeMap<(u16, u32), BlockRequest>,
         named: &mut usize,
     ) {
         let Level { segment, block, object: whole, .. } = span.level;
@@ -135,7 +135,7 @@ impl<S: Source> Sender<S> {
                 _ => (span.first.1.symbol, span.last.1.symbol),
             };
             let end = symbols + u16::from(self.base.config.parity_symbols);
-            let entry: &mut Wanted = wanted.entry((object, number)).or_default();
+            let entry: &mut BlockRequest = wanted.entry((object, number)).or_default();
             for symbol in from..=to.min(end.saturating_sub(1)) {
                 // A request cannot be for more symbols than the block has.
                 if *named >= MAX_NAMED || entry.count >= symbols {
@@ -153,7 +153,7 @@ impl<S: Source> Sender<S> {
         &mut self,
         now: Duration,
         node: NodeId,
-        wanted: &BTreeMap<(u16, u32), Wanted>,
+        wanted: &BTreeMap<(u16, u32), BlockRequest>,
     ) {
         let (mut missing, mut sent) = (0, 0);
         for (&(object, number), wanted) in wanted {

@@ -14,7 +14,7 @@ fulmar_text::with_defaults! {
     /// A stream receiver's settings. By default, it holds 32 MiB.
     #[derive(Clone, Debug, PartialEq)]
     pub struct StreamReceiverConfig {
-        /// Its identity.
+        /// The receiver's identity.
         pub node: NodeId = 2,
         /// Seed of its random waits.
         pub seed: u64 = 0,

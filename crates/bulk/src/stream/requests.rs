@@ -13,7 +13,7 @@ use crate::wire::{Fec, Form, Requests, Span};
 const MAX_NAMED: usize = 1 << 16;
 
 /// A NACK's requests by block: the number of symbols, and which.
-type Wanted = BTreeMap<u64, Vec<u8>>;
+type RequestsByBlock = BTreeMap<u64, Vec<u8>>;
 
 impl StreamSender {
     pub(super) fn nack(
@@ -61,8 +61,8 @@ impl StreamSender {
     }
 
     /// The requests for blocks that are kept and have been sent.
-    fn wanted(&mut self, requests: Requests<'_>) -> Wanted {
-        let (mut wanted, mut named) = (Wanted::new(), 0);
+    fn wanted(&mut self, requests: Requests<'_>) -> RequestsByBlock {
+        let (mut wanted, mut named) = (RequestsByBlock::new(), 0);
         let (open, sent) = self.send_buffer.block_of(self.cursor);
         let config = &self.base.config;
         let end = u16::from(config.block_symbols) + u16::from(config.parity_symbols);

@@ -9,7 +9,7 @@ use crate::wire::{SEGMENT_HEAD_BYTES, Segment};
 
 /// A block.
 pub(super) struct Kept {
-    /// Its symbols, each padded with zeros.
+    /// Symbols of the segment, each padded with zeros.
     bytes: Vec<u8>,
     pub(super) repair: Block,
     /// When each of its source symbols was last sent.

@@ -65,7 +65,7 @@ pub struct Probe<'a> {
     pub sequence: u16,
     /// The sender's time.
     pub sent: Option<Duration>,
-    /// Its rate, quantized (EXT_RATE), if it is there.
+    /// The sender's rate, quantized (EXT_RATE), if it is there.
     pub rate: Option<u16>,
     nodes: &'a [u8],
 }
@@ -110,7 +110,7 @@ pub enum CommandKind<'a> {
     Squelch {
         /// The first object that can be repaired.
         object: u16,
-        /// Its first symbol that can be repaired.
+        /// First symbol of this object that can be repaired.
         at: SymbolId,
         /// Later objects that cannot be repaired.
         invalid: ObjectList<'a>,
@@ -119,14 +119,14 @@ pub enum CommandKind<'a> {
     Probe(Probe<'a>),
     /// Requests that the sender has received already.
     RepairAdv {
-        /// What will be repaired.
+        /// Requests whose repair follows.
         requests: Requests<'a>,
         /// There are more than fit.
         limit: bool,
     },
     /// The named nodes are to acknowledge something other than a flush.
     AckRequest {
-        /// What to acknowledge.
+        /// Kind of acknowledgement requested.
         kind: u8,
         /// Distinguishes requests.
         id: u8,

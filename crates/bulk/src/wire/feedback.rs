@@ -29,7 +29,7 @@ pub struct CcFeedback {
     pub sequence: u16,
     /// See [`cc_flags`].
     pub flags: u8,
-    /// Its round-trip time, quantized.
+    /// The receiver's round-trip time, quantized.
     pub rtt: u8,
     /// The share of messages that it loses, of 65535.
     pub loss: u16,
@@ -37,7 +37,7 @@ pub struct CcFeedback {
     pub rate: u16,
 }
 
-/// What is acknowledged.
+/// Subject of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum AckKind<'a> {
     /// A probe.

@@ -18,7 +18,7 @@ pub enum Form {
     Erasures,
 }
 
-/// What is requested; combinations are possible.
+/// Parts that are requested; combinations are possible.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Level {
     /// The symbols named.
@@ -48,7 +48,7 @@ impl Level {
 pub struct Span {
     /// The form of the request; `first` and `last` are equal unless it is a range.
     pub form: Form,
-    /// What is asked for.
+    /// Parts that are requested.
     pub level: Level,
     /// The first object and symbol.
     pub first: (u16, SymbolId),

@@ -13,7 +13,7 @@ pub struct Segment<'a> {
     pub message_start: Option<u16>,
     /// Position of `data` in the stream, modulo 2^32.
     pub offset: u32,
-    /// Its bytes; none at the stream's end.
+    /// Bytes of the stream; none at its end.
     pub data: &'a [u8],
 }
 

@@ -149,8 +149,8 @@ impl<P, R> Flow<P, R> {
             && self.asked.is_empty()
     }
 
-    /// Its stream is gone. Returns the machine's own unanswered requests, which are made again from the list of
-    /// subscriptions.
+    /// Handles the end of the flow's stream. Returns the machine's own unanswered requests, which are made again from
+    /// the list of subscriptions.
     pub(super) fn down(&mut self) -> Vec<Ask> {
         self.out.clear();
         self.acks.clear();

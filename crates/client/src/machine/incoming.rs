@@ -40,7 +40,7 @@ impl<P, R> Machine<P, R> {
         self.stream_map.heard(flow);
         let mut done = 0;
         let handled = loop {
-            match self.one(flow, &bytes[done..]) {
+            match self.handle_packet(flow, &bytes[done..]) {
                 Ok(0) => break Ok(done),
                 Ok(used) => done += used,
                 Err(failure) => break Err(failure),
@@ -56,7 +56,7 @@ impl<P, R> Machine<P, R> {
         })
     }
 
-    fn one(&mut self, flow: usize, bytes: &[u8]) -> Result<usize, Failure> {
+    fn handle_packet(&mut self, flow: usize, bytes: &[u8]) -> Result<usize, Failure> {
         let limit = self.options.max_packet_bytes as usize;
         let frame = peek_frame(bytes, limit).map_err(|error| broken(error.reason(), error))?;
         let Some(frame) = frame else { return Ok(0) };

@@ -9,11 +9,11 @@ use super::Machine;
 use super::stream_map::CONTROL;
 use crate::error::Error;
 
-/// How far the exchange of this connection is.
+/// Progress of this connection's authentication exchange.
 #[derive(Debug, Default)]
 pub(super) struct SignIn {
     step: Step,
-    /// Of the last exchange: the next one with the same salt takes no time.
+    /// Keys of the last exchange: the next one with the same salt takes no time.
     keys: Option<ClientKeys>,
 }
 

@@ -53,7 +53,7 @@ struct Waiting {
     is_served: bool,
 }
 
-/// What a connection that is being set up knows.
+/// First flights and round trip of a connection that is being set up.
 #[derive(Debug)]
 struct Setup {
     flights: FirstFlights<Datagram>,

@@ -23,7 +23,7 @@ fulmar_text::with_defaults! {
         pub timing: Timing = Timing::default(),
         /// The largest body that is accepted, in bytes.
         pub max_body_bytes: usize = 16 << 20,
-        /// How long to wait for a response to a request that the server has acknowledged.
+        /// Time limit for a response to a request that the server has acknowledged.
         pub response_timeout: Duration = Duration::from_secs(60),
         /// The largest blocks: 2^(szx + 4) bytes, at most [`MAX_SZX`].
         pub max_szx: u8 = MAX_SZX,
@@ -103,7 +103,7 @@ pub enum ClientEvent {
     Notification {
         /// The observation.
         id: CallId,
-        /// Its state.
+        /// State of the resource: the server's response.
         response: Response,
     },
     /// There is no response, or an observation has ended.

@@ -10,7 +10,7 @@ use crate::block::{self, Block};
 use crate::message::{self, Kind, code};
 use crate::response::Response;
 
-/// How often a body is requested again because it has changed during the transfer.
+/// Maximum number of times a body is requested again because it has changed during the transfer.
 const MAX_RESTARTS: u8 = 3;
 
 /// RFC 7641 section 3.4: a notification later than this is newer, whatever its number.

@@ -13,7 +13,7 @@ use ring::rand::SystemRandom;
 
 use super::hello::{self, Parts};
 
-/// How long a secret is used for new cookies; they are valid for as long again.
+/// Time for which a secret is used for new cookies; they are valid for as long again.
 const TURN: Duration = Duration::from_secs(60);
 /// Sessions per second, and at once, for clients whose address is not validated: those that offer DTLS 1.3, which has
 /// another exchange, and those whose ClientHello is fragmented.
@@ -28,7 +28,7 @@ const NOBODYS: u16 = 0xFC00;
 const AFTER_OTHERS: u16 = 0xFC01;
 const ALONE: u16 = 0xFC02;
 
-/// What to do with a ClientHello.
+/// Treatment of a ClientHello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Send this to the source address, and drop the ClientHello.

@@ -179,7 +179,7 @@ mod tests {
         sealed
     }
 
-    /// What comes of it as a record of `kind`.
+    /// Opens `sealed` as a record of `kind`.
     fn open(suite: Dtls12CipherSuite, kind: u8, sealed: &[u8]) -> Option<Vec<u8>> {
         let suite = suites().iter().find(|known| known.suite() == suite).unwrap();
         let mut cipher = suite.create_cipher(&[7; 16]).unwrap();

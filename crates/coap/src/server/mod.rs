@@ -401,5 +401,5 @@ impl<P: Peer> Server<P> {
     }
 }
 
-/// How long an observer may be silent: RFC 7641 section 4.5 requires a check once a day.
+/// Longest silence of an observer: RFC 7641 section 4.5 requires a check once a day.
 const OBSERVER_SILENCE: Duration = Duration::from_secs(24 * 3600);

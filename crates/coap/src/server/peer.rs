@@ -90,7 +90,7 @@ pub(super) struct PeerState {
     pub(super) observations: BTreeMap<u64, Observation>,
     pub(super) proven: bool,
     pub(super) last_heard: Instant,
-    /// Its deadline in the server's list.
+    /// Deadline of this peer in the server's list.
     pub(super) due: Instant,
     /// Bytes that are counted for it.
     pub(super) counted: usize,

@@ -414,7 +414,7 @@ mod tests {
         load
     }
 
-    /// What a driver with a bottomless socket would write.
+    /// Drains the lane's output, as a driver with a bottomless socket would.
     fn take(load: &mut Load, lane: usize) -> Vec<u8> {
         let mut all = Vec::new();
         loop {

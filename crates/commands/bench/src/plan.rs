@@ -6,7 +6,7 @@
 
 use fulmar_mqtt::QoS;
 
-/// What to run, from the command line; bounded there.
+/// Workload to run, from the command line; bounded there.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) scenario: Scenario,
@@ -67,7 +67,7 @@ impl Plan {
         publishers * self.streams
     }
 
-    /// How many subscribers get each message.
+    /// Returns the number of subscribers that get each message.
     pub(super) fn receivers(&self) -> u64 {
         match self.scenario {
             Scenario::FanOut { subscribers } => subscribers as u64,

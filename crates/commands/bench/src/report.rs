@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::plan::{Plan, Scenario};
 
-/// What the connecting phase found.
+/// Results of the connecting phase.
 pub(super) struct Connections {
     pub(super) count: usize,
     pub(super) seconds: f64,
@@ -18,7 +18,7 @@ pub(super) struct Connections {
     pub(super) rss_after_kib: Option<u64>,
 }
 
-/// What the measured phase found.
+/// Results of the measured phase.
 pub(super) struct Traffic {
     pub(super) seconds: f64,
     pub(super) published: u64,

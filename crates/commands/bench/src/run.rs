@@ -39,14 +39,14 @@ pub(super) trait Driver {
     fn close(&mut self, load: &mut Load) -> anyhow::Result<()>;
 }
 
-/// How long, and whose CPU time to look at.
+/// Durations of the phases, and the processes whose CPU time is measured.
 pub(super) struct Settings {
     pub(super) warm_up: Duration,
     pub(super) measure: Duration,
     pub(super) broker: Processes,
 }
 
-/// What both ends had used and done at one moment.
+/// Resources and messages of both ends at one moment.
 struct Snapshot {
     at: Instant,
     totals: Totals,

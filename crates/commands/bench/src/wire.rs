@@ -107,7 +107,7 @@ impl Template {
     }
 }
 
-/// What matters of an incoming PUBLISH: its identifier (QoS 1 and 2) and its time stamp.
+/// Extracts an incoming PUBLISH's identifier (QoS 1 and 2) and its time stamp.
 #[inline]
 pub(super) fn publish_parts(first: u8, body: &[u8]) -> Option<(Option<[u8; 2]>, u64)> {
     let (length, rest) = body.split_first_chunk::<2>()?;

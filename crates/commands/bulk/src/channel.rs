@@ -52,7 +52,7 @@ impl Channel<SenderChannelEncryption> {
     /// # Errors
     /// The message cannot be encrypted.
     pub(super) async fn send(&mut self, message: &[u8], to: SocketAddr) -> anyhow::Result<()> {
-        put(&self.socket, self.encryption.encrypt(message)?, to).await;
+        send_datagram(&self.socket, self.encryption.encrypt(message)?, to).await;
         Ok(())
     }
 }
@@ -61,12 +61,12 @@ impl Channel<ReceiverChannelEncryption> {
     /// Sends a receiver's message, if it can be encrypted yet.
     pub(super) async fn send(&mut self, message: &[u8], to: SocketAddr) {
         if let Some(datagram) = self.encryption.encrypt(message) {
-            put(&self.socket, datagram, to).await;
+            send_datagram(&self.socket, datagram, to).await;
         }
     }
 }
 
-async fn put(socket: &UdpSocket, datagram: &[u8], to: SocketAddr) {
+async fn send_datagram(socket: &UdpSocket, datagram: &[u8], to: SocketAddr) {
     // A datagram that the network refuses counts as lost.
     if let Err(error) = socket.send_to(datagram, to).await {
         tracing::debug!(%to, %error, "a datagram could not be sent");

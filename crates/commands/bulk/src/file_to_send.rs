@@ -58,7 +58,7 @@ impl FileToSend {
         Ok(FileToSend { source, manifest, ..*self })
     }
 
-    /// Its entry in the final report.
+    /// Returns the file's entry in the final report.
     pub(super) fn told(&self) -> Value {
         let (name, sha256) = (&self.manifest.name, self.hash.to_string());
         json!({ "name": name, "bytes": self.bytes, "sha256": sha256 })

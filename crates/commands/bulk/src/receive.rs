@@ -56,7 +56,7 @@ pub struct Args {
     /// Write one stream to standard output, from `fulmar send -`, instead of files to a folder
     #[arg(long, conflicts_with_all = ["dir", "count", "url"])]
     stdout: bool,
-    /// What carries the files
+    /// Transport that carries the files
     #[arg(long, value_enum, value_name = "HOW", default_value = "norm")]
     via: Via,
     #[command(flatten)]
@@ -106,7 +106,7 @@ impl Args {
     }
 }
 
-/// What a device receives in a roll-out.
+/// Address, keys and expected file of a device in a roll-out.
 #[derive(Default)]
 pub(super) struct Job {
     /// The address, unless the command line has one.

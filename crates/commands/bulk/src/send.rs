@@ -62,7 +62,7 @@ pub struct Args {
     /// Rate at which to send, headers included: 500k, 20M [default: 10M]
     #[arg(long, value_parser = units::parse_rate)]
     rate: Option<u64>,
-    /// What carries the files
+    /// Transport that carries the files
     #[arg(long, value_enum, value_name = "HOW", default_value = "norm")]
     via: Via,
     #[command(flatten)]

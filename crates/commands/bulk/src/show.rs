@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// How often a person is shown something new.
+/// Interval at which a person is shown something new.
 pub(crate) const SHOW: Duration = Duration::from_millis(200);
 
 pub(super) struct Show(ProgressBar);

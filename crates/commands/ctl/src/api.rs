@@ -39,11 +39,11 @@ const DEFAULT_PORT: u16 = 8443;
 
 /// A server.
 pub(crate) struct Api {
-    way: Way,
+    endpoint: Endpoint,
     json: bool,
 }
 
-enum Way {
+enum Endpoint {
     /// The data folder with the socket.
     Socket(PathBuf),
     Https {
@@ -59,11 +59,11 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
 impl Api {
     pub(crate) fn new(server: &Server) -> anyhow::Result<Api> {
-        let way = match &server.url {
+        let endpoint = match &server.url {
             Some(url) => https(url, server)?,
-            None => Way::Socket(folder(server.data.as_deref())?),
+            None => Endpoint::Socket(folder(server.data.as_deref())?),
         };
-        Ok(Api { way, json: server.json })
+        Ok(Api { endpoint, json: server.json })
     }
 
     /// Prints a response: as JSON if that is wanted.
@@ -181,9 +181,9 @@ impl Api {
     ) -> anyhow::Result<Response<Incoming>> {
         let mut sender = self.connect().await?;
         let mut request = Request::builder().method(method).uri(format!("{PREFIX}{path}"));
-        request = match &self.way {
-            Way::Socket(_) => request.header(header::HOST, "localhost"),
-            Way::Https { host, port, token, .. } => request
+        request = match &self.endpoint {
+            Endpoint::Socket(_) => request.header(header::HOST, "localhost"),
+            Endpoint::Https { host, port, token, .. } => request
                 .header(header::HOST, format!("{host}:{port}"))
                 .header(header::AUTHORIZATION, format!("Bearer {token}")),
         };
@@ -201,9 +201,9 @@ impl Api {
     }
 
     async fn connect(&self) -> anyhow::Result<SendRequest<Full<Bytes>>> {
-        let stream: Box<dyn Stream> = match &self.way {
-            Way::Socket(data) => Box::new(connect_socket(data).await?),
-            Way::Https { host, port, ca, .. } => {
+        let stream: Box<dyn Stream> = match &self.endpoint {
+            Endpoint::Socket(data) => Box::new(connect_socket(data).await?),
+            Endpoint::Https { host, port, ca, .. } => {
                 let connecting = connect_tls(host, *port, ca.as_deref());
                 let stream = tokio::time::timeout(PATIENCE, connecting).await;
                 let stream = stream.with_context(|| format!("no connection in {PATIENCE:?}"))?;
@@ -264,7 +264,7 @@ fn folder(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     })
 }
 
-fn https(url: &str, server: &Server) -> anyhow::Result<Way> {
+fn https(url: &str, server: &Server) -> anyhow::Result<Endpoint> {
     let usage = || Usage(format!("--url {url}: expected https://HOST[:PORT]"));
     let uri: Uri = url.parse().map_err(|_| usage())?;
     let (Some("https"), Some(host)) = (uri.scheme_str(), uri.host()) else {
@@ -279,7 +279,7 @@ fn https(url: &str, server: &Server) -> anyhow::Result<Way> {
     ensure!(fine, "{}: expected one line with a token", file.display());
     let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
     let port = uri.port_u16().unwrap_or(DEFAULT_PORT);
-    Ok(Way::Https { host, port, token, ca: server.ca.clone() })
+    Ok(Endpoint::Https { host, port, token, ca: server.ca.clone() })
 }
 
 async fn connect_tls(

@@ -13,7 +13,7 @@ use crate::table::{self, Column, plain};
 pub(crate) struct BanArgs {
     #[command(flatten)]
     whom: Whom,
-    /// How long: a number with s, m, h or d
+    /// Duration: a number with s, m, h or d
     #[arg(long = "for", value_name = "TIME", value_parser = duration::parse)]
     time: u64,
     /// Why; for other administrators

@@ -24,7 +24,7 @@ pub(crate) enum Groups {
     Add {
         /// Group
         name: String,
-        /// Its roles for topics, separated by commas
+        /// Roles for topics, separated by commas
         #[arg(long, value_name = "ROLES", value_delimiter = ',')]
         topic_roles: Vec<String>,
     },
@@ -84,17 +84,17 @@ pub(crate) enum Roles {
 pub(crate) struct RuleArgs {
     #[command(flatten)]
     which: WhichRule,
-    /// Of a role's rules for one action, the one with the highest priority that matches decides
+    /// Priority: of a role's matching rules for one action, the one with the highest decides
     #[arg(long, value_name = "NUMBER", default_value_t = 0, allow_negative_numbers = true)]
     priority: i32,
 }
 
-/// Which rule.
+/// Identification of a rule.
 #[derive(clap::Args, Debug)]
 pub(crate) struct WhichRule {
     /// Role
     name: String,
-    /// What the rule is about
+    /// Action that the rule is about
     #[arg(value_enum)]
     action: Action,
     /// Topic filter; %u and %c stand for the user and the client identifier

@@ -16,7 +16,7 @@ use crate::table::{self, plain, printable};
 /// Why a client may or may not do something.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ExplainArgs {
-    /// What the client does
+    /// Action of the client
     #[arg(value_enum)]
     action: Action,
     /// Topic; for subscribe, a filter
@@ -42,22 +42,22 @@ enum Action {
     Receive,
 }
 
-/// What to show.
+/// Filter and duration of a tap.
 #[derive(clap::Args, Debug)]
 pub(crate) struct TapArgs {
     /// Topic filter
     filter: String,
-    /// How long: a number with s, m, h or d, at most an hour
+    /// Duration: a number with s, m, h or d, at most an hour
     #[arg(long = "for", value_name = "TIME", default_value = "1h", value_parser = duration::parse)]
     time: u64,
 }
 
-/// What to log.
+/// Filter for the log, and its duration.
 #[derive(clap::Args, Debug)]
 pub(crate) struct LogArgs {
     /// Level or filter, such as debug or info,fulmar_broker=debug [default: show the present one]
     filter: Option<String>,
-    /// How long: a number with s, m, h or d, at most a day
+    /// Duration: a number with s, m, h or d, at most a day
     #[arg(long = "for", value_name = "TIME", default_value = "10m", value_parser = duration::parse)]
     time: u64,
 }

@@ -3,7 +3,7 @@
 use crate::api::{Api, encode};
 use crate::table::{self, Column};
 
-/// How much of a list.
+/// Extent of a list.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ListArgs {
     /// Maximum number to list

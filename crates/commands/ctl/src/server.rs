@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Which server, and how it is reached.
+/// Address of the server, and the settings of the connection to it.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Server {
     /// Data folder of a broker on this machine [default: those in which `fulmar serve` and packages have it]

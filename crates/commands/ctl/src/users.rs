@@ -36,7 +36,7 @@ impl Role {
     }
 }
 
-/// What a user may do with topics.
+/// Permissions of a user for topics.
 #[derive(clap::Args, Debug)]
 pub(crate) struct AccessArgs {
     /// All its groups, separated by commas; "" for none
@@ -86,7 +86,7 @@ pub(crate) enum Command {
     Add {
         /// User
         name: String,
-        /// Its role in administration [default: none]
+        /// Role in administration [default: none]
         #[arg(long, value_enum)]
         role: Option<Role>,
         #[command(flatten)]
@@ -114,7 +114,7 @@ pub(crate) enum Command {
     Role {
         /// User
         name: String,
-        /// Its new role
+        /// New role
         #[arg(long, value_enum)]
         role: Role,
     },
@@ -141,10 +141,10 @@ pub(crate) enum Tokens {
     Add {
         /// Name, which the log of changes shows
         name: String,
-        /// What it may do
+        /// Role, which decides what the token may do
         #[arg(long, value_enum)]
         role: Role,
-        /// How long it is valid: a number with s, m, h or d [default: for ever]
+        /// Validity: a number with s, m, h or d [default: for ever]
         #[arg(long = "for", value_name = "TIME", value_parser = duration::parse)]
         time: Option<u64>,
         /// File for the token, which only its owner can read [default: standard output]

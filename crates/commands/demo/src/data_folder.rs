@@ -25,7 +25,7 @@ pub(super) fn data_folder(given: Option<&Path>) -> anyhow::Result<DataFolder> {
     })
 }
 
-/// How to get in when the passwords of an earlier start are gone.
+/// Instructions for logging in when the passwords of an earlier start are gone.
 pub(super) fn new_password(data: &Path) -> String {
     format!(
         "Passwords were printed when the folder was made. To set a new one:\n  fulmar user passwd NAME --data {}",

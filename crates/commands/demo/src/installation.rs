@@ -21,10 +21,10 @@ pub(super) struct Installation<'a> {
     pub(super) device: (&'a str, Option<&'a str>),
 }
 
-/// What came of it.
+/// Result of an installation.
 pub(super) struct Installed {
     pub(super) users: Vec<User>,
-    /// Of the device.
+    /// API token of the device.
     pub(super) token: String,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct User {
     pub(super) role: Role,
 }
 
-/// What the demonstration in a folder was made with; `None` for a new folder.
+/// Reads the parameters with which the demonstration in a folder was made; `None` for a new folder.
 ///
 /// # Errors
 /// The folder holds something else than a demonstration `of` this kind.

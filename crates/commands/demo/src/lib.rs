@@ -65,7 +65,7 @@ enum Which {
     Cluster(cluster::Args),
 }
 
-/// What the demonstration is made with.
+/// Settings of the demonstration.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 struct Meters {

@@ -32,7 +32,7 @@ impl Login<'_> {
         Ok(out.flush()?)
     }
 
-    /// What to say before everything else.
+    /// Text to print before everything else.
     fn warning(&self) -> &'static str {
         if self.has_web_app {
             ""

@@ -16,7 +16,7 @@ use super::installation::{Installation, Installed, User, made_with};
 use super::town::{NAME, TWIN, Town, TownMeter};
 use super::van;
 
-/// What the town was made with.
+/// Name of the file with the parameters of the town.
 const FILE: &str = "demo.json";
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -36,7 +36,7 @@ struct Parameters {
     seed: u64,
 }
 
-/// How the town in the folder was made; a new one is made as wished.
+/// Returns the parameters of the town in the folder; a new one is made as wished.
 ///
 /// # Errors
 /// The folder holds something else.
@@ -89,7 +89,7 @@ async fn fill(api: &Api, town: &Town) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What was read of a meter in the past, consistent with what it counts now.
+/// Readings of a meter in the past, consistent with its present count.
 fn history((number, meter): (usize, &TownMeter)) -> Vec<Value> {
     let detailed = (1..=DETAILED_DAYS).rev().filter(|_| number % DETAILED == 0);
     let days = HISTORY_DAYS.into_iter().chain(detailed);

@@ -12,7 +12,7 @@ use signal_hook::iterator::Signals;
 use super::process::{end, serve};
 use super::van::GATEWAY;
 
-/// How often it is looked whether the server still runs.
+/// Interval of checks whether the server still runs.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// `fulmar serve` as a process of its own.

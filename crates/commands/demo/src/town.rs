@@ -69,7 +69,7 @@ impl Town {
         Town { meters, drive }
     }
 
-    /// How many meters it was made with, and from which number.
+    /// Returns the number of meters and the seed with which the town was made.
     pub(super) fn made_with(&self) -> (u32, u64) {
         self.drive
     }
@@ -88,12 +88,12 @@ fn now_s() -> u64 {
 }
 
 impl TownMeter {
-    /// Its identifier in the platform.
+    /// Identifier of the meter in the platform.
     pub(super) fn id(&self) -> String {
         format!("{}-{}", self.installed.address.manufacturer, self.installed.address.id)
     }
 
-    /// As the platform takes it.
+    /// Returns the meter as JSON for the platform.
     pub(super) fn as_json(&self) -> Value {
         let Installed { address, place, street, house, .. } = &self.installed;
         let model = format!("{:02x}-{:02x}", address.version, address.medium.0);

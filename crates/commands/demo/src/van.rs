@@ -37,14 +37,14 @@ const PAUSE: Duration = Duration::from_secs(3);
 
 /// A running van.
 pub(super) struct Van {
-    /// What its link is like, in a sentence.
+    /// Description of the van's link, in a sentence.
     pub(super) about: String,
     /// Dropped to stop the thread.
     stop: mpsc::Sender<()>,
     thread: JoinHandle<()>,
 }
 
-/// How the receiver is run.
+/// Program, arguments and token of the van's receiver.
 struct Receiver {
     program: PathBuf,
     arguments: Vec<String>,

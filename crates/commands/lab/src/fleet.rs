@@ -96,7 +96,7 @@ struct Fleet {
 /// A client's statistics.
 #[derive(Debug, Default)]
 struct Fate {
-    /// How often each message came back, by number.
+    /// Number of times each message came back, by number.
     seen: Vec<u32>,
     first_and_last: Option<(Instant, Instant)>,
     /// The longest time between two received messages.

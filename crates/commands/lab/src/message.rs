@@ -109,7 +109,7 @@ async fn messages(args: &Args) -> anyhow::Result<()> {
     tell("begin", json!({}))?;
     for _ in 0..args.count {
         let begun = Instant::now();
-        let (client, done) = one(args, options.as_ref(), kept.take()).await;
+        let (client, done) = send_message(args, options.as_ref(), kept.take()).await;
         let ms = begun.elapsed().as_secs_f64() * 1e3;
         match done {
             Ok(early_data) => tell("transfer", json!({ "ms": ms, "early_data": early_data }))?,
@@ -134,7 +134,7 @@ async fn messages(args: &Args) -> anyhow::Result<()> {
 }
 
 /// A message over `client` or a new one, and whether it was early data.
-async fn one(
+async fn send_message(
     args: &Args,
     options: Option<&Options>,
     client: Option<MessageClient>,

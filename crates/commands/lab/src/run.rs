@@ -27,7 +27,7 @@ Examples:
 
 Samples are kept in OUT/samples.jsonl, one JSON object per line. Samples in it are not measured again.";
 
-/// How often a run without a terminal reports its progress.
+/// Interval at which a run without a terminal reports its progress.
 const TELL_EVERY: Duration = Duration::from_secs(30);
 
 /// Run experiments and report on them

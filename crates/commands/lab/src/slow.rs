@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::probe::tell;
 
-/// How often the program's time is checked.
+/// Interval at which the program's time is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// Processor time that a program may use at once after waiting.
 const BURST_S: f64 = 0.000_2;
@@ -80,7 +80,7 @@ struct Quota {
 }
 
 impl Quota {
-    /// How long to stop the program after it has used `used_s` in `elapsed_s`.
+    /// Time to stop the program for after it has used `used_s` in `elapsed_s`.
     fn pause(&mut self, elapsed_s: f64, used_s: f64) -> Option<Duration> {
         let allowed_s = elapsed_s * self.share;
         self.unused_s = self.unused_s.max(allowed_s - used_s - BURST_S);

@@ -181,7 +181,7 @@ fn write_reading(
     if notes.is_empty() { Ok(()) } else { write!(f, " ({})", notes.join(", ")) }
 }
 
-/// What could not be decoded, and why.
+/// Frame that could not be decoded, and the reason.
 #[derive(Serialize)]
 pub(super) struct Failure<'a> {
     #[serde(flatten)]

@@ -31,7 +31,7 @@ pub fn subscribe(args: SubArgs) -> anyhow::Result<()> {
     block_on(subscribe::run(args))
 }
 
-/// What to type instead of `-h HOST` as of mosquitto's clients; `-h` alone prints help.
+/// Corrects `-h HOST` as of mosquitto's clients; `-h` alone prints help.
 pub fn mosquitto_host(words: &[String]) -> Option<Usage> {
     let is_command = |word: &String| matches!(&**word, "pub" | "publish" | "sub" | "subscribe");
     // Elsewhere it may be the word of another command, such as a program behind an emulated link.

@@ -30,7 +30,7 @@ pub struct Connection {
     #[arg(short = 'P', long, value_name = "TEXT", env = "FULMAR_PASSWORD", hide_env_values = true)]
     #[arg(allow_hyphen_values = true)]
     password: Option<String>,
-    /// How to show the password: send it, or SCRAM-SHA-256, which does not send it and checks that the broker knows it
+    /// Authentication: send the password, or SCRAM-SHA-256, which does not send it and checks that the broker knows it
     #[arg(long, value_enum, value_name = "HOW", default_value = "password")]
     auth: SignIn,
     /// Keep alive in seconds, 0 for none
@@ -94,7 +94,7 @@ pub struct Connection {
     will_delay: u32,
 }
 
-/// How to show the password.
+/// Method of authentication.
 #[derive(Clone, Copy, Debug, PartialEq, clap::ValueEnum)]
 enum SignIn {
     /// Send it
@@ -103,7 +103,7 @@ enum SignIn {
     Scram,
 }
 
-/// What goes on streams of its own.
+/// Distribution of messages among streams.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Spread {
     /// One stream for everything
@@ -183,7 +183,7 @@ impl Connection {
 }
 
 impl Connection {
-    /// What coaps:// needs of the options.
+    /// Derives the settings for coaps:// from the options.
     ///
     /// # Errors
     /// Usage: options that CoAP does not have, or the password could not be asked for.

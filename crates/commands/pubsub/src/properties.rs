@@ -10,7 +10,7 @@ const NAMES: &str = "payload-format-indicator, message-expiry-interval, content-
     correlation-data, user-property, will-delay-interval, request-problem-information, \
     request-response-information, authentication-method, authentication-data";
 
-/// What `-D COMMAND NAME VALUE [VALUE]` adds to.
+/// Properties of packets to which `-D COMMAND NAME VALUE [VALUE]` adds.
 #[derive(Debug, Default)]
 pub(super) struct Given {
     pub(super) connect: PropertyBuf,

@@ -6,13 +6,13 @@ use fulmar_client::{Client, Event, PathStats};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 
-/// How often statistics are written.
+/// Interval at which statistics are written.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Shorter work needs no progress bar.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What happened to the connection so far.
+/// History of the connection so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Log {
     connections: u32,

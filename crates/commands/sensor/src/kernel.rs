@@ -7,7 +7,7 @@ use fulmar_sensors::{Reading, is_device};
 
 use crate::exit::Usage;
 
-/// What is read, and under which names.
+/// Sensors that are read, and the names for them.
 pub(super) struct Kernel {
     sensors: Vec<(String, Sensor)>,
 }

@@ -31,9 +31,9 @@ The same --homes, --seed and --from give the same readings. The output is what `
 accepts. In three of twenty homes, sensors fail now and then; in one, the flue is blocked every ninth
 evening; a few stand on radon-rich ground.";
 
-/// How often it is looked what has become due, in real time.
+/// Interval at which readings that have become due are printed, in real time.
 const TICK: Duration = Duration::from_millis(100);
-/// How much is simulated at once when nothing waits, ms.
+/// Longest time that is simulated at once when nothing waits, in ms.
 const AT_ONCE_MS: u64 = 3_600_000;
 
 const DAY_MS: f64 = 86_400_000.0;
@@ -162,7 +162,7 @@ impl Passing {
         }
     }
 
-    /// What was measured since the last call; `None` at the end.
+    /// Returns the measurements since the last call; `None` at the end.
     fn next(&mut self) -> Option<Vec<Measured>> {
         if self.at_ms >= self.end_ms {
             return None;

@@ -57,7 +57,7 @@ struct Folder {
     data: Option<PathBuf>,
 }
 
-/// What an action does with a data folder in which no platform is yet.
+/// Action for a data folder without a platform.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Missing {
     /// It makes both: it needs nothing that would be there.
@@ -128,7 +128,7 @@ impl Accounts {
     }
 }
 
-/// What a node of another version may send.
+/// Error for an answer that only a node of another version may send.
 fn unexpected() -> anyhow::Error {
     anyhow::anyhow!("the node's answer is not what was asked for")
 }
@@ -390,7 +390,7 @@ enum TwinAction {
     List,
 }
 
-/// What a twin is about.
+/// Subject of a twin.
 #[derive(Clone, Copy, Debug, PartialEq, clap::ValueEnum)]
 enum TwinKind {
     /// A utility's meters

@@ -15,7 +15,7 @@ use crate::node_users::NodeUsers;
 use fulmar_command::exit::Usage;
 use fulmar_config::Config;
 
-/// What every broker with storage has in its data folder.
+/// Database that every broker with storage has in its data folder.
 const BROKER_DATABASE: &str = "broker.db";
 
 /// The identity store of a data folder.

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 const PER_OWN_BYTE: f64 = 2.0;
 /// Bytes of copies per second: 64 kbit/s.
 const PER_SECOND: f64 = 8000.0;
-/// What may be saved up, in bytes: a second's worth, and a first flight.
+/// Maximum of saved bytes: a second's worth, and a first flight.
 const MOST_SAVED: f64 = 8000.0;
-/// Of that, what only urgent datagrams get: those that repeat what was lost, timers' probes and handshakes.
+/// Part of them that only urgent datagrams get: those that repeat what was lost, timers' probes and handshakes.
 const RESERVED: f64 = 1000.0;
 /// Bytes of the headers of UDP and IPv4, which each datagram costs as well.
 const HEADERS: usize = 28;
@@ -52,7 +52,7 @@ impl Budget {
 /// Bytes in a row above which a connection is not a thin one: a full datagram.
 const LARGE_BYTES: usize = 1200;
 
-/// What a connection sends without a pause.
+/// Bytes that a connection sends without a pause.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Burst {
     since: Instant,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const UNKNOWN: Duration = Duration::from_secs(2);
 /// The longest wait: a round trip that was measured while packets were lost may be much longer than the path.
 const LONGEST: Duration = Duration::from_secs(2);
-/// What is waited beyond a quarter more than the round trip: timers and the peer's work.
+/// Wait beyond a quarter more than the round trip: timers and the peer's work.
 const SLACK: Duration = Duration::from_millis(50);
 /// Datagrams, or runs of them, that are kept: two of a flight, and what timers and acknowledgements add.
 const MOST_DATAGRAMS: usize = 8;
@@ -23,7 +23,7 @@ const MOST_ACK_BYTES: usize = 60;
 /// Repetitions of one connection; about half a minute of a silent path.
 const MOST_ROUNDS: u8 = 12;
 
-/// What one end has sent since the last answer, while a connection is set up.
+/// Datagrams that one end has sent since the last answer, while a connection is set up.
 #[derive(Debug)]
 pub struct FirstFlights<T> {
     unanswered: Vec<Datagram<T>>,

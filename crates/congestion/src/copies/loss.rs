@@ -17,7 +17,7 @@ const STEPS: usize = 12;
 /// Number of ways to send a datagram: once, and with each number of copies.
 const WAYS: usize = MAX_COPIES as usize + 1;
 
-/// Of packets sent with each number of copies, how many were lost in all.
+/// Packets sent with each number of copies, and the number lost in all.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Loss {
     sent: [f64; WAYS],
@@ -46,12 +46,12 @@ impl Loss {
         }
     }
 
-    /// What was sent lately says nothing.
+    /// Ignores what was sent lately: it says nothing about the path.
     pub(super) fn skip(&mut self) {
         self.fresh = [0; WAYS];
     }
 
-    /// Of `sent` packets, `lost` were lost together with all their copies, if there were any.
+    /// Learns that of `sent` packets, `lost` were lost together with all their copies, if there were any.
     pub(super) fn learn(&mut self, sent: u64, lost: u64, copies: bool) {
         let total: f64 = self.sent.iter().sum::<f64>() + sent as f64;
         let keep = (MEMORY[usize::from(copies)] / total.max(1.0)).min(1.0);

@@ -52,7 +52,7 @@ const OLD: Duration = Duration::from_secs(600);
 /// A datagram that was just sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent {
-    /// Its bytes, without the headers of UDP and IP.
+    /// Size in bytes, without the headers of UDP and IP.
     pub bytes: usize,
     /// It belongs to a handshake or carries 0-RTT: its first packet has a long header.
     pub is_handshake: bool,
@@ -61,7 +61,7 @@ pub struct Sent {
     pub is_validated: bool,
 }
 
-/// How often a datagram is to be sent again.
+/// Copies of a datagram that are to be sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Copies, 0 to [`MAX_COPIES`].
@@ -92,7 +92,7 @@ pub struct Copies {
     copied: Copied,
 }
 
-/// What acknowledgements say of the packets sent so far.
+/// News in acknowledgements about the packets sent so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Acknowledged {
     /// When the newest acknowledged one was sent.
@@ -130,7 +130,7 @@ impl Copies {
         }
     }
 
-    /// What became of packets since the last call: of `sent`, `lost` were found lost. `round_trip` is the smoothed one.
+    /// Counts packets since the last call: of `sent`, `lost` were found lost. `round_trip` is the smoothed one.
     pub fn observe(&mut self, now: Instant, round_trip: Duration, sent: u64, lost: u64) {
         if now.saturating_duration_since(self.heard) > OLD {
             self.forget(now);
@@ -146,7 +146,7 @@ impl Copies {
         self.unanswered_since = None;
     }
 
-    /// What has been acknowledged since this was last asked.
+    /// Returns the acknowledgements since the last call.
     pub fn take_acknowledged(&mut self) -> Option<Acknowledged> {
         self.news.take()
     }
@@ -210,7 +210,7 @@ impl Copies {
         self.loss_of_probes() > BEGINS_ABOVE && silence > self.base.get().mul_f64(PROBE_ROUND_TRIPS)
     }
 
-    /// What the path loses of thin streams or of all packets. One early loss is enough here: a timer sends seldom.
+    /// Returns the path's loss of thin streams or of all packets. One early loss is enough here: a timer sends seldom.
     fn loss_of_probes(&self) -> f64 {
         self.loss.share().max(self.overall_loss.into())
     }
@@ -244,7 +244,7 @@ impl Copies {
     }
 }
 
-/// As many copies as make 99 of 100 datagrams arrive at this loss, at most [`MAX_COPIES`].
+/// Returns the number of copies with which 99 of 100 datagrams arrive at this loss, at most [`MAX_COPIES`].
 fn copies_at(loss: f64) -> u8 {
     (1..MAX_COPIES).find(|copies| loss.powi(i32::from(*copies) + 1) <= MISSED).unwrap_or(MAX_COPIES)
 }

@@ -10,7 +10,7 @@ use quinn_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 
 use super::{Acknowledged, Copies};
 
-/// What the socket and the controller of one connection share.
+/// Copies of one connection, shared by its socket and its controller.
 pub type SharedCopies = Arc<Mutex<Copies>>;
 
 /// The connection's [`Copies`]. Nobody panics while holding them.

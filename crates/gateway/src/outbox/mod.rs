@@ -34,10 +34,10 @@ const FORGET_EVERY: u64 = 8_192;
 /// Largest payload that is sent in a batch.
 const BATCHABLE_BYTES: usize = 1024;
 
-/// What nodes of a cluster share.
+/// Tables that nodes of a cluster share.
 const TABLES: [&str; 3] = ["message", "seen", "meta"];
 
-/// What to do when the outbox is full.
+/// Behaviour when the outbox is full.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
@@ -57,7 +57,7 @@ pub struct Bounds {
     pub max_bytes: u64,
     /// Longest time that a message may wait, in milliseconds; `None` for no limit.
     pub max_age_ms: Option<u64>,
-    /// What to do at `max_bytes`.
+    /// Behaviour at `max_bytes`.
     pub policy: Policy,
     /// Largest size of the file in bytes; `None` for no limit. For tests of a full disk.
     pub max_file_bytes: Option<u64>,
@@ -76,9 +76,9 @@ pub struct Item {
     pub qos: QoS,
     /// RETAIN flag.
     pub retain: bool,
-    /// Its priority.
+    /// Priority of the message.
     pub priority: Priority,
-    /// Its identifier.
+    /// Identifier of the message.
     pub id: String,
     /// When a gateway first accepted it (RFC 3339).
     pub at: String,
@@ -91,7 +91,7 @@ pub struct Item {
 /// A stored message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stored {
-    /// Its number in order of arrival; unique for the life of the file.
+    /// Number in order of arrival; unique for the life of the file.
     pub seq: u64,
     /// Topic name upstream.
     pub topic: String,
@@ -103,7 +103,7 @@ pub struct Stored {
     pub qos: QoS,
     /// RETAIN flag.
     pub retain: bool,
-    /// Its identifier.
+    /// Identifier of the message.
     pub id: String,
     /// When a gateway first accepted it (RFC 3339).
     pub at: String,
@@ -133,7 +133,7 @@ impl Stored {
     }
 }
 
-/// How many of the messages put in were new.
+/// Numbers of new and of repeated messages among those put in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Put {
     /// New messages by lane: urgent, normal.

@@ -190,7 +190,7 @@ impl AddressLimits {
         }
     }
 
-    /// How many of `bytes`, in datagrams of `segment` bytes, may be sent.
+    /// Returns the part of `bytes`, in datagrams of `segment` bytes, that may be sent.
     fn may_send(&mut self, to: SocketAddr, bytes: usize, segment: usize) -> usize {
         if self.validated.get(to).is_some() {
             return bytes;

@@ -220,10 +220,10 @@ async fn connection<T: Send + 'static>(
 }
 
 /// A connection that can carry requests, before the end of its handshake.
-type Begun = (quinn::Connection, quinn::ZeroRttAccepted, Option<TransportParameters>);
+type StartedConnection = (quinn::Connection, quinn::ZeroRttAccepted, Option<TransportParameters>);
 
 /// Accepts a connection, and returns it as soon as it can carry requests.
-async fn begin(incoming: Incoming) -> Result<Begun, Failure> {
+async fn begin(incoming: Incoming) -> Result<StartedConnection, Failure> {
     let mut connecting = incoming.accept()?;
     // Without waiting for the ClientHello, one in four of Chromium's first connections hung.
     let data = connecting.handshake_data().await?.downcast::<HandshakeData>();
@@ -239,7 +239,7 @@ fn identity(connection: &quinn::Connection) -> Option<PeerIdentity> {
     client_name(&certificates.ok()?)
 }
 
-/// What the streams of a connection share.
+/// State that the streams of a connection share.
 pub(crate) struct Shared {
     handler: Arc<RequestHandler>,
     client: Client,

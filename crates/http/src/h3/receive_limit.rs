@@ -41,7 +41,7 @@ pub(super) struct ReceiveLimit(Arc<Limit>);
 #[derive(Debug)]
 struct Limit {
     left: AtomicU64,
-    /// What counts until the headers are complete.
+    /// Headers that are counted until they are complete.
     headers: Mutex<Option<Headers>>,
 }
 

@@ -39,7 +39,7 @@ pub(super) struct Sessions {
     waiting: Mutex<HashMap<SessionId, Option<oneshot::Sender<First>>>>,
     /// Notified when a session begins.
     begun: Notify,
-    /// How long the client of each that carries MQTT may be silent.
+    /// Time for which the client of each session that carries MQTT may be silent.
     silences: Mutex<HashMap<SessionId, Arc<AllowedSilence>>>,
 }
 

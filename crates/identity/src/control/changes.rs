@@ -135,7 +135,7 @@ mod tests {
     use parking_lot::Mutex;
     use serde_json::json;
 
-    /// Its entries, and results; refuses everything if it is `full`.
+    /// Log of changes: its entries, and results; refuses everything if it is `full`.
     #[derive(Default)]
     struct Log {
         entries: Mutex<Vec<(ControlChange, String)>>,

@@ -13,7 +13,7 @@ use crate::service::{ApplyError, Desk};
 /// Size of an answer's list, in bytes, beyond which it has to be asked for in parts.
 const MAX_LIST_BYTES: usize = 8 << 20;
 
-/// What an answer contains besides the command's name, or the error.
+/// Contents of an answer besides the command's name, or the error.
 pub(super) type Outcome = Result<Option<Value>, String>;
 
 /// The fields of an object.
@@ -59,7 +59,7 @@ impl<'a> Fields<'a> {
         number.clamp(i32::MIN.into(), i32::MAX.into()).try_into().unwrap_or(default)
     }
 
-    /// What the command is about, for the log.
+    /// Returns the subject of the command, for the log.
     pub(super) fn subject(self) -> Option<&'a str> {
         ["username", "groupname", "rolename"].into_iter().find_map(|name| self.text(name))
     }

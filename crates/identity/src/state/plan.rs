@@ -12,7 +12,7 @@ use crate::limits::{MAX_CLIENTS, MAX_GROUPS, MAX_REMOVED, MAX_ROLES, MAX_TOKENS}
 use crate::rows::{Removal, Row, Settings};
 
 impl State {
-    /// What a command changes, if it is not refused.
+    /// Returns the rows that a command changes, if it is not refused.
     pub(super) fn plan(&self, command: Command) -> Result<Vec<Row>, Refused> {
         match command {
             Command::SetDefaultAccess(defaults) => Ok(self.set_default_access(defaults)),
@@ -190,7 +190,7 @@ impl State {
         Ok([Row::Client(name, Some(Arc::new(client)))].into_iter().chain(back).collect())
     }
 
-    /// Its name stays, so that it has no more rights than before with a token or a certificate.
+    /// Removes a client. The name stays, so that it has no more rights than before with a token or a certificate.
     fn remove_client(&self, name: Box<str>) -> Vec<Row> {
         let last = self.removals.last().map_or(0, |(number, _)| *number);
         let only_administered =

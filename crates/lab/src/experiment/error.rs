@@ -17,7 +17,7 @@ pub struct Mistake {
     pub place: Option<(usize, usize)>,
     /// The line.
     pub shown: String,
-    /// What is wrong and what is allowed.
+    /// Description of the mistake, and of what is allowed.
     pub message: String,
 }
 

@@ -25,7 +25,7 @@ pub struct Experiment {
     /// The question, and how it is measured; empty lines separate paragraphs.
     #[serde(default)]
     pub about: String,
-    /// How often each cell of the matrix is run.
+    /// Number of runs of each cell of the matrix.
     pub repetitions: Spanned<u32>,
     /// Seed of everything random, the links' decisions included.
     #[serde(default)]
@@ -69,7 +69,7 @@ pub struct Experiment {
     /// Moments, each a line that a role prints.
     #[serde(default)]
     pub marks: Ordered<Mark>,
-    /// What is measured.
+    /// Measures of each sample.
     pub measures: Ordered<Measure>,
     /// Pictures in the report.
     #[serde(default)]
@@ -171,7 +171,7 @@ pub struct Measure {
     pub role: Option<Spanned<String>>,
     /// Field of its JSON lines: a number or a list of numbers (`lines`).
     pub field: Option<Spanned<String>>,
-    /// What of a process or of packets (`process`, `packets`).
+    /// Property of a process or of packets that counts (`process`, `packets`).
     pub what: Option<Spanned<What>>,
     /// Host whose packets count, both sent and received (`packets`).
     pub host: Option<Spanned<String>>,
@@ -195,10 +195,10 @@ pub struct Measure {
     /// second (`quotient`).
     #[serde(default)]
     pub of: Vec<Spanned<String>>,
-    /// How to combine a sample's numbers.
+    /// Rule that combines a sample's numbers.
     #[serde(default)]
     pub take: Take,
-    /// How to combine the samples of a cell.
+    /// Rule that combines the samples of a cell.
     #[serde(default)]
     pub centre: Centre,
     /// Factor on every number.
@@ -208,7 +208,7 @@ pub struct Measure {
     /// time.
     #[serde(default)]
     pub optional: bool,
-    /// Which way is better.
+    /// Direction that is better.
     #[serde(default)]
     pub better: Better,
     /// The conditions in which it is expected; without it, all.
@@ -260,7 +260,7 @@ pub enum What {
     Seconds,
 }
 
-/// How to combine a sample's numbers.
+/// Rule that combines a sample's numbers.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Take {
@@ -287,7 +287,7 @@ pub enum Take {
     Last,
 }
 
-/// Which direction is better.
+/// Direction that is better.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
@@ -302,12 +302,12 @@ pub enum Better {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figure {
-    /// Its heading.
+    /// Heading of the figure.
     pub title: String,
-    /// How it is drawn.
+    /// Kind of diagram.
     #[serde(rename = "as")]
     pub shape: Shape,
-    /// What it shows.
+    /// Measure that it shows.
     pub measure: Spanned<String>,
     /// Condition along the horizontal axis (`bars`, `lines`, `boxes`).
     pub x: Option<Spanned<String>>,
@@ -326,7 +326,7 @@ pub struct Figure {
     pub note: String,
 }
 
-/// How a picture is drawn.
+/// Kind of diagram.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Shape {
@@ -346,7 +346,7 @@ pub enum Shape {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Compare {
-    /// Its heading.
+    /// Heading of the comparison.
     pub title: String,
     /// CSV file, from the folder of the experiment file.
     pub paper: Spanned<String>,
@@ -371,7 +371,7 @@ pub struct Compare {
     /// Factor from the published unit to ours.
     #[serde(default = "one")]
     pub scale: f64,
-    /// How the two experiments differ.
+    /// Differences between the two experiments.
     pub differs: String,
     /// The goal: the least value (of a reduction) or the largest (of anything else).
     pub goal: Option<f64>,
@@ -381,9 +381,9 @@ pub struct Compare {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Goal {
-    /// Its heading.
+    /// Heading of the goal.
     pub title: String,
-    /// What is judged.
+    /// Measure that is judged.
     pub measure: Spanned<String>,
     /// The largest figure that meets it.
     pub at_most: Option<f64>,
@@ -411,7 +411,7 @@ pub struct Goal {
 pub struct Suite {
     /// One line for lists and headings.
     pub title: String,
-    /// How the parts relate to each other.
+    /// Relation between the parts.
     #[serde(default)]
     pub about: String,
     /// Experiments, by name.

@@ -66,7 +66,7 @@ impl<'de, V: Deserialize<'de>> Deserialize<'de> for Ordered<V> {
 pub struct Level(String);
 
 impl Level {
-    /// As text.
+    /// Text of the level.
     pub fn as_str(&self) -> &str {
         &self.0
     }

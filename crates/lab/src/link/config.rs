@@ -21,7 +21,7 @@ const DEFAULT_QUEUE_MIN: u64 = 15_000;
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rate {
-    /// As fast as packets arrive.
+    /// Unlimited: as fast as packets arrive.
     #[default]
     Unlimited,
     /// Bits per second, IP headers included.
@@ -31,7 +31,7 @@ pub enum Rate {
     Trace(Arc<Trace>),
 }
 
-/// How the queue before the bottleneck drops.
+/// Discipline of the queue before the bottleneck.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum QueueKind {
@@ -44,13 +44,13 @@ pub enum QueueKind {
     FqCodel,
 }
 
-/// How much the queue holds, not counting the packet being sent.
+/// Capacity of the queue, not counting the packet being sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum QueueLimit {
     /// Bytes.
     Bytes(u64),
-    /// As many bytes as the rate (a trace's mean rate) sends in this time, in ns.
+    /// Number of bytes that the rate (a trace's mean rate) sends in this time, in ns.
     Time(Nanos),
 }
 
@@ -86,7 +86,7 @@ pub struct Impairments {
     pub delay: Nanos,
     /// Spread of the delay around itself, in ns; never makes the delay negative.
     pub jitter: Nanos,
-    /// How jitter is distributed.
+    /// Distribution of the jitter.
     pub jitter_shape: JitterShape,
     /// Whether jitter may let packets overtake each other. If not, a packet waits for the one before it, so the mean
     /// delay is longer than `delay`.
@@ -113,7 +113,7 @@ pub struct Impairments {
     pub duplicate: f64,
     /// Probability that a packet is held back by `reorder_by`, so that later ones overtake it.
     pub reorder: f64,
-    /// How long reordered packets are held back, in ns.
+    /// Time for which reordered packets are held back, in ns.
     pub reorder_by: Nanos,
     /// The largest IP packet, in bytes.
     pub mtu: Option<u16>,

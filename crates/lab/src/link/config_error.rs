@@ -6,7 +6,7 @@
 pub struct ConfigError {
     /// The setting it is about, as in [`SETTINGS`](super::SETTINGS).
     pub key: String,
-    /// What is wrong and what is allowed.
+    /// Description of the fault, and of what is allowed.
     pub reason: String,
 }
 

@@ -13,11 +13,11 @@ use super::{Direction, FlowKey};
 pub struct LogEntry {
     /// The packet's flow.
     pub flow: FlowKey,
-    /// Its direction.
+    /// Direction of the packet.
     pub direction: Direction,
-    /// Its index in its flow and direction, from 0.
+    /// Index of the packet in its flow and direction, from 0.
     pub index: u64,
-    /// Its impairments.
+    /// Impairments that were decided.
     pub decision: Decision,
 }
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-/// Which way a packet goes.
+/// Direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Direction {

@@ -12,14 +12,14 @@ use super::{ConfigError, DecisionLog, Direction, DirectionStats, DropReason, Lin
 use crate::units::Nanos;
 use crate::wire::{PacketView, too_big};
 
-/// What comes out of a link.
+/// Event at the end of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// A packet arrives at the other end.
     Arrive {
         /// When, exactly.
         at: Nanos,
-        /// Which way it went.
+        /// Direction in which it went.
         direction: Direction,
         /// The packet, NAT and corruption applied.
         packet: Vec<u8>,
@@ -30,7 +30,7 @@ pub enum Output {
     Dropped {
         /// When.
         at: Nanos,
-        /// Which way it was going.
+        /// Direction in which it was going.
         direction: Direction,
         /// The packet.
         packet: Vec<u8>,
@@ -52,7 +52,7 @@ pub enum Output {
     AddressChange {
         /// When it was due.
         at: Nanos,
-        /// How often it has changed, this time included.
+        /// Number of changes, this one included.
         ordinal: u32,
     },
 }

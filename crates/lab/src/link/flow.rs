@@ -25,12 +25,12 @@ pub struct FlowKey {
     pub protocol: u8,
     /// The port its first packet was sent to; 0 without ports.
     pub service: u16,
-    /// Its position among the flows of that protocol and port on this link, from 1; 0 for flows beyond the limit.
+    /// Position among the flows of that protocol and port on this link, from 1; 0 for flows beyond the limit.
     pub ordinal: u32,
 }
 
 impl FlowKey {
-    /// As a well-mixed number.
+    /// Returns the key as a well-mixed number.
     pub(crate) fn hash(self) -> u64 {
         let service = u64::from(self.protocol) << 48 | u64::from(self.service) << 32;
         mix(service | u64::from(self.ordinal))

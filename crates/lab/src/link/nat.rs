@@ -14,7 +14,7 @@ use super::splitmix::mix;
 use crate::units::Nanos;
 use crate::wire::{PacketView, Protocol, checksum};
 
-/// What is different after a rebinding.
+/// Parts of the mapping that a rebinding changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NatChange {
@@ -46,7 +46,7 @@ type Endpoint = (Protocol, IpAddr, u16);
 pub(crate) struct Nat {
     config: NatConfig,
     seed: u64,
-    /// How often it has been rebound.
+    /// Number of rebindings so far.
     round: u32,
     next: Option<Nanos>,
     outside_of: FxHashMap<Endpoint, Endpoint>,

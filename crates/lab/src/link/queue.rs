@@ -16,14 +16,14 @@ const INTERVAL: Nanos = 100 * MILLISECOND;
 const FULL_PACKET: u64 = 1500;
 /// FQ-CoDel's number of sub-queues (RFC 8290, 4.2.2… the default of 1,024).
 const SUB_QUEUES: u64 = 1024;
-/// How many packets FQ-CoDel drops at most when it is over its limit (RFC 8290, 4.1).
+/// Maximum number of packets that FQ-CoDel drops at once when it is over its limit (RFC 8290, 4.1).
 const DROP_BATCH: usize = 64;
 
 /// An item of a queue.
 pub(crate) trait QueueItem {
-    /// Its size in bytes.
+    /// Size of the packet in bytes.
     fn bytes(&self) -> u64;
-    /// Its flow, as a well-mixed number.
+    /// Flow of the packet, as a well-mixed number.
     fn flow(&self) -> u64;
     /// When it was queued.
     fn queued_at(&self) -> Nanos;

@@ -151,7 +151,7 @@ impl Impairments {
     }
 }
 
-/// What is wrong with a value.
+/// Fault in a value.
 struct Reason(String);
 
 impl From<UnitError> for Reason {

@@ -92,7 +92,7 @@ impl QueueItem for LinkPacket {
     }
 }
 
-/// What happens to a packet in the end: arrival or drop. In the order of time, and of their numbers at the same time.
+/// Final event of a packet: arrival or drop. In the order of time, and of their numbers at the same time.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PacketOutcome {
     pub(crate) at: Nanos,
@@ -120,7 +120,7 @@ pub(crate) struct SimplexLink {
     /// The latest time that was offered or polled.
     now: Nanos,
     stats: DirectionStats,
-    /// What the queue has dropped; a field so that its memory is reused.
+    /// Packets that the queue has dropped; a field so that its memory is reused.
     dropped_by_queue: Vec<(LinkPacket, QueueDrop)>,
 }
 

@@ -101,7 +101,7 @@ pub enum Event {
         at: Nanos,
         /// The host.
         host: HostId,
-        /// How often it has changed, this time included: see [`HostId::ipv4`].
+        /// Number of changes, this one included: see [`HostId::ipv4`].
         changes: u32,
     },
 }

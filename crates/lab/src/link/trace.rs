@@ -71,7 +71,7 @@ impl Trace {
         ((bits * u128::from(SECOND) / u128::from(self.length)) as u64).max(1)
     }
 
-    /// Its length in ns, after which it starts again.
+    /// Length in ns, after which the trace starts again.
     pub fn length(&self) -> Nanos {
         self.length
     }

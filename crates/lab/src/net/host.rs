@@ -50,7 +50,7 @@ pub struct Host {
 #[derive(Debug)]
 struct State {
     netlink: Netlink,
-    /// How often the addresses have changed.
+    /// Number of changes of the addresses.
     changes: u32,
 }
 

@@ -9,7 +9,7 @@ use crate::Error;
 const WITHOUT_RIGHTS: &str =
     "not root, and user namespaces have no rights here (AppArmor or a container forbids it)";
 
-/// How the privilege was obtained.
+/// Origin of the privilege.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Privilege {
     /// The process had it already (root, or capabilities).
@@ -84,7 +84,7 @@ fn refused(what: &str) -> Error {
     }
 }
 
-/// Which of the kernel's settings forbids user namespaces, as far as they show it.
+/// Returns the reason why user namespaces are forbidden, as far as the kernel's settings show it.
 fn why_no_user_namespace() -> String {
     let is =
         |path: &str, value: &str| fs::read_to_string(path).is_ok_and(|text| text.trim() == value);

@@ -41,12 +41,12 @@ impl Volume {
 pub struct ByKind(pub [Volume; Kind::ALL.len()]);
 
 impl ByKind {
-    /// Of one kind.
+    /// Volume of one kind.
     pub fn of(&self, kind: Kind) -> Volume {
         self.0[kind as usize]
     }
 
-    /// Of all kinds.
+    /// Volume of all kinds.
     pub fn total(&self) -> Volume {
         self.0.iter().fold(Volume::default(), |sum, one| Volume {
             packets: sum.packets + one.packets,
@@ -58,7 +58,7 @@ impl ByKind {
 /// A flow as seen at a host.
 #[derive(Clone, Debug)]
 pub struct FlowView {
-    /// What it runs over.
+    /// Protocol that it runs over.
     pub protocol: Protocol,
     /// The host's end; port 0 without ports.
     pub near: SocketAddr,
@@ -72,17 +72,17 @@ pub struct FlowView {
     pub first: Nanos,
     /// When its latest was.
     pub last: Nanos,
-    /// What the host sent.
+    /// Volume that the host sent.
     pub sent: ByKind,
-    /// What it received.
+    /// Volume that the host received.
     pub received: ByKind,
-    /// What it sent and the link lost.
+    /// Volume that the host sent and the link lost.
     pub lost: Volume,
     spin: SpinBit,
 }
 
 impl FlowView {
-    /// What the spin bit showed; `None` without QUIC.
+    /// Report from the spin bit; `None` without QUIC.
     pub fn spin(&self) -> Option<SpinReport> {
         self.quic.then(|| self.spin.report())
     }
@@ -234,15 +234,15 @@ fulmar_text::mirrors! {
         pub near: SocketAddr = flow.near,
         /// The other end.
         pub far: SocketAddr = flow.far,
-        /// How long it was seen, in s.
+        /// Time between the first packet and the latest, in s.
         pub seconds: f64 = (flow.last - flow.first) as f64 / 1e9,
-        /// What the host sent, by kind.
+        /// Volumes that the host sent, by kind.
         pub sent: Vec<(Kind, Volume)> = by_kind(&flow.sent),
-        /// What it received, by kind.
+        /// Volumes that the host received, by kind.
         pub received: Vec<(Kind, Volume)> = by_kind(&flow.received),
-        /// What it sent and the link lost.
+        /// Volume that the host sent and the link lost.
         pub lost: Volume = flow.lost,
-        /// What the spin bit showed, for QUIC.
+        /// Report from the spin bit, for QUIC.
         pub spin: Option<SpinReport> = flow.spin(),
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::experiment::Mistake;
 use crate::run::StoreError;
 
-/// What can go wrong with a report.
+/// Error of a report.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
     /// The folder has no results.

@@ -89,7 +89,7 @@ pub(super) fn bound(goal: &Goal) -> String {
     }
 }
 
-/// How far a value is beyond the nearer of its bounds; negative if it is within both.
+/// Distance of a value from the nearer of the goal's bounds; negative if it is within both.
 fn excess(goal: &Goal, value: f64) -> f64 {
     let above = goal.at_most.map(|most| value - most);
     let below = goal.at_least.map(|least| least - value);

@@ -34,7 +34,7 @@ pub const EXPERIMENT_FILE: &str = "experiment.toml";
 const COSMETIC: [&str; 8] =
     ["title", "about", "repetitions", "figures", "compare", "goals", "alone", "needs"];
 
-/// What to run and how.
+/// Experiment to run, and the options for it.
 #[derive(Debug)]
 pub struct Plan<'a> {
     /// The experiment.
@@ -75,7 +75,7 @@ pub enum Step<'a> {
     Sample(&'a Sample),
 }
 
-/// How a run ended.
+/// Outcome of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Samples with results, those of earlier runs included.

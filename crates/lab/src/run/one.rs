@@ -23,7 +23,7 @@ use crate::network::{LinkPlan, Network, NetworkFactory, NetworkPlan, Observed};
 /// The interval at which the use of resources is recorded.
 const USAGE_EVERY: Duration = Duration::from_millis(100);
 
-/// How long a service may take to end after SIGTERM.
+/// Time for a service to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(3);
 
 /// Events that may be queued; a program that prints faster is slowed down.
@@ -32,7 +32,7 @@ const EVENTS: usize = 4096;
 /// Lines of a program's standard error that a failure message quotes.
 const QUOTED: usize = 3;
 
-/// How long the output of a program that has ended may stay open, held by a process that it started.
+/// Time for which the output of a program that has ended may stay open, held by a process that it started.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// A sample to take.
@@ -125,7 +125,7 @@ struct Player<'a> {
     awaited: Option<String>,
     /// Outputs that are still open.
     outputs: u8,
-    /// How it ended, and when that was.
+    /// Exit status, and the time of the end.
     ended: Option<(ExitStatus, Instant)>,
     /// Whether it has ended successfully.
     done: bool,

@@ -25,7 +25,7 @@ const MAX_LINE_BYTES: u64 = 1 << 20;
 /// Environment variable of all programs of a sample.
 const MARK: &str = "FULMAR_LAB_SAMPLE";
 
-/// What a program did.
+/// Event of a program.
 #[derive(Debug)]
 pub(super) enum Event {
     /// It printed a line.

@@ -16,7 +16,7 @@ use crate::network::Lateness;
 /// Name of the file in a folder of results.
 pub const FILE: &str = "samples.jsonl";
 
-/// How a sample ended.
+/// Outcome of a sample.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
@@ -35,18 +35,18 @@ pub struct Sample {
     pub experiment: String,
     /// The conditions' values.
     pub cell: BTreeMap<String, String>,
-    /// Which repetition, from 0.
+    /// Number of the repetition, from 0.
     pub repetition: u32,
     /// Seed of the links and of the roles that ask for it.
     pub seed: u64,
-    /// How it ended.
+    /// Outcome of the sample.
     pub outcome: Outcome,
     /// Why, unless it ended well.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
     /// When it began, in seconds since 1970.
     pub began_s: f64,
-    /// How long it took.
+    /// Duration in seconds.
     pub took_s: f64,
     /// Whether it ran alone.
     pub alone: bool,
@@ -58,12 +58,12 @@ pub struct Sample {
     /// The network's counters.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub counters: BTreeMap<String, f64>,
-    /// How late the emulator was.
+    /// Lateness of the emulator's packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lateness: Option<Lateness>,
     /// Where it was measured.
     pub environment: Environment,
-    /// Its working folder, if that was kept.
+    /// Working folder, if it was not removed.
     #[serde(skip)]
     pub kept: Option<PathBuf>,
 }

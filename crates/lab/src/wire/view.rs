@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 
-/// What follows the IP header.
+/// Protocol above IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Protocol {
     /// TCP (6)
@@ -192,7 +192,7 @@ impl<'a> PacketView<'a> {
         false
     }
 
-    /// What follows the IP header.
+    /// Returns the bytes behind the IP header.
     pub fn transport(&self) -> &'a [u8] {
         &self.bytes[self.transport..]
     }
@@ -214,7 +214,7 @@ impl<'a> PacketView<'a> {
         })
     }
 
-    /// What TCP or UDP carries; empty for anything else.
+    /// Payload of TCP or UDP; empty for anything else.
     pub fn payload(&self) -> &'a [u8] {
         let transport = self.transport();
         let header = match (self.protocol, self.ports) {

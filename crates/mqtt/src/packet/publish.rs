@@ -76,7 +76,7 @@ impl<'a> Publish<'a> {
 pub struct Ack<'a> {
     /// Identifier of the PUBLISH it is about.
     pub packet_id: PacketId,
-    /// How it went.
+    /// Reason code: the outcome of the step that is acknowledged.
     pub reason: ReasonCode,
     /// Properties.
     pub properties: Properties<'a>,

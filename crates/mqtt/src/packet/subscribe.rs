@@ -179,11 +179,11 @@ fn read_codes(reader: Reader<'_>, allowed: impl Fn(u8) -> bool) -> Result<&[u8],
 /// A request for subscriptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subscribe<'a> {
-    /// Its identifier.
+    /// Packet identifier, which SUBACK repeats.
     pub packet_id: PacketId,
     /// Properties.
     pub properties: Properties<'a>,
-    /// What to subscribe to; at least one.
+    /// Filters to subscribe to; at least one.
     pub filters: FilterList<'a>,
 }
 
@@ -207,11 +207,11 @@ impl<'a> Subscribe<'a> {
 /// A request to end subscriptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsubscribe<'a> {
-    /// Its identifier.
+    /// Packet identifier, which UNSUBACK repeats.
     pub packet_id: PacketId,
     /// Properties.
     pub properties: Properties<'a>,
-    /// What to unsubscribe from; at least one.
+    /// Filters to unsubscribe from; at least one.
     pub filters: FilterList<'a>,
 }
 

@@ -4,7 +4,7 @@
 #[derive(Debug, Default)]
 pub struct TopicAliases {
     topics: Vec<Option<Box<str>>>,
-    /// Of all topics together.
+    /// Bytes of all topics together.
     bytes: usize,
 }
 

@@ -23,7 +23,7 @@ pub enum AckError {
     WrongQoS(PacketId),
 }
 
-/// What an entry waits for.
+/// Packet that an entry waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Puback,
@@ -49,21 +49,21 @@ struct Entry<M> {
     message: M,
 }
 
-/// What to send again for one entry.
+/// Packet to send again for one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replay<'a, M> {
     /// PUBLISH with DUP.
     Publish {
-        /// Its identifier.
+        /// Packet identifier of the message.
         packet_id: PacketId,
-        /// Its quality of service.
+        /// Quality of service of the message.
         qos: QoS,
-        /// Its message.
+        /// Message to publish again.
         message: &'a M,
     },
     /// PUBREL.
     Pubrel {
-        /// Its identifier.
+        /// Packet identifier of the message.
         packet_id: PacketId,
     },
 }
@@ -86,7 +86,7 @@ pub struct Outbound<M> {
     /// Identifiers in use for SUBSCRIBE and UNSUBSCRIBE; a client's, never more than a few.
     reserved: Vec<PacketId>,
     next_id: PacketId,
-    /// How many identifiers from `next_id` on are known to be free.
+    /// Number of identifiers from `next_id` on that are known to be free.
     free_run: u16,
     window: u16,
 }
@@ -164,7 +164,7 @@ impl<M> Outbound<M> {
         self.free_run = 0;
     }
 
-    /// As [`Outbound::push_as`], but ahead of the first that is `later`, whether the window is full or not:
+    /// Like [`Outbound::push_as`], but ahead of the first that is `later`, whether the window is full or not:
     /// one that may have been sent already without a record in storage.
     ///
     /// # Errors
@@ -331,7 +331,7 @@ impl<M> Outbound<M> {
         self.entries.iter().map(Entry::replay)
     }
 
-    /// What has to be sent again for `id`.
+    /// Returns the packet that has to be sent again for `id`.
     #[must_use]
     pub fn replay_of(&self, id: PacketId) -> Option<Replay<'_, M>> {
         self.find(id).ok().map(|at| self.entries[at].replay())

@@ -25,7 +25,7 @@ pub(crate) struct Hello {
     pub(crate) keep_alive: Duration,
 }
 
-/// What to do with a CONNECT from an address that has a session.
+/// Treatment of a CONNECT from an address that has a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Again {
     /// A repetition: the session has answered it, or will.

@@ -15,7 +15,7 @@ use crate::message::{Message, Publish, ReturnCode, TopicRef};
 use crate::request::{Publication, Request};
 use crate::topics::{Naming, Topics};
 
-/// How often a device may reject an identifier that was registered with it.
+/// Maximum number of times that a device may reject an identifier that was registered with it.
 const MAX_REGISTRATIONS: u32 = 3;
 
 /// Bytes of REGISTER besides the topic, and of its headers.
@@ -51,7 +51,7 @@ pub(super) struct Down {
     /// Bytes of topics and payloads in the queue.
     bytes: usize,
     flight: Option<Flight>,
-    /// How often the first message's topic has been registered for it.
+    /// Number of times the first message's topic has been registered for it.
     registrations: u32,
     /// Whether the device's address is validated. Before, no message is sent to it; a REGISTER, which only its receiver
     /// can answer, validates the address, so that forged subscriptions do not send messages to other machines.
@@ -369,7 +369,7 @@ impl Item {
     }
 }
 
-/// How a message names its topic to a device whose address is not validated yet.
+/// Returns the name for a message's topic to a device whose address is not validated yet.
 fn naming(topics: &mut Topics, topic: &str, proven: bool) -> Result<Naming, crate::topics::Full> {
     if proven {
         return topics.naming(topic);

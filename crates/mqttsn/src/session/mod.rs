@@ -61,7 +61,7 @@ pub enum End {
     Silent,
     /// It did not answer.
     Unanswered,
-    /// Its will is invalid.
+    /// The will is invalid.
     Will,
     /// It was removed to make room for another.
     Evicted,
@@ -140,7 +140,7 @@ pub(crate) struct Session {
     hello: Hello,
     stage: Stage,
     will: Option<Will>,
-    /// How long it sleeps, as it has stated.
+    /// Duration of the device's sleep, as it has stated.
     sleep: Duration,
     heard_at: Instant,
     /// Only CONNECT was received.
@@ -184,7 +184,7 @@ impl Session {
         }
     }
 
-    /// How long it may be silent (sections 6.13 and 6.14): 1.5 times the duration that it has stated.
+    /// Longest silence of the device (sections 6.13 and 6.14): 1.5 times the duration that it has stated.
     fn patience(&self, settings: &Settings) -> Duration {
         let said = match self.stage {
             Stage::Asleep | Stage::Awake(_) => self.sleep,

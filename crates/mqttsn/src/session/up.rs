@@ -23,7 +23,7 @@ const MAX_PENDING: usize = 8;
 /// Completed messages of one device that are remembered.
 const MAX_RECENT: usize = 8;
 
-/// How long the network may deliver a second copy of a datagram. Only at QoS 2, exactly once, is such a copy
+/// Time in which the network may deliver a second copy of a datagram. Only at QoS 2, exactly once, is such a copy
 /// distinguished from a new message that a simple device sends with the same identifier and content.
 const ECHO: Duration = Duration::from_secs(5);
 

@@ -54,7 +54,7 @@ pub(super) struct House {
     leak_per_h: f64,
     /// Radon from the ground, in Bq/m³ per hour.
     radon_per_h: f64,
-    /// How slowly the temperature follows that outside, in h.
+    /// Time in which the temperature follows that outside, in h.
     inertia_h: f64,
     set_point: f64,
     gas_cooker: bool,

@@ -22,7 +22,7 @@ use crate::dice::Dice;
 
 /// A step of the simulation, s.
 const STEP_S: u64 = 60;
-/// How long the simulation runs before the first reading, so that it has settled: three days.
+/// Time that the simulation runs before the first reading, so that it has settled: three days.
 const SETTLING_S: u64 = 3 * 86_400;
 
 /// The most homes of a village.
@@ -49,7 +49,7 @@ const ROADS: [&str; 10] = [
 /// The parameters of a village.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// How many homes, 1 to [`MAX_HOMES`].
+    /// Number of homes, 1 to [`MAX_HOMES`].
     pub homes: u32,
     /// The seed of all random decisions.
     pub seed: u64,
@@ -68,7 +68,7 @@ pub struct Home {
     pub latitude: f64,
     /// Degrees, WGS84.
     pub longitude: f64,
-    /// Its sensor units.
+    /// Sensor units of the home.
     pub devices: Vec<HomeDevice>,
 }
 
@@ -79,9 +79,9 @@ pub struct HomeDevice {
     pub name: String,
     /// Where it is.
     pub room: &'static str,
-    /// What kind of unit.
+    /// Kind of unit.
     pub model: &'static str,
-    /// What it measures.
+    /// Quantities that it measures.
     pub quantities: &'static [&'static str],
 }
 
@@ -132,7 +132,7 @@ impl Village {
         village
     }
 
-    /// Its homes.
+    /// Homes of the village.
     pub fn homes(&self) -> &[Home] {
         &self.homes
     }
@@ -220,7 +220,7 @@ fn home(dice: Dice, number: u32) -> Home {
     }
 }
 
-/// How much radon is below each home: a permutation of 0 to `count`, as a share.
+/// Relative radon below each home: a permutation of 0 to `count`, as a share.
 fn ranks(dice: Dice, count: u32) -> Vec<f64> {
     let mut order: Vec<u32> = (0..count).collect();
     order.sort_by(|&a, &b| dice.share(a.into()).total_cmp(&dice.share(b.into())));

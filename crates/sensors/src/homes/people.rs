@@ -17,7 +17,7 @@ pub(super) struct People {
 /// Their activities at a moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Doing {
-    /// How many are at home.
+    /// Number of people at home.
     pub(super) present: f64,
     pub(super) asleep: bool,
     pub(super) cooking: bool,

@@ -28,11 +28,11 @@ const DAY_S: u64 = 86_400;
 /// A unit's occasional fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Its humidity stays at one value for hours.
+    /// The humidity stays at one value for hours.
     Stuck,
     /// It sends nothing for a while.
     Silent,
-    /// Its temperature is 85 °C for one reading.
+    /// The temperature is 85 °C for one reading.
     Spike,
 }
 
@@ -41,13 +41,13 @@ pub enum Fault {
 pub struct Measured {
     /// Number of its home, from 0.
     pub home: usize,
-    /// As the unit sends it.
+    /// Reading as the unit sends it.
     pub reading: Reading,
     /// Why the value is wrong; `None` if it is right.
     pub fault: Option<Fault>,
 }
 
-/// Which units have faults: one in three homes of a village.
+/// Returns the fault of a unit, if it has one: units of one in three homes of a village do.
 pub(super) fn fault_of(home: usize, homes: usize, room: &str) -> Option<Fault> {
     if room != LIVING || homes < 4 {
         return None;

@@ -36,7 +36,7 @@ mod watched;
 use logins::Users;
 use watched::Watched;
 
-/// What the log calls its MQTT clients' listener.
+/// Name of the MQTT clients' listener in the log.
 const LISTENER: &str = "admin";
 /// The longest wait for the broker.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -298,10 +298,10 @@ impl StandBySocket {
     }
 }
 
-/// What the API needs of the rest of the server.
+/// Parts of the server that the API needs.
 struct Server {
     handoff: Handoff,
-    /// As of the start.
+    /// Configuration at the start.
     config: Config,
     data: PathBuf,
     /// The server closes it, although a request may still be answered.

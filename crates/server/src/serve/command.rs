@@ -134,7 +134,7 @@ pub(super) fn announce(line: &str) -> anyhow::Result<()> {
     writeln!(out, "{line}").and_then(|()| out.flush()).context("standard output")
 }
 
-/// How to log in for the first time: on a terminal, once; otherwise, as under a service manager, where it is.
+/// Prints the first login once on a terminal; otherwise, as under a service manager, logs the path of its file.
 fn show_first_login(file: &Path) -> anyhow::Result<()> {
     if !std::io::stdout().is_terminal() {
         tracing::warn!(file = %file.display(),

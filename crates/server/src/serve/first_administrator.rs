@@ -18,7 +18,7 @@ use fulmar_identity::{
 use fulmar_config::Config;
 use fulmar_part::ChangeLog;
 
-/// Its name.
+/// Name of the user.
 const NAME: &str = "admin";
 /// The file in the data folder.
 pub(super) const FILE: &str = "first-administrator";
@@ -142,7 +142,7 @@ fn generate() -> anyhow::Result<String> {
     Ok(groups.collect::<Vec<_>>().join("-"))
 }
 
-/// What a person needs for the first login.
+/// Text with which a person can log in for the first time.
 fn text(password: &str, users: &Users, data: &Path) -> String {
     let advice = users.advice(data);
     format!("The first administrator:\nname: {NAME}\n{PASSWORD}{password}\n{advice}")

@@ -50,13 +50,13 @@ const CONNECTIONS: usize = 256;
 /// which `fulmar health` waits.
 const TURN_PATIENCE: Duration = Duration::from_secs(4);
 
-/// What the port shows.
+/// Shared state of the operators' port.
 #[derive(Clone)]
 struct Operated {
     broker: Arc<Broker>,
     /// `None` where there is no `[upstream]`.
     gateway: Option<Arc<dyn Upstreams>>,
-    /// Of clients of both APIs, and of `/connections`.
+    /// Memory for answers to clients of both APIs, and of `/connections`.
     answers: AnswerSpace,
     workers: Handoff,
     sources: Sources,

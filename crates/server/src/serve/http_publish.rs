@@ -44,7 +44,7 @@ pub(super) struct HttpPublisher {
     max_bytes: usize,
 }
 
-/// What to answer other parameters: a client that asks for QoS 2 must not be left to suppose that it has it.
+/// Answer to other parameters: a client that asks for QoS 2 must not be left to suppose that it has it.
 const PARAMETERS: &str =
     "the only parameter is retain, true or false; the message is published at QoS 1\n";
 

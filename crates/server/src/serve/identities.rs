@@ -149,7 +149,7 @@ struct Waiting {
 }
 
 /// One of the requests that wait, until this is dropped.
-struct Place {
+struct WaitingRequest {
     waiting: Arc<Mutex<Waiting>>,
     user: Box<str>,
     bytes: usize,
@@ -161,7 +161,7 @@ impl Requests {
     }
 
     /// `None` if there is no room.
-    fn place(&self, user: &str, bytes: usize) -> Option<Place> {
+    fn place(&self, user: &str, bytes: usize) -> Option<WaitingRequest> {
         let mut waiting = self.waiting.lock();
         let own = waiting.by_user.get(user).copied().unwrap_or(0);
         // One of any size, or a client with a long one would never have its turn.
@@ -171,7 +171,7 @@ impl Requests {
         }
         waiting.by_user.insert(user.into(), own + 1);
         waiting.bytes += bytes;
-        Some(Place { waiting: Arc::clone(&self.waiting), user: user.into(), bytes })
+        Some(WaitingRequest { waiting: Arc::clone(&self.waiting), user: user.into(), bytes })
     }
 
     fn log_refused(&self, client_id: &str) {
@@ -185,7 +185,7 @@ impl Requests {
     }
 }
 
-impl Drop for Place {
+impl Drop for WaitingRequest {
     fn drop(&mut self) {
         let mut waiting = self.waiting.lock();
         waiting.bytes -= self.bytes;

@@ -101,7 +101,7 @@ fn open(broker: &Broker) -> u64 {
 #[derive(Debug)]
 struct Excess {
     limit: u64,
-    /// What it was when it became short.
+    /// Resident bytes when memory became short.
     first: Option<u64>,
     /// Looks since free pages were returned.
     since: u32,
@@ -112,7 +112,7 @@ impl Excess {
         Excess { limit, first: None, since: 0 }
     }
 
-    /// What is seen now. Before memory counts as short, and now and then while it is, free pages are returned.
+    /// Checks the memory in use. Before it counts as short, and now and then while it is, free pages are returned.
     fn look(&mut self, resident: impl Fn() -> u64, give_back: impl Fn()) -> MemoryPressure {
         let (mut now, margin) = (resident(), self.limit / MARGIN);
         let most = self.limit - margin;
@@ -188,7 +188,7 @@ impl Watch {
 #[derive(Debug, Default)]
 struct Waste {
     checks: u32,
-    /// What could not be returned: pages in which something is in use.
+    /// Bytes that could not be returned: pages in which something is in use.
     stays: u64,
 }
 

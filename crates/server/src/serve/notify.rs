@@ -45,7 +45,7 @@ impl Watchdog {
             while ended.recv_timeout(quarter) == Err(RecvTimeoutError::Timeout) {
                 let workers = watched.lock().clone();
                 match workers.and_then(|workers| workers.silent_worker(quarter)) {
-                    None => tell("WATCHDOG=1"),
+                    None => notify("WATCHDOG=1"),
                     Some(worker) => tracing::error!(
                         worker,
                         "a worker does not answer; the service manager is not notified"
@@ -64,15 +64,15 @@ impl Watchdog {
 
 /// Every listener is bound.
 pub(super) fn ready() {
-    tell("READY=1");
+    notify("READY=1");
 }
 
 /// The broker drains.
 pub(super) fn stopping() {
-    tell("STOPPING=1");
+    notify("STOPPING=1");
 }
 
-fn tell(state: &str) {
+fn notify(state: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
         return;
     };

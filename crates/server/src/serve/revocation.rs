@@ -28,10 +28,10 @@ pub(super) struct Revocation {
     _thread: Option<Thread>,
 }
 
-/// What the lists are, and for whom.
+/// Lists in use, and the settings for them.
 struct Watched {
     settings: Tls,
-    /// Of the lists in use.
+    /// States of the files of the lists in use.
     files: FileStates,
     /// Why others are not in use, as the log says.
     failed: Option<(FileStates, String)>,
@@ -84,7 +84,7 @@ impl Revocation {
             let watched = Arc::clone(&revocation.watched);
             let thread = Thread::blocking("fulmar-crl", move |stopped| {
                 while stopped.pause(LOOK) {
-                    lock(&watched).look();
+                    lock(&watched).check_files();
                 }
             });
             revocation._thread = Some(thread.context("thread for revocation lists")?);
@@ -118,7 +118,7 @@ impl Revocation {
 }
 
 impl Watched {
-    fn look(&mut self) {
+    fn check_files(&mut self) {
         let files = states_of(&self.settings);
         if files != self.files {
             match self.read_again() {

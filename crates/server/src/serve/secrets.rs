@@ -23,7 +23,7 @@ pub(super) fn quic_keys(data: &Path) -> anyhow::Result<QuicKeys> {
     keys(&data.join(QUIC)).map(QuicKeys)
 }
 
-/// What users that do not exist are shown by SCRAM, if it is offered; its key is made at first use.
+/// Key of the decoys that SCRAM shows for users that do not exist, if it is offered; made at first use.
 pub(super) fn scram_decoys(auth: &Auth, data: &Path) -> anyhow::Result<Option<DecoyKey>> {
     let Some(iterations) = auth.verifier_iterations() else { return Ok(None) };
     Ok(Some(DecoyKey::new(keys(&data.join(SCRAM))?, iterations)))

@@ -213,7 +213,7 @@ struct Running {
 /// Every listener with its actual address.
 type Addresses = Vec<(&'static str, SocketAddr)>;
 
-/// What is opened before the listeners, and has no effect on others.
+/// State that is opened before the listeners, and has no effect on others.
 struct Opened {
     parts: Vec<Box<dyn Part>>,
     offers: Offers,

@@ -25,12 +25,12 @@ pub(super) struct TakenOver {
     pub(super) journal: Box<dyn fulmar_store::journal::Journal>,
     /// Becomes true when the log refuses a record, or this node must give way for another reason.
     pub(super) refused: Arc<std::sync::atomic::AtomicBool>,
-    /// Which node serves instead.
+    /// Address of the node that serves instead.
     pub(super) lost: fulmar_part::shared_rows::Lost,
     pub(super) status: Arc<ClusterStatus>,
 }
 
-/// What the node knows about its cluster.
+/// Returns the status of the node's cluster.
 #[cfg(feature = "cluster")]
 pub(super) fn cluster_status(taken_over: Option<&TakenOver>) -> Option<Arc<ClusterStatus>> {
     taken_over.map(|taken_over| Arc::clone(&taken_over.status))
@@ -50,7 +50,7 @@ pub(super) struct Stored {
     store: Option<Arc<SqliteStorage>>,
     storage: Arc<dyn Storage>,
     restored: Restored,
-    /// What the nodes of a cluster share besides.
+    /// Rows that the nodes of a cluster share besides the broker's state.
     shared: Option<SharedRows>,
     /// Set once there is a broker; before that nothing is committed.
     wake: Arc<OnceLock<Weak<Broker>>>,
@@ -99,7 +99,7 @@ impl Stored {
         Ok(Stored { store: Some(Arc::clone(&store)), storage: store, restored, shared, wake })
     }
 
-    /// What the nodes of a cluster share besides the broker's state; `None` without a cluster.
+    /// Takes the rows that the nodes of a cluster share besides the broker's state; `None` without a cluster.
     pub(super) fn take_shared(&mut self) -> Option<SharedRows> {
         self.shared.take()
     }

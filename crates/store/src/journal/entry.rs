@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::RecordError;
 
 /// Session and flow.
-type Place = (u64, u64);
+type SessionFlow = (u64, u64);
 
 /// Progress of a delivery.
 #[derive(Clone, Copy, Serialize, Deserialize)]
@@ -79,7 +79,7 @@ struct StoredSession<'a> {
 
 #[derive(Serialize, Deserialize)]
 struct StoredSubscription<'a> {
-    place: Place,
+    place: SessionFlow,
     filter: &'a str,
     options: u8,
     identifier: Option<u32>,
@@ -87,7 +87,7 @@ struct StoredSubscription<'a> {
 
 #[derive(Serialize, Deserialize)]
 struct StoredDelivery {
-    place: Place,
+    place: SessionFlow,
     position: u64,
     message: u64,
     qos: u8,
@@ -100,23 +100,23 @@ struct StoredDelivery {
 enum Entry<'a> {
     #[serde(borrow)]
     Message(StoredMessage<'a>),
-    Dequeue(Place, u64),
-    Release(Place, u16),
-    Advance(Place, u64, Step),
+    Dequeue(SessionFlow, u64),
+    Release(SessionFlow, u16),
+    Advance(SessionFlow, u64, Step),
     #[serde(borrow)]
     SessionPut(Box<StoredSession<'a>>),
     SessionRemove(u64),
-    FlowPut(Place, u8, u64),
-    FlowRemove(Place),
+    FlowPut(SessionFlow, u8, u64),
+    FlowRemove(SessionFlow),
     SubscriptionPut(StoredSubscription<'a>),
     SubscriptionRemove(u64, &'a str),
     Enqueue(StoredDelivery),
-    Receive(Place, u16),
+    Receive(SessionFlow, u16),
     Retain(u64),
     Unretain(&'a str),
     RowPut(u8, &'a [u8], &'a [u8]),
     RowRemove(u8, &'a [u8]),
-    /// Of the will of the session just before it.
+    /// Author of the will of the session just before it.
     #[serde(borrow)]
     Testator(StoredTestator<'a>),
     /// The replay of the subscription just before it, if retained messages are still to be sent for it.
@@ -136,7 +136,7 @@ impl From<Progress> for Step {
     }
 }
 
-fn place(session: SessionKey, flow: FlowId) -> Place {
+fn place(session: SessionKey, flow: FlowId) -> SessionFlow {
     (session.0, flow.0)
 }
 

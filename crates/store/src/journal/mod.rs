@@ -55,12 +55,12 @@ pub struct LogPosition {
     pub epoch: u64,
     /// Number of the record, from 1 without gaps over all epochs; 0 before the first.
     pub number: u64,
-    /// Its checksum, which the next record repeats.
+    /// Checksum of the record, which the next one repeats.
     pub checksum: u32,
 }
 
 impl LogPosition {
-    /// What names the record at this position, for the log to recognise it when it is appended again.
+    /// Identifier of the record at this position, by which the log recognises it when it is appended again.
     ///
     /// The checksum is part of it because two nodes that claim the log at the same moment use the same epoch and number.
     pub fn id(self) -> String {
@@ -74,7 +74,7 @@ impl fmt::Display for LogPosition {
     }
 }
 
-/// What the log has at a number.
+/// Contents of the log at a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEntry<'a> {
     /// A record's bytes, or anything else.
@@ -93,11 +93,11 @@ impl<'a> LogEntry<'a> {
 /// A record to be appended.
 #[derive(Clone, Copy, Debug)]
 pub struct Append<'a> {
-    /// What it continues; its own number is one more.
+    /// Position before it; its own number is one more.
     pub after: LogPosition,
-    /// Its position; the log must end one record before.
+    /// Position of the record; the log must end one before.
     pub position: LogPosition,
-    /// Its bytes, at most [`MAX_RECORD_BYTES`].
+    /// Bytes of the record, at most [`MAX_RECORD_BYTES`].
     pub bytes: &'a [u8],
 }
 
@@ -107,7 +107,7 @@ impl Append<'_> {
         self.position.id()
     }
 
-    /// What it means that the log has something else at its number.
+    /// Returns the error for a log that has something else at its number.
     pub fn displaced_by(&self, entry: LogEntry<'_>) -> AppendError {
         match self.after.read_entry(entry) {
             Ok(RecordView { kind: None, .. }) => AppendError::Displaced,

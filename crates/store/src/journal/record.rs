@@ -28,7 +28,7 @@ pub struct Claimant<'a> {
     pub incarnation: u64,
 }
 
-/// What a record is for.
+/// Purpose of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordKind<'a> {
     /// Operations, and more of the same group in the next record.
@@ -91,7 +91,7 @@ pub enum RecordError {
         "the record has version {0}, and this Fulmar reads versions up to {VERSION}: upgrade it"
     )]
     TooNew(u8),
-    /// Its bytes are damaged, or never were a record.
+    /// The bytes are damaged, or never were a record.
     #[error("not a valid record: {0}")]
     Malformed(&'static str),
     /// It is not the one that follows.
@@ -111,8 +111,8 @@ pub enum RecordError {
 pub struct RecordView<'a> {
     /// Where the reader is behind it.
     pub position: LogPosition,
-    /// Its contents; `None` if it does not count and was never acknowledged: an earlier writer appended it after a later one
-    /// had claimed the log, or a stranger did.
+    /// Contents of the record; `None` if it does not count and was never acknowledged: an earlier writer appended it
+    /// after a later one had claimed the log, or a stranger did.
     pub kind: Option<RecordKind<'a>>,
 }
 

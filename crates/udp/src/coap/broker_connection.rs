@@ -296,7 +296,7 @@ fn packet_id(packet: &Packet<'_>) -> Option<PacketId> {
     }
 }
 
-/// What a packet from the broker means for CoAP.
+/// Returns the event for CoAP in a packet from the broker.
 fn event(packet: &Packet<'_>) -> Option<BrokerEvent> {
     Some(match packet {
         // The broker does not accept anonymous peers. In CoAP this is 4.01, as for wrong credentials; 4.03 means

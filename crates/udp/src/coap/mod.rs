@@ -110,7 +110,7 @@ struct Socket {
     bound: SocketAddr,
     udp: Arc<Udp>,
     policy: Arc<ListenerPolicy>,
-    /// Of `coaps`.
+    /// State of `coaps`.
     secure: Option<Secure>,
 }
 

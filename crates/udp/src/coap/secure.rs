@@ -37,7 +37,7 @@ const PART: u32 = 2;
 const MAX_SAVED: Duration = Duration::from_millis(500);
 /// The fatal alert `access_denied` (RFC 5246 section 7.2) as a DTLS record before any key.
 const ACCESS_DENIED: [u8; 15] = [21, 0xFE, 0xFD, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 2, 49];
-/// How long a session may be idle.
+/// Longest time that a session may be idle.
 const IDLE: Duration = Duration::from_secs(24 * 3600);
 
 /// Settings of a listener's sessions.

@@ -28,7 +28,7 @@ const TAKE_OVER_S: u32 = 60;
 /// Identifies a connection; never used twice.
 pub(super) type ConnectionId = u64;
 
-/// What happened on a connection.
+/// Event of a connection.
 #[derive(Debug)]
 pub(super) enum ConnectionEvent {
     Broker(BrokerEvent),

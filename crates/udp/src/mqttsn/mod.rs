@@ -30,7 +30,7 @@ use fulmar_part::{Core, Opening, Part, Source};
 
 /// Events from the broker that wait for the task.
 const MAX_WAITING_EVENTS: usize = 1024;
-/// How long the broker has to read the last packets when the program stops.
+/// Time for the broker to read the last packets when the program stops.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Counters for `/metrics`.

@@ -15,7 +15,7 @@ use crate::received::Received;
 /// receivers write beside it.
 pub const MAX_LINE_BYTES: usize = 2048;
 
-/// What kind of stream a receiver gives.
+/// Kind of stream that a receiver gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Found out from the first byte: one of the sticks' frames, or lines of any kind.
@@ -36,7 +36,7 @@ pub enum Kind {
     Chips,
 }
 
-/// What is wrong with a part of a stream.
+/// Fault in a part of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InputError {
@@ -79,7 +79,7 @@ pub fn line(text: &str) -> Result<Received, InputError> {
     lines::parse(Kind::Lines, text.as_bytes()).unwrap_or(Err(InputError::NotHex))
 }
 
-/// What one look at a buffer gave.
+/// Result of an attempt to parse a buffer.
 pub(crate) enum Step {
     /// Nothing yet: more bytes are needed.
     More,
@@ -92,7 +92,7 @@ pub(crate) enum Step {
 pub struct Input {
     kind: Kind,
     buffer: Vec<u8>,
-    /// How much of the buffer is done with.
+    /// Number of bytes at the buffer's beginning that are processed.
     done: usize,
     /// Whether what comes up to the end of the line belongs to one that was too long.
     skipping: bool,
@@ -168,7 +168,7 @@ impl Input {
     }
 }
 
-/// What a stream is that begins with this byte. Lines tell their kind each for itself.
+/// Guesses the kind of a stream that begins with this byte. Each line shows its kind itself.
 const fn guess(first: u8) -> Kind {
     match first {
         im871a::START => Kind::Im871a,
@@ -177,8 +177,7 @@ const fn guess(first: u8) -> Kind {
     }
 }
 
-/// How many bytes there are before the next that may begin a frame; at least one, the first being
-/// none.
+/// Number of bytes before the next one that may begin a frame; at least one, the first being none.
 fn out_of_step(bytes: &[u8], start: u8) -> Step {
     let next = bytes.iter().skip(1).position(|byte| *byte == start);
     let skipped = next.map_or(bytes.len(), |next| next + 1);

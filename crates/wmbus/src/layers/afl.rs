@@ -79,7 +79,7 @@ impl<'a> Afl<'a> {
     }
 }
 
-/// How long the code is, by the authentication type; all are AES-128 CMAC. The one of two bytes is refused: it is guessed
+/// Length of the code, by the authentication type; all are AES-128 CMAC. The one of two bytes is refused: it is guessed
 /// within hours.
 fn mac_bytes(control: u8) -> Result<usize, Error> {
     match control & 0x0F {

@@ -51,7 +51,7 @@ fn running(key: &Key, parts: &[&[u8]]) -> Cmac<Aes128> {
     running
 }
 
-/// What a derived key is for; the first byte of the derivation.
+/// Purpose of a derived key; the first byte of the derivation.
 #[derive(Clone, Copy)]
 pub(crate) enum Purpose {
     /// Encryption of what a meter sends.

@@ -25,7 +25,7 @@ pub(crate) struct Ell<'a> {
     receiver: Option<[u8; 8]>,
     /// Encryption and session, of CI 8D and 8F.
     pub(crate) session: Option<Session>,
-    /// What follows; encrypted if the session says so.
+    /// Bytes behind this layer; encrypted if the session says so.
     pub(crate) rest: &'a [u8],
 }
 

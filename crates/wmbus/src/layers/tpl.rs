@@ -14,7 +14,7 @@ use crate::keys::Key;
 /// Two of these begin every encrypted part.
 pub(crate) const FILLER: u8 = 0x2F;
 
-/// What follows the transport layer's header.
+/// Kind of data behind the transport layer's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     /// Records with headers.
@@ -27,7 +27,7 @@ pub(crate) enum Content {
     Manufacturer,
 }
 
-/// How much header there is.
+/// Length of the header.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shape {
     None,
@@ -40,7 +40,7 @@ enum Shape {
 pub(crate) struct Tpl<'a> {
     pub(crate) content: Content,
     pub(crate) header: Option<Header>,
-    /// What follows the header.
+    /// Bytes behind the header.
     pub(crate) body: &'a [u8],
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Header {
     counter: Option<[u8; 4]>,
 }
 
-/// What decryption needs from outside the transport layer.
+/// Values for decryption from outside the transport layer.
 pub(crate) struct Secrets<'a> {
     /// Whose frame it is by the link layer.
     pub(crate) sender: Address,
@@ -167,7 +167,7 @@ impl Header {
     }
 }
 
-/// What a CI field announces (EN 13757-7, table 2), as far as meters send it.
+/// Returns what a CI field announces (EN 13757-7, table 2), as far as meters send it.
 fn kind(ci: u8) -> Result<(Content, Shape), Error> {
     use Content::{Compact, Format, Full, Manufacturer};
     Ok(match ci {
@@ -193,7 +193,7 @@ fn kind(ci: u8) -> Result<(Content, Shape), Error> {
     })
 }
 
-/// How [`seal`] encrypts.
+/// Encryption by [`seal`].
 pub(crate) enum Seal<'a> {
     /// Mode 0.
     Clear,

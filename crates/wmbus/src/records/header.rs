@@ -12,7 +12,7 @@ const EXTENDED: u8 = 0x80;
 /// A unit in plain text follows.
 const PLAIN_TEXT_VIF: u8 = 0x7C;
 
-/// What kind of value a record holds.
+/// Function of a record's value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Function {
@@ -27,7 +27,7 @@ pub enum Function {
     Error,
 }
 
-/// How the data are coded; the low half of the first byte.
+/// Coding of the data; the low half of the first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Coding {
     None,
@@ -78,7 +78,7 @@ pub(crate) struct RecordHeader<'a> {
     pub(crate) vif: u8,
     /// The text of a unit in plain text, last letter first.
     pub(crate) text: &'a [u8],
-    /// What follows the first byte, and the text.
+    /// Extensions of the first byte, and the text.
     pub(crate) extensions: &'a [u8],
 }
 

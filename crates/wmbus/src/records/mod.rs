@@ -31,9 +31,9 @@ const MORE_FOLLOWS: u8 = 0x1F;
 /// One value of a meter.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Reading {
-    /// What was measured, such as `volume` or `flow temperature`.
+    /// Quantity that was measured, such as `volume` or `flow temperature`.
     pub quantity: &'static str,
-    /// How much, in `unit`.
+    /// Value in `unit`.
     pub value: Value,
     /// The unit; empty for what has none.
     pub unit: Cow<'static, str>,
@@ -43,14 +43,14 @@ pub struct Reading {
     pub storage: u64,
     /// 0 for the sum of all tariffs.
     pub tariff: u32,
-    /// Which part of the device.
+    /// Number of the part of the device.
     pub subunit: u32,
-    /// What qualifies the value, such as `backward` or `at base conditions`.
+    /// Qualifiers of the value, such as `backward` or `at base conditions`.
     pub qualifiers: Vec<&'static str>,
     /// The value information as it was sent.
     #[serde(serialize_with = "hex")]
     pub vif: Vec<u8>,
-    /// What shows that the meter sent it.
+    /// Evidence that the meter sent it.
     pub protection: Protection,
 }
 
@@ -77,16 +77,16 @@ fn hex<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&Value::Bytes(bytes.to_vec()))
 }
 
-/// What a message says.
+/// Contents of a message.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Records {
-    /// What could be read.
+    /// Readings that could be decoded.
     pub readings: Vec<Reading>,
     /// Data whose format only the manufacturer knows.
     pub manufacturer: Vec<u8>,
     /// Whether the meter has more to say in its next message.
     pub more_follows: bool,
-    /// What ended the walk too early.
+    /// Error that ended the walk too early.
     pub problem: Option<Error>,
 }
 

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use super::header::RecordHeader;
 
-/// How the data are to be read.
+/// Interpretation of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A number; binary ones with a sign.
@@ -81,7 +81,7 @@ impl Meaning {
         Self::new(quantity, LONG_DURATIONS[usize::from(code & 3)], 0).unsigned()
     }
 
-    /// What a header says of its data.
+    /// Returns the meaning that a header gives its data.
     pub(crate) fn of_header(header: &RecordHeader<'_>) -> Self {
         let mut extensions = header.extensions;
         let mut meaning = match header.vif {

@@ -15,10 +15,10 @@ use crate::error::Error;
 /// Variable-length data below this are text, or bytes where the quantity says so.
 const TEXT_END: u8 = 0xC0;
 
-/// How a profile of months names its spacing.
+/// Spacing of a profile of months.
 pub(crate) const MONTH: &str = "1 month";
 
-/// What a meter says of one quantity.
+/// Value of one quantity as the meter states it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// In the reading's unit.
@@ -38,8 +38,7 @@ pub enum Value {
 /// Several values in one record, equally spaced in time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Profile {
-    /// What the numbers are: `absolute`, or `increments`, `decrements` or `differences` from the one
-    /// before.
+    /// Meaning of the numbers: `absolute`, or `increments`, `decrements` or `differences` from the one before.
     pub mode: &'static str,
     /// Time between two, such as `1 month`.
     pub every: String,
@@ -104,7 +103,7 @@ pub(crate) fn split(coding: Coding, bytes: &[u8]) -> Result<(Data<'_>, &[u8]), E
     Ok((Data { coding, variable, bytes }, rest))
 }
 
-/// How many bytes follow a variable length field (EN 13757-3, table 5).
+/// Number of bytes behind a variable length field (EN 13757-3, table 5).
 fn variable_bytes(lvar: u8) -> Result<usize, Error> {
     Ok(match lvar {
         0x00..TEXT_END => usize::from(lvar),

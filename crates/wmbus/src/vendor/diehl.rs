@@ -72,7 +72,7 @@ pub(super) fn address(sender: Address, payload: &[u8]) -> Option<Address> {
     })
 }
 
-/// What a telegram says; `sender` is the link layer's address, not changed.
+/// Decodes a telegram; `sender` is the link layer's address, not changed.
 pub(super) fn decode(
     sender: Address,
     payload: &[u8],

@@ -27,7 +27,7 @@ pub(crate) fn sender(sender: Address, payload: &[u8]) -> Address {
     diehl::address(sender, payload).unwrap_or(sender)
 }
 
-/// What a manufacturer sends in place of the standard's transport layer.
+/// Message that a manufacturer sends in place of the standard's transport layer.
 pub(crate) struct Message {
     pub(crate) records: Result<Records, Error>,
     pub(crate) protection: Protection,

@@ -8,7 +8,7 @@ use crate::address::Address;
 use crate::records::value::{Value, binary};
 use crate::records::{Kind, Reading, Records};
 
-/// How a message's values lie.
+/// Arrangement of a message's values.
 struct Form {
     manufacturer: [char; 3],
     /// Versions and media of the meters that send it.
@@ -21,7 +21,7 @@ struct Form {
     now: (usize, usize),
     /// Whether that one counts from the last due date.
     since_then: bool,
-    /// What a count of one stands for.
+    /// Amount for which a count of one stands.
     scale: f64,
 }
 

@@ -29,7 +29,7 @@ const DUE_DATE: u64 = 1;
 const MONTH_END: u64 = 17;
 const FIRST_CHANGE: u64 = 2;
 
-/// What a message says, and the part of it that was encrypted in the record.
+/// Decodes a message, and returns the part of it that was encrypted in the record.
 pub(super) fn decode(
     meter: Address,
     records: &[u8],

@@ -3,7 +3,7 @@
 
 use super::{Hash, TAG_BYTES, aead, expand_label, hmac};
 
-/// What packets of one direction and level are protected with; all zero until derived.
+/// Keys that protect packets of one direction and level; all zero until derived.
 #[derive(Clone)]
 pub(crate) struct PacketKeys {
     secret: Hash,

@@ -24,7 +24,7 @@ mod property {
     pub(super) const MAXIMUM_PACKET_SIZE: u8 = 0x27;
 }
 
-/// How many bytes `length` takes as a variable byte integer.
+/// Number of bytes that `length` takes as a variable byte integer.
 fn length_len(length: usize) -> usize {
     match length {
         0..0x80 => 1,
@@ -124,7 +124,7 @@ pub(super) fn disconnect(writer: &mut Writer<'_>) {
     head(writer, DISCONNECT, 0);
 }
 
-/// What CONNACK says.
+/// Contents of a CONNACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ConnAck {
     pub(super) session_present: bool,

@@ -10,25 +10,25 @@ use crate::quic::Connection;
 use crate::{CloseReason, Error, Instant, QoS, Session};
 use codec::{ConnAck, Packet};
 
-/// How long a connection without keep alive may be silent.
+/// Longest silence of a connection without keep alive, in milliseconds.
 const DEFAULT_IDLE_MS: u32 = 30_000;
 /// Reason codes of section 2.4.
 const PROTOCOL_ERROR: u32 = 0x82;
 
 /// A place in what was received on a stream: first byte and length.
-type Place = (usize, usize);
+type Span = (usize, usize);
 
-/// What a packet of the server's means to the caller.
+/// Meaning of a packet of the server's for the caller.
 pub(crate) enum Said {
     Connected { session_present: bool },
     Published { id: u16, reason: u8 },
     Subscribed { id: u16, reason: u8 },
-    Message { stream: usize, topic: Place, payload: Place, qos: QoS, retain: bool, duplicate: bool },
+    Message { stream: usize, topic: Span, payload: Span, qos: QoS, retain: bool, duplicate: bool },
 }
 
 /// A message that the caller has and has not dealt with.
 #[derive(Clone, Copy)]
-struct Shown {
+struct PendingMessage {
     stream: usize,
     len: usize,
     /// To be acknowledged; 0: not.
@@ -48,7 +48,7 @@ pub(crate) struct Mqtt {
     sent_at: Instant,
     /// A PINGREQ has not been answered.
     pinged: bool,
-    shown: Option<Shown>,
+    shown: Option<PendingMessage>,
 }
 
 impl Mqtt {
@@ -67,7 +67,7 @@ impl Mqtt {
         }
     }
 
-    /// How long the connection of such a session may be silent, in milliseconds: as long as section
+    /// Longest silence of the connection of such a session, in milliseconds: as long as section
     /// 3.1.2.10 gives the client.
     pub(crate) fn idle_ms(session: &Session<'_>) -> u32 {
         match session.keep_alive_s {
@@ -173,7 +173,7 @@ impl Mqtt {
         }
     }
 
-    /// How often to show that we are alive: as the session promises, and as the connection needs.
+    /// Interval of pings, in milliseconds: as the session promises, and as the connection needs.
     fn ping_ms(&self, connection: &Connection) -> Option<u32> {
         let idle = connection.idle_ms();
         let needed = if idle == 0 { u32::MAX } else { idle / 3 * 2 };
@@ -223,7 +223,7 @@ impl Mqtt {
                     let place =
                         |part: &[u8]| (part.as_ptr().addr() - bytes.as_ptr().addr(), part.len());
                     let (topic, payload) = (place(topic), place(payload));
-                    self.shown = Some(Shown { stream, len, id });
+                    self.shown = Some(PendingMessage { stream, len, id });
                     let qos = if id == 0 { QoS::AtMostOnce } else { QoS::AtLeastOnce };
                     return Some(Said::Message { stream, topic, payload, qos, retain, duplicate });
                 }

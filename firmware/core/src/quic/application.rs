@@ -46,7 +46,7 @@ impl Stream {
 }
 
 impl Connection {
-    /// How much can be written on a stream now; 0 if it cannot be used.
+    /// Number of bytes that can be written on a stream now; 0 if it cannot be used.
     fn writable(&self, stream: usize) -> usize {
         match self.streams.get(stream) {
             Some(stream) if self.is_open() && !stream.stopped => {
@@ -79,7 +79,7 @@ impl Connection {
         }
     }
 
-    /// What there is to read on a stream.
+    /// Returns the bytes that can be read on a stream.
     pub(crate) fn readable(&self, stream: usize) -> &[u8] {
         let inbound = self.streams.get(stream).filter(|_| self.one_rtt);
         let ready = inbound.map_or(0, |stream| stream.inbound.ready());

@@ -6,7 +6,7 @@ use super::{Connection, Fault, Space, State, code};
 use crate::bytes::Reader;
 use crate::tls::{Alert, HEADER_BYTES, Progress, Ticket};
 
-/// What a message led to, nothing of it being borrowed.
+/// Result of a message, nothing of it being borrowed.
 enum Step {
     More,
     HelloAgain,
@@ -150,7 +150,7 @@ impl Connection {
         Ok(())
     }
 
-    /// What was sent as early data has to be sent again with 1-RTT keys.
+    /// Repeats with 1-RTT keys what was sent as early data.
     fn refuse_early_data(&mut self) {
         self.spaces[Space::Data as usize].can_send = false;
         while self.recovery.take(Space::Data).is_some() {}

@@ -4,7 +4,7 @@
 use super::packet::Id;
 use crate::crypto::equal;
 
-/// As many as every endpoint must be ready to keep, and what we say we keep: the default.
+/// Number that every endpoint must be ready to keep, and that we announce: the default.
 const ACTIVE: usize = 2;
 /// Retirements that have not been sent yet.
 const RETIRING: usize = 4;

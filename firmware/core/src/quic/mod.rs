@@ -54,7 +54,7 @@ mod code {
     pub(super) const CRYPTO_ERROR: u32 = 0x0100;
 }
 
-/// What ends a connection from our side.
+/// Fault that ends a connection from our side.
 enum Fault {
     Tls(Alert),
     Transport(u32),
@@ -134,7 +134,7 @@ pub(crate) struct Connection {
     send_limit: u32,
     receive_limit: u32,
     stream_limit: u32,
-    /// What the server allows at the beginning: as remembered, then as it says.
+    /// Limits that the server sets at the beginning: as remembered, then as it says.
     server_limits: SendLimits,
     /// The server's connection ID in its first packet, which all its long headers must have.
     server_source: Id,
@@ -154,7 +154,7 @@ pub(crate) struct Connection {
     ticket_len: usize,
     /// Whether the ticket has not been told of.
     ticket_is_new: bool,
-    /// How much there is to come of a message that is too long for memory.
+    /// Number of bytes still to come of a message that is too long for memory.
     skipping: usize,
     spaces: [PacketSpace; 3],
     tls: Tls,
@@ -331,7 +331,7 @@ impl Connection {
         self.tls.early_data
     }
 
-    /// How long the connection lives without a word from the server, in milliseconds; 0: for ever.
+    /// Time for which the connection lives without a packet from the server, in milliseconds; 0: for ever.
     pub(crate) fn idle_ms(&self) -> u32 {
         self.idle_ms
     }

@@ -6,7 +6,7 @@ use crate::bytes::Reader;
 pub(crate) const VERSION: u32 = 1;
 /// No connection ID is longer.
 pub(crate) const MAX_ID_BYTES: usize = 20;
-/// How long the connection ID is that we make up for the server: no shorter is allowed.
+/// Length of the connection ID that we make up for the server: no shorter is allowed.
 pub(super) const OUR_CHOICE_BYTES: usize = 8;
 
 /// A packet number space; also the encryption level that has it.

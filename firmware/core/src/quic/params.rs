@@ -18,10 +18,10 @@ const ACTIVE_CONNECTION_ID_LIMIT: u32 = 0x0e;
 const INITIAL_SOURCE: u32 = 0x0f;
 const RETRY_SOURCE: u32 = 0x10;
 
-/// How long we hold an acknowledgement back at most, in milliseconds: what RFC 9000 takes if not told.
+/// Longest delay of our acknowledgements, in milliseconds: RFC 9000's value if none is sent.
 pub(crate) const OUR_MAX_ACK_DELAY_MS: u32 = 25;
 
-/// What the server lets us send; kept with a ticket, for early data comes before the server's word.
+/// Limits that the server sets on sending; kept with a ticket, for early data comes before the server's word.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct SendLimits {
     pub(crate) data: u32,
@@ -30,7 +30,7 @@ pub(crate) struct SendLimits {
     pub(crate) streams: u32,
 }
 
-/// What we read of the server's transport parameters.
+/// Values that we read of the server's transport parameters.
 pub(crate) struct Parameters {
     pub(crate) limits: SendLimits,
     /// 0: none.

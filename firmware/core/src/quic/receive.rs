@@ -14,7 +14,7 @@ use crate::{CloseReason, Instant};
 const MIN_RESET_BYTES: usize = 21;
 const KEY_PHASE: u8 = 0x04;
 
-/// What became of a packet's frames.
+/// Result of a packet's frames.
 struct Outcome {
     ack_eliciting: bool,
     /// Something had no room: the packet must count as lost.

@@ -8,7 +8,7 @@ use crate::limits::{DATAGRAM_BYTES, SENT_PACKETS};
 
 const INITIAL_RTT_MS: u32 = 333;
 const PACKET_THRESHOLD: u32 = 3;
-/// What a clock of milliseconds can tell.
+/// Resolution of a clock of milliseconds.
 const GRANULARITY_MS: u32 = 1;
 const INITIAL_WINDOW: u32 = 10 * DATAGRAM_BYTES as u32;
 const MINIMUM_WINDOW: u32 = 2 * DATAGRAM_BYTES as u32;
@@ -16,10 +16,10 @@ const PERSISTENT_CONGESTION_THRESHOLD: u32 = 3;
 /// Beyond, the time between probes grows no more: two minutes at a second each.
 const MAX_BACKOFF: u32 = 7;
 
-/// What is to be done again if a packet is lost.
+/// Content of a packet that is sent again if the packet is lost.
 #[derive(Clone, Copy)]
 pub(super) struct Content {
-    /// Which stream of bytes, and which part of it; empty: none.
+    /// Source of `range`, a part of a stream of bytes; none if `range` is empty.
     pub(super) source: u8,
     pub(super) range: Range,
     /// Control frames, as bits.
@@ -39,7 +39,7 @@ impl Content {
 pub(super) struct Sent {
     pub(super) number: u32,
     pub(super) at: Instant,
-    /// Its length; 0 marks a free place.
+    /// Length of the packet; 0 marks a free place.
     pub(super) bytes: u16,
     pub(super) space: Space,
     pub(super) content: Content,

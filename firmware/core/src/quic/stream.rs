@@ -43,7 +43,7 @@ impl Inbound {
         true
     }
 
-    /// How many bytes there are at the beginning of the memory without a gap.
+    /// Number of bytes at the beginning of the memory without a gap.
     pub(crate) fn ready(&self) -> usize {
         match self.received.as_slice().first() {
             Some(&(start, end)) if start == self.base => (end - start) as usize,
@@ -79,9 +79,9 @@ pub(crate) struct Outbound {
     next: u32,
     /// Where the written bytes end.
     end: u32,
-    /// What to send again; one range that covers all that was lost.
+    /// Range to send again; it covers all that was lost.
     lost: Range,
-    /// What has been acknowledged beyond the base.
+    /// Ranges that have been acknowledged beyond the base.
     acked: Ranges,
 }
 

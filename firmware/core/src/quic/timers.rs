@@ -137,7 +137,7 @@ impl Connection {
         self.spaces[space as usize].loss_at = self.recovery.loss_deadline(space, largest);
     }
 
-    /// What was in a packet is to be sent again.
+    /// Queues the content of a packet to be sent again.
     pub(super) fn requeue(&mut self, content: Content) {
         self.control |= content.control & !control::RETIRE & !control::PING;
         if content.control & control::RETIRE != 0 {

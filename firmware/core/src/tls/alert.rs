@@ -1,6 +1,6 @@
 //! The alerts a client answers with (RFC 8446, section 6). In QUIC they are error codes, not records.
 
-/// What the server did wrong, as it is told.
+/// Alert that names the server's mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Alert(pub(crate) u8);
 

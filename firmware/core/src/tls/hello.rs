@@ -30,7 +30,7 @@ pub(super) mod extension {
     pub(in crate::tls) const QUIC_TRANSPORT_PARAMETERS: u16 = 57;
 }
 
-/// What goes into a ClientHello.
+/// Contents of a ClientHello.
 pub(super) struct Offer<'a> {
     pub(super) random: &'a [u8; 32],
     pub(super) server_name: &'a str,
@@ -175,7 +175,7 @@ pub(super) fn add_cookie(
     Some(Layout { len: len as u16, ..layout })
 }
 
-/// What a ServerHello or HelloRetryRequest says.
+/// Contents of a ServerHello or HelloRetryRequest.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer<'a> {
     Hello { public_key: [u8; 32], resumed: bool },

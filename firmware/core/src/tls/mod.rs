@@ -23,7 +23,7 @@ use crate::quic::{SendLimits, Space};
 use crate::{KeyPair, Options, Trust};
 use hello::{Answer, Layout, Offer, extension};
 
-/// What we speak on QUIC.
+/// Protocol that we speak on QUIC.
 pub(crate) const ALPN: &[u8] = b"mqtt";
 
 pub(crate) const SERVER_HELLO: u8 = 2;
@@ -39,10 +39,10 @@ pub(crate) const HEADER_BYTES: usize = 4;
 const FINISHED_BYTES: usize = HEADER_BYTES + HASH_BYTES;
 /// Says that we have no certificate.
 const NO_CERTIFICATE: [u8; 8] = [CERTIFICATE, 0, 0, 4, 0, 0, 0, 0];
-/// What the client says at last: an empty Certificate if asked for one, and Finished.
+/// Size of the client's last messages: an empty Certificate if asked for one, and Finished.
 pub(crate) const FLIGHT_BYTES: usize = NO_CERTIFICATE.len() + FINISHED_BYTES;
 
-/// What the server has to say next.
+/// Message that the server has to send next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     ServerHello,
@@ -53,7 +53,7 @@ enum Step {
     Done,
 }
 
-/// What a message led to.
+/// Result of a message.
 pub(crate) enum Progress<'a> {
     /// Nothing to be done but to wait for more.
     More,
@@ -84,7 +84,7 @@ pub(crate) struct Tls {
     /// Whether the server accepted the pre-shared key.
     pub(crate) resumed: bool,
     layout: Layout,
-    /// Of the key schedule: the early, then the handshake, then the master secret.
+    /// Secret of the key schedule: the early, then the handshake, then the master secret.
     secret: Hash,
     /// The client's newest traffic secret.
     pub(crate) client: Hash,
@@ -93,7 +93,7 @@ pub(crate) struct Tls {
     resumption: Hash,
     private_key: [u8; 32],
     server_key: ServerKey,
-    /// What we send on the Handshake level; the first bytes are not used if there is no Certificate.
+    /// Messages that we send on the Handshake level; the first bytes are not used if there is no Certificate.
     flight: [u8; FLIGHT_BYTES],
     transcript: Transcript,
 }
@@ -192,7 +192,7 @@ impl Tls {
         self.layout.len.into()
     }
 
-    /// What is sent on the Handshake level once the handshake is done.
+    /// Messages for the Handshake level once the handshake is done.
     pub(crate) fn flight(&self) -> &[u8] {
         let start = if self.certificate_wanted { 0 } else { NO_CERTIFICATE.len() };
         self.flight.get(start..).unwrap_or_default()

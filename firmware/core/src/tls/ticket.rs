@@ -10,14 +10,14 @@ use crate::quic::SendLimits;
 const FORMAT: u8 = 1;
 const CHECKSUM_BYTES: usize = 4;
 
-/// What is needed to resume.
+/// Data needed to resume.
 pub(crate) struct Ticket<'a> {
     pub(crate) lifetime_s: u32,
     /// Added to the age, so that observers cannot link connections by it.
     pub(crate) age_add: u32,
     /// Whether the server takes early data.
     pub(crate) early: bool,
-    /// What early data may be sent.
+    /// Limits of early data.
     pub(crate) limits: SendLimits,
     pub(crate) psk: Hash,
     pub(crate) identity: &'a [u8],

@@ -44,9 +44,9 @@ pub(super) struct Authority {
     name_len: usize,
 }
 
-/// What is read of a certificate.
+/// Parts of a certificate that are read.
 struct Certificate<'a> {
-    /// What is signed.
+    /// Bytes that are signed.
     signed: &'a [u8],
     signature: &'a [u8],
     issuer: &'a [u8],

@@ -106,7 +106,7 @@ impl Device<'_> {
         let (mut times, mut failed) = (0, 0);
         while count.is_none_or(|count| times < count) {
             let (topic, payload) = self.broker_client.next().await?;
-            if let Err(error) = self.take(&topic, &payload).await {
+            if let Err(error) = self.handle_message(&topic, &payload).await {
                 tracing::warn!(topic, error = format!("{error:#}"), "a message was not understood");
                 continue;
             }
@@ -121,7 +121,7 @@ impl Device<'_> {
         Ok(())
     }
 
-    async fn take(&mut self, topic: &str, payload: &[u8]) -> anyhow::Result<()> {
+    async fn handle_message(&mut self, topic: &str, payload: &[u8]) -> anyhow::Result<()> {
         if topic == self.topics.keys(self.name) {
             self.admission =
                 if payload.is_empty() { None } else { Some(serde_json::from_slice(payload)?) };
@@ -133,7 +133,7 @@ impl Device<'_> {
         let known = self.announcement.as_ref().map(|known| &known.transfer);
         let new = known != Some(&announcement.transfer);
         if new && announcement.state == Phase::Open {
-            self.say(&announcement.transfer, State::Waiting, 0, None).await?;
+            self.report_status(&announcement.transfer, State::Waiting, 0, None).await?;
         }
         self.announcement = Some(announcement);
         Ok(())
@@ -148,7 +148,7 @@ impl Device<'_> {
         now.then_some((announcement, admission))
     }
 
-    async fn say(
+    async fn report_status(
         &self,
         transfer: &str,
         state: State,
@@ -167,7 +167,7 @@ impl Device<'_> {
         admission: &Admission,
     ) -> anyhow::Result<bool> {
         let transfer = &announcement.transfer;
-        self.say(transfer, State::Receiving, 0, None).await?;
+        self.report_status(transfer, State::Receiving, 0, None).await?;
         let outcome = match self.fetch(announcement, admission).await {
             Ok(()) => self.install(announcement).await,
             Err(error) => Err(error),
@@ -175,11 +175,11 @@ impl Device<'_> {
         self.over = Some(transfer.clone());
         let good = outcome.is_ok();
         match outcome {
-            Ok(()) => self.say(transfer, State::Done, announcement.bytes, None).await?,
+            Ok(()) => self.report_status(transfer, State::Done, announcement.bytes, None).await?,
             Err(error) => {
                 let reason = format!("{error:#}");
                 tracing::warn!(file = announcement.name, reason, "the roll-out failed here");
-                self.say(transfer, State::Failed, 0, Some(reason)).await?;
+                self.report_status(transfer, State::Failed, 0, Some(reason)).await?;
             }
         }
         Ok(good)
@@ -216,11 +216,11 @@ impl Device<'_> {
                 outcome = &mut receiving => return outcome,
                 _ = tell.tick() => {
                     let received = *watched.borrow();
-                    self.say(&announcement.transfer, State::Receiving, received, None).await?;
+                    self.report_status(&announcement.transfer, State::Receiving, received, None).await?;
                 }
                 message = self.broker_client.next() => {
                     let (topic, payload) = message?;
-                    if let Err(error) = self.take(&topic, &payload).await {
+                    if let Err(error) = self.handle_message(&topic, &payload).await {
                         tracing::warn!(topic, error = format!("{error:#}"), "not understood");
                     }
                     if self.turn().is_none_or(|(now, _)| now.transfer != announcement.transfer) {
@@ -244,7 +244,7 @@ impl Device<'_> {
                 // That may take longer than a silent device is waited for.
                 _ = tell.tick() => {
                     let all = announcement.bytes;
-                    self.say(&announcement.transfer, State::Receiving, all, None).await?;
+                    self.report_status(&announcement.transfer, State::Receiving, all, None).await?;
                 }
             }
         };

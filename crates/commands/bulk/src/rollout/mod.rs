@@ -61,7 +61,7 @@ pub struct Args {
     /// address at which devices reach this machine
     #[arg(long, value_name = "ADDR")]
     to: String,
-    /// What carries the file
+    /// Transport that carries the file
     #[arg(long, value_enum, value_name = "HOW", default_value = "norm")]
     #[arg(conflicts_with_all = ["rate", "adaptive", "interface"])]
     via: Carrier,
@@ -196,7 +196,7 @@ impl Run<'_> {
             let (devices, expect) = (self.devices.len(), self.args.expect);
             let message =
                 message.with_context(|| format!("{devices} of {expect} devices appeared"))?;
-            self.take(message?);
+            self.handle_status(message?);
         }
         Ok(())
     }
@@ -212,7 +212,7 @@ impl Run<'_> {
 
     async fn one_stage(&mut self) -> anyhow::Result<()> {
         let chosen = self.choose();
-        self.tell("stage", json!({ "devices": chosen }));
+        self.print_event("stage", json!({ "devices": chosen }));
         if chosen.is_empty() {
             return Ok(());
         }
@@ -237,7 +237,7 @@ impl Run<'_> {
         let (mut sent, mut show) = (false, tokio::time::interval(SHOW));
         while chosen.iter().any(|name| !self.is_settled(name)) {
             tokio::select! {
-                message = self.broker_client.next() => { let message = message?; self.take(message); }
+                message = self.broker_client.next() => { let message = message?; self.handle_status(message); }
                 outcome = &mut sending, if !sent => {
                     sent = true;
                     if let Err(error) = outcome {
@@ -259,7 +259,7 @@ impl Run<'_> {
         for name in &chosen {
             self.broker_client.clear(self.topics.keys(name)).await?;
         }
-        self.tell("staged", json!({}));
+        self.print_event("staged", json!({}));
         Ok(())
     }
 
@@ -293,7 +293,7 @@ impl Run<'_> {
     }
 
     /// Handles a device's status.
-    fn take(&mut self, (topic, payload): (String, Vec<u8>)) {
+    fn handle_status(&mut self, (topic, payload): (String, Vec<u8>)) {
         let Some(name) = self.topics.device(&topic).map(str::to_owned) else { return };
         let Ok(status) = serde_json::from_slice::<Status>(&payload) else {
             if !payload.is_empty() {
@@ -333,7 +333,7 @@ impl Run<'_> {
             let reason = reason.as_deref().unwrap_or("no reason given");
             self.show.say(&format!("{name} failed: {reason}"));
         }
-        self.tell("device", json!({ "device": name, "state": state, "reason": reason }));
+        self.print_event("device", json!({ "device": name, "state": state, "reason": reason }));
     }
 
     fn count(&self, state: State) -> usize {
@@ -353,7 +353,7 @@ impl Run<'_> {
         })
     }
 
-    fn tell(&self, event: &str, more: serde_json::Value) {
+    fn print_event(&self, event: &str, more: serde_json::Value) {
         if !self.args.json {
             return;
         }
@@ -391,7 +391,7 @@ impl Run<'_> {
         }
         let (done, failed, all) =
             (self.count(State::Done), self.count(State::Failed), self.devices.len());
-        self.tell("end", json!({ "state": phase }));
+        self.print_event("end", json!({ "state": phase }));
         self.show.say(&format!("{done} of {all} devices have the file, {failed} failed"));
         self.broker_client.close().await;
         Ok(())

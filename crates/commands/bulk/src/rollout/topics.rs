@@ -22,7 +22,7 @@ use crate::exit::Usage;
 
 /// The longest message of a roll-out that is read.
 const MAX_BYTES: usize = 4096;
-/// How long to try to reach the broker.
+/// Time limit for reaching the broker.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Where the broker is and how to get in.
@@ -52,7 +52,7 @@ pub(super) struct Announcement {
     pub(super) state: Phase,
 }
 
-/// What carries the file.
+/// Transport that carries the file.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Carrier {

@@ -16,7 +16,7 @@ use super::super::show::Show;
 use super::super::wait::{interrupted, sleep_until};
 use super::QUEUED_OUT;
 
-/// What to receive, after the command line.
+/// Channel and settings of a stream's receiver, after the command line.
 pub(in super::super) struct Receiving {
     pub(in super::super) channel: Channel<ReceiverChannelEncryption>,
     pub(in super::super) config: StreamReceiverConfig,

@@ -22,7 +22,7 @@ use super::{PIECE, QUEUED};
 /// Parity symbols of a block: the most that RFC 5510's code allows.
 const PARITY_SYMBOLS: u8 = 255 - STREAM_BLOCK_SYMBOLS;
 
-/// What to send and how, after the command line.
+/// Channel and settings of a stream's sender, after the command line.
 pub(in super::super) struct Sending {
     pub(in super::super) to: SocketAddr,
     pub(in super::super) channel: Channel<SenderChannelEncryption>,
@@ -125,7 +125,7 @@ impl Run {
             tokio::select! {
                 _ = self.sending.channel.socket.readable() => self.receive(&mut buffer),
                 () = sleep_until(self.start, deadline) => {}
-                piece = self.input.recv(), if wants => self.take(piece),
+                piece = self.input.recv(), if wants => self.handle_input(piece),
                 _ = show.tick() => {
                     shown += 1;
                     self.show_progress(shown.is_multiple_of(5));
@@ -144,7 +144,7 @@ impl Run {
         }
     }
 
-    fn take(&mut self, piece: Option<io::Result<Vec<u8>>>) {
+    fn handle_input(&mut self, piece: Option<io::Result<Vec<u8>>>) {
         match piece {
             Some(Ok(piece)) => {
                 (self.piece, self.written) = (piece, 0);
@@ -178,7 +178,7 @@ impl Run {
                 return;
             }
             match self.input.try_recv() {
-                Ok(piece) => self.take(Some(piece)),
+                Ok(piece) => self.handle_input(Some(piece)),
                 Err(TryRecvError::Empty) => return self.sender.flush(),
                 Err(TryRecvError::Disconnected) => self.ended = true,
             }

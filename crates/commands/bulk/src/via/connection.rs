@@ -28,7 +28,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 /// window has 874 at a loss rate of a half.
 const WINDOW_BYTES: u32 = 4 << 20;
 
-/// What carries the files.
+/// Transport that carries the files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Via {
     /// NORM: datagrams with repairs

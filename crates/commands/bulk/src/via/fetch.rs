@@ -101,7 +101,7 @@ impl Served {
     }
 }
 
-/// What a device fetches, and how.
+/// Server, token and expected file of a device's download.
 pub(crate) struct Fetching<'a> {
     pub(crate) to: &'a str,
     pub(crate) tls: &'a TlsArgs,

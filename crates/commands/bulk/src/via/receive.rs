@@ -24,12 +24,12 @@ const MAX_CONNECTIONS: usize = 64;
 const MAX_EVENTS: usize = 256;
 /// A sender that is silent for this long is disconnected.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long to wait for the end of a sender's connection once all files have been received.
+/// Time limit for the end of a sender's connection once all files have been received.
 const LINGER: Duration = Duration::from_secs(3);
 /// The largest file that is accepted, as with NORM.
 const MAX_BYTES: u64 = 64 << 30;
 
-/// What is received, and how.
+/// Transport, address and folder of a receiver of files.
 pub(crate) struct Receiving<'a> {
     pub(crate) via: Via,
     pub(crate) from: SocketAddr,
@@ -85,7 +85,7 @@ async fn receive_by(
             break;
         }
         tokio::select! {
-            event = events.recv() => run.take(event.context("events")?),
+            event = events.recv() => run.handle_event(event.context("events")?),
             arrived = accept(listener, &room), if !enough => {
                 let (place, arrival, from) = arrived?;
                 let (dir, told) = (run.receiving.dir.to_owned(), told.clone());
@@ -196,7 +196,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn take(&mut self, event: Event) {
+    fn handle_event(&mut self, event: Event) {
         let seconds = self.start.elapsed().as_secs_f64();
         match event {
             Event::Over => self.open -= 1,

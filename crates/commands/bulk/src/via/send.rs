@@ -20,7 +20,7 @@ use crate::wait::interrupted;
 /// Pause after a failed attempt.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// What is to be sent, and how.
+/// Files, destination and transport of a sender.
 pub(crate) struct Sending<'a> {
     pub(crate) via: Via,
     pub(crate) to: &'a str,
@@ -129,14 +129,14 @@ impl Run<'_> {
         let mut channel = timeout(patience, dial).await.context("no answer")??;
         self.connections += 1;
         while self.done < self.sending.files.len() {
-            self.one(&mut channel).await?;
+            self.send_file(&mut channel).await?;
         }
         channel.write.shutdown().await?;
         channel.close().await;
         Ok(())
     }
 
-    async fn one(&mut self, channel: &mut Channel) -> anyhow::Result<()> {
+    async fn send_file(&mut self, channel: &mut Channel) -> anyhow::Result<()> {
         let patience = self.sending.patience;
         let file = &self.sending.files[self.done];
         let (name, bytes) = (file.manifest.name.clone(), file.bytes);
@@ -149,7 +149,7 @@ impl Run<'_> {
             at += length;
             self.sent += length;
             self.progress = Instant::now();
-            self.tell(at);
+            self.show_progress(at);
         })
         .await?;
         let verdict: Verdict = hear(channel, patience).await?.context("no verdict")?;
@@ -161,7 +161,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn tell(&mut self, at: u64) {
+    fn show_progress(&mut self, at: u64) {
         if self.shown.elapsed() < if self.sending.json { 5 * SHOW } else { SHOW } {
             return;
         }

@@ -43,7 +43,7 @@ const START: Duration = Duration::from_secs(90);
 /// In the end, for what is in flight: another node may have to take over for it.
 const REST: Duration = Duration::from_secs(60);
 
-/// What the demonstration is made with.
+/// Settings of the demonstration.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
@@ -175,7 +175,7 @@ struct Killed {
     acknowledged: bool,
 }
 
-/// What runs, and what was done to it.
+/// State of the demonstration: its processes, and the node that was killed last.
 struct Show<'a> {
     nodes: Nodes,
     servers: Servers,

@@ -17,7 +17,7 @@ const NAMES: [&str; 3] = ["n1", "n2", "n3"];
 const CREATE: Duration = Duration::from_secs(60);
 const CREATE_AGAIN: Duration = Duration::from_millis(500);
 
-/// What a node says that it does.
+/// Activity of a node, as it reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Starts,
@@ -32,7 +32,7 @@ struct Node {
     log: PathBuf,
     port: u16,
     role: Role,
-    /// How often it was started: a line of an earlier process does not count.
+    /// Number of starts: a line of an earlier process does not count.
     start: u32,
     process: Option<Process>,
 }
@@ -103,7 +103,7 @@ impl Nodes {
         Ok(())
     }
 
-    /// What nodes have said since the last call.
+    /// Returns what nodes have said since the last call.
     ///
     /// # Errors
     /// One has ended by itself.

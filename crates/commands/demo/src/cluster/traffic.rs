@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const BACKOFF: Backoff =
     Backoff { first: Duration::from_millis(100), longest: Duration::from_millis(500) };
 
-/// What was seen of a message.
+/// Observations of one message.
 #[derive(Clone, Copy, Default)]
 struct Seen {
     acknowledged: bool,

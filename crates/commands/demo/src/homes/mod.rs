@@ -30,7 +30,7 @@ Examples:
 
 It prints users, their passwords and the address to open, and runs until Ctrl-C.";
 
-/// What the demonstration is made with.
+/// Settings of the demonstration.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {

@@ -39,7 +39,7 @@ pub(super) struct Outage {
 /// A link that runs until it is stopped.
 pub(super) struct Uplink {
     address: SocketAddr,
-    /// Its end is what the thread waits for.
+    /// Sender whose end the thread waits for.
     stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
 }
@@ -83,7 +83,7 @@ impl Uplink {
         Ok(Uplink { address, stop, thread })
     }
 
-    /// What the gateway is to take for the server.
+    /// Address that the gateway is to use as the server's.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }

@@ -22,7 +22,7 @@ pub(super) const TWIN: &str = "rural";
 /// The gateway's user, and its name.
 pub(super) const GATEWAY_USER: &str = "gateway";
 
-/// What the homes were made with.
+/// Name of the file with the parameters of the homes.
 const FILE: &str = "homes.json";
 
 const DAY_MS: u64 = 86_400_000;
@@ -37,7 +37,7 @@ struct Parameters {
     seed: u64,
 }
 
-/// How the homes in the folder were made; new ones are made as wished.
+/// Returns the parameters of the homes in the folder; new ones are made as wished.
 ///
 /// # Errors
 /// The folder holds something else.

@@ -18,7 +18,7 @@ pub enum Whom {
     Everybody,
 }
 
-/// What an entry says.
+/// Permission that an entry gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Neither, whatever other entries say.
@@ -38,9 +38,9 @@ pub struct Entry {
     pub place: Place,
     /// Whom it is about.
     pub whom: Whom,
-    /// What it says.
+    /// Permission that it gives.
     pub access: Access,
-    /// Its filter; with placeholders if it is a pattern.
+    /// Topic filter; with placeholders if it is a pattern.
     pub filter: String,
 }
 

@@ -62,7 +62,7 @@ pub(super) fn translate(
         }
         let on = all.iter().filter(|upstream| upstream.off.is_none()).count();
         let section = if on == 0 { "upstream".to_owned() } else { format!("upstreams.{label}") };
-        let mut upstream = one(files, bridge, section, report)?;
+        let mut upstream = translate_bridge(files, bridge, section, report)?;
         let name = unique(client_id(files, bridge, report), &mut names, bridge, report);
         upstream.keys.insert(1, ("name", quoted(&name)));
         if let Some(line) = bridge.options.first(&["remote_password", "password"]) {
@@ -142,7 +142,7 @@ fn unique(
     own
 }
 
-fn one(
+fn translate_bridge(
     files: &dyn Files,
     bridge: &Bridge,
     section: String,

@@ -15,7 +15,7 @@ const MAX_SECTIONS: usize = 1000;
 pub struct Line {
     /// Where.
     pub place: Place,
-    /// Its name.
+    /// Name of the option.
     pub name: String,
     /// The rest of the line.
     pub value: String,
@@ -59,26 +59,26 @@ impl Options {
 /// A listener.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Listener {
-    /// Its `listener` line; that of its first option for the default listener.
+    /// Position of the `listener` line; that of the first option for the default listener.
     pub place: Place,
     /// 0 for a Unix socket.
     pub port: u16,
     /// Host name, address or path.
     pub host: Option<String>,
-    /// Its options.
+    /// Options of the listener.
     pub options: Options,
-    /// Its options for access, with `per_listener_settings true`.
+    /// Options for access, with `per_listener_settings true`.
     pub security: Options,
 }
 
 /// A bridge.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bridge {
-    /// Its `connection` line.
+    /// Position of the `connection` line.
     pub place: Place,
-    /// Its name.
+    /// Name of the bridge.
     pub name: String,
-    /// Its options.
+    /// Options of the bridge.
     pub options: Options,
 }
 

@@ -17,13 +17,13 @@ use super::report::{Error, Place};
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Dynsec {
-    /// Its clients.
+    /// Clients, which are the users.
     pub clients: Vec<Client>,
-    /// Its groups.
+    /// Groups of clients.
     pub groups: Vec<Group>,
-    /// Its roles.
+    /// Roles, which have the rules.
     pub roles: Vec<Role>,
-    /// What applies where no entry matches.
+    /// Access where no entry matches.
     #[serde(rename = "defaultACLAccess")]
     pub default_access: DefaultAccess,
     /// The group of clients without a user name.
@@ -46,16 +46,16 @@ pub struct Client {
     pub password: Option<String>,
     /// In base64.
     pub salt: Option<String>,
-    /// Of PBKDF2.
+    /// Iterations of PBKDF2.
     pub iterations: Option<u32>,
     /// Whether it may not log in.
     pub disabled: bool,
-    /// Its own roles.
+    /// Roles that the client has itself.
     pub roles: Vec<RoleOf>,
 }
 
 impl Client {
-    /// Its hash in the form of a password file.
+    /// The password's hash in the form of a password file.
     pub fn hash(&self) -> Option<String> {
         let (password, salt) = (self.password.as_deref()?, self.salt.as_deref()?);
         Some(format!("$7${}${salt}${password}", self.iterations?))
@@ -66,22 +66,22 @@ impl Client {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default)]
 pub struct Group {
-    /// Its name.
+    /// Name of the group.
     pub groupname: String,
     /// For people.
     pub textname: Option<Box<str>>,
     /// For people.
     pub textdescription: Option<Box<str>>,
-    /// Its roles.
+    /// Roles that all members have.
     pub roles: Vec<RoleOf>,
-    /// Its members.
+    /// Members of the group.
     pub clients: Vec<Member>,
 }
 
 /// A role of a client or group.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 pub struct RoleOf {
-    /// Its name.
+    /// Name of the role.
     pub rolename: String,
     /// Higher ones first.
     #[serde(default = "least")]
@@ -91,7 +91,7 @@ pub struct RoleOf {
 /// A member of a group.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 pub struct Member {
-    /// Its name.
+    /// Name of the client.
     pub username: String,
     /// Higher ones first.
     #[serde(default = "least")]
@@ -106,20 +106,20 @@ fn least() -> i64 {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default)]
 pub struct Role {
-    /// Its name.
+    /// Name of the role.
     pub rolename: String,
     /// For people.
     pub textname: Option<Box<str>>,
     /// For people.
     pub textdescription: Option<Box<str>>,
-    /// Its entries.
+    /// Access entries of the role.
     pub acls: Vec<Entry>,
 }
 
 /// An entry of a role.
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 pub struct Entry {
-    /// What it is about.
+    /// Kind of action that it is about.
     pub acltype: AclKind,
     /// Topic filter.
     pub topic: String,
@@ -130,7 +130,7 @@ pub struct Entry {
     pub priority: i64,
 }
 
-/// What applies where no entry matches.
+/// Access where no entry matches.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]
 #[serde(default, rename_all = "camelCase")]
 pub struct DefaultAccess {
@@ -207,7 +207,7 @@ impl Dynsec {
 }
 
 impl Role {
-    /// Its entries of a kind, in the order in which they decide.
+    /// Returns the entries of a kind, in the order in which they decide.
     pub fn entries(&self, kind: AclKind) -> Vec<&Entry> {
         let mut entries: Vec<&Entry> =
             self.acls.iter().filter(|entry| entry.acltype == kind).collect();

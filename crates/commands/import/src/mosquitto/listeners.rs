@@ -28,7 +28,7 @@ pub(super) struct Tls {
     pub(super) client_auth: ClientAuth,
 }
 
-/// Which clients need no credentials.
+/// Clients that need no credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Anonymous {
     Always,
@@ -50,7 +50,7 @@ pub(super) struct Listeners {
     pub(super) security: Options,
 }
 
-/// What must not be ignored, because more clients could connect or reach more topics.
+/// Options that must not be ignored, because more clients could connect or reach more topics.
 const EXCLUDING: [(&str, &str); 6] = [
     (
         "mount_point",
@@ -136,7 +136,7 @@ pub(super) fn translate(
     Ok(all)
 }
 
-/// Its key in `[listeners]`; `None` if it is left out.
+/// Key of the listener in `[listeners]`; `None` if it is left out.
 fn key_of(listener: &Listener, report: &mut Report) -> Result<Option<&'static str>, Error> {
     let options = &listener.options;
     let excluding = EXCLUDING.iter().find_map(|(name, why)| Some((options.get(name)?, why)));
@@ -270,7 +270,7 @@ fn faults(files: &dyn Files, cert: &Path, ca: Option<&Path>) -> Vec<String> {
     faults
 }
 
-/// As the server will find it, wherever it runs.
+/// Returns the path as the server will find it, wherever it runs.
 pub(super) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }

@@ -30,9 +30,9 @@ pub use self::store::{Filling, filling};
 /// A file to be written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
-    /// Its name, in the chosen folder.
+    /// File name, in the chosen folder.
     pub name: String,
-    /// Its contents.
+    /// Contents of the file.
     pub contents: String,
     /// Whether only its owner may read it.
     pub secret: bool,
@@ -43,7 +43,7 @@ pub struct Output {
 pub struct Translation {
     /// `fulmar.toml` first, then the files with passwords.
     pub files: Vec<Output>,
-    /// What was not translated, or works differently.
+    /// Options that were not translated, or work differently.
     pub report: Report,
 }
 

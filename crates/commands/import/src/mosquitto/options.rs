@@ -13,7 +13,7 @@ pub(super) enum Scope {
     Bridge,
 }
 
-/// Which values it accepts.
+/// Values that an option accepts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Accepts {
     Bool,
@@ -21,7 +21,7 @@ pub(super) enum Accepts {
     Text,
 }
 
-/// What becomes of it.
+/// Translation of an option.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Fate {
     /// A module translates it.

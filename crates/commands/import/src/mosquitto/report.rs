@@ -22,7 +22,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// What became of a line.
+/// Result for a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// It has no effect in Fulmar.
@@ -46,11 +46,11 @@ impl Kind {
 /// An entry of the report.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Note {
-    /// Which line.
+    /// Position of the line.
     pub place: Place,
-    /// Its option, or what else it is about.
+    /// Option of the line, or another subject.
     pub option: String,
-    /// What became of it.
+    /// Result for the line.
     pub kind: Kind,
     /// Why, and what to do instead.
     pub text: String,
@@ -110,15 +110,15 @@ pub enum Error {
     /// A line is malformed.
     #[error("{place}: {text}")]
     Malformed {
-        /// Which one.
+        /// Position of the fault.
         place: Place,
-        /// What is wrong.
+        /// Fault found there.
         text: String,
     },
     /// A file cannot be read.
     #[error("{path}: {text}")]
     Unreadable {
-        /// Which one.
+        /// Path of the file.
         path: String,
         /// Why, and what to do.
         text: String,

@@ -8,7 +8,7 @@ use super::report::{Error, Report};
 pub(super) struct Setting {
     pub(super) section: &'static str,
     pub(super) key: &'static str,
-    /// As in TOML.
+    /// Value as in TOML.
     pub(super) value: String,
     /// The line that it comes from.
     pub(super) from: String,

@@ -5,7 +5,7 @@ use fulmar_identity::{AccessKind, Acl, Client, Command, Group, PasswordHash, Ran
 
 use super::dynsec::{self, Dynsec};
 
-/// What fills a store, in the order in which it is possible.
+/// Commands that fill a store, in the order in which it is possible.
 #[derive(Clone, Debug, Default)]
 pub struct Filling {
     /// For [`fulmar_identity::Store::apply`].

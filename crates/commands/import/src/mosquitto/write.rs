@@ -30,7 +30,7 @@ const KEYS: [&str; 11] = [
     "mqtt_sn",
 ];
 
-/// What the files are made of.
+/// Sections from which the files are made.
 pub(super) struct Parts<'a> {
     pub(super) path: &'a Path,
     pub(super) folder: &'a Path,

@@ -29,7 +29,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 const ASKS: u32 = 4;
 /// Silence after which no more parts are expected.
 const SILENCE: Duration = Duration::from_millis(500);
-/// How long the server waits for a datagram before it checks its timers.
+/// Interval at which the server checks its timers while no datagram arrives.
 const TICK: Duration = Duration::from_millis(5);
 /// The most clients of the server; the one silent for longest is dropped first.
 const CLIENTS: usize = 256;

@@ -114,7 +114,7 @@ struct Transfers {
     files: Files,
 }
 
-/// What to transfer.
+/// Parameters of a transfer.
 #[derive(Clone, Copy, Debug)]
 struct Job {
     server: SocketAddr,

@@ -26,7 +26,7 @@ const REQUEST: usize = 9;
 const PART: usize = 16 * 1024;
 /// Time to close; it is not measured.
 const GOODBYE: Duration = Duration::from_millis(200);
-/// How much longer the idle timeout is than that of a transfer.
+/// Difference between the idle timeout and that of a transfer.
 const MARGIN: Duration = Duration::from_secs(10);
 
 fn runtime() -> anyhow::Result<Runtime> {

@@ -217,7 +217,7 @@ impl Client {
     }
 }
 
-/// What happens to a connection when this machine's address changes.
+/// Fate of a connection when this machine's address changes.
 enum Mobility {
     /// It is useless.
     Bound(Route),
@@ -246,7 +246,7 @@ impl OpenConnection {
         }
     }
 
-    /// How the client handles a change of this machine's address.
+    /// Returns the client's behaviour when this machine's address changes.
     fn mobility(&self) -> Mobility {
         match self {
             OpenConnection::Tcp(conn) => Mobility::Bound(conn.route),
@@ -261,7 +261,7 @@ impl OpenConnection {
         }
     }
 
-    /// Its statistics.
+    /// Statistics of the connection.
     fn figures(&self) -> Value {
         match self {
             OpenConnection::Tcp(conn) => conn.figures(),

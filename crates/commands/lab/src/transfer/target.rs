@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use super::Args;
 use crate::exit::Usage;
 
-/// How often a route is checked.
+/// Interval at which a route is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// The most sessions stored: those of one server.

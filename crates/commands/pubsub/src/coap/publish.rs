@@ -11,7 +11,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use super::wire::Wire;
 use super::{Given, Url, check};
 
-/// What is to be published.
+/// Messages to publish, and where to.
 pub(crate) struct Job {
     pub(crate) url: String,
     pub(crate) given: Given,

@@ -66,7 +66,7 @@ async fn receive(
     }
 }
 
-/// As over MQTT; what came first was kept by the server.
+/// Message as over MQTT; the first one is what the server kept.
 fn message(topic: &str, response: &Response, retained: bool) -> Message {
     let mut message = Message::new(topic, response.payload.to_vec());
     message.retain = retained;

@@ -15,7 +15,7 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::exit::Usage;
 
-/// As the command line has it.
+/// Options as the command line has them.
 #[derive(Debug)]
 pub(crate) struct Given {
     pub(crate) username: Option<String>,

@@ -60,7 +60,7 @@ impl Wire {
         let _ = self.flush().await;
     }
 
-    /// What happens next. Cancelling it loses nothing.
+    /// Returns the next event. Cancelling it loses nothing.
     pub(super) async fn event(&mut self) -> anyhow::Result<ClientEvent> {
         loop {
             self.flush().await?;
@@ -83,7 +83,7 @@ impl Wire {
         };
         tokio::select! {
             received = self.socket.recv(&mut self.room) => match received {
-                Ok(len) => self.take(len)?,
+                Ok(len) => self.receive_datagram(len)?,
                 // Nobody listens there; the person at the keyboard wants to know at once.
                 Err(error) => return Err(error).context("the server cannot be reached"),
             },
@@ -98,7 +98,7 @@ impl Wire {
         Ok(())
     }
 
-    fn take(&mut self, len: usize) -> anyhow::Result<()> {
+    fn receive_datagram(&mut self, len: usize) -> anyhow::Result<()> {
         let (now, datagram) = (Instant::now(), &self.room[..len]);
         let Some(session) = &mut self.session else {
             self.client.receive(now, datagram);
@@ -128,16 +128,16 @@ impl Wire {
         while let Some(message) = self.client.poll_transmit() {
             match &mut self.session {
                 Some(session) => session.send(&message)?,
-                None => self.put(&message).await?,
+                None => self.send_datagram(&message).await?,
             }
         }
         while let Some(datagram) = self.session.as_mut().and_then(DtlsSession::poll_transmit) {
-            self.put(&datagram).await?;
+            self.send_datagram(&datagram).await?;
         }
         Ok(())
     }
 
-    async fn put(&self, datagram: &[u8]) -> anyhow::Result<()> {
+    async fn send_datagram(&self, datagram: &[u8]) -> anyhow::Result<()> {
         self.socket.send(datagram).await.map(drop).context("the server cannot be reached")
     }
 

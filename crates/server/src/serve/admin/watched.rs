@@ -58,7 +58,7 @@ impl Watched {
         }
     }
 
-    /// Its state now.
+    /// Returns the server's present state.
     pub(super) fn state(&self) -> ServerState {
         let bound = self.listeners.get().map_or(&[][..], Vec::as_slice);
         let listeners = bound.iter().map(|(name, address)| {

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::exit::{self, Status, Usage};
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Level {
@@ -22,11 +22,11 @@ pub(crate) enum Level {
 /// One finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
-    /// What was checked.
+    /// Name of the check.
     pub(crate) check: String,
     pub(crate) level: Level,
     pub(crate) text: String,
-    /// What to do about it, where the text does not say it.
+    /// Next step for the operator, where the text does not say it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) next: Option<String>,
     /// Whether the configuration is wrong, so that a retry fails too.

@@ -151,7 +151,7 @@ mod tests {
     use super::super::finding::Level;
     use super::*;
 
-    /// What is not right with these listeners and no others, where PORT is one that is free.
+    /// Returns the findings about these listeners and no others, where PORT is one that is free.
     fn found(listeners: &str) -> Vec<(Level, String)> {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = socket.local_addr().unwrap().port().to_string();

@@ -18,7 +18,7 @@ use crate::exit::Usage;
 use fulmar_config::Config;
 use fulmar_part::cluster_status::GONE_S;
 
-/// How long a lease is watched to see whether its node renews it.
+/// Time for which a lease is watched to see whether its node renews it.
 const WATCH: Duration = Duration::from_secs(6);
 const LOOK: Duration = Duration::from_millis(250);
 /// For NATS to answer; an election of its servers takes 4 to 9 s, and longer on a busy machine.
@@ -298,7 +298,7 @@ fn renewed_by(shared: &Shared) -> anyhow::Result<Option<String>> {
     }
 }
 
-/// What can be read of the log becomes a snapshot, behind which a new log begins.
+/// Stores the readable part of the log as a snapshot, behind which a new log begins.
 fn restore(config: &Config, data: &Path, shared: Shared, discard: bool) -> anyhow::Result<()> {
     if let Some(node) = renewed_by(&shared)? {
         return Err(Usage(format!("{node} serves: nothing needs to be restored")).into());

@@ -22,7 +22,7 @@ const KEY: &str = "lease";
 /// After a renewal without an answer.
 const RENEW_AGAIN: Duration = Duration::from_millis(200);
 
-/// What the record says.
+/// Contents of the record.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub(super) struct Lease {
     /// The node's name.

@@ -109,7 +109,7 @@ impl Shared {
     }
 }
 
-/// Which cluster a data folder belongs to.
+/// Cluster to which a data folder belongs.
 #[derive(Deserialize, Serialize)]
 struct Membership {
     cluster: String,
@@ -165,11 +165,11 @@ pub(super) fn forget(data: &Path) -> anyhow::Result<()> {
 /// A node's own record.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct NodeRecord {
-    /// Its process.
+    /// Incarnation of the process.
     pub(super) incarnation: u64,
     /// Where clients reach it.
     pub(super) address: String,
-    /// Its server ID in QUIC's connection IDs; empty from older versions.
+    /// Server ID in QUIC's connection IDs; empty from older versions.
     #[serde(default)]
     pub(super) server_id: String,
     /// The version of the program.
@@ -282,7 +282,7 @@ impl Beat {
     }
 }
 
-/// What to do about another node that runs with this one's name, or with its server ID.
+/// Error for another node that runs with this one's name, or with its server ID.
 fn taken(cluster: &Cluster, other: &Known) -> Usage {
     let (name, record) = (&other.name, &other.record);
     let at = match record.address.as_str() {

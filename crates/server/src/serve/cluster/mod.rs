@@ -67,7 +67,7 @@ const HAND_OVER: Duration = Duration::from_millis(100);
 /// Time between two attempts to reach NATS at the start.
 const CONNECT_AGAIN: Duration = Duration::from_secs(2);
 
-/// How long a node looks for a server with JetStream, if it has several.
+/// Time for which a node looks for a server with JetStream, if it has several.
 const OTHER_SERVER: Duration = Duration::from_secs(20);
 
 /// Why a node stops serving.
@@ -180,7 +180,7 @@ impl Node {
         replica::open(&self.data, &self.options(), &self.shared.snapshots)
     }
 
-    /// What the lease says while this node has it.
+    /// Returns the contents of the lease while this node has it.
     fn lease(&self) -> Lease {
         Lease {
             node: self.config.cluster.node.clone(),

@@ -29,7 +29,7 @@ const CLAIMS: usize = 1000;
 const UNANSWERED: Duration = Duration::from_secs(30);
 const CLAIM_AGAIN: Duration = Duration::from_millis(100);
 
-/// What comes of reading.
+/// Result of reading.
 pub(super) enum Read {
     /// There was something.
     Some,

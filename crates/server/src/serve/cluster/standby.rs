@@ -45,7 +45,7 @@ const LEAVE_TO_OTHERS: Duration = Duration::from_secs(10);
 /// Connections at once to one address of `http`.
 const CONNECTIONS: usize = 64;
 
-/// What ends standing by.
+/// End of standing by.
 pub(super) enum Stood {
     /// The process is to stop.
     Stop(Box<Follower>),
@@ -53,7 +53,7 @@ pub(super) enum Stood {
     TakeOver(Box<(TakenOver, Keeper)>),
 }
 
-/// What a node that stands by does.
+/// Work of a node that stands by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     /// Follows the log; it could serve at once.
@@ -64,7 +64,7 @@ enum Work {
     Stores,
 }
 
-/// What came of looking whether the log is too long.
+/// Result of a check whether the log is too long.
 enum Shortened {
     /// It is not, or not any more.
     Done,
@@ -285,7 +285,7 @@ impl Drop for Watcher {
     }
 }
 
-/// What it takes to take the lease.
+/// State of an attempt to acquire the lease.
 struct Attempt {
     control: Control,
     lease: Lease,
@@ -353,7 +353,7 @@ impl Attempt {
     }
 }
 
-/// How long a node leaves a free lease to others, of which one could serve at once if any stands by.
+/// Time for which a node leaves a free lease to others, of which one could serve at once if any stands by.
 fn leave_to_others(work: Work, others_stand_by: bool) -> Duration {
     match work {
         Work::Follows => Duration::ZERO,

@@ -10,7 +10,7 @@ use rustix::process::{Resource, getrlimit};
 use crate::serve::check::processes::Process;
 use fulmar_config::{Config, available_to};
 
-/// What is measured of the data folder's disk: this many writes of a page, within this time.
+/// Number of writes of a page that measure the data folder's disk, and the time limit for them.
 const WRITES: usize = 20;
 const WRITE_BYTES: usize = 4096;
 const MEASURE_FOR: Duration = Duration::from_secs(2);
@@ -21,7 +21,7 @@ const NOT_SET: Duration = Duration::from_secs(16);
 /// `statfs` of a file system in memory (linux/magic.h: tmpfs and ramfs).
 const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// What is known of the machine, and what the configuration wants of it. `None` is not known.
+/// Facts about the machine, and what the configuration wants of it. `None` is not known.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
     pub(super) now: SystemTime,
@@ -37,7 +37,7 @@ pub(super) struct Facts {
     pub(super) stored_bytes: u64,
 }
 
-/// What the kernel knows of its clock.
+/// State of the kernel's clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Clock {
     /// Something sets it by another clock, to within this.
@@ -59,7 +59,7 @@ pub(super) struct Disk {
     pub(super) folder: PathBuf,
     pub(super) free_bytes: u64,
     pub(super) in_memory: bool,
-    /// How long each write took until it was on the disk; empty if nothing could be written.
+    /// Durations of the writes until they were on the disk; empty if nothing could be written.
     pub(super) writes: Vec<Duration>,
 }
 
@@ -92,7 +92,7 @@ impl Facts {
     }
 }
 
-/// As `timedatectl` asks: the kernel counts the error up from when the clock was last set by another one.
+/// Reads the clock's state like `timedatectl`: the kernel counts the error up from when another one set the clock last.
 #[allow(unsafe_code)]
 fn clock() -> Option<Clock> {
     // SAFETY: a structure of integers, for which zeros are values.

@@ -22,11 +22,11 @@ const WAIT: Duration = Duration::from_millis(600);
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The smallest datagram to which a server answers in this way (RFC 9000, section 14.1).
 const DATAGRAM: usize = 1200;
-/// Of the pattern 0x?a?a?a?a, which no version will have (RFC 9000, section 15).
+/// Version of the pattern 0x?a?a?a?a, which none will have (RFC 9000, section 15).
 const NO_VERSION: [u8; 4] = [0x1a, 0x2a, 0x3a, 0x4a];
 const ID: usize = 8;
 
-/// What came back over UDP.
+/// Answer over UDP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Udp {
     /// A QUIC server, after this time.
@@ -38,7 +38,7 @@ enum Udp {
     Failed(String),
 }
 
-/// What is known of a path.
+/// Findings about a path.
 #[derive(Clone, Debug)]
 struct Path {
     url: BrokerUrl,

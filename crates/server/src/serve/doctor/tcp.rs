@@ -11,7 +11,7 @@ use crate::serve::check::finding::Finding;
 
 const CHECK: &str = "path";
 
-/// How far a connection got.
+/// Step that a connection reached.
 #[derive(Debug)]
 enum Step {
     /// The name has no address.

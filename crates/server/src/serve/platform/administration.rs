@@ -25,8 +25,8 @@ pub(super) fn offer(platform: &Platform, offers: &mut Offers) {
     offers.local_routes = commands(platform.clone(), log);
 }
 
-/// What `fulmar user` and `fulmar twin` ask the server of a cluster's node for. A process that may open the socket may do
-/// everything.
+/// Returns the routes for `fulmar user` and `fulmar twin` on a cluster's node. A process that may open the socket may
+/// do everything.
 fn commands(platform: Platform, log: ChangeLog) -> axum::Router {
     let run = move |ConnectInfo(by): ConnectInfo<LocalCaller>, command: axum::body::Bytes| async move {
         let work = move || {
