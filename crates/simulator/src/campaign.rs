@@ -86,7 +86,7 @@ fn show<S: Setting>(
     println!("seed {seed} fails at step {}: {}", failure.step, failure.what);
     println!("Play it again with SEED={seed} STEPS={steps}. The least of it that fails:");
     if let Some((mut least, failure)) = shrink(&Script::draw(seed, steps), play) {
-        least.setup.words().iter().for_each(|line| println!("  {line}"));
+        println!("  {:?}", least.setup);
         least.aloud = true;
         let story = play(&least).err().map_or_else(Vec::new, |failure| failure.story);
         for (number, line) in story.iter().enumerate() {
