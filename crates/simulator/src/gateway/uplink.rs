@@ -1,5 +1,5 @@
-//! The gateway's connection upstream: the scheduler and the client, as `serve/gateway/remote.rs` of `crates/server` has
-//! them.
+//! The gateway's connection upstream: the scheduler and the client's session machine, as `crates/forwarder/src/remote.rs`
+//! connects them.
 
 use std::time::Instant;
 
@@ -28,10 +28,6 @@ pub(crate) struct Uplink {
     window: Window,
     batching: Option<Batching>,
     reading: Option<(Priority, Page)>,
-    /// Publications that are not done.
-    flights: usize,
-    /// Everything is sent again once nothing is in flight.
-    again: bool,
 }
 
 impl Uplink {
@@ -49,7 +45,7 @@ impl Uplink {
         let mut scheduler = UplinkScheduler::new(window, batching);
         scheduler.restart(now_ms);
         let session = Session::new(options, now);
-        Ok(Uplink { session, scheduler, window, batching, reading: None, flights: 0, again: false })
+        Ok(Uplink { session, scheduler, window, batching, reading: None })
     }
 
     /// The gateway's process has died.
@@ -68,7 +64,7 @@ impl Uplink {
     fn start_client(&mut self, now: Instant, now_ms: u64) {
         self.scheduler.restart(now_ms);
         self.session = self.session.replaced(now);
-        (self.reading, self.flights, self.again) = (None, 0, false);
+        self.reading = None;
     }
 
     /// One turn: reads and sends what it may, then handles one event. Returns whether there was anything to do.
@@ -80,7 +76,10 @@ impl Uplink {
         now: Instant,
     ) -> Result<bool, String> {
         let now_ms = gateway.now_ms();
-        self.again |= self.scheduler.refusals().retry_at_ms().is_some_and(|at| at <= now_ms);
+        if self.scheduler.restart_if_due(now_ms) {
+            // A page that is being read belongs to the pass that is abandoned.
+            self.reading = None;
+        }
         let mut busy = self.read_more(gateway);
         busy |= self.send(gateway, world, now);
         Ok(busy
@@ -116,21 +115,12 @@ impl Uplink {
 
     fn send(&mut self, gateway: &mut Gateway<'_>, world: &mut World, now: Instant) -> bool {
         let now_ms = gateway.now_ms();
-        if self.again {
-            if self.flights > 0 {
-                return false;
-            }
-            (self.again, self.reading) = (false, None);
-            self.scheduler.restart(now_ms);
-            self.read_more(gateway);
-        }
         let mut busy = false;
         while let Some(publication) = self.scheduler.next(now_ms) {
             let Outgoing { topic, payload, qos, retain, properties } =
                 forward::outgoing(&publication, &BATCHES, now_ms);
             let mut message = Message::new(topic, payload).qos(qos);
             (message.retain, message.properties) = (retain, properties);
-            self.flights += 1;
             self.session.publish(world, message, publication, now);
             busy = true;
         }
@@ -139,29 +129,23 @@ impl Uplink {
 
     /// Handles the client's outcomes.
     fn done(&mut self, gateway: &mut Gateway<'_>) -> bool {
-        let mut busy = false;
+        let (mut busy, now_ms) = (false, gateway.now_ms());
         while let Some(outcome) = self.session.outcome() {
             busy = true;
             match outcome {
                 Outcome::Published(publication, Ok(_)) => {
-                    self.flights -= 1;
                     gateway.remove(publication.messages().iter().map(|message| message.seq));
-                    if self.scheduler.accepted(&publication).is_some() {
-                        self.again = true;
-                    }
+                    self.scheduler.accepted(&publication, now_ms);
                 }
                 Outcome::Published(publication, Err(Error::Rejected(reason)))
                     if may_pass(reason) =>
                 {
-                    self.flights -= 1;
-                    self.scheduler.refused(&publication, reason, gateway.now_ms());
+                    self.scheduler.refused(&publication, reason, now_ms);
                 }
                 Outcome::Published(publication, Err(_)) => {
-                    self.flights -= 1;
-                    self.again = true;
-                    self.scheduler.done(publication.first());
+                    self.scheduler.failed(&publication, now_ms);
                 }
-                Outcome::Connected { .. } => self.scheduler.look_again(gateway.now_ms()),
+                Outcome::Connected { .. } => self.scheduler.look_again(now_ms),
                 _ => {}
             }
         }
