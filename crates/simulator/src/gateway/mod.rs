@@ -139,10 +139,10 @@ impl<'a> Scene<'a> {
             &schedule.setup;
         let mut rng = Rng::with_seed(schedule.seed ^ 0xD15C);
         let began = Instant::now();
-        let gateway = Gateway::new(&scenery.gateway, workers[0], &mut rng)?;
+        let gateway = Gateway::new(&scenery.gateway, workers[0], began, &mut rng)?;
         let blank = scenery.blank.image(Survival::Nothing, &mut rng);
         let runtime = &scenery.runtime;
-        let server = Server::new(&scenery.server, runtime, blank, workers[1], &mut rng)?;
+        let server = Server::new(&scenery.server, runtime, blank, workers[1], began, &mut rng)?;
         let window = Window { messages: *window, bytes: 64 << 10 };
         let batching = batch.map(|messages| Batching {
             messages,
@@ -277,18 +277,18 @@ impl Scene<'_> {
             End::Device(device) => {
                 self.devices[device].connect(&mut self.gateway.world, worker, now);
             }
-            End::Local => self.gateway.local.connect(&mut self.gateway.world, worker),
+            End::Local => self.gateway.local.connect(&mut self.gateway.world, worker, now),
             End::Uplink => self.uplink.session.connect(&mut self.server.world, worker, now),
-            End::Platform => self.server.client.connect(&mut self.server.world, worker),
+            End::Platform => self.server.client.connect(&mut self.server.world, worker, now),
         }
     }
 
     fn cut(&mut self, end: End, lossy: bool) {
         match end {
             End::Device(device) => self.devices[device].cut(&mut self.gateway.world, lossy),
-            End::Local => self.gateway.local.cut(&mut self.gateway.world, lossy),
+            End::Local => self.gateway.local.session.cut(&mut self.gateway.world, lossy),
             End::Uplink => self.uplink.session.cut(&mut self.server.world, lossy),
-            End::Platform => self.server.client.cut(&mut self.server.world, lossy),
+            End::Platform => self.server.client.session.cut(&mut self.server.world, lossy),
         }
     }
 
@@ -318,9 +318,10 @@ impl Scene<'_> {
     }
 
     fn take(&mut self, process: Process, most: usize) -> Result<bool, String> {
+        let now = self.now();
         match process {
-            Process::Gateway => self.gateway.take(most),
-            Process::Server => self.server.take(most, |message| {
+            Process::Gateway => self.gateway.take(most, now),
+            Process::Server => self.server.take(most, now, |message| {
                 self.ledger.arrive(&message.topic, &message.payload, !self.stalls)
             }),
         }
@@ -328,8 +329,8 @@ impl Scene<'_> {
 
     fn acknowledge(&mut self, process: Process) -> bool {
         match process {
-            Process::Gateway => self.gateway.acknowledge(),
-            Process::Server => self.server.acknowledge(),
+            Process::Gateway => self.gateway.acknowledge(self.now()),
+            Process::Server => self.server.acknowledge(self.now()),
         }
     }
 
@@ -374,17 +375,18 @@ impl Scene<'_> {
         survival: Survival,
         workers: usize,
     ) -> Result<(), String> {
+        let now = self.now();
         match process {
             Process::Gateway => {
                 // What it has written to its connection upstream may still arrive there.
                 let lossy = self.rng.bool();
                 self.uplink.session.cut(&mut self.server.world, lossy);
-                self.gateway.crash(survival, workers, &mut self.rng)?;
-                self.uplink.crash(self.began + self.elapsed, self.gateway.now_ms());
+                self.gateway.crash(survival, workers, now, &mut self.rng)?;
+                self.uplink.crash(now, self.gateway.now_ms());
                 self.devices.iter_mut().for_each(Session::lost);
             }
             Process::Server => {
-                self.server.crash(survival, workers, &mut self.rng)?;
+                self.server.crash(survival, workers, now, &mut self.rng)?;
                 self.uplink.session.lost();
             }
         }
@@ -468,10 +470,10 @@ impl Scene<'_> {
     }
 
     fn come_back(&mut self) {
-        if self.gateway.local.line.is_none() {
+        if !self.gateway.local.session.is_connected() {
             self.connect(End::Local, 0);
         }
-        if self.server.client.line.is_none() {
+        if !self.server.client.session.is_connected() {
             self.connect(End::Platform, 0);
         }
         if !self.uplink.session.is_connected() {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use fastrand::Rng;
 use fulmar_broker::{Arrival, Limits, PublishHook};
@@ -11,6 +12,7 @@ use fulmar_gateway::identity::{MessageIdentity, Sent, Stamper};
 use fulmar_gateway::mapping::{Direction, Mapping, Priority, Rule};
 use fulmar_gateway::outbox::{Bounds, Item, Outbox, Page, Policy};
 use fulmar_mirror::{Clocks, Reading};
+use fulmar_mqtt::packet::Publish;
 use fulmar_mqtt::{PacketId, Properties, QoS};
 use parking_lot::Mutex;
 
@@ -95,6 +97,7 @@ fn start(
     folder: &Folder,
     disk: Disk,
     clocks: Arc<Mutex<Reading>>,
+    now: Instant,
     rng: &mut Rng,
 ) -> Result<(Outbox, Arc<Shared>, Subscriber, Arc<Disk>), String> {
     let random = rng.u64(..);
@@ -113,16 +116,21 @@ fn start(
     let ((outbox, client_id), disk) = folder.start(disk, rng, open)?;
     let up = mapping();
     let filters: Vec<&str> = up.rules().iter().map(|rule| rule.filter.as_str()).collect();
-    let local = Subscriber::new(&client_id, &filters, true);
+    let local = Subscriber::new(&client_id, &filters, true, now)?;
     let stamper = Stamper::new(NAME, life);
     Ok((outbox, Arc::new(Shared { up, stamper, client_id, clocks }), local, disk))
 }
 
 impl<'a> Gateway<'a> {
     /// A gateway with an empty outbox.
-    pub(crate) fn new(folder: &'a Folder, workers: usize, rng: &mut Rng) -> Result<Self, String> {
+    pub(crate) fn new(
+        folder: &'a Folder,
+        workers: usize,
+        now: Instant,
+        rng: &mut Rng,
+    ) -> Result<Self, String> {
         let clocks = Arc::new(Mutex::new(BEGIN));
-        let (outbox, shared, local, disk) = start(folder, Disk::default(), clocks, rng)?;
+        let (outbox, shared, local, disk) = start(folder, Disk::default(), clocks, now, rng)?;
         let settings = Settings::open(Limits::default(), Vec::new());
         let world = World::new(Arc::new(TableVolume::default()), workers, settings);
         world.set_publish_hook(Arc::new(Hook(Arc::clone(&shared))));
@@ -145,13 +153,14 @@ impl<'a> Gateway<'a> {
         &mut self,
         survival: Survival,
         workers: usize,
+        now: Instant,
         rng: &mut Rng,
     ) -> Result<(), String> {
         let disk = self.disk.power_failure(survival, rng);
         self.world.crash(workers)?;
         self.see_clocks();
         let clocks = Arc::clone(&self.shared.clocks);
-        let (outbox, shared, local, disk) = start(self.folder, disk, clocks, rng)?;
+        let (outbox, shared, local, disk) = start(self.folder, disk, clocks, now, rng)?;
         (self.outbox, self.shared, self.local, self.disk) = (outbox, shared, local, disk);
         self.world.set_publish_hook(Arc::new(Hook(Arc::clone(&self.shared))));
         (self.received, self.most) = (Vec::new(), usize::MAX);
@@ -171,19 +180,28 @@ impl<'a> Gateway<'a> {
     }
 
     /// The session reads up to `most` packets.
-    pub(crate) fn take(&mut self, most: usize) -> Result<bool, String> {
+    pub(crate) fn take(&mut self, most: usize, now: Instant) -> Result<bool, String> {
         let (shared, now_ms) = (Arc::clone(&self.shared), self.now_ms());
         let wall_ms = self.world.clocks().wall.cast_unsigned();
         let (received, mut wrong) = (&mut self.received, None);
-        let read = self.local.read(&mut self.world, most, |publish| {
-            match forward::item(publish, &shared.up, NAME, &shared.stamper, (now_ms, wall_ms)) {
+        let read = self.local.read(&mut self.world, most, now, |message| {
+            let publish = Publish {
+                dup: message.dup,
+                qos: message.qos,
+                retain: message.retain,
+                topic: &message.topic,
+                packet_id: None,
+                properties: message.properties.as_properties(),
+                payload: &message.payload,
+            };
+            match forward::item(&publish, &shared.up, NAME, &shared.stamper, (now_ms, wall_ms)) {
                 Ok(item) => received.push(item),
                 Err(error) => {
                     wrong = Some(format!("{} is not forwarded: {error:?}", publish.topic))
                 }
             }
         })?;
-        wrong.map_or(Ok(read > 0), Err)
+        wrong.map_or(Ok(read), Err)
     }
 
     /// Puts up to `most` of the received messages into the outbox; the same ones again after a failure.
@@ -208,8 +226,8 @@ impl<'a> Gateway<'a> {
     }
 
     /// Acknowledges what was received, if all of it is in the outbox.
-    pub(crate) fn acknowledge(&mut self) -> bool {
-        let is_done = self.received.is_empty() && self.local.acknowledge(&mut self.world);
+    pub(crate) fn acknowledge(&mut self, now: Instant) -> bool {
+        let is_done = self.received.is_empty() && self.local.acknowledge(&mut self.world, now);
         if is_done {
             self.most = usize::MAX;
         }

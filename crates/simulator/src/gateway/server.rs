@@ -2,13 +2,13 @@
 //! `serve/platform/client.rs` of `crates/server` has it.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use fastrand::Rng;
 use fulmar_broker::Limits;
+use fulmar_client::Message;
 use fulmar_gateway::batch;
 use fulmar_mqtt::Property;
-use fulmar_mqtt::packet::Publish;
 use fulmar_platform::{Admin, Database, Monitoring, Platform, SensorMessage, Settings};
 use tokio::runtime::Runtime;
 
@@ -66,12 +66,13 @@ impl<'a> Server<'a> {
         runtime: &'a Runtime,
         disk: Disk,
         workers: usize,
+        now: Instant,
         rng: &mut Rng,
     ) -> Result<Self, String> {
         let (platform, disk) = start(folder, disk, rng)?;
         let settings = BrokerSettings::open(Limits::default(), Vec::new());
         let world = World::new(Arc::new(TableVolume::default()), workers, settings);
-        let client = Subscriber::new("platform", &FILTERS, false);
+        let client = Subscriber::new("platform", &FILTERS, false, now)?;
         Ok(Server { world, folder, runtime, disk, platform, client, received: Vec::new() })
     }
 
@@ -80,6 +81,7 @@ impl<'a> Server<'a> {
         &mut self,
         survival: Survival,
         workers: usize,
+        now: Instant,
         rng: &mut Rng,
     ) -> Result<(), String> {
         let disk = self.disk.power_failure(survival, rng);
@@ -87,7 +89,7 @@ impl<'a> Server<'a> {
         self.platform.close();
         (self.platform, self.disk) = start(self.folder, disk, rng)?;
         self.world.crash(workers)?;
-        self.client = Subscriber::new("platform", &FILTERS, false);
+        self.client = Subscriber::new("platform", &FILTERS, false, now)?;
         self.received.clear();
         Ok(())
     }
@@ -96,11 +98,12 @@ impl<'a> Server<'a> {
     pub(crate) fn take(
         &mut self,
         most: usize,
+        now: Instant,
         mut see: impl FnMut(&SensorMessage) -> Result<(), String>,
     ) -> Result<bool, String> {
         let (messages, mut wrong) = (&mut self.received, Ok(()));
-        let read = self.client.read(&mut self.world, most, |publish| {
-            let new = sensor_messages(publish);
+        let read = self.client.read(&mut self.world, most, now, |message| {
+            let new = sensor_messages(message);
             let seen = new.and_then(|new| {
                 new.iter().try_for_each(&mut see)?;
                 messages.extend(new);
@@ -110,7 +113,7 @@ impl<'a> Server<'a> {
                 wrong = Err(error);
             }
         })?;
-        wrong.map(|()| read > 0)
+        wrong.map(|()| read)
     }
 
     /// The platform stores what was received. Returns false if there is nothing, or if it fails.
@@ -127,8 +130,8 @@ impl<'a> Server<'a> {
     }
 
     /// Acknowledges what was received, if it is stored.
-    pub(crate) fn acknowledge(&mut self) -> bool {
-        self.received.is_empty() && self.client.acknowledge(&mut self.world)
+    pub(crate) fn acknowledge(&mut self, now: Instant) -> bool {
+        self.received.is_empty() && self.client.acknowledge(&mut self.world, now)
     }
 
     /// The disk as it is if the power fails now.
@@ -146,18 +149,19 @@ impl<'a> Server<'a> {
 }
 
 /// The messages of a publication: itself, or those of a batch.
-fn sensor_messages(publish: &Publish<'_>) -> Result<Vec<SensorMessage>, String> {
+fn sensor_messages(message: Message) -> Result<Vec<SensorMessage>, String> {
     let noted = |wanted: &str| {
-        publish.properties.iter().find_map(|property| match property {
+        message.properties.as_properties().iter().find_map(|property| match property {
             Property::UserProperty(name, value) if name == wanted => Some(value.to_owned()),
             _ => None,
         })
     };
-    if !publish.topic.contains("/batch/") {
-        let (topic, payload) = (publish.topic.to_owned(), publish.payload.to_vec());
-        return Ok(vec![SensorMessage { topic, payload, at: noted("at"), id: noted("id") }]);
+    if !message.topic.contains("/batch/") {
+        let (at, id) = (noted("at"), noted("id"));
+        let (topic, payload) = (message.topic, message.payload.to_vec());
+        return Ok(vec![SensorMessage { topic, payload, at, id }]);
     }
-    let messages = batch::decode(publish.payload, noted(batch::ENCODING).as_deref());
+    let messages = batch::decode(&message.payload, noted(batch::ENCODING).as_deref());
     let message = |message: batch::Message| SensorMessage {
         topic: message.topic,
         payload: message.payload,

@@ -1,16 +1,13 @@
-//! A client inside the process, as `local_client.rs` and its users have it: a durable session that acknowledges by hand.
+//! A client inside the process, as `local_client.rs` of `crates/part` and its users have it: a durable session that
+//! acknowledges by hand. It is the client library's session machine.
 
-use fulmar_broker::StreamKey;
-use fulmar_mqtt::ack::AckKind;
-use fulmar_mqtt::packet::{
-    Connack, Connect, Disconnect, Publish, RetainHandling, SubscribeOptions,
-};
-use fulmar_mqtt::{Packet, PacketId, Property, PropertyBuf, QoS, ReasonCode, Version};
+use std::time::Instant;
 
-use crate::packets::{acknowledgement, decoded, encoded, subscription};
+use fulmar_client::simulation::Outcome;
+use fulmar_client::{Message, QoS, ReasonCode, Receipt, RetainHandling, SubscribeOptions};
+
+use crate::session::{Session, session_options};
 use crate::world::World;
-
-const VERSION: Version = Version::V5;
 
 /// Why the broker may end the connection: an older one, which it has read later, has taken the session back, or its
 /// storage stands still.
@@ -22,48 +19,41 @@ pub(crate) const MAY_END: [ReasonCode; 3] = [
 
 /// The session.
 pub(crate) struct Subscriber {
-    client_id: String,
-    filters: Vec<String>,
-    no_local: bool,
-    pub(crate) line: Option<usize>,
-    /// The connection on which publications were received that are not acknowledged, and their identifiers. Nothing is
-    /// read, and no connection is opened, before they are.
-    received: Option<(usize, Vec<PacketId>)>,
+    pub(crate) session: Session<()>,
+    /// Of what was received and is not acknowledged. Nothing is read, and no connection is opened, before it is.
+    receipts: Vec<Receipt>,
 }
 
 impl Subscriber {
-    pub(crate) fn new(client_id: &str, filters: &[&str], no_local: bool) -> Subscriber {
-        let filters = filters.iter().map(|filter| (*filter).to_owned()).collect();
-        let client_id = client_id.to_owned();
-        Subscriber { client_id, filters, no_local, line: None, received: None }
-    }
-
-    /// CONNECT and SUBSCRIBE on a new connection, when it has acknowledged what it received before.
-    pub(crate) fn connect(&mut self, world: &mut World, worker: usize) {
-        if self.received.is_some() {
-            return;
-        }
-        self.cut(world, true);
-        let Some(line) = world.open(worker, false, usize::MAX) else { return };
-        self.line = Some(line);
-        let mut properties = PropertyBuf::new();
-        properties.push(Property::SessionExpiryInterval(u32::MAX));
-        let properties = properties.as_properties();
-        let usual = Connect::new(VERSION, &self.client_id);
-        let connect = Connect { clean_start: false, properties, ..usual };
-        let options = SubscribeOptions {
+    pub(crate) fn new(
+        client_id: &str,
+        filters: &[&str],
+        no_local: bool,
+        now: Instant,
+    ) -> Result<Subscriber, String> {
+        let mut options = session_options(client_id)?;
+        options.session_expiry_s = u32::MAX;
+        (options.clean_start, options.acknowledge_by_hand) = (false, true);
+        let subscribe = SubscribeOptions {
             qos: QoS::AtLeastOnce,
-            no_local: self.no_local,
-            retain_as_published: self.no_local,
+            no_local,
+            retain_as_published: no_local,
             retain_handling: RetainHandling::Never,
         };
-        let filters = self.filters.iter().map(String::as_str);
-        let subscribe = subscription(PacketId::FIRST, filters, Some(options), VERSION);
-        world.say(line, StreamKey::CONTROL, encoded(&Packet::Connect(connect), VERSION));
-        world.say(line, StreamKey::CONTROL, subscribe);
+        let mut session = Session::new(options, now);
+        let filters = filters.iter().map(|filter| ((*filter).to_owned(), subscribe));
+        session.machine.subscribe(filters.collect(), ());
+        Ok(Subscriber { session, receipts: Vec::new() })
     }
 
-    /// Reads up to `most` packets, and shows those that are publications to `see`; returns how many packets it read.
+    /// Opens a connection, when it has acknowledged what it received before.
+    pub(crate) fn connect(&mut self, world: &mut World, worker: usize, now: Instant) {
+        if self.receipts.is_empty() {
+            self.session.connect(world, worker, now);
+        }
+    }
+
+    /// Reads up to `most` packets, and shows the messages to `see`; returns whether it has read any packet.
     ///
     /// # Errors
     /// The broker refused the session or a subscription.
@@ -71,59 +61,43 @@ impl Subscriber {
         &mut self,
         world: &mut World,
         most: usize,
-        mut see: impl FnMut(&Publish<'_>),
-    ) -> Result<usize, String> {
-        let Some(line) = self.line.filter(|_| self.received.is_none()) else { return Ok(0) };
+        now: Instant,
+        mut see: impl FnMut(Message),
+    ) -> Result<bool, String> {
+        if self.has_received() {
+            return Ok(false);
+        }
         let mut count = 0;
-        while count < most {
-            let Some(packet) = world.receive(line, StreamKey::CONTROL) else { break };
-            match decoded(&packet, VERSION)? {
-                Packet::Publish(publish) => {
-                    let (_, received) = self.received.get_or_insert((line, Vec::new()));
-                    received.extend(publish.packet_id);
-                    see(&publish);
-                }
-                Packet::Suback(suback) if suback.codes.iter().any(|code| *code >= 0x80) => {
-                    return Err(format!("{}: a subscription was refused", self.client_id));
-                }
-                Packet::Connack(Connack { reason, .. })
-                | Packet::Disconnect(Disconnect { reason, .. })
-                    if reason.is_error() =>
-                {
-                    if !MAY_END.contains(&reason) {
-                        return Err(format!("{}: {reason}", self.client_id));
-                    }
-                    self.cut(world, true);
-                    return Ok(count + 1);
-                }
-                _ => {}
-            }
+        while count < most && self.session.receive(world, now, &MAY_END)? {
             count += 1;
+            while let Some(outcome) = self.session.outcome() {
+                match outcome {
+                    Outcome::Message(mut message) => {
+                        self.receipts.extend(message.receipt.take());
+                        see(message);
+                    }
+                    Outcome::Answered((), Ok(codes))
+                        if codes.iter().any(|code| code.is_error()) =>
+                    {
+                        return Err(format!("a subscription was refused: {codes:?}"));
+                    }
+                    _ => {}
+                }
+            }
         }
-        if count == 0 && !world.is_open(line) {
-            self.line = None;
-        }
-        Ok(count)
+        Ok(count > 0)
     }
 
-    /// Whether it has received publications and not acknowledged them.
+    /// Whether it has received messages and not acknowledged them.
     pub(crate) fn has_received(&self) -> bool {
-        self.received.is_some()
+        !self.receipts.is_empty()
     }
 
     /// Acknowledges what was received, if that connection is still there. Returns whether there was something.
-    pub(crate) fn acknowledge(&mut self, world: &mut World) -> bool {
-        let Some((line, ids)) = self.received.take() else { return false };
-        for id in ids.into_iter().filter(|_| self.line == Some(line)) {
-            world.say(line, StreamKey::CONTROL, acknowledgement(AckKind::Puback, id, VERSION));
-        }
-        true
-    }
-
-    /// The connection breaks, with what was sent last if `lossy`.
-    pub(crate) fn cut(&mut self, world: &mut World, lossy: bool) {
-        if let Some(line) = self.line.take() {
-            world.cut(line, lossy);
-        }
+    pub(crate) fn acknowledge(&mut self, world: &mut World, now: Instant) -> bool {
+        let had_received = self.has_received();
+        self.receipts.drain(..).for_each(|receipt| self.session.machine.acknowledge(&receipt));
+        self.session.flush(world, now);
+        had_received
     }
 }
