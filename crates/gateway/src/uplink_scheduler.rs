@@ -308,7 +308,8 @@ impl UplinkScheduler {
         is_due
     }
 
-    /// When [`UplinkScheduler::next`] or [`UplinkScheduler::restart_if_due`] is due, if only time has to pass.
+    /// The time in milliseconds since the Unix epoch at which [`UplinkScheduler::next`] or
+    /// [`UplinkScheduler::restart_if_due`] is due, if only time has to pass.
     #[must_use]
     pub fn deadline(&self) -> Option<u64> {
         let again = match self.again_at_ms {

@@ -36,7 +36,7 @@ pub trait Volume: Storage {
 #[derive(Default)]
 pub(crate) struct TableVolume {
     state: Mutex<State>,
-    /// Whether the broker may acknowledge now; it always may if there is nothing here.
+    /// Decides if the broker may acknowledge now; it always may if there is nothing here.
     may_acknowledge: Option<Box<dyn Fn() -> bool + Send + Sync>>,
 }
 

@@ -86,7 +86,7 @@ pub(crate) enum Appended {
     Refused,
 }
 
-/// A request on its way.
+/// A request in flight.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     pub(crate) id: u64,

@@ -93,7 +93,7 @@ pub type Schedule = Script<Setup>;
 
 /// How often each kind of step is drawn; some kinds are left out of a schedule.
 const WEIGHTS: [u32; 20] = [20, 8, 10, 2, 10, 20, 14, 20, 22, 8, 2, 3, 1, 1, 3, 1, 1, 1, 16, 1];
-/// Besides these, there is a change of a row per so many steps.
+/// Besides these, a row is changed after every twentieth step.
 const CHANGE_EVERY: usize = 20;
 /// Strangers publish in the schedules of every fourth seed: those with this remainder.
 const STRANGE_SEEDS: u64 = 2;

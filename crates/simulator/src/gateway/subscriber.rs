@@ -20,7 +20,7 @@ pub(crate) const MAY_END: [ReasonCode; 3] = [
 /// The session.
 pub(crate) struct Subscriber {
     pub(crate) session: Session<()>,
-    /// Of what was received and is not acknowledged. Nothing is read, and no connection is opened, before it is.
+    /// Receipts of what was received and is not acknowledged. Nothing is read, and no connection is opened, before it is.
     receipts: Vec<Receipt>,
 }
 
@@ -88,7 +88,7 @@ impl Subscriber {
         Ok(count > 0)
     }
 
-    /// Whether it has received messages and not acknowledged them.
+    /// True if it has received messages and not acknowledged them.
     pub(crate) fn has_received(&self) -> bool {
         !self.receipts.is_empty()
     }
