@@ -1,7 +1,7 @@
 //! For tests only: worlds whose schedule and faults are drawn from a seed, and a seed always gives the same run (like
 //! TigerBeetle's `vopr`).
 //!
-//! What all worlds share: `script` draws and plays schedules, `campaign` plays one seed after another, and `shrink`
+//! Shared by all worlds: `script` draws and plays schedules, `campaign` plays one seed after another, and `shrink`
 //! removes steps of a failing schedule until only those remain without which nothing fails. `world` has a broker whose
 //! workers run one step at a time (`work`), `network` what is under way to it, `clock` the machine's clocks, `overdue`
 //! when the broker may refuse, `volume` storage that commits at given steps, `tables` what a storage operation means,

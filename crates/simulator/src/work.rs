@@ -1,4 +1,4 @@
-//! What a broker's workers and its storage do, one step at a time, and what other workers do during a publication.
+//! Steps of a broker's workers and its storage, also those of other workers during a publication.
 
 use std::sync::Arc;
 
@@ -23,12 +23,12 @@ pub enum Work {
     Commit { most: usize },
 }
 
-/// What other workers do during a publication.
+/// Steps of other workers during a publication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Amid {
     /// Before which of its receivers.
     pub(crate) before: usize,
-    /// What they do.
+    /// The steps.
     pub(crate) asides: [Option<Work>; 3],
 }
 

@@ -68,7 +68,7 @@ struct Serving {
 }
 
 pub(crate) struct Node {
-    /// Its own clock.
+    /// The clock of this node.
     clock: Arc<Mutex<Instant>>,
     mistake: Option<Mistake>,
     workers: usize,
@@ -80,7 +80,7 @@ pub(crate) struct Node {
     /// Why it serves no more.
     pub(crate) broken: Option<String>,
     role: Role,
-    /// What it has read of the log, and its database behind that.
+    /// The log as far as it was read, and the database behind that.
     reader: LogReader,
     tables: Tables,
     /// What is on its disk.

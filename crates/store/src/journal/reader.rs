@@ -7,7 +7,7 @@ use super::{Claimant, LogEntry, LogPosition, RecordError, RecordKind, decode};
 /// Bytes of one group. The largest that a broker makes is a turn of its workers.
 const MAX_GROUP_BYTES: usize = 1 << 30;
 
-/// What a record was.
+/// The kind of a record that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Applied {
     /// Operations.
@@ -25,7 +25,7 @@ pub enum Applied {
     Void(u64),
 }
 
-/// What has been read of a log.
+/// The state of a reader: where it is, and an unfinished group.
 #[derive(Clone, Default)]
 pub struct LogReader {
     read: LogPosition,
