@@ -291,12 +291,12 @@ fuzz: needs ## Fuzz every target for FUZZ_SECONDS (FUZZ="TARGET...": only these)
 
 # Many schedules in little time, with the assertions of the core. Of the whole workspace and with a test, so that
 # dependencies have the features they have for tests, and are shared with them: cargo compiles these crates alone.
-SIMULATOR := $(foreach crate,mqtt broker store gateway simulator baddisk gatewaysim clustersim,--config profile.dev.package.fulmar-$(crate).opt-level=2)
+SIMULATOR := $(foreach crate,mqtt broker store gateway simulator,--config profile.dev.package.fulmar-$(crate).opt-level=2)
 .PHONY: simulate
 simulate: needs ## Run broker and storage through random schedules of faults (SECONDS=, FROM=; SEED= repeats one; STORE=1: the real store; READINGS=1: from devices through a gateway to the platform; CLUSTER=1: three nodes and their log)
-	cargo build --workspace --locked --bin fulmar-simulator --bin fulmar-baddisk --bin fulmar-gatewaysim --bin fulmar-clustersim --test schedules $(SIMULATOR)
+	cargo build --workspace --locked --bin fulmar-simulator --test schedules $(SIMULATOR)
 	env SECONDS=$(SECONDS) FROM=$(FROM) $(if $(SCHEDULES),SCHEDULES=$(SCHEDULES)) $(if $(SEED),SEED=$(SEED)) STEPS=$(STEPS) \
-		$(TARGET)/debug/fulmar-$(if $(CLUSTER),clustersim,$(if $(READINGS),gatewaysim,$(if $(STORE),baddisk,simulator)))
+		$(TARGET)/debug/fulmar-simulator $(if $(CLUSTER),cluster,$(if $(READINGS),gateway,$(if $(STORE),store,broker)))
 
 lint: needs ## Check format, lints, documentation, wording, crates, counts, licences and, with a network, advisories
 	cargo fmt --all --check

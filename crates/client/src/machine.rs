@@ -234,7 +234,7 @@ impl<P, R> Machine<P, R> {
     }
 
     /// The application acknowledges the message of this receipt.
-    pub(crate) fn acknowledge(&mut self, receipt: &Receipt) {
+    pub fn acknowledge(&mut self, receipt: &Receipt) {
         let now = receipt.connection == self.connection && self.phase == Phase::Up;
         if now && self.stream_map.is_open(receipt.flow) {
             self.put_ack(receipt.flow, AckKind::Puback, receipt.id, ReasonCode::Success);

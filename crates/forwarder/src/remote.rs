@@ -17,7 +17,7 @@ use fulmar_gateway::forward::{self, BatchForm, Outgoing};
 use fulmar_gateway::mapping::Priority;
 use fulmar_gateway::outbox::{Page, Stored};
 use fulmar_gateway::refusals::{RefusalRecord, Refused, is_passing, may_pass};
-use fulmar_gateway::uplink_scheduler::{Publication, UplinkScheduler};
+use fulmar_gateway::uplink_scheduler::{LATER_MS, Publication, UplinkScheduler};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::{mpsc, watch};
@@ -44,8 +44,6 @@ const SUBSCRIBE_AGAIN: Duration = Duration::from_secs(60);
 const CHECK_SECRET: Duration = Duration::from_secs(10);
 /// Refused topics that the log names one by one.
 const NAMED: usize = 10;
-/// Pause before messages that the upstream broker could not accept are sent again.
-const LATER: Duration = Duration::from_secs(5);
 /// Time between two reads of the connection's metrics.
 const LOOK: Duration = Duration::from_secs(2);
 
@@ -115,8 +113,6 @@ struct Uplink<'a> {
     arriving: Arriving<'a>,
     reading: Option<Read>,
     asked: Option<PendingSubscription>,
-    /// Nothing is sent until everything in flight is done, and not before this time.
-    again_at: Option<Instant>,
     look_at: Instant,
     /// When the upstream broker accepted the connection, while it is open.
     connected_at: Option<Instant>,
@@ -166,7 +162,6 @@ impl<'a> Uplink<'a> {
             flights: FuturesUnordered::new(),
             reading: None,
             asked,
-            again_at: None,
             look_at: Instant::now(),
             connected_at: None,
             was_connected: false,
@@ -186,6 +181,10 @@ impl<'a> Uplink<'a> {
                 if now.is_some() && now != secret {
                     return End::NewSecret;
                 }
+            }
+            if self.scheduler.restart_if_due(now_ms()) {
+                // A page that is being read belongs to the pass that is abandoned.
+                self.reading = None;
             }
             self.read_more();
             self.send().await;
@@ -227,9 +226,6 @@ impl<'a> Uplink<'a> {
 
     fn on_time(&mut self) {
         let now = Instant::now();
-        if self.scheduler.refusals().retry_at_ms().is_some_and(|at| at <= now_ms()) {
-            self.again_at.get_or_insert(now);
-        }
         if self.subscribe_at.is_some_and(|at| at <= now) && self.asked.is_none() {
             self.subscribe_at = None;
             self.asked = subscription(self.shared, self.client.clone());
@@ -261,16 +257,11 @@ impl<'a> Uplink<'a> {
             self.look_at = Instant::now() + LOOK;
             *self.shared.metrics.path.lock() = self.client.path_stats().await;
         }
-        let batch = self
+        let due = self
             .scheduler
-            .due_at()
+            .deadline()
             .map(|at| Instant::now() + Duration::from_millis(at.saturating_sub(now_ms()).max(1)));
-        let again = self.again_at.filter(|_| self.flights.is_empty());
-        let retry = self.scheduler.refusals().retry_at_ms().filter(|_| self.again_at.is_none());
-        let retry = retry
-            .map(|at| Instant::now() + Duration::from_millis(at.saturating_sub(now_ms()).max(1)));
-        let times = [Some(self.look_at), batch, again, retry, self.subscribe_at];
-        let wake_at = times.into_iter().flatten().min();
+        let wake_at = [Some(self.look_at), due, self.subscribe_at].into_iter().flatten().min();
         let wake_at = wake_at.unwrap_or(self.look_at);
         tokio::select! {
             // The sender that could stop it was dropped: that is an end as well.
@@ -298,16 +289,6 @@ impl<'a> Uplink<'a> {
 
     /// Sends the messages that may be sent now.
     async fn send(&mut self) {
-        if let Some(at) = self.again_at {
-            if !self.flights.is_empty() || Instant::now() < at {
-                return;
-            }
-            self.again_at = None;
-            // A page that is being read belongs to the pass that is abandoned.
-            self.reading = None;
-            self.scheduler.restart(now_ms());
-            self.read_more();
-        }
         while let Some(publication) = self.scheduler.next(now_ms()) {
             let message = self.message(&publication);
             let metrics = &self.shared.metrics;
@@ -344,10 +325,8 @@ impl<'a> Uplink<'a> {
                     spans.forwarded(messages, &self.shared.name, &self.shared.config.url);
                 }
                 self.outbox.remove(messages.iter().map(|message| message.seq).collect());
-                if let Some((what, _)) = self.scheduler.accepted(publication) {
+                if let Some((what, _)) = self.scheduler.accepted(publication, now_ms()) {
                     tracing::info!(?what, "the upstream broker accepts the topic again");
-                    // The skipped messages are sent now.
-                    self.again_at.get_or_insert_with(Instant::now);
                     self.publish_refusals();
                 }
             }
@@ -356,9 +335,8 @@ impl<'a> Uplink<'a> {
                 self.give_up(publication, &error)
             }
             Err(error) => {
-                tracing::warn!("upstream: {error}; sending again in {} s", LATER.as_secs());
-                self.again_at = Some(Instant::now() + LATER);
-                self.scheduler.done(publication.first());
+                tracing::warn!("upstream: {error}; sending again in {} s", LATER_MS / 1000);
+                self.scheduler.failed(publication, now_ms());
             }
         }
     }
@@ -370,8 +348,6 @@ impl<'a> Uplink<'a> {
         if record == RefusalRecord::TooMany {
             tracing::error!(%reason,
                 "the upstream broker refuses too many topics: forwarding paused");
-            let pause = if is_passing(reason) { LATER } else { SUBSCRIBE_AGAIN };
-            self.again_at = Some(Instant::now() + pause);
             return;
         }
         if record == RefusalRecord::New {
@@ -407,8 +383,7 @@ impl<'a> Uplink<'a> {
     fn give_up(&mut self, publication: &Publication, error: &Error) {
         if let Publication::Batch(messages) = publication {
             tracing::warn!("upstream: a batch of {}: {error}; sent one by one", messages.len());
-            self.scheduler.unbatch(publication);
-            self.again_at.get_or_insert_with(Instant::now);
+            self.scheduler.unbatch(publication, now_ms());
             return;
         }
         let reason = match error {

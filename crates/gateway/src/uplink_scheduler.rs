@@ -12,10 +12,14 @@ use fulmar_mqtt::ReasonCode;
 
 use crate::mapping::Priority;
 use crate::outbox::{Page, Stored};
-use crate::refusals::{Refusal, RefusalRecord, Refusals, Refused};
+use crate::refusals::{Refusal, RefusalRecord, Refusals, Refused, is_passing};
 
 /// Maximum number of urgent messages in a row while normal ones wait.
 const MAX_URGENT_IN_A_ROW: u32 = 8;
+/// Pause in milliseconds before messages that the upstream broker could not accept are sent again.
+pub const LATER_MS: u64 = 5_000;
+/// The same after it has refused too many topics.
+const TOO_MANY_MS: u64 = 60_000;
 
 /// Limits on publications in flight.
 #[derive(Clone, Copy, Debug, Default)]
@@ -84,6 +88,8 @@ pub struct UplinkScheduler {
     /// Messages up to this one are sent singly, because a batch with one of them could not be accepted.
     singly_to: u64,
     pass_ended: bool,
+    /// Nothing is sent until everything in flight is done, and not before this time; then everything is sent again.
+    again_at_ms: Option<u64>,
 }
 
 impl UplinkScheduler {
@@ -115,6 +121,10 @@ impl UplinkScheduler {
     ) -> RefusalRecord {
         self.done(publication.first());
         let record = self.refusals.add(publication, reason, now_ms);
+        if record == RefusalRecord::TooMany {
+            let pause_ms = if is_passing(reason) { LATER_MS } else { TOO_MANY_MS };
+            self.again_at_ms = Some(now_ms + pause_ms);
+        }
         let what = Refused::of(publication);
         for priority in [Priority::Urgent, Priority::Normal] {
             let batching = self.batching_of(priority);
@@ -125,16 +135,29 @@ impl UplinkScheduler {
         record
     }
 
-    /// The upstream broker accepted `publication`: returns the refusal that this ends, if there was one. Then
-    /// [`UplinkScheduler::restart`] is due, to send the messages that were skipped.
-    pub fn accepted(&mut self, publication: &Publication) -> Option<(Refused, Refusal)> {
+    /// The upstream broker accepted `publication`: returns the refusal that this ends, if there was one. Then the
+    /// messages that were skipped are sent.
+    pub fn accepted(
+        &mut self,
+        publication: &Publication,
+        now_ms: u64,
+    ) -> Option<(Refused, Refusal)> {
         self.done(publication.first());
-        self.refusals.accepted(publication)
+        let ended = self.refusals.accepted(publication)?;
+        self.again_at_ms.get_or_insert(now_ms);
+        Some(ended)
     }
 
-    /// A batch can never be accepted as it is: after [`UplinkScheduler::restart`] its messages are sent singly.
-    pub fn unbatch(&mut self, publication: &Publication) {
+    /// It is not known whether the upstream broker has `publication`: it is sent again later.
+    pub fn failed(&mut self, publication: &Publication, now_ms: u64) {
         self.done(publication.first());
+        self.again_at_ms = Some(now_ms + LATER_MS);
+    }
+
+    /// A batch can never be accepted as it is: its messages are sent again singly.
+    pub fn unbatch(&mut self, publication: &Publication, now_ms: u64) {
+        self.done(publication.first());
+        self.again_at_ms.get_or_insert(now_ms);
         self.singly_to =
             publication.messages().last().map_or(0, |last| last.seq).max(self.singly_to);
     }
@@ -203,6 +226,9 @@ impl UplinkScheduler {
 
     /// The publication to send now, if any.
     pub fn next(&mut self, now_ms: u64) -> Option<Publication> {
+        if self.again_at_ms.is_some() {
+            return None;
+        }
         let can = |scheduler: &UplinkScheduler, priority: Priority| {
             !scheduler.lanes[priority as usize].ready.is_empty() && scheduler.has_room(priority)
         };
@@ -222,8 +248,7 @@ impl UplinkScheduler {
 
     /// When a batch that waits for more messages is due, in milliseconds since the Unix epoch; `None`
     /// if none waits.
-    #[must_use]
-    pub fn due_at(&self) -> Option<u64> {
+    fn due_at(&self) -> Option<u64> {
         let batching = self.batching.as_ref()?;
         let lane = &self.lanes[Priority::Normal as usize];
         let first = lane.ready.front()?;
@@ -268,6 +293,30 @@ impl UplinkScheduler {
             self.lanes[priority as usize].in_flight_bytes -= bytes;
             self.messages_in_flight -= messages;
         }
+    }
+
+    /// Starts again if that is due. Returns whether it was: a page that is being read is then not to be passed to
+    /// [`UplinkScheduler::loaded`].
+    pub fn restart_if_due(&mut self, now_ms: u64) -> bool {
+        if self.refusals.retry_at_ms().is_some_and(|at| at <= now_ms) {
+            self.again_at_ms.get_or_insert(now_ms);
+        }
+        let is_due = self.in_flight.is_empty() && self.again_at_ms.is_some_and(|at| at <= now_ms);
+        if is_due {
+            self.restart(now_ms);
+        }
+        is_due
+    }
+
+    /// The time in milliseconds since the Unix epoch at which [`UplinkScheduler::next`] or
+    /// [`UplinkScheduler::restart_if_due`] is due, if only time has to pass.
+    #[must_use]
+    pub fn deadline(&self) -> Option<u64> {
+        let again = match self.again_at_ms {
+            None => self.refusals.retry_at_ms(),
+            at => at.filter(|_| self.in_flight.is_empty()),
+        };
+        self.due_at().into_iter().chain(again).min()
     }
 
     /// Starts again with all messages that are not done: those that were in flight are sent again, in order, and,
@@ -478,7 +527,7 @@ mod tests {
         lanes(&mut scheduler, all());
         let (a, b) = (scheduler.next(0).unwrap(), scheduler.next(0).unwrap());
         assert_eq!(scheduler.refused(&a, DENIED, 1000), RefusalRecord::New);
-        assert_eq!(scheduler.accepted(&b), None);
+        assert_eq!(scheduler.accepted(&b, 1000), None);
         assert_eq!(seqs(&mut scheduler), [4], "the topic that is allowed goes on");
         scheduler.done(4);
         assert_eq!(scheduler.refusals().retry_at_ms(), Some(6000));
@@ -495,7 +544,7 @@ mod tests {
         scheduler.restart(16_000);
         lanes(&mut scheduler, [of(1, "a"), of(3, "a")]);
         let probe = scheduler.next(0).unwrap();
-        let (what, _) = scheduler.accepted(&probe).unwrap();
+        let (what, _) = scheduler.accepted(&probe, 16_000).unwrap();
         assert_eq!(what, Refused::Topic("a".into()));
         scheduler.restart(16_001);
         lanes(&mut scheduler, [of(3, "a")]);
@@ -555,7 +604,7 @@ mod tests {
         lanes(&mut scheduler, (1..=5).map(message));
         let batch = scheduler.next(1000).unwrap();
         assert_eq!(batch.messages().len(), 3);
-        scheduler.unbatch(&batch);
+        scheduler.unbatch(&batch, 1000);
         scheduler.restart(1000);
         lanes(&mut scheduler, (1..=5).map(message));
         let sizes = std::iter::from_fn(|| scheduler.next(1000))

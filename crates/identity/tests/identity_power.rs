@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use fastrand::Rng;
-use fulmar_baddisk::{Disk, Mount, Survival, mount};
 use fulmar_identity::{
     Acl, AclKind, Client, ClientChanges, Command, Group, Ranked, Role, State, Store,
 };
+use fulmar_simulator::bad_disk::{Disk, Mount, Survival, mount};
 
 struct Folder {
     path: PathBuf,

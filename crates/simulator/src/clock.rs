@@ -10,12 +10,12 @@ use fulmar_mirror::Reading;
 const BEGIN_MS: i64 = 1_770_000_000_000;
 
 /// What clocks show when a world begins.
-pub const BEGIN: Reading =
+pub(crate) const BEGIN: Reading =
     Reading { time: BEGIN_MS, wall: BEGIN_MS, since_boot: 1_000_000, boot: 1 };
 
 /// By how many milliseconds stored moments are moved when a process starts, and how much less or more that may be, since the
 /// machine was suspended, or off for a time that was not known.
-pub type Moved = (i64, i64, i64);
+pub(crate) type Moved = (i64, i64, i64);
 
 /// How the wall clock is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

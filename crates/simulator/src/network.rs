@@ -15,7 +15,7 @@ pub(crate) const PINGREQ: [u8; 2] = [0xC0, 0];
 
 /// Input from a client that is in flight to the broker.
 #[derive(Clone, Debug)]
-pub enum Input {
+pub(crate) enum Input {
     /// One packet, or a flow header.
     Bytes(Vec<u8>),
     /// The client's end of the stream.

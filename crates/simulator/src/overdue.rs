@@ -6,7 +6,7 @@ use std::time::Duration;
 use fulmar_broker::Timestamp;
 use fulmar_broker::storage::Seq;
 
-use crate::disk::Volume;
+use crate::volume::Volume;
 
 /// Counts the calls of the core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

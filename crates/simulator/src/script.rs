@@ -15,16 +15,6 @@ pub trait Setting: Clone + Debug {
 
     /// Draws a setup and this many steps, more or less; the same ones for the same seed.
     fn draw(seed: u64, steps: usize) -> (Self, Vec<Self::Step>);
-
-    /// The setup, for people.
-    fn words(&self) -> Vec<String> {
-        vec![format!("{self:?}")]
-    }
-
-    /// A step, for people.
-    fn step_words(step: &Self::Step) -> String {
-        format!("{step:?}")
-    }
 }
 
 /// A schedule: a world and its steps, all drawn from a seed before the first is taken.
@@ -82,7 +72,8 @@ pub struct Played {
 }
 
 impl Played {
-    pub(crate) fn add(&mut self, other: Played) {
+    /// Adds what another schedule has done.
+    pub fn add(&mut self, other: Played) {
         self.heard += other.heard;
         self.sent += other.sent;
         self.refused += other.refused;
@@ -135,7 +126,7 @@ impl<S: Setting> Script<S> {
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             let mut simulation = begin(story.clone())?;
             for step in &self.steps {
-                story.tell(|| S::step_words(step));
+                story.tell(|| format!("{step:?}"));
                 simulation.step(*step)?;
                 at += 1;
             }
@@ -155,12 +146,12 @@ impl<S: Setting> Script<S> {
 }
 
 /// The random numbers of a seed for one kind of world: neighbouring seeds must have unrelated schedules.
-pub fn rng_of(seed: u64, world: u64) -> Rng {
+pub(crate) fn rng_of(seed: u64, world: u64) -> Rng {
     Rng::with_seed(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ world)
 }
 
 /// The index of a weight, drawn as often as it says.
-pub fn weighted(rng: &mut Rng, weights: &[u32]) -> usize {
+pub(crate) fn weighted(rng: &mut Rng, weights: &[u32]) -> usize {
     let mut at = rng.u32(..weights.iter().sum::<u32>());
     let is_reached = |weight: &u32| {
         let rest = at.checked_sub(*weight);
@@ -172,7 +163,12 @@ pub fn weighted(rng: &mut Rng, weights: &[u32]) -> usize {
 
 /// Leaves out some kinds of steps, each with a chance of one in `one_in`, and makes others frequent, so that the rest
 /// meet more often.
-pub fn vary(rng: &mut Rng, weights: &mut [u32], one_in: u8, may_miss: impl Fn(usize) -> bool) {
+pub(crate) fn vary(
+    rng: &mut Rng,
+    weights: &mut [u32],
+    one_in: u8,
+    may_miss: impl Fn(usize) -> bool,
+) {
     for (kind, weight) in weights.iter_mut().enumerate() {
         if may_miss(kind) && rng.u8(..one_in) == 0 {
             *weight = 0;

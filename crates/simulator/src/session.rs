@@ -8,14 +8,13 @@ use fulmar_client::simulation::{CONTROL, Machine, Outcome};
 use fulmar_client::{Error, Message, Options, ReasonCode, Version};
 use fulmar_mqtt::codec::peek_frame;
 
-use crate::network::{Input, PINGREQ};
 use crate::world::World;
 
 /// A session; `P` is the handle of a publication, `R` of a request.
-pub struct Session<P, R = ()> {
+pub(crate) struct Session<P, R = ()> {
     options: Arc<Options>,
     /// The machine, for requests; [`Session::flush`] sends them.
-    pub machine: Machine<P, R>,
+    pub(crate) machine: Machine<P, R>,
     line: Option<usize>,
     /// Whether CONNACK has been received on this connection.
     greeted: bool,
@@ -25,7 +24,7 @@ pub struct Session<P, R = ()> {
 ///
 /// # Errors
 /// None in practice.
-pub fn session_options(client_id: &str) -> Result<Options, String> {
+pub(crate) fn session_options(client_id: &str) -> Result<Options, String> {
     let mut options = Options::new("mqtt://broker").map_err(|error| error.to_string())?;
     client_id.clone_into(&mut options.client_id);
     options.session_expiry_s = 86_400;
@@ -35,29 +34,29 @@ pub fn session_options(client_id: &str) -> Result<Options, String> {
 
 impl<P, R> Session<P, R> {
     /// A client that has not connected yet.
-    pub fn new(options: Options, now: Instant) -> Session<P, R> {
+    pub(crate) fn new(options: Options, now: Instant) -> Session<P, R> {
         let options = Arc::new(options);
         let machine = Machine::new(Arc::clone(&options), now);
         Session { machine, options, line: None, greeted: false }
     }
 
     /// The same client without its memory.
-    pub fn replaced(&self, now: Instant) -> Session<P, R> {
+    pub(crate) fn replaced(&self, now: Instant) -> Session<P, R> {
         Session::new(Options::clone(&self.options), now)
     }
 
     /// Whether it speaks MQTT 5.0.
-    pub fn is_v5(&self) -> bool {
+    pub(crate) fn is_v5(&self) -> bool {
         self.options.version == Version::V5
     }
 
     /// Whether it has a connection.
-    pub fn is_connected(&self) -> bool {
+    pub(crate) fn is_connected(&self) -> bool {
         self.line.is_some()
     }
 
     /// Opens a connection; an earlier one ends, and the broker reads what is left of it first, or never.
-    pub fn connect(&mut self, world: &mut World, worker: usize, now: Instant) {
+    pub(crate) fn connect(&mut self, world: &mut World, worker: usize, now: Instant) {
         self.cut(world, true);
         self.line = world.open(worker, false, usize::MAX);
         if let Some(line) = self.line {
@@ -67,15 +66,8 @@ impl<P, R> Session<P, R> {
         }
     }
 
-    /// Sends PINGREQ, if it has a Keep Alive.
-    pub fn ping(&self, world: &mut World) {
-        if let Some(line) = self.line.filter(|_| self.options.keep_alive_s > 0) {
-            world.say(line, StreamKey::CONTROL, Input::Bytes(PINGREQ.to_vec()));
-        }
-    }
-
     /// Publishes a message, now or with the next connection.
-    pub fn publish(&mut self, world: &mut World, message: Message, token: P, now: Instant) {
+    pub(crate) fn publish(&mut self, world: &mut World, message: Message, token: P, now: Instant) {
         self.machine.publish(message, token);
         self.flush(world, now);
     }
@@ -84,7 +76,7 @@ impl<P, R> Session<P, R> {
     ///
     /// # Errors
     /// The broker did what no broker may.
-    pub fn receive(
+    pub(crate) fn receive(
         &mut self,
         world: &mut World,
         now: Instant,
@@ -113,12 +105,12 @@ impl<P, R> Session<P, R> {
     }
 
     /// The next outcome of what it has sent.
-    pub fn outcome(&mut self) -> Option<Outcome<P, R>> {
+    pub(crate) fn outcome(&mut self) -> Option<Outcome<P, R>> {
         self.machine.poll_event()
     }
 
     /// The connection breaks, with what was sent last if `lossy`.
-    pub fn cut(&mut self, world: &mut World, lossy: bool) {
+    pub(crate) fn cut(&mut self, world: &mut World, lossy: bool) {
         if let Some(line) = self.line {
             // A CONNECT that is read after a later one would take the session back, and perhaps clear it.
             world.cut(line, lossy || !self.greeted);
@@ -127,7 +119,7 @@ impl<P, R> Session<P, R> {
     }
 
     /// The broker's process has died, or its end of the connection is closed.
-    pub fn lost(&mut self) {
+    pub(crate) fn lost(&mut self) {
         self.greeted = false;
         if self.line.take().is_some() {
             self.machine.disconnected();
@@ -135,13 +127,13 @@ impl<P, R> Session<P, R> {
     }
 
     /// Sends what the machine has written, packet by packet.
-    pub fn flush(&mut self, world: &mut World, now: Instant) {
+    pub(crate) fn flush(&mut self, world: &mut World, now: Instant) {
         let Some(line) = self.line else { return };
         loop {
             let out = self.machine.output(CONTROL).to_vec();
             let mut rest = &*out;
             while let Ok(Some(frame)) = peek_frame(rest, usize::MAX) {
-                world.say(line, StreamKey::CONTROL, Input::Bytes(rest[..frame.len].to_vec()));
+                world.say(line, StreamKey::CONTROL, rest[..frame.len].to_vec());
                 rest = &rest[frame.len..];
             }
             if out.is_empty() {

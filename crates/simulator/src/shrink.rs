@@ -3,7 +3,7 @@
 use crate::script::{Failure, Played, Script, Setting};
 
 /// The shortest part of `schedule` that still fails, and its failure; `None` if it does not fail at all.
-pub fn shrink<S: Setting>(
+pub(crate) fn shrink<S: Setting>(
     schedule: &Script<S>,
     play: impl Fn(&Script<S>) -> Result<Played, Failure>,
 ) -> Option<(Script<S>, Failure)> {

@@ -13,10 +13,10 @@ use fulmar_broker::storage::{
 use fulmar_mqtt::PacketId;
 
 /// A flow of a session.
-pub type Place = (SessionKey, FlowId);
+pub(crate) type Place = (SessionKey, FlowId);
 
 /// Rows of other parts of the server.
-pub type Rows = BTreeMap<RowKey, Arc<[u8]>>;
+pub(crate) type Rows = BTreeMap<RowKey, Arc<[u8]>>;
 
 /// The durable state after some whole number of batches.
 #[derive(Clone, Debug, Default)]

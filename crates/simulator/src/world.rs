@@ -11,17 +11,17 @@ use std::time::Duration;
 
 use fulmar_broker::storage::{Restored, SessionRecord};
 use fulmar_broker::{
-    Account, Broker, BrokerConfig, ClientStatistics, Connection, Limits, LostCause, Peer,
-    PublishHook, ReadState, Shard, StreamAction, StreamEnd, StreamKey, Timestamp, Token,
+    Account, Broker, BrokerConfig, ClientStatistics, Connection, LostCause, Peer, PublishHook,
+    ReadState, Shard, StreamAction, StreamEnd, StreamKey, Timestamp, Token,
 };
 use smallvec::SmallVec;
 
 use crate::clock::{BEGIN, Machine};
-use crate::disk::Volume;
 use crate::network::{DISCONNECT, Input, Line, Wire};
 use crate::overdue::{Overdue, Tick};
-use crate::schedule::Amid;
 use crate::settings::{self, Settings};
+use crate::volume::Volume;
+use crate::work::Amid;
 
 /// Why the broker closes connections because of a stall.
 const CLOSED_BY_STALL: &str = "storage is stalled";
@@ -39,14 +39,14 @@ struct Worker {
 }
 
 /// The broker, its storage, its network and the time.
-pub struct World {
+pub(crate) struct World {
     /// The broker's storage.
-    pub disk: Arc<dyn Volume>,
+    pub(crate) disk: Arc<dyn Volume>,
     broker: Arc<Broker>,
     workers: Vec<Worker>,
     pub(crate) lines: Vec<Line>,
     /// The time.
-    pub now: Timestamp,
+    pub(crate) now: Timestamp,
     /// The machine's clocks.
     pub(crate) machine: Machine,
     settings: Settings,
@@ -60,37 +60,15 @@ pub struct World {
 
 impl World {
     /// A world with the empty storage `disk`.
-    pub fn new(disk: Arc<dyn Volume>, workers: usize, limits: Limits) -> World {
-        World::with_settings(disk, workers, Settings::open(limits, Vec::new()))
-    }
-
-    /// The same with these settings.
-    pub(crate) fn with_settings(
-        disk: Arc<dyn Volume>,
-        workers: usize,
-        settings: Settings,
-    ) -> World {
-        World::start(
-            (disk, Restored::default()),
-            workers,
-            settings,
-            Timestamp(BEGIN.time.cast_unsigned()),
-        )
+    pub(crate) fn new(disk: Arc<dyn Volume>, workers: usize, settings: Settings) -> World {
+        let begin = Timestamp(BEGIN.time.cast_unsigned());
+        World::start(disk, Restored::default(), workers, settings, begin)
     }
 
     /// A world with the storage `disk`, from which `restored` was read.
-    pub fn restored(
+    pub(crate) fn start(
         disk: Arc<dyn Volume>,
         restored: Restored,
-        workers: usize,
-        limits: Limits,
-        now: Timestamp,
-    ) -> World {
-        World::start((disk, restored), workers, Settings::open(limits, Vec::new()), now)
-    }
-
-    fn start(
-        (disk, restored): (Arc<dyn Volume>, Restored),
         workers: usize,
         settings: Settings,
         now: Timestamp,
@@ -134,16 +112,16 @@ impl World {
     ///
     /// # Errors
     /// Storage contradicts itself.
-    pub fn crash(&mut self, workers: usize) -> Result<Vec<SessionRecord>, String> {
+    pub(crate) fn crash(&mut self, workers: usize) -> Result<Vec<SessionRecord>, String> {
         let moved = self.machine.restart();
-        let (disk, restored) = self.disk.crash_at(self.machine.shows, moved);
+        let (disk, restored) = self.disk.crash(self.machine.shows, moved);
         if let Some(what) = disk.durable().contradiction() {
             return Err(what);
         }
         let sessions = restored.sessions.clone();
         let (dropped_before, refused) = (self.dropped(), self.take_refused());
         let next =
-            World::start((disk, restored), workers, self.settings.clone(), self.machine_time());
+            World::start(disk, restored, workers, self.settings.clone(), self.machine_time());
         let (tick, machine) = (self.tick, self.machine);
         *self = World { dropped_before, refused, tick, machine, ..next };
         Ok(sessions)
@@ -161,7 +139,7 @@ impl World {
     }
 
     /// The number of workers.
-    pub fn workers(&self) -> usize {
+    pub(crate) fn workers(&self) -> usize {
         self.workers.len()
     }
 
@@ -171,17 +149,17 @@ impl World {
     }
 
     /// Lets `hook` see clients' publications until the process dies.
-    pub fn set_publish_hook(&self, hook: Arc<dyn PublishHook>) {
+    pub(crate) fn set_publish_hook(&self, hook: Arc<dyn PublishHook>) {
         self.broker.set_publish_hook(hook);
     }
 
     /// Whether the broker's end of a connection is open.
-    pub fn is_open(&self, line: usize) -> bool {
+    pub(crate) fn is_open(&self, line: usize) -> bool {
         self.lines[line].open
     }
 
     /// Opens a connection to a worker; the network holds `room` packets per stream for a slow client.
-    pub fn open(&mut self, worker: usize, quic: bool, room: usize) -> Option<usize> {
+    pub(crate) fn open(&mut self, worker: usize, quic: bool, room: usize) -> Option<usize> {
         self.open_as(worker, room, settings::peer(quic))
     }
 
@@ -197,8 +175,13 @@ impl World {
         Some(at)
     }
 
-    /// The client sends something on a stream, which this opens.
-    pub fn say(&mut self, line: usize, key: StreamKey, input: Input) {
+    /// The client sends a packet, or a flow header, on a stream, which this opens.
+    pub(crate) fn say(&mut self, line: usize, key: StreamKey, bytes: Vec<u8>) {
+        self.input(line, key, Input::Bytes(bytes));
+    }
+
+    /// The client sends something on a stream, which this opens, or ends the stream.
+    pub(crate) fn input(&mut self, line: usize, key: StreamKey, input: Input) {
         let line = &mut self.lines[line];
         if line.cut || line.aborted.contains(&key) {
             return;
@@ -221,7 +204,7 @@ impl World {
     }
 
     /// The client closes the connection. Its last packets may be lost.
-    pub fn cut(&mut self, line: usize, lossy: bool) {
+    pub(crate) fn cut(&mut self, line: usize, lossy: bool) {
         let line = &mut self.lines[line];
         line.cut = true;
         for wire in &mut line.wires {
@@ -233,7 +216,7 @@ impl World {
     }
 
     /// Takes the next packet for the client on a stream.
-    pub fn receive(&mut self, line: usize, key: StreamKey) -> Option<Vec<u8>> {
+    pub(crate) fn receive(&mut self, line: usize, key: StreamKey) -> Option<Vec<u8>> {
         let line = &mut self.lines[line];
         let wire = line.wires.iter_mut().find(|wire| wire.key == key)?;
         let packet = wire.to_client.pop_front()?;
@@ -253,7 +236,7 @@ impl World {
     }
 
     /// Connections with input for the broker.
-    pub fn readable(&self) -> Vec<usize> {
+    pub(crate) fn readable(&self) -> Vec<usize> {
         let readable = |line: &Line| {
             let wires = || line.wires.iter().any(Wire::is_readable);
             line.open && line.connection.is_some() && (line.ends() || wires())
@@ -263,8 +246,8 @@ impl World {
         (0..self.lines.len()).filter(able).collect()
     }
 
-    /// A worker reads one input of a connection, from the stream that `pick` chooses. False if there is none.
-    pub fn read(&mut self, at: usize, pick: usize) -> bool {
+    /// A worker reads one input of a connection, from the stream that `pick` chooses. Returns false if there is none.
+    pub(crate) fn read(&mut self, at: usize, pick: usize) -> bool {
         self.read_amid(at, pick, None)
     }
 
@@ -416,7 +399,7 @@ impl World {
     }
 
     /// A worker handles its events and sends the resulting output; returns how many packets.
-    pub fn exchange(&mut self, at: usize) -> usize {
+    pub(crate) fn exchange(&mut self, at: usize) -> usize {
         if !self.is_awake(at) {
             return 0;
         }
@@ -487,7 +470,7 @@ impl World {
     }
 
     /// A worker ends its turn, and sleeps if it has nothing to do.
-    pub fn end_turn(&mut self, at: usize) {
+    pub(crate) fn end_turn(&mut self, at: usize) {
         if !self.is_awake(at) {
             return;
         }
@@ -536,12 +519,17 @@ impl World {
     }
 
     /// Storage commits up to `most` batches, and wakes those that wait for them.
-    pub fn commit(&mut self, most: usize) -> usize {
+    pub(crate) fn commit(&mut self, most: usize) -> usize {
         let committed = self.disk.commit(most);
         if committed > 0 {
-            self.broker.storage_committed();
+            self.storage_changed();
         }
         committed
+    }
+
+    /// Wakes those that wait for storage.
+    pub(crate) fn storage_changed(&self) {
+        self.broker.storage_committed();
     }
 }
 

@@ -5,14 +5,14 @@
 
 use std::path::{Path, PathBuf};
 
-use fulmar_broker::storage::{Op, Restored};
+use fulmar_broker::storage::Restored;
 use rusqlite::Connection;
 use rusqlite::wal::CheckpointMode;
 
 use crate::error::Error;
 use crate::group::Group;
 use crate::handle::SqliteStorage;
-use crate::journal::{Claimant, Journal, LogEntry, LogPosition, RecordError, RecordKind, decode};
+use crate::journal::{Applied, Journal, LogEntry, LogPosition, LogReader, RecordError};
 use crate::log::Log;
 use crate::options::Options;
 use crate::restore::{self, Counts};
@@ -25,26 +25,6 @@ use crate::weight::weight;
 const FLUSH_WEIGHT: usize = 65_536;
 /// Steps of SQLite's between two looks whether a snapshot goes on: about 30 rows, 16 MiB of the largest messages.
 const SNAPSHOT_STEPS: i32 = 100;
-/// Bytes of one group. The largest that a broker makes is a turn of its workers.
-const MAX_GROUP_BYTES: usize = 1 << 30;
-
-/// Kind of a record that was applied.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Applied {
-    /// Operations.
-    Operations,
-    /// A claim: this node writes from here on.
-    Claimed {
-        /// Name of that node.
-        node: String,
-        /// See [`Claimant::incarnation`].
-        incarnation: u64,
-    },
-    /// The writer has stopped in order.
-    Released,
-    /// Nothing that counts; how many such records this follower has passed over.
-    Void(u64),
-}
 
 /// A database behind a log.
 pub struct Follower {
@@ -54,19 +34,11 @@ pub struct Follower {
     counts: Counts,
     last_message_id: u64,
     last_session_key: u64,
-    /// The last record read.
-    read: LogPosition,
-    /// The last record that belongs to no unfinished group.
-    whole: LogPosition,
-    /// The beginning of a group whose last record has not come.
-    part: Vec<u8>,
-    /// The incarnation of the claim, if that was the last record.
-    claimed_by: Option<u64>,
-    passed_over: u64,
+    reader: LogReader,
     behind: Group,
 }
 
-fulmar_text::opaque_debug!(Follower { path, read });
+fulmar_text::opaque_debug!(Follower { path, reader });
 
 impl Follower {
     /// Opens the database at `path`, or creates it empty, before the first record.
@@ -113,18 +85,14 @@ impl Follower {
             counts,
             last_message_id: restored.last_message_id,
             last_session_key: restored.last_session_key,
-            read,
-            whole: read,
-            part: Vec::new(),
-            claimed_by: None,
-            passed_over: 0,
+            reader: LogReader::new(read),
             behind: Group::default(),
         })
     }
 
     /// The record that it has read last; the next one must follow it.
     pub fn position(&self) -> LogPosition {
-        self.read
+        self.reader.position()
     }
 
     /// The last record that is in the database, after a [`Follower::flush`] at least the last whole group.
@@ -160,7 +128,7 @@ impl Follower {
     pub fn each_row(&mut self, database: u8, see: SeeRow<'_>) -> Result<u64, FollowError> {
         self.flush()?;
         rows::each(&self.connection, database, see)?;
-        Ok(self.whole.number)
+        Ok(self.reader.whole().number)
     }
 
     /// Shows each row of a followed database that has changed or is gone behind record `after`, as of the record that is
@@ -176,7 +144,7 @@ impl Follower {
     ) -> Result<u64, FollowError> {
         self.flush()?;
         rows::changes(&self.connection, database, after, see)?;
-        Ok(self.whole.number)
+        Ok(self.reader.whole().number)
     }
 
     /// Forgets which rows of a followed database have changed up to a record: its copy has them.
@@ -216,69 +184,13 @@ impl Follower {
         if self.behind.is_heavy(FLUSH_WEIGHT) {
             self.flush()?;
         }
-        let view = self.read.read_entry(entry)?;
-        let Some(kind) = view.kind else { return Ok(self.pass_over()) };
-        let mut claimed_by = None;
-        let applied = match kind {
-            RecordKind::Part(body) => {
-                if self.part.len() + body.len() > MAX_GROUP_BYTES {
-                    return Err(RecordError::Malformed("a group is too large").into());
-                }
-                self.part.extend_from_slice(body);
-                self.claimed_by = None;
-                self.read = view.position;
-                return Ok(Applied::Operations);
-            }
-            RecordKind::Group(body) => {
-                let ops = match self.operations(body) {
-                    // A forged one that continues the log, at which a node that serves gives way.
-                    Err(_) if !entry.conditional => return Ok(self.pass_over()),
-                    ops => ops?,
-                };
-                let weight = weight(&ops);
-                self.behind.add_all(ops, weight);
-                Applied::Operations
-            }
-            // What the last writer has not finished it has not acknowledged.
-            RecordKind::Claim(Claimant { node, incarnation }) => {
-                self.part = Vec::new();
-                claimed_by = Some(incarnation);
-                Applied::Claimed { node: node.to_owned(), incarnation }
-            }
-            RecordKind::Release => {
-                self.part = Vec::new();
-                Applied::Released
-            }
-        };
-        self.claimed_by = claimed_by;
-        self.read = view.position;
-        self.whole = view.position;
+        let mut ops = Vec::new();
+        let applied = self.reader.read(entry, &mut ops)?;
+        if !ops.is_empty() {
+            let weight = weight(&ops);
+            self.behind.add_all(ops, weight);
+        }
         Ok(applied)
-    }
-
-    /// Something that does not count is behind the last record; a group that has begun can go on behind it.
-    fn pass_over(&mut self) -> Applied {
-        self.read = self.read.passed();
-        if self.part.is_empty() {
-            self.whole = self.read;
-        }
-        self.passed_over += 1;
-        Applied::Void(self.passed_over)
-    }
-
-    /// The operations of a group that ends with `body`.
-    fn operations(&mut self, body: &[u8]) -> Result<Vec<Op>, RecordError> {
-        if self.part.is_empty() {
-            return decode(body);
-        }
-        let before = self.part.len();
-        self.part.extend_from_slice(body);
-        let decoded = decode(&self.part);
-        match decoded {
-            Ok(_) => self.part = Vec::new(),
-            Err(_) => self.part.truncate(before),
-        }
-        decoded
     }
 
     /// Writes what was read to the database.
@@ -286,13 +198,14 @@ impl Follower {
     /// # Errors
     /// SQLite's; what was read is kept.
     pub fn flush(&mut self) -> Result<(), FollowError> {
-        if self.stored()? == self.whole {
+        let whole = self.reader.whole();
+        if self.stored()? == whole {
             return Ok(());
         }
         let (message, session) = (self.last_message_id, self.last_session_key);
         let mut tables = Tables::new(&self.connection, Counts::default(), message, session)?;
         tables.continue_counts(std::mem::take(&mut self.counts));
-        let written = tables.write(&self.behind, Some(self.whole));
+        let written = tables.write(&self.behind, Some(whole));
         (self.last_message_id, self.last_session_key) = tables.highest();
         self.counts = tables.into_counts();
         written?;
@@ -333,7 +246,7 @@ impl Follower {
         let copied = self.connection.execute("VACUUM INTO ?1", [to.to_string_lossy()]);
         self.connection.progress_handler(0, None::<fn() -> bool>)?;
         copied?;
-        Ok(self.whole)
+        Ok(self.reader.whole())
     }
 
     /// Makes it the storage of a broker that writes to `journal`, behind the last record read. That must be the claim
@@ -347,7 +260,7 @@ impl Follower {
         journal: Box<dyn Journal>,
         wake: Box<dyn Fn() + Send>,
     ) -> Result<(SqliteStorage, Restored), Error> {
-        if self.claimed_by != Some(incarnation) {
+        if self.reader.claimed_by() != Some(incarnation) {
             return Err(Error::Unclaimed(self.path));
         }
         match self.flush() {
@@ -357,7 +270,7 @@ impl Follower {
                 return Err(Error::Damaged { path: self.path, detail: error.to_string() });
             }
         }
-        let log = Log::new(journal, self.read);
+        let log = Log::new(journal, self.reader.position());
         SqliteStorage::start(self.connection, &self.path, &self.options, Some(log), wake)
     }
 

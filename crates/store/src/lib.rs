@@ -71,8 +71,9 @@ mod weight;
 mod writer;
 
 pub use error::Error;
-pub use follower::{Applied, FollowError, Follower};
+pub use follower::{FollowError, Follower};
 pub use handle::SqliteStorage;
+pub use journal::Applied;
 pub use lease::Lease;
 pub use options::Options;
 pub use rows::{FOLLOWED, Rows, SeeChange, SeeRow};

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use fulmar_broker::{Shard, Timestamp};
+use fulmar_broker::{Shard, StreamKey, Timestamp};
 use fulmar_mirror::Reading;
 
 use super::World;
 use crate::clock::{Machine, Wall};
-use crate::network::Line;
+use crate::network::{Line, PINGREQ};
 
 impl World {
     /// Handles what is due on a worker.
-    pub fn fire_timers(&mut self, at: usize) {
+    pub(crate) fn fire_timers(&mut self, at: usize) {
         let now = self.now;
         let due = |shard: &Shard| shard.deadline().is_some_and(|due| due <= now);
         if self.workers[at].shard.as_ref().is_some_and(due) {
@@ -71,19 +71,28 @@ impl World {
     }
 
     /// Time passes.
-    pub fn wait(&mut self, time: Duration) {
+    pub(crate) fn wait(&mut self, time: Duration) {
         self.set_clocks(|machine| machine.pass(time, true));
         // Turns are short: none goes on meanwhile.
         self.workers.iter_mut().for_each(|worker| worker.in_turn = false);
     }
 
+    /// Clients with a Keep Alive have sent PINGREQ in time.
+    pub(crate) fn ping(&mut self) {
+        for line in 0..self.lines.len() {
+            if self.lines[line].keeps_alive {
+                self.say(line, StreamKey::CONTROL, PINGREQ.to_vec());
+            }
+        }
+    }
+
     /// The machine is suspended.
-    pub fn suspend(&mut self, time: Duration) {
+    pub(crate) fn suspend(&mut self, time: Duration) {
         self.set_clocks(|machine| machine.pass(time, false));
     }
 
     /// The wall clock is set.
-    pub fn set_wall(&mut self, wall: Wall) {
+    pub(crate) fn set_wall(&mut self, wall: Wall) {
         self.set_clocks(|machine| machine.set_wall(wall));
     }
 
@@ -93,13 +102,12 @@ impl World {
         self.disk.set_clocks(self.machine.shows);
     }
 
-    pub(super) fn machine_time(&self) -> Timestamp {
+    pub(crate) fn machine_time(&self) -> Timestamp {
         Timestamp(self.machine.shows.time.cast_unsigned())
     }
 
     /// What the machine's clocks show.
-    #[must_use]
-    pub fn clocks(&self) -> Reading {
+    pub(crate) fn clocks(&self) -> Reading {
         self.machine.shows
     }
 }

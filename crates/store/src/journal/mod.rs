@@ -18,7 +18,7 @@
 //! 4. **Reading returns every record once, in order**, and does not end before a record that was acknowledged before the
 //!    read began. A node that claims the log therefore reads up to its own claim before it serves.
 //!
-//! Rules 1 and 3 decide who writes; nothing else does. [`crate::Follower::apply`] checks what it can of the rest: the
+//! Rules 1 and 3 decide who writes; nothing else does. [`LogReader::read`] checks what it can of the rest: the
 //! numbers, and the checksum of the record before.
 //!
 //! # What strangers append
@@ -36,6 +36,7 @@
 //! before it, as all nodes do, and nobody goes on.
 
 mod entry;
+mod reader;
 pub(crate) mod record;
 
 use std::fmt;
@@ -43,6 +44,7 @@ use std::sync::Arc;
 
 use crate::lease::Lease;
 pub use entry::{decode, encode};
+pub use reader::{Applied, LogReader};
 pub use record::{Claimant, RecordError, RecordKind, RecordView};
 
 /// Largest record in bytes. A larger group becomes several records, which count only together.
