@@ -70,7 +70,7 @@ pub(crate) async fn put(Call(app, member): Call, Id(id): Id, request: Request) -
     let counted = Arc::new(AtomicBool::new(false));
     let (space, is_counted) = (app.clone(), Arc::clone(&counted));
     let new = app.store.write(move |db| {
-        match photos::get(db, &member.twin, &id)? {
+        match photos::get(db.within(&member.twin), &id)? {
             Some((_, known)) if known == bytes => return Ok(false),
             Some(_) => return Err(Problem::conflict("another photo has this id")),
             None => {}
@@ -97,8 +97,8 @@ pub(crate) async fn put(Call(app, member): Call, Id(id): Id, request: Request) -
 pub(crate) async fn show(Call(app, member): Call, Id(id): Id, conditions: Conditions) -> Answer {
     member.may(Deed::LookAtReadings)?;
     let id = id_of(&id)?;
-    let (twin, wanted) = (member.twin.clone(), id.clone());
-    let described = app.store.read(move |db| Ok(photos::described(db, &twin, &wanted)?));
+    let wanted = id.clone();
+    let described = member.read(&app, move |db| Ok(photos::described(db, &wanted)?));
     let missing = || Problem::not_found("photo");
     let (kind, length, received_at) = described.await?.ok_or_else(missing)?;
     // A photo never changes, so that its bytes need not be read for this. With its time, because when a twin is deleted and

@@ -24,6 +24,7 @@ use crate::change_log::RosterChange;
 use crate::in_hand::InHand;
 use crate::problem::Problem;
 use crate::role::{Deed, Role};
+use crate::store::TwinDb;
 use crate::text::Name;
 use crate::time::Time;
 
@@ -138,6 +139,26 @@ impl Member {
     /// The account's name.
     pub(crate) fn name(&self) -> &Name {
         &self.caller.account.name
+    }
+
+    /// Runs `look` on the committed state of the member's twin; see [`crate::store::Store::read`].
+    pub(crate) async fn read<T, F>(&self, app: &App, look: F) -> Result<T, Problem>
+    where
+        T: Send + 'static,
+        F: FnOnce(TwinDb<'_>) -> Result<T, Problem> + Send + 'static,
+    {
+        let twin = self.twin.clone();
+        app.store.read(move |db| look(db.within(&twin))).await
+    }
+
+    /// Changes something of the member's twin; see [`crate::store::Store::write`].
+    pub(crate) async fn write<T, F>(&self, app: &App, change: F) -> Result<T, Problem>
+    where
+        T: Send + 'static,
+        F: FnOnce(TwinDb<'_>) -> Result<T, Problem> + Send + 'static,
+    {
+        let twin = self.twin.clone();
+        app.store.write(move |db| change(db.within(&twin))).await
     }
 
     /// Whether its token is still valid, and its role what it was.
