@@ -297,7 +297,7 @@ impl Admin {
         let (user, twin) = (parse_name("user", user)?, parse_name("twin", twin)?);
         self.change(move |db| {
             if accounts::password(db, &user)?.is_none() {
-                return Err(Problem::not_found("user"));
+                return Err(Problem::missing("user"));
             }
             grant(db.within(&twin), &user, role)
         })
@@ -323,7 +323,7 @@ impl Admin {
         let (token, row) = credentials::make(name, now)?;
         self.change(move |db| {
             if accounts::password(db, &row.account)?.is_none() {
-                return Err(Problem::not_found("user"));
+                return Err(Problem::missing("user"));
             }
             accounts::forget_credentials(db, now)?;
             let theirs = accounts::credentials(db)?;
@@ -463,12 +463,12 @@ fn hash(password: &str) -> Result<String, Error> {
 }
 
 fn found(found: bool, what: &str) -> Result<(), Problem> {
-    if found { Ok(()) } else { Err(Problem::not_found(what)) }
+    if found { Ok(()) } else { Err(Problem::missing(what)) }
 }
 
 fn grant(db: TwinDb<'_>, account: &Name, role: Role) -> Result<(), Problem> {
     if twins::get(db)?.is_none() {
-        return Err(Problem::not_found("twin: create it with `fulmar twin add`"));
+        return Err(Problem::missing("twin: create it with `fulmar twin add`"));
     }
     Ok(accounts::set_role(db, account, role)?)
 }

@@ -39,7 +39,7 @@ fn kind_of(bytes: &[u8]) -> Option<&'static str> {
 
 fn id_of(id: &Name) -> Result<String, Problem> {
     let id: Result<Uuid, _> = id.parse();
-    id.map(|id| id.to_string()).map_err(|_| Problem::not_found("photo"))
+    id.map(|id| id.to_string()).map_err(|_| Problem::missing("photo"))
 }
 
 /// Send a photo
@@ -99,7 +99,7 @@ pub(crate) async fn show(Call(app, member): Call, Id(id): Id, conditions: Condit
     let id = id_of(&id)?;
     let wanted = id.clone();
     let described = member.read(&app, move |db| Ok(photos::described(db, &wanted)?));
-    let missing = || Problem::not_found("photo");
+    let missing = || Problem::missing("photo");
     let (kind, length, received_at) = described.await?.ok_or_else(missing)?;
     // A photo never changes, so that its bytes need not be read for this. With its time, because when a twin is deleted and
     // made again, an id may come again for another photo.
@@ -149,6 +149,6 @@ impl Parts {
             .read(move |db| Ok(photos::part(db, (&twin, &id, received_at), (offset, PART_BYTES))?));
         // Its twin may have been deleted meanwhile.
         let bytes = read.await?.filter(|bytes| !bytes.is_empty());
-        bytes.map(Bytes::from).ok_or_else(|| Problem::not_found("photo"))
+        bytes.map(Bytes::from).ok_or_else(|| Problem::missing("photo"))
     }
 }

@@ -119,14 +119,14 @@ impl FromRequestParts<App> for Member {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Member, Problem> {
         let caller = Caller::from_request_parts(parts, app).await?;
         let params = RawPathParams::from_request_parts(parts, app).await;
-        let params = params.map_err(|_| Problem::not_found("address"))?;
+        let params = params.map_err(|_| Problem::missing("address"))?;
         let named = params.iter().find(|(name, _)| *name == "twin").map(|(_, value)| value);
         let twin: Option<Name> = named.and_then(|value| value.parse().ok());
         let member = twin.and_then(|twin| {
             let role = app.account_cache.role(&caller.account, &twin)?;
             Some(Member { caller, twin, role })
         });
-        let member = member.ok_or_else(|| Problem::not_found("twin"))?;
+        let member = member.ok_or_else(|| Problem::missing("twin"))?;
         if let Some(in_hand) = parts.extensions.get::<InHand>() {
             let (app, asked_by) = (app.clone(), member.clone());
             in_hand.asked_by(member.name(), move || asked_by.still_is(&app));
@@ -214,7 +214,7 @@ impl<const N: usize> FromRequestParts<App> for Ids<N> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let nothing = || Problem::not_found("address");
+        let nothing = || Problem::missing("address");
         let params = RawPathParams::from_request_parts(parts, app).await.map_err(|_| nothing())?;
         let named = params.iter().filter(|(name, _)| *name != "twin");
         let names: Option<Vec<Name>> = named.map(|(_, value)| value.parse().ok()).collect();

@@ -96,9 +96,9 @@ pub(crate) async fn change(
     Body(change): Body<UserChange>,
 ) -> Answer {
     member.may(Deed::Administer)?;
-    let account = app.account_cache.account(&name).ok_or_else(|| Problem::not_found("user"))?;
+    let account = app.account_cache.account(&name).ok_or_else(|| Problem::missing("user"))?;
     if !account.roles.contains_key(&member.twin) {
-        return Err(Problem::not_found("user"));
+        return Err(Problem::missing("user"));
     }
     let role = change.role;
     let detail = serde_json::json!({ "twin": member.twin, "role": role });
@@ -120,7 +120,7 @@ pub(crate) async fn remove(Call(app, member): Call, Id(name): Id) -> Answer {
     let detail = serde_json::json!({ "twin": member.twin });
     app.change_roster_as(logged(&member, "user.remove", &name, detail), move |db| {
         if !accounts::remove_member(db.within(&member.twin), &name)? {
-            return Err(Problem::not_found("user"));
+            return Err(Problem::missing("user"));
         }
         check_admin_left(db, &member)
     })

@@ -13,7 +13,7 @@ use super::machine::{Condition, Episode, Machine, Step, replay};
 use super::types::{Alert, AlertEvent, AlertNotification, AlertState, Rule};
 use crate::homes::types::silent_after_ms;
 use crate::measurements::intake::Known;
-use crate::problem::Problem;
+use crate::problem::{Problem, internal};
 use crate::store::{Db, TwinDb, alerts, measurements, webhooks};
 use crate::text::Name;
 use crate::time::{SECOND_MS, Time};
@@ -244,7 +244,7 @@ fn settle(notifications: &mut [AlertNotification], alert: &Alert) {
 fn add(db: TwinDb<'_>, alert: &Alert) -> Result<Alert, Problem> {
     alerts::add(db, alert)?;
     let stored = alerts::get(db, alert.id)?;
-    stored.ok_or_else(|| Problem::internal(&"an alert that was just stored is missing"))
+    stored.ok_or_else(|| internal(&"an alert that was just stored is missing"))
 }
 
 /// Raises alerts for silent devices, and clears those of devices that are not silent any more: up to [`MAX_SILENCES`]

@@ -36,7 +36,7 @@ pub(crate) async fn list(
 fn find(db: TwinDb<'_>, id: &Name) -> Result<Alert, Problem> {
     let id: Option<Uuid> = id.parse().ok();
     let alert = id.map(|id| alerts::get(db, id)).transpose()?.flatten();
-    alert.ok_or_else(|| Problem::not_found("alert"))
+    alert.ok_or_else(|| Problem::missing("alert"))
 }
 
 /// One alert

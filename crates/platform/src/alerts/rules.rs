@@ -38,7 +38,7 @@ pub(crate) async fn list(
 }
 
 fn find(db: TwinDb<'_>, id: &Name) -> Result<Rule, Problem> {
-    alerts::rule_of(db, id)?.ok_or_else(|| Problem::not_found("rule"))
+    alerts::rule_of(db, id)?.ok_or_else(|| Problem::missing("rule"))
 }
 
 /// One rule

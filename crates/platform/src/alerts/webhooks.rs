@@ -106,11 +106,11 @@ pub(crate) async fn add(Call(app, member): Call, Body(new): Body<NewWebhook>) ->
     responses((status = 204)))]
 pub(crate) async fn remove(Call(app, member): Call, Id(id): Id) -> Answer {
     member.may(Deed::Manage)?;
-    let id: Uuid = id.parse().map_err(|_| Problem::not_found("webhook"))?;
+    let id: Uuid = id.parse().map_err(|_| Problem::missing("webhook"))?;
     member
         .write(&app, move |db| match webhooks::remove(db, id)? {
             true => Ok(()),
-            false => Err(Problem::not_found("webhook")),
+            false => Err(Problem::missing("webhook")),
         })
         .await?;
     done()

@@ -27,7 +27,7 @@ const MAX_ARGS: usize = 16 * 1024;
 /// The device, if it is the member's own or the member manages devices.
 fn own(db: TwinDb<'_>, member: &Member, device: &Name) -> Result<Device, Problem> {
     let instance = devices::get(db, device)?;
-    let instance = instance.ok_or_else(|| Problem::not_found("device"))?;
+    let instance = instance.ok_or_else(|| Problem::missing("device"))?;
     if member.role.may(Deed::Manage) || instance.user.as_ref() == Some(member.name()) {
         return Ok(instance);
     }
@@ -68,7 +68,7 @@ pub(crate) async fn show(
             return own(db, &member, &device);
         }
         let instance = devices::get(db, &device)?;
-        instance.ok_or_else(|| Problem::not_found("device"))
+        instance.ok_or_else(|| Problem::missing("device"))
     });
     conditions.json(&instance.await?)
 }
@@ -106,7 +106,7 @@ pub(crate) async fn put(
         devices::put(db, &device, &new, &owner, Time::now())?;
         // On this thread, so that the next one is counted with it.
         asked.account_cache.own(&member.twin, &device, Some(&owner));
-        devices::get(db, &device)?.ok_or_else(|| Problem::not_found("device"))
+        devices::get(db, &device)?.ok_or_else(|| Problem::missing("device"))
     });
     json(StatusCode::OK, &instance.await?)
 }
@@ -218,7 +218,7 @@ pub(crate) async fn change_command(
     Body(change): Body<CommandChange>,
 ) -> Answer {
     member.may(Deed::BeDevice)?;
-    let id: Uuid = id.parse().map_err(|_| Problem::not_found("command"))?;
+    let id: Uuid = id.parse().map_err(|_| Problem::missing("command"))?;
     app.store
         .write(move |db| {
             let db = db.within(&member.twin);
@@ -227,7 +227,7 @@ pub(crate) async fn change_command(
             if devices::set_command(db, &device, id, how, Time::now())? {
                 Ok(())
             } else {
-                Err(Problem::not_found("command"))
+                Err(Problem::missing("command"))
             }
         })
         .await?;
@@ -354,7 +354,7 @@ pub(crate) async fn telemetry(
         if member.role != Role::Viewer {
             own(db, &member, &device)?;
         } else if devices::get(db, &device)?.is_none() {
-            return Err(Problem::not_found("device"));
+            return Err(Problem::missing("device"));
         }
         Ok(devices::telemetry(db, &device, query.since, limit)?)
     });

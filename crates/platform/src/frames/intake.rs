@@ -291,7 +291,7 @@ impl Intake<'_> {
             return Ok((refused, Vec::new()));
         };
         let meter = meters::get(db, &heard.meter.id, now)?;
-        let meter = meter.ok_or_else(|| Problem::not_found("meter"))?;
+        let meter = meter.ok_or_else(|| Problem::missing("meter"))?;
         let (protection, id) = (main.protection, self.reading_id(short_address, digest));
         let at = message.copy.as_ref().map_or(frame.at, |(_, copy)| copy.at);
         let new = self.reading(heard, id, at, main);

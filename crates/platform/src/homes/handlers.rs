@@ -39,7 +39,7 @@ pub(crate) async fn list(
 }
 
 fn find(db: TwinDb<'_>, id: &Name) -> Result<Home, Problem> {
-    homes::get(db, id, Time::now())?.ok_or_else(|| Problem::not_found("home"))
+    homes::get(db, id, Time::now())?.ok_or_else(|| Problem::missing("home"))
 }
 
 /// One home

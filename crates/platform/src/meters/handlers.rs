@@ -52,7 +52,7 @@ pub(crate) async fn list(
 
 /// The meter, which must exist.
 pub(crate) fn find(db: TwinDb<'_>, id: &Name, now: Time) -> Result<Meter, Problem> {
-    meters::get(db, id, now)?.ok_or_else(|| Problem::not_found("meter"))
+    meters::get(db, id, now)?.ok_or_else(|| Problem::missing("meter"))
 }
 
 /// One meter
@@ -200,7 +200,7 @@ pub(crate) async fn set_key(
             if meters::set_key(db, &id, key, Time::now())? {
                 Ok(())
             } else {
-                Err(Problem::not_found("meter"))
+                Err(Problem::missing("meter"))
             }
         })
         .await?;
@@ -284,7 +284,7 @@ pub(crate) async fn withdraw_exchange(
     let judged = app.write_logged(entry, move |db| {
         let (meter, known) = with_exchanges(db.within(&twin), &id)?;
         let found = known.iter().find(|known| known.new.id.to_string() == *exchange);
-        let mut exchange = found.ok_or_else(|| Problem::not_found("exchange"))?.clone();
+        let mut exchange = found.ok_or_else(|| Problem::missing("exchange"))?.clone();
         if exchange.withdrawn_at.is_some() {
             return Ok(Vec::new());
         }

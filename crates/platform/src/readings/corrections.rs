@@ -62,7 +62,7 @@ pub(crate) async fn change(
     let (changed, lists) = changed.await?;
     announce(&app, &member.twin, &changed);
     announce_lists(&app, &member.twin, lists).await?;
-    let reading = changed.first().ok_or_else(|| Problem::not_found("reading"))?;
+    let reading = changed.first().ok_or_else(|| Problem::missing("reading"))?;
     Conditions::default().json_tagged(reading, &reading.etag)
 }
 
@@ -236,7 +236,7 @@ pub(crate) async fn resolve(
     let (changed, lists) = settled.await?;
     announce(&app, &member.twin, &changed);
     announce_lists(&app, &member.twin, lists).await?;
-    let reading = changed.first().ok_or_else(|| Problem::not_found("reading"))?;
+    let reading = changed.first().ok_or_else(|| Problem::missing("reading"))?;
     json(StatusCode::OK, reading)
 }
 

@@ -48,11 +48,11 @@ pub(crate) async fn show(Call(app, member): Call, Id(id): Id, conditions: Condit
 }
 
 pub(super) fn as_uuid(id: &Name) -> Result<Uuid, Problem> {
-    id.parse().map_err(|_| Problem::not_found("reading"))
+    id.parse().map_err(|_| Problem::missing("reading"))
 }
 
 pub(super) fn existing(db: TwinDb<'_>, id: Uuid) -> Result<Reading, Problem> {
-    readings::get(db, id)?.ok_or_else(|| Problem::not_found("reading"))
+    readings::get(db, id)?.ok_or_else(|| Problem::missing("reading"))
 }
 
 /// Readings that are sent.

@@ -82,7 +82,7 @@ fn used(
     cuts: Vec<Time>,
 ) -> Result<Consumption, Problem> {
     let meter = meters::get(db, id, Time::now())?;
-    let meter = meter.ok_or_else(|| Problem::not_found("meter"))?;
+    let meter = meter.ok_or_else(|| Problem::missing("meter"))?;
     let mut offsets = Vec::with_capacity(cuts.len());
     let counts = cuts.into_iter().map(|at| {
         let before = reports::newest_until(db, id, at)?;
@@ -185,7 +185,7 @@ pub(crate) async fn missed(
         if let Some(list) = list
             && !work_lists::visible(db.within(twin), list, None)?
         {
-            return Err(Problem::not_found("work list"));
+            return Err(Problem::missing("work list"));
         }
         Ok(reports::missed(db.within(twin), list, after, limit + 1, Time::now())?)
     });

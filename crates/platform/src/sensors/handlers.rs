@@ -53,7 +53,7 @@ pub(crate) async fn list(
 
 pub(super) fn find(db: TwinDb<'_>, device: &Name) -> Result<Sensor, Problem> {
     let sensor = sensors::get(db, device, Time::now())?;
-    sensor.ok_or_else(|| Problem::not_found("sensor"))
+    sensor.ok_or_else(|| Problem::missing("sensor"))
 }
 
 /// One sensor

@@ -127,7 +127,7 @@ pub(crate) async fn show(
     let series = member.read(&app, move |db| {
         let (device, quantity) = (query.device, query.quantity);
         let found = measurements::find(db, &device, &quantity)?;
-        let found = found.ok_or_else(|| Problem::not_found("series"))?;
+        let found = found.ok_or_else(|| Problem::missing("series"))?;
         let step = query.step.unwrap_or_default();
         let (step_ms, points) = points(&db, &settings, &found, range, step)?;
         Ok(Series { device, quantity, unit: found.unit, step_s: step_ms / SECOND_MS, points })

@@ -31,7 +31,7 @@ fn store(batches: &[Vec<Sent>]) -> (Vec<bool>, Vec<(Time, f64)>, Steps, Steps) {
     let store = Store::open(folder.path(), &Database::File, Purpose::Server).unwrap();
     let batches = batches.to_vec();
     let done = store.write_now(move |db| {
-        let twin: Name = "t".parse().map_err(|_| Problem::not_found("twin"))?;
+        let twin: Name = "t".parse().map_err(|_| Problem::missing("twin"))?;
         twins::add(db.within(&twin), "T", TwinKind::Homes, None, Time(0))?;
         crate::store::sensors::register(db.within(&twin), &twin)?;
         let series = add_series(db.within("t"), "t", "radon", "Bq/m³")?.seq;

@@ -42,7 +42,7 @@ pub(crate) async fn add(
         if !twins::add(db.within(&new.id), &new.name, kind, new.centre, Time::now())? {
             return Err(Problem::conflict("a twin with this name exists"));
         }
-        twins::get(db.within(&new.id))?.ok_or_else(|| Problem::not_found("twin"))
+        twins::get(db.within(&new.id))?.ok_or_else(|| Problem::missing("twin"))
     });
     json(StatusCode::CREATED, &made.await?)
 }
@@ -50,6 +50,6 @@ pub(crate) async fn add(
 /// One twin
 #[utoipa::path(get, path = "/{twin}", tag = "twins", responses((status = 200, body = Twin)))]
 pub(crate) async fn show(Call(app, member): Call, conditions: Conditions) -> Answer {
-    let twin = member.read(&app, |db| twins::get(db)?.ok_or_else(|| Problem::not_found("twin")));
+    let twin = member.read(&app, |db| twins::get(db)?.ok_or_else(|| Problem::missing("twin")));
     conditions.json(&twin.await?)
 }

@@ -48,7 +48,7 @@ pub(crate) async fn list(
 }
 
 fn existing(db: &Db, member: &Member, id: &Name) -> Result<WorkList, Problem> {
-    let nothing = || Problem::not_found("work list");
+    let nothing = || Problem::missing("work list");
     let id: Uuid = id.parse().map_err(|_| nothing())?;
     let list = work_lists::get(db.within(&member.twin), id)?.ok_or_else(nothing)?;
     match (only_of(member), &list.assignee) {
@@ -108,7 +108,7 @@ pub(crate) async fn add(Call(app, member): Call, body: Unread<NewWorkList>) -> A
         }
         let id = Uuid::new_v4();
         work_lists::add(db, id, &new, Time::now())?;
-        work_lists::get(db, id)?.ok_or_else(|| Problem::not_found("work list"))
+        work_lists::get(db, id)?.ok_or_else(|| Problem::missing("work list"))
     });
     let list = list.await?;
     announce(&app, &member.twin, &list);
@@ -190,7 +190,7 @@ fn apply(
     let Taken { results, stored, .. } = take_all(db, &sender(member), readings)?;
     work_lists::change(db, list, &change)?;
     let work_list = work_lists::get(db, list)?;
-    let work_list = work_list.ok_or_else(|| Problem::not_found("work list"))?;
+    let work_list = work_list.ok_or_else(|| Problem::missing("work list"))?;
     Ok((WorkListResults { work_list, results }, stored_readings(db, stored)?))
 }
 
