@@ -37,7 +37,7 @@ pub(super) enum Begin {
     Write,
 }
 
-/// Where engines differ.
+/// An engine: the parts in which SQLite and PostgreSQL differ.
 trait Engine: Debug + Send {
     /// Runs a statement without rows; how many rows it changed.
     fn execute(&self, sql: &str, values: &[Value<'_>]) -> Result<usize>;
@@ -91,12 +91,12 @@ impl Db {
         self.0.execute(sql, &storable(&params)?)
     }
 
-    /// All rows.
+    /// Returns all rows.
     pub(crate) fn list<T: FromRow>(&self, sql: &str, params: impl Params) -> Result<Vec<T>> {
         self.list_with(sql, params, T::from_row)
     }
 
-    /// What `read` makes of each row.
+    /// Returns what `read` makes of each row.
     pub(crate) fn list_with<T>(
         &self,
         sql: &str,
@@ -111,12 +111,12 @@ impl Db {
         rows.into_iter().collect()
     }
 
-    /// The first row, if there is one.
+    /// Returns the first row, if there is one.
     pub(crate) fn find<T: FromRow>(&self, sql: &str, params: impl Params) -> Result<Option<T>> {
         self.find_with(sql, params, T::from_row)
     }
 
-    /// What `read` makes of the first row, if there is one.
+    /// Returns what `read` makes of the first row, if there is one.
     pub(crate) fn find_with<T>(
         &self,
         sql: &str,
@@ -131,7 +131,7 @@ impl Db {
         first.transpose()
     }
 
-    /// The first row, which there has to be.
+    /// Returns the first row, which there has to be.
     pub(crate) fn get<T: FromRow>(&self, sql: &str, params: impl Params) -> Result<T> {
         self.find(sql, params)?.ok_or(DatabaseError::NoRow)
     }

@@ -20,13 +20,13 @@ impl<'a> Row<'a> {
         Row { columns, next: 0 }
     }
 
-    /// Reads the next column, or as many as belong to the value.
+    /// Reads the next column, or several if the value has several.
     pub(crate) fn read<T: FromRow>(&mut self) -> Result<T> {
         T::from_row(self)
     }
 }
 
-/// What columns of a row become.
+/// A value of one column or of several.
 pub(crate) trait FromRow: Sized {
     /// Reads the next columns.
     fn from_row(row: &mut Row<'_>) -> Result<Self>;
