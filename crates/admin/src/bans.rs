@@ -87,8 +87,8 @@ impl NewBan {
             (Some(client), None, None) => Ok(("client", checked("client", client)?)),
             (None, Some(user), None) => Ok(("user", checked("user", user)?)),
             (None, None, Some(text)) => {
-                let (address, bits) =
-                    network(text).map_err(|wrong| Problem::invalid("network", wrong))?;
+                let (address, bits) = network(text)
+                    .map_err(|wrong| Problem::invalid("network", wrong.to_string()))?;
                 Ok(("network", format!("{address}/{bits}")))
             }
             _ => Err(Problem::malformed("give one of client, user and network")),
@@ -98,7 +98,7 @@ impl NewBan {
 
 fn checked(field: &str, text: &str) -> Result<String, Problem> {
     if text.is_empty() || text.len() > MAX_TEXT_BYTES {
-        return Err(Problem::invalid(field, format_args!("expected 1 to {MAX_TEXT_BYTES} bytes")));
+        return Err(Problem::invalid(field, format!("expected 1 to {MAX_TEXT_BYTES} bytes")));
     }
     Ok(text.to_owned())
 }
@@ -122,10 +122,10 @@ pub(crate) async fn add(
 ) -> Result<(StatusCode, JsonBody<BanRow>), Problem> {
     let (kind, value) = new.whom()?;
     if !(1..=MAX_FOR_S).contains(&new.for_s) {
-        return Err(Problem::invalid("for_s", format_args!("expected 1 to {MAX_FOR_S} seconds")));
+        return Err(Problem::invalid("for_s", format!("expected 1 to {MAX_FOR_S} seconds")));
     }
     if new.reason.len() > MAX_TEXT_BYTES {
-        return Err(Problem::invalid("reason", format_args!("exceeds {MAX_TEXT_BYTES} bytes")));
+        return Err(Problem::invalid("reason", format!("exceeds {MAX_TEXT_BYTES} bytes")));
     }
     let now = app.now_ms();
     let until_ms = now.saturating_add(i64::try_from(new.for_s * 1000).unwrap_or(i64::MAX));

@@ -22,7 +22,7 @@ pub(crate) use crate::administrators::Role;
 use crate::administrators::{Credentials, Holds, Login, Principal, Refused};
 use crate::app::App;
 use crate::local::LocalCaller;
-use crate::problem::Problem;
+use crate::problem::{Problem, unauthorized};
 use crate::web_sessions;
 
 /// The user who sent a request, and from where.
@@ -67,7 +67,7 @@ impl AskedBy {
     pub(crate) fn ask_again(&self) -> Result<(), Problem> {
         match self.0.get() {
             Some(caller) if !caller.still_may(caller.role) => {
-                Err(Problem::unauthorized(NoLongerAllowed::DETAIL))
+                Err(unauthorized(NoLongerAllowed::DETAIL))
             }
             _ => Ok(()),
         }
@@ -142,7 +142,7 @@ impl App {
                         "this user has no administration role, and users of the password file cannot have one; on \
                          the broker's machine, `fulmar ctl users add NAME --role administrator` makes a user who may log in",
                     ),
-                    _ => Problem::unauthorized(format!("wrong or expired credentials; {HOW}")),
+                    _ => unauthorized(format!("wrong or expired credentials; {HOW}")),
                 })
             }
         }
@@ -159,23 +159,21 @@ impl Shown {
     fn of(headers: &HeaderMap) -> Result<Shown, Problem> {
         let value = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let Some((scheme, rest)) = value.and_then(|value| value.split_once(' ')) else {
-            return Err(Problem::unauthorized(HOW));
+            return Err(unauthorized(HOW));
         };
         let rest = rest.trim();
         if scheme.eq_ignore_ascii_case("bearer") {
             return Ok(Shown::Token(rest.to_owned()));
         }
         if !scheme.eq_ignore_ascii_case("basic") {
-            return Err(Problem::unauthorized(HOW));
+            return Err(unauthorized(HOW));
         }
         if headers.contains_key(header::ORIGIN) || headers.contains_key("sec-fetch-site") {
-            return Err(Problem::unauthorized(
-                "pages may not use the Basic scheme here: use a token",
-            ));
+            return Err(unauthorized("pages may not use the Basic scheme here: use a token"));
         }
         let decoded = STANDARD.decode(rest).ok().and_then(|bytes| String::from_utf8(bytes).ok());
         let decoded = decoded.as_deref().and_then(|text| text.split_once(':'));
-        let (user, password) = decoded.ok_or_else(|| Problem::unauthorized(HOW))?;
+        let (user, password) = decoded.ok_or_else(|| unauthorized(HOW))?;
         Ok(Shown::Password(user.to_owned(), password.to_owned()))
     }
 

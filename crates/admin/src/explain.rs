@@ -93,10 +93,10 @@ pub(crate) async fn explain(
     let subscription = match action {
         Action::Subscribe => {
             let parsed = Subscription::parse(&topic);
-            Some(parsed.map_err(|error| Problem::invalid("topic", error))?)
+            Some(parsed.map_err(|error| Problem::invalid("topic", error.to_string()))?)
         }
         _ => {
-            check_name(&topic).map_err(|error| Problem::invalid("topic", error))?;
+            check_name(&topic).map_err(|error| Problem::invalid("topic", error.to_string()))?;
             None
         }
     };

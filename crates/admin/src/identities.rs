@@ -82,7 +82,7 @@ fn problem(refused: &Refused) -> Problem {
             "the role has no rule for this action and topic; GET /roles/NAME shows its rules",
         ),
         Refused::Name { .. } | Refused::ReservedName | Refused::TooLong { .. } => {
-            Problem::invalid("name", refused)
+            Problem::invalid("name", refused.to_string())
         }
         Refused::AclTopic => Problem::invalid("topic", "expected a topic filter, such as plant/#"),
         Refused::AclExists => Problem::conflict(

@@ -58,10 +58,10 @@ pub(crate) async fn change(
     Json(new): Json<NewLog>,
 ) -> Result<JsonBody<Log>, Problem> {
     if !(1..=MAX_FOR_S).contains(&new.for_s) {
-        return Err(Problem::invalid("for_s", format_args!("expected 1 to {MAX_FOR_S} seconds")));
+        return Err(Problem::invalid("for_s", format!("expected 1 to {MAX_FOR_S} seconds")));
     }
     if new.filter.len() > MAX_FILTER_BYTES {
-        let limit = format_args!("expected at most {MAX_FILTER_BYTES} bytes");
+        let limit = format!("expected at most {MAX_FILTER_BYTES} bytes");
         return Err(Problem::invalid("filter", limit));
     }
     let before = shown(&app)?.0.filter;
@@ -73,7 +73,9 @@ pub(crate) async fn change(
 }
 
 fn set(app: &App, new: &NewLog, before: String) -> Result<(), Problem> {
-    app.server.set_log_filter(&new.filter).map_err(|wrong| Problem::invalid("filter", wrong))?;
+    app.server
+        .set_log_filter(&new.filter)
+        .map_err(|wrong| Problem::invalid("filter", wrong.to_string()))?;
     let mut log = app.log.lock();
     log.before.get_or_insert(before);
     log.changes += 1;

@@ -42,7 +42,7 @@ impl PageQuery {
         if (1..=MAX_LIMIT).contains(&limit) {
             return Ok(limit);
         }
-        Err(Problem::invalid("limit", format_args!("expected 1 to {MAX_LIMIT}")))
+        Err(Problem::invalid("limit", format!("expected 1 to {MAX_LIMIT}")))
     }
 
     /// Behind which item the page begins.

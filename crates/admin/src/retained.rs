@@ -91,7 +91,7 @@ pub(crate) async fn list(
 ) -> Result<Json<Page>, Problem> {
     let most = page.limit()?;
     let filter = wanted.filter.as_deref().unwrap_or("#");
-    check_filter(filter).map_err(|error| Problem::invalid("filter", error))?;
+    check_filter(filter).map_err(|error| Problem::invalid("filter", error.to_string()))?;
     // Topics of other prefixes need not be looked at.
     let literal = &filter[..filter.find(['+', '#']).unwrap_or(filter.len())];
     let prefix = literal.strip_suffix('/').unwrap_or(literal);

@@ -116,13 +116,13 @@ pub(crate) async fn tap(
     Asked(app, Operator(caller)): Asked<Operator>,
     Query(wanted): Query<Wanted>,
 ) -> Result<Response, Problem> {
-    check_filter(&wanted.filter).map_err(|error| Problem::invalid("filter", error))?;
+    check_filter(&wanted.filter).map_err(|error| Problem::invalid("filter", error.to_string()))?;
     if wanted.filter.starts_with("$share/") {
         return Err(Problem::invalid("filter", "a tap may not take part in a shared subscription"));
     }
     let for_s = wanted.for_s.unwrap_or(MAX_FOR_S);
     if !(1..=MAX_FOR_S).contains(&for_s) {
-        return Err(Problem::invalid("for_s", format_args!("expected 1 to {MAX_FOR_S} seconds")));
+        return Err(Problem::invalid("for_s", format!("expected 1 to {MAX_FOR_S} seconds")));
     }
     let permit = std::sync::Arc::clone(&app.taps).try_acquire_owned().map_err(|_| {
         Problem::too_often(format!("there are {MAX_TAPS} taps already, the maximum: end one"), 10)

@@ -90,7 +90,7 @@ pub(crate) async fn add_token(
     Json(new): Json<NewToken>,
 ) -> Result<(StatusCode, JsonBody<Secret>), Problem> {
     if !new.for_s.is_none_or(|seconds| (1..=MAX_FOR_S).contains(&seconds)) {
-        return Err(Problem::invalid("for_s", format_args!("expected 1 to {MAX_FOR_S} seconds")));
+        return Err(Problem::invalid("for_s", format!("expected 1 to {MAX_FOR_S} seconds")));
     }
     let now = app.now_ms().cast_unsigned();
     let expires = new.for_s.map(|seconds| now + seconds * 1000);

@@ -20,7 +20,7 @@ use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom as _, SystemRandom};
 
 use crate::administrators::{Holds, Login, Principal, Role};
-use crate::problem::Problem;
+use crate::problem::{Problem, unauthorized};
 
 /// The header with the second secret.
 const HEADER: &str = "x-fulmar-session";
@@ -69,7 +69,7 @@ fn hash(secret: &str) -> Hash {
 }
 
 fn ended() -> Problem {
-    Problem::unauthorized("the session has ended: log in again")
+    unauthorized("the session has ended: log in again")
 }
 
 impl WebSessions {
@@ -82,7 +82,7 @@ impl WebSessions {
         check_origin(headers)?;
         let second = headers.get(HEADER).and_then(|value| value.to_str().ok()).unwrap_or_default();
         if second.is_empty() {
-            return Err(Problem::unauthorized(format!(
+            return Err(unauthorized(format!(
                 "the header {HEADER} is missing: it has the second secret, which the login's answer contains"
             )));
         }

@@ -12,6 +12,7 @@
 //! caller's rights end);
 //! `transport::Origins` (whose pages may connect); `websocket` and `h3::session` (MQTT), `pump` (its bytes). `plain` is a
 //! port without TLS. `compression` is a middleware for routers whose answers may be compressed. `login_turns` decides which password is hashed next, for handlers that have users.
+//! `problem` has the error responses of APIs.
 //!
 //! Specifications: RFC 9110, 9112, 9113, 9114, 7838 (Alt-Svc), 8470 (early data), 8441 and 9220 (extended
 //! CONNECT), draft-ietf-webtrans-http3-02, which is what browsers speak.
@@ -34,6 +35,7 @@ mod login_turns;
 mod metrics;
 pub mod objects;
 mod plain;
+mod problem;
 mod proxy_header;
 mod pump;
 pub mod rate;
@@ -57,4 +59,5 @@ pub use endpoint::{Bound, Endpoint, StartError};
 pub use login_turns::{Crowded, LoginTurn, LoginTurns, PasswordLogin};
 pub use metrics::Metrics;
 pub use plain::Plain;
+pub use problem::Problem;
 pub use while_allowed::{NoLongerAllowed, while_allowed};

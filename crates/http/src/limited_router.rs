@@ -19,6 +19,7 @@ use crate::bodies::BodyBudget;
 use crate::config::{Knows, Limits};
 use crate::connection_slots::Activity;
 use crate::metrics::Metrics;
+use crate::problem::Problem;
 use crate::rest::Drained;
 use crate::unread_response::watched;
 
@@ -110,15 +111,10 @@ impl Errors {
         if path.starts_with("/api/") { Errors::Problem } else { Errors::Text }
     }
 
-    /// An error response; `text` needs no escapes in JSON.
+    /// An error response.
     pub(crate) fn response(self, status: StatusCode, text: &'static str) -> Response<Body> {
         let Errors::Problem = self else { return text_response(status, text) };
-        let (number, title) = (status.as_u16(), status.canonical_reason().unwrap_or_default());
-        let problem = format!(
-            r#"{{"type":"about:blank","title":"{title}","status":{number},"detail":"{text}"}}"#
-        );
-        let kind = [(header::CONTENT_TYPE, "application/problem+json")];
-        (status, kind, problem).into_response()
+        Problem::new(status, text).into_response()
     }
 }
 

@@ -15,7 +15,7 @@ use crate::problem::Problem;
 use crate::role::Role;
 use crate::store::accounts::{self, AccountRow};
 use crate::store::sql::{Database, Purpose};
-use crate::store::{Db, Store, twins};
+use crate::store::{Db, Store, TwinDb, twins};
 use crate::text::Name;
 use crate::time::Time;
 use crate::twins::types::{TwinKind, check_name};
@@ -285,7 +285,7 @@ impl Admin {
                     "a user with this name exists, or one that differs only in case",
                 ));
             }
-            role.map_or(Ok(()), |(twin, role)| grant(db, &twin, &row.name, role))
+            role.map_or(Ok(()), |(twin, role)| grant(db.within(&twin), &row.name, role))
         })
     }
 
@@ -297,9 +297,9 @@ impl Admin {
         let (user, twin) = (parse_name("user", user)?, parse_name("twin", twin)?);
         self.change(move |db| {
             if accounts::password(db, &user)?.is_none() {
-                return Err(Problem::not_found("user"));
+                return Err(Problem::missing("user"));
             }
-            grant(db, &twin, &user, role)
+            grant(db.within(&twin), &user, role)
         })
     }
 
@@ -323,7 +323,7 @@ impl Admin {
         let (token, row) = credentials::make(name, now)?;
         self.change(move |db| {
             if accounts::password(db, &row.account)?.is_none() {
-                return Err(Problem::not_found("user"));
+                return Err(Problem::missing("user"));
             }
             accounts::forget_credentials(db, now)?;
             let theirs = accounts::credentials(db)?;
@@ -431,7 +431,7 @@ impl Admin {
         let (id, name) = (parse_name("twin", id)?, name.unwrap_or(id).to_owned());
         check_name(&id)?;
         self.change(move |db| {
-            if twins::add(db, &id, &name, kind, None, Time::now())? {
+            if twins::add(db.within(&id), &name, kind, None, Time::now())? {
                 Ok(())
             } else {
                 Err(Problem::conflict("a twin with this name exists"))
@@ -463,12 +463,12 @@ fn hash(password: &str) -> Result<String, Error> {
 }
 
 fn found(found: bool, what: &str) -> Result<(), Problem> {
-    if found { Ok(()) } else { Err(Problem::not_found(what)) }
+    if found { Ok(()) } else { Err(Problem::missing(what)) }
 }
 
-fn grant(db: &Db, twin: &Name, account: &Name, role: Role) -> Result<(), Problem> {
-    if twins::get(db, twin)?.is_none() {
-        return Err(Problem::not_found("twin: create it with `fulmar twin add`"));
+fn grant(db: TwinDb<'_>, account: &Name, role: Role) -> Result<(), Problem> {
+    if twins::get(db)?.is_none() {
+        return Err(Problem::missing("twin: create it with `fulmar twin add`"));
     }
-    Ok(accounts::set_role(db, twin, account, role)?)
+    Ok(accounts::set_role(db, account, role)?)
 }

@@ -5,8 +5,8 @@ use std::ops::Deref;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use fulmar_http::LoginTurns;
 use fulmar_http::rate::Rate;
-use fulmar_http::{Crowded, LoginTurns, NoLongerAllowed, NoRoom};
 use tokio::sync::{Notify, mpsc};
 
 use crate::accounts::account_cache::AccountCache;
@@ -25,24 +25,6 @@ use crate::store::sql::{self, Purpose};
 use crate::store::{Db, Store, device_names};
 use crate::text::Name;
 use crate::topics::position_topic;
-
-impl From<NoRoom> for Problem {
-    fn from(_: NoRoom) -> Problem {
-        Problem::unavailable(NoRoom::DETAIL)
-    }
-}
-
-impl From<NoLongerAllowed> for Problem {
-    fn from(_: NoLongerAllowed) -> Problem {
-        Problem::unauthorized(NoLongerAllowed::DETAIL)
-    }
-}
-
-impl From<Crowded> for Problem {
-    fn from(_: Crowded) -> Problem {
-        Problem::unavailable("too many logins are waiting")
-    }
-}
 
 /// Failed logins of one user from one address: five at once, then one in ten seconds.
 const LOGINS_PER_S: f64 = 0.1;

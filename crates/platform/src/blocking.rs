@@ -3,7 +3,7 @@
 //! Such work cannot be stopped: it goes on when the request it is for is gone. So what bounds it, a turn or a
 //! permit, goes with the work and not with the request.
 
-use crate::problem::Problem;
+use crate::problem::{Problem, internal};
 
 /// Runs `work`, and gives `turn` back when it has ended, whether anybody still waits for it or not.
 pub(crate) async fn run<G, T, F>(turn: G, work: F) -> Result<T, Problem>
@@ -17,7 +17,7 @@ where
         drop(turn);
         outcome
     });
-    done.await.map_err(|error| Problem::internal(&error))
+    done.await.map_err(|error| internal(&error))
 }
 
 #[cfg(test)]

@@ -78,13 +78,32 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// From two columns.
-    pub(crate) fn from_columns(lat: Option<f64>, lon: Option<f64>) -> Option<Place> {
-        Some(Place { lat: Bounded::new(lat?)?, lon: Bounded::new(lon?)? })
-    }
-
     /// As two columns.
     pub(crate) fn columns(place: Option<Place>) -> (Option<f64>, Option<f64>) {
         (place.map(|place| *place.lat), place.map(|place| *place.lon))
+    }
+}
+
+/// An area of the map, in degrees.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Bounds {
+    pub(crate) west: f64,
+    pub(crate) south: f64,
+    pub(crate) east: f64,
+    pub(crate) north: f64,
+}
+
+impl<'de> Deserialize<'de> for Bounds {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Bounds, D::Error> {
+        let text = Cow::<str>::deserialize(from)?;
+        let numbers: Option<Vec<f64>> = text.split(',').map(|part| part.parse().ok()).collect();
+        match numbers.as_deref() {
+            Some(&[west, south, east, north])
+                if [west, south, east, north].iter().all(|n| n.is_finite()) =>
+            {
+                Ok(Bounds { west, south, east, north })
+            }
+            _ => Err(de::Error::custom("expected west,south,east,north in degrees")),
+        }
     }
 }

@@ -39,7 +39,7 @@ fn kind_of(bytes: &[u8]) -> Option<&'static str> {
 
 fn id_of(id: &Name) -> Result<String, Problem> {
     let id: Result<Uuid, _> = id.parse();
-    id.map(|id| id.to_string()).map_err(|_| Problem::not_found("photo"))
+    id.map(|id| id.to_string()).map_err(|_| Problem::missing("photo"))
 }
 
 /// Send a photo
@@ -70,7 +70,7 @@ pub(crate) async fn put(Call(app, member): Call, Id(id): Id, request: Request) -
     let counted = Arc::new(AtomicBool::new(false));
     let (space, is_counted) = (app.clone(), Arc::clone(&counted));
     let new = app.store.write(move |db| {
-        match photos::get(db, &member.twin, &id)? {
+        match photos::get(db.within(&member.twin), &id)? {
             Some((_, known)) if known == bytes => return Ok(false),
             Some(_) => return Err(Problem::conflict("another photo has this id")),
             None => {}
@@ -97,9 +97,9 @@ pub(crate) async fn put(Call(app, member): Call, Id(id): Id, request: Request) -
 pub(crate) async fn show(Call(app, member): Call, Id(id): Id, conditions: Conditions) -> Answer {
     member.may(Deed::LookAtReadings)?;
     let id = id_of(&id)?;
-    let (twin, wanted) = (member.twin.clone(), id.clone());
-    let described = app.store.read(move |db| Ok(photos::described(db, &twin, &wanted)?));
-    let missing = || Problem::not_found("photo");
+    let wanted = id.clone();
+    let described = member.read(&app, move |db| Ok(photos::described(db, &wanted)?));
+    let missing = || Problem::missing("photo");
     let (kind, length, received_at) = described.await?.ok_or_else(missing)?;
     // A photo never changes, so that its bytes need not be read for this. With its time, because when a twin is deleted and
     // made again, an id may come again for another photo.
@@ -149,6 +149,6 @@ impl Parts {
             .read(move |db| Ok(photos::part(db, (&twin, &id, received_at), (offset, PART_BYTES))?));
         // Its twin may have been deleted meanwhile.
         let bytes = read.await?.filter(|bytes| !bytes.is_empty());
-        bytes.map(Bytes::from).ok_or_else(|| Problem::not_found("photo"))
+        bytes.map(Bytes::from).ok_or_else(|| Problem::missing("photo"))
     }
 }

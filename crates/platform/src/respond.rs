@@ -15,7 +15,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::extract::Each;
-use crate::problem::Problem;
+use crate::problem::{Problem, internal};
 use crate::text::Name;
 
 /// What a handler gives.
@@ -106,7 +106,7 @@ fn digest_tag(bytes: &[u8]) -> String {
 }
 
 fn to_json<T: Serialize>(body: &T) -> Result<Vec<u8>, Problem> {
-    serde_json::to_vec(body).map_err(|error| Problem::internal(&error))
+    serde_json::to_vec(body).map_err(|error| internal(&error))
 }
 
 /// JSON with a status, for what is not asked for again.

@@ -100,7 +100,7 @@ pub(crate) fn router(app: App) -> Router {
         .layer(from_fn_with_state(app.clone(), hold))
         .merge(openapi::route(&document))
         // Pages are behind every other address; here is nothing but the API.
-        .route("/api/{*rest}", any(|| async { Problem::not_found("address") }))
+        .route("/api/{*rest}", any(|| async { Problem::missing("address") }))
         .method_not_allowed_fallback(|| async { Problem::method() })
         .with_state(app)
 }

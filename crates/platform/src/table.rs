@@ -17,7 +17,7 @@ use futures_util::{Stream, StreamExt as _, stream};
 
 use crate::accounts::caller::Member;
 use crate::app::App;
-use crate::problem::Problem;
+use crate::problem::{Problem, internal};
 use crate::respond::Answer;
 use crate::text::Name;
 use crate::time::Time;
@@ -151,14 +151,14 @@ fn csv<R: AsRef<[Cell]>>(rows: &[R], heading: Option<&[&str]>) -> Result<Bytes, 
         .terminator(csv::Terminator::CRLF)
         .quote_style(csv::QuoteStyle::NonNumeric)
         .from_writer(to);
-    let failed = |error: csv::Error| Problem::internal(&error);
+    let failed = |error: csv::Error| internal(&error);
     if let Some(heading) = heading {
         table.write_record(heading).map_err(failed)?;
     }
     for row in rows {
         table.write_record(row.as_ref().iter().map(Cell::plain)).map_err(failed)?;
     }
-    table.into_inner().map(Bytes::from).map_err(|error| Problem::internal(&error))
+    table.into_inner().map(Bytes::from).map_err(|error| internal(&error))
 }
 
 /// A file to take away: what it is of is part of its name.

@@ -38,6 +38,7 @@ mod platform {
         pub(crate) use types::{Medium, Method, NewMeter, Protection, RadioAddress};
     }
     pub(crate) mod number;
+    pub(crate) mod paging;
     pub(crate) mod problem;
     pub(crate) mod readings {
         pub(crate) mod types;
@@ -81,8 +82,8 @@ mod texts;
 
 // The paths under which the sources find each other.
 use platform::{
-    accounts, error, extract, frames, in_hand, log_limit, measurements, meters, number, problem,
-    readings, respond, store, text, time,
+    accounts, error, extract, frames, in_hand, log_limit, measurements, meters, number, paging,
+    problem, readings, respond, store, text, time,
 };
 
 pub use body::body;

@@ -24,6 +24,7 @@ use crate::change_log::RosterChange;
 use crate::in_hand::InHand;
 use crate::problem::Problem;
 use crate::role::{Deed, Role};
+use crate::store::TwinDb;
 use crate::text::Name;
 use crate::time::Time;
 
@@ -118,14 +119,14 @@ impl FromRequestParts<App> for Member {
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Member, Problem> {
         let caller = Caller::from_request_parts(parts, app).await?;
         let params = RawPathParams::from_request_parts(parts, app).await;
-        let params = params.map_err(|_| Problem::not_found("address"))?;
+        let params = params.map_err(|_| Problem::missing("address"))?;
         let named = params.iter().find(|(name, _)| *name == "twin").map(|(_, value)| value);
         let twin: Option<Name> = named.and_then(|value| value.parse().ok());
         let member = twin.and_then(|twin| {
             let role = app.account_cache.role(&caller.account, &twin)?;
             Some(Member { caller, twin, role })
         });
-        let member = member.ok_or_else(|| Problem::not_found("twin"))?;
+        let member = member.ok_or_else(|| Problem::missing("twin"))?;
         if let Some(in_hand) = parts.extensions.get::<InHand>() {
             let (app, asked_by) = (app.clone(), member.clone());
             in_hand.asked_by(member.name(), move || asked_by.still_is(&app));
@@ -138,6 +139,26 @@ impl Member {
     /// The account's name.
     pub(crate) fn name(&self) -> &Name {
         &self.caller.account.name
+    }
+
+    /// Runs `look` on the committed state of the member's twin; see [`crate::store::Store::read`].
+    pub(crate) async fn read<T, F>(&self, app: &App, look: F) -> Result<T, Problem>
+    where
+        T: Send + 'static,
+        F: FnOnce(TwinDb<'_>) -> Result<T, Problem> + Send + 'static,
+    {
+        let twin = self.twin.clone();
+        app.store.read(move |db| look(db.within(&twin))).await
+    }
+
+    /// Changes something of the member's twin; see [`crate::store::Store::write`].
+    pub(crate) async fn write<T, F>(&self, app: &App, change: F) -> Result<T, Problem>
+    where
+        T: Send + 'static,
+        F: FnOnce(TwinDb<'_>) -> Result<T, Problem> + Send + 'static,
+    {
+        let twin = self.twin.clone();
+        app.store.write(move |db| change(db.within(&twin))).await
     }
 
     /// Whether its token is still valid, and its role what it was.
@@ -193,7 +214,7 @@ impl<const N: usize> FromRequestParts<App> for Ids<N> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let nothing = || Problem::not_found("address");
+        let nothing = || Problem::missing("address");
         let params = RawPathParams::from_request_parts(parts, app).await.map_err(|_| nothing())?;
         let named = params.iter().filter(|(name, _)| *name != "twin");
         let names: Option<Vec<Name>> = named.map(|(_, value)| value.parse().ok()).collect();

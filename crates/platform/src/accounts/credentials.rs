@@ -9,7 +9,7 @@ use fulmar_text::hex;
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom as _, SystemRandom};
 
-use crate::problem::Problem;
+use crate::problem::{Problem, internal};
 use crate::store::accounts::CredentialRow;
 use crate::text::Name;
 use crate::time::Time;
@@ -25,7 +25,7 @@ const ID_BYTES: usize = 4;
 pub(crate) fn make(account: Name, now: Time) -> Result<(String, CredentialRow), Problem> {
     let mut random = [0; ID_BYTES + SECRET_BYTES];
     let filled = SystemRandom::new().fill(&mut random);
-    filled.map_err(|_| Problem::internal(&"the system random number generator failed"))?;
+    filled.map_err(|_| internal(&"the system random number generator failed"))?;
     let (id, secret) = random.split_at(ID_BYTES);
     let id = hex::encode(id);
     let token = format!("{TOKEN_PREFIX}{id}_{}", hex::encode(secret));

@@ -9,7 +9,7 @@ use argon2::Argon2;
 use argon2::password_hash::phc::PasswordHash;
 use argon2::password_hash::{PasswordHasher as _, PasswordVerifier as _};
 
-use crate::problem::Problem;
+use crate::problem::{Problem, internal};
 
 /// The length of a new password in characters.
 pub(crate) const PASSWORD_CHARACTERS: std::ops::RangeInclusive<usize> = 8..=200;
@@ -20,7 +20,7 @@ static DECOY: LazyLock<String> = LazyLock::new(|| hash("no password at all").unw
 /// A hash that can be stored.
 pub(crate) fn hash(password: &str) -> Result<String, Problem> {
     let hash = Argon2::default().hash_password(password.as_bytes());
-    hash.map(|hash| hash.to_string()).map_err(|error| Problem::internal(&error))
+    hash.map(|hash| hash.to_string()).map_err(|error| internal(&error))
 }
 
 /// Whether the password is right. Without a hash, it takes the same time to return false.

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq as _;
 
 use crate::error::Error;
-use crate::problem::Problem;
+use crate::problem::{Problem, internal};
 use crate::store::accounts::SessionRow;
 use crate::store::sql::DatabaseError;
 use crate::text::Name;
@@ -125,7 +125,7 @@ impl Signer {
             iat: session.issued_at.0 / SECOND_MS,
             exp: session.expires_at.0 / SECOND_MS,
         };
-        let claims = serde_json::to_string(&claims).map_err(|error| Problem::internal(&error))?;
+        let claims = serde_json::to_string(&claims).map_err(|error| internal(&error))?;
         let signed = [HEADER, &claims].map(|part| URL_SAFE_NO_PAD.encode(part)).join(".");
         let signature = hmac::sign(&self.signing, signed.as_bytes());
         Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))

@@ -79,7 +79,7 @@ pub(crate) async fn add(Call(app, member): Call, Body(new): Body<NewUser>) -> An
                 "an account with this name exists, or one that differs only in case",
             ));
         }
-        Ok(accounts::set_role(db, &member.twin, &row.name, new.role)?)
+        Ok(accounts::set_role(db.within(&member.twin), &row.name, new.role)?)
     })
     .await?;
     json(StatusCode::CREATED, &user)
@@ -96,14 +96,14 @@ pub(crate) async fn change(
     Body(change): Body<UserChange>,
 ) -> Answer {
     member.may(Deed::Administer)?;
-    let account = app.account_cache.account(&name).ok_or_else(|| Problem::not_found("user"))?;
+    let account = app.account_cache.account(&name).ok_or_else(|| Problem::missing("user"))?;
     if !account.roles.contains_key(&member.twin) {
-        return Err(Problem::not_found("user"));
+        return Err(Problem::missing("user"));
     }
     let role = change.role;
     let detail = serde_json::json!({ "twin": member.twin, "role": role });
     app.change_roster_as(logged(&member, "user.change", &name, detail), move |db| {
-        accounts::set_role(db, &member.twin, &name, role)?;
+        accounts::set_role(db.within(&member.twin), &name, role)?;
         check_admin_left(db, &member)
     })
     .await?;
@@ -119,8 +119,8 @@ pub(crate) async fn remove(Call(app, member): Call, Id(name): Id) -> Answer {
     member.may(Deed::Administer)?;
     let detail = serde_json::json!({ "twin": member.twin });
     app.change_roster_as(logged(&member, "user.remove", &name, detail), move |db| {
-        if !accounts::remove_member(db, &member.twin, &name)? {
-            return Err(Problem::not_found("user"));
+        if !accounts::remove_member(db.within(&member.twin), &name)? {
+            return Err(Problem::missing("user"));
         }
         check_admin_left(db, &member)
     })
@@ -134,7 +134,7 @@ fn logged(member: &Member, action: &'static str, user: &Name, detail: Value) -> 
 
 /// Refuses a change after which nobody could manage the twin's users; an admin of the server still can.
 fn check_admin_left(db: &Db, member: &Member) -> Result<(), Problem> {
-    if member.caller.account.server_admin || accounts::has_admin(db, &member.twin)? {
+    if member.caller.account.server_admin || accounts::has_admin(db.within(&member.twin))? {
         return Ok(());
     }
     Err(Problem::conflict(

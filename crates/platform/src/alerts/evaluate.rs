@@ -13,8 +13,8 @@ use super::machine::{Condition, Episode, Machine, Step, replay};
 use super::types::{Alert, AlertEvent, AlertNotification, AlertState, Rule};
 use crate::homes::types::silent_after_ms;
 use crate::measurements::intake::Known;
-use crate::problem::Problem;
-use crate::store::{Db, alerts, measurements, webhooks};
+use crate::problem::{Problem, internal};
+use crate::store::{Db, TwinDb, alerts, measurements, webhooks};
 use crate::text::Name;
 use crate::time::{SECOND_MS, Time};
 
@@ -27,15 +27,14 @@ pub(crate) const MAX_SILENCES: usize = 1000;
 const MAX_EVALUATED: usize = 20_000;
 
 /// How many of the twin's measurements one transaction may take.
-pub(crate) fn most_at_once(db: &Db, twin: &Name) -> Result<usize, Problem> {
-    let rules = alerts::count_rules(db, twin)?.max(1);
+pub(crate) fn most_at_once(db: TwinDb<'_>) -> Result<usize, Problem> {
+    let rules = alerts::count_rules(db)?.max(1);
     Ok((MAX_EVALUATED / rules).max(1))
 }
 
 /// A rule applied to a series.
 struct Watch<'a> {
-    db: &'a Db,
-    twin: &'a Name,
+    db: TwinDb<'a>,
     known: &'a Known,
     rule: &'a Rule,
     condition: Condition,
@@ -45,8 +44,7 @@ struct Watch<'a> {
 /// Applies the twin's rules to new measurements of a series, in the order in which they were taken. The caller has to
 /// [`remember`] what it returns.
 pub(crate) fn series(
-    db: &Db,
-    twin: &Name,
+    db: TwinDb<'_>,
     known: &Known,
     fresh: &[(Time, f64)],
     now: Time,
@@ -54,11 +52,11 @@ pub(crate) fn series(
     let mut notifications = Vec::new();
     let late = known.series.last_at.map_or(0, |last| fresh.partition_point(|(at, _)| *at < last));
     let (late, in_order) = fresh.split_at(late);
-    for rule in &alerts::rules_for(db, twin, &known.quantity, known.unit.home.as_deref())? {
+    for rule in &alerts::rules_for(db, &known.quantity, known.unit.home.as_deref())? {
         let gap_ms = silent_after_ms(known.unit.expected_every_s);
         let Some(condition) = rule.condition(gap_ms) else { continue };
-        let watch = Watch { db, twin, known, rule, condition, now };
-        let mut machine = alerts::machine(db, twin, &rule.id, known.series.seq)?;
+        let watch = Watch { db, known, rule, condition, now };
+        let mut machine = alerts::machine(db, &rule.id, known.series.seq)?;
         let before = machine.clone();
         if let (true, Some((first, _))) = (machine.is_new(), in_order.first()) {
             watch.recall(&mut machine, *first)?;
@@ -68,7 +66,7 @@ pub(crate) fn series(
         }
         notifications.extend(watch.go_on(&mut machine, in_order)?);
         if machine != before {
-            alerts::set_machine(db, twin, &rule.id, known.series.seq, &machine)?;
+            alerts::set_machine(db, &rule.id, known.series.seq, &machine)?;
         }
     }
     Ok(notifications)
@@ -76,14 +74,13 @@ pub(crate) fn series(
 
 /// Stores which webhooks to notify. Call it once for all notifications of a transaction.
 pub(crate) fn remember(
-    db: &Db,
-    twin: &Name,
+    db: TwinDb<'_>,
     notifications: &[impl Borrow<AlertNotification>],
     now: Time,
 ) -> Result<(), Problem> {
-    let forgotten = webhooks::enqueue(db, twin, notifications, now)?;
+    let forgotten = webhooks::enqueue(db, notifications, now)?;
     if forgotten > 0 {
-        tracing::warn!(%twin, forgotten, "webhook events dropped: too many are waiting");
+        tracing::warn!(twin = db.twin, forgotten, "webhook events dropped: too many are waiting");
     }
     Ok(())
 }
@@ -123,14 +120,14 @@ impl Watch<'_> {
         let from = until.plus_ms(-self.condition.averaging_ms);
         let series = self.known.series.seq;
         // The first measurements, up to the limit: a window that they do not span is not covered, and has no result.
-        let measured = measurements::raw(self.db, series, from, until, MAX_REPLAYED)?;
+        let measured = measurements::raw(&self.db, series, from, until, MAX_REPLAYED)?;
         machine.recall(&self.condition, &measured);
         Ok(())
     }
 
     /// Stores a new alert; returns it in the form of notifications.
     fn raise(&self, episode: &Episode) -> Result<Alert, Problem> {
-        add(self.db, self.twin, &self.alert(episode))
+        add(self.db, &self.alert(episode))
     }
 
     /// Handles measurements that are newer than all before.
@@ -142,7 +139,7 @@ impl Watch<'_> {
         let mut notifications: Vec<AlertNotification> = Vec::new();
         let (device, quantity) = (&self.known.device, Some(&self.known.quantity));
         let mut raised = match machine.is_raised() {
-            true => alerts::raised(self.db, self.twin, &self.rule.id, device, quantity)?,
+            true => alerts::raised(self.db, &self.rule.id, device, quantity)?,
             false => None,
         };
         let mut changed = false;
@@ -162,7 +159,7 @@ impl Watch<'_> {
                     (alert.value, alert.peak) = (Some(value), Some(peak));
                     alert.cleared_at = Some(at);
                     let alert = alert.finished();
-                    alerts::update(self.db, self.twin, &alert)?;
+                    alerts::update(self.db, &alert)?;
                     settle(&mut notifications, &alert);
                     notifications.push(AlertNotification { event: AlertEvent::Cleared, alert });
                     changed = false;
@@ -177,7 +174,7 @@ impl Watch<'_> {
             }
         }
         if let (Some(alert), true) = (&raised, changed) {
-            alerts::update(self.db, self.twin, alert)?;
+            alerts::update(self.db, alert)?;
             settle(&mut notifications, alert);
         }
         Ok(notifications)
@@ -189,7 +186,7 @@ impl Watch<'_> {
         let raised_at = alert.raised_at.min(episode.raised_at);
         if (alert.raised_at, alert.peak) != (raised_at, Some(peak)) {
             (alert.raised_at, alert.peak) = (raised_at, Some(peak));
-            alerts::update(self.db, self.twin, &alert)?;
+            alerts::update(self.db, &alert)?;
         }
         Ok(())
     }
@@ -204,7 +201,7 @@ impl Watch<'_> {
         let Condition { for_ms, averaging_ms, gap_ms, .. } = self.condition;
         let from = first.plus_ms(-(for_ms + averaging_ms + gap_ms));
         let series = self.known.series.seq;
-        let measured = measurements::raw(self.db, series, from, last.plus_ms(1), MAX_REPLAYED)?;
+        let measured = measurements::raw(&self.db, series, from, last.plus_ms(1), MAX_REPLAYED)?;
         let (episodes, end) = replay(&self.condition, &measured);
         let mut notifications = Vec::new();
         for episode in episodes {
@@ -215,7 +212,7 @@ impl Watch<'_> {
                 continue;
             }
             let like = self.alert(&episode);
-            if let Some(known) = alerts::overlapping(self.db, self.twin, &like, until)? {
+            if let Some(known) = alerts::overlapping(self.db, &like, until)? {
                 self.correct(known, &episode)?;
                 continue;
             }
@@ -244,10 +241,10 @@ fn settle(notifications: &mut [AlertNotification], alert: &Alert) {
 }
 
 /// Stores a new alert; returns it in the form of notifications.
-fn add(db: &Db, twin: &Name, alert: &Alert) -> Result<Alert, Problem> {
-    alerts::add(db, twin, alert)?;
-    let stored = alerts::get(db, twin, alert.id)?;
-    stored.ok_or_else(|| Problem::internal(&"an alert that was just stored is missing"))
+fn add(db: TwinDb<'_>, alert: &Alert) -> Result<Alert, Problem> {
+    alerts::add(db, alert)?;
+    let stored = alerts::get(db, alert.id)?;
+    stored.ok_or_else(|| internal(&"an alert that was just stored is missing"))
 }
 
 /// Raises alerts for silent devices, and clears those of devices that are not silent any more: up to [`MAX_SILENCES`]
@@ -278,14 +275,14 @@ pub(crate) fn silence(db: &Db, now: Time) -> Result<Vec<(Name, AlertNotification
             acknowledged_by: None,
             note: None,
         };
-        let alert = add(db, &silence.twin, &alert)?;
+        let alert = add(db.within(&silence.twin), &alert)?;
         notifications.push((silence.twin, AlertNotification { event: AlertEvent::Raised, alert }));
     }
     for (twin, id, heard_at) in alerts::silences_over(db, now, MAX_SILENCES)? {
-        let Some(mut alert) = alerts::get(db, &twin, id)? else { continue };
+        let Some(mut alert) = alerts::get(db.within(&twin), id)? else { continue };
         alert.cleared_at = Some(heard_at.max(alert.raised_at));
         let alert = alert.finished();
-        alerts::update(db, &twin, &alert)?;
+        alerts::update(db.within(&twin), &alert)?;
         notifications.push((twin, AlertNotification { event: AlertEvent::Cleared, alert }));
     }
     let mut by_twin: BTreeMap<&Name, Vec<&AlertNotification>> = BTreeMap::new();
@@ -293,56 +290,48 @@ pub(crate) fn silence(db: &Db, now: Time) -> Result<Vec<(Name, AlertNotification
         by_twin.entry(twin).or_default().push(notification);
     }
     for (twin, notifications) in by_twin {
-        remember(db, twin, &notifications, now)?;
+        remember(db.within(twin), &notifications, now)?;
     }
     Ok(notifications)
 }
 
 /// Clears a rule's alerts, because the rule has changed.
 pub(crate) fn retire(
-    db: &Db,
-    twin: &Name,
+    db: TwinDb<'_>,
     rule: &Name,
     now: Time,
 ) -> Result<Vec<AlertNotification>, Problem> {
-    clear(db, twin, alerts::raised_by(db, twin, rule)?, now)
+    clear(db, alerts::raised_by(db, rule)?, now)
 }
 
 /// Clears a device's alerts, because it has moved to another home, where other rules may apply.
 pub(crate) fn moved(
-    db: &Db,
-    twin: &Name,
+    db: TwinDb<'_>,
     device: &Name,
     now: Time,
 ) -> Result<Vec<AlertNotification>, Problem> {
-    alerts::forget_machines(db, twin, device)?;
-    removed(db, twin, device, now)
+    alerts::forget_machines(db, device)?;
+    removed(db, device, now)
 }
 
 /// Clears a device's alerts, because it is removed.
 pub(crate) fn removed(
-    db: &Db,
-    twin: &Name,
+    db: TwinDb<'_>,
     device: &Name,
     now: Time,
 ) -> Result<Vec<AlertNotification>, Problem> {
-    clear(db, twin, alerts::raised_about(db, twin, device)?, now)
+    clear(db, alerts::raised_about(db, device)?, now)
 }
 
-fn clear(
-    db: &Db,
-    twin: &Name,
-    raised: Vec<Alert>,
-    now: Time,
-) -> Result<Vec<AlertNotification>, Problem> {
+fn clear(db: TwinDb<'_>, raised: Vec<Alert>, now: Time) -> Result<Vec<AlertNotification>, Problem> {
     let mut notifications = Vec::new();
     for mut alert in raised {
         alert.cleared_at = Some(now);
         let alert = alert.finished();
-        alerts::update(db, twin, &alert)?;
+        alerts::update(db, &alert)?;
         notifications.push(AlertNotification { event: AlertEvent::Cleared, alert });
     }
-    remember(db, twin, &notifications, now)?;
+    remember(db, &notifications, now)?;
     Ok(notifications)
 }
 

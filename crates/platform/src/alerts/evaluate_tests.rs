@@ -10,13 +10,13 @@ use crate::twins::types::TwinKind;
 fn store_with_sensors(folder: &tempfile::TempDir, count: usize) -> Store {
     let store = Store::open(folder.path(), &Database::File, Purpose::Server).unwrap();
     let made = store.write_now(move |db| {
-        twins::add(db, &"t".parse().unwrap(), "T", TwinKind::Homes, None, Time(0))?;
+        twins::add(db.within("t"), "T", TwinKind::Homes, None, Time(0))?;
         alerts::make_usual_rules(db)?;
-        let mut insert = db.prepare_cached(
-            "INSERT INTO sensor (twin, device, last_at, revision) VALUES ('t', ?1, 0, 1)",
-        )?;
         for n in 0..count {
-            insert.execute([format!("s{n:04}")])?;
+            db.execute(
+                "INSERT INTO sensor (twin, device, last_at, revision) VALUES ('t', ?1, 0, 1)",
+                [format!("s{n:04}")],
+            )?;
         }
         Ok(())
     });

@@ -1,10 +1,10 @@
 //! Requests for alerts.
 
 use serde::Deserialize;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::types::{Alert, AlertEvent, AlertNotification, AlertState};
+use super::types::{Alert, AlertEvent, AlertNotification, AlertQuery};
 use super::{announce, evaluate};
 use crate::accounts::caller::{Call, Id};
 use crate::extract::{Body, Params};
@@ -12,27 +12,10 @@ use crate::paging;
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, Page, open_number};
 use crate::role::Deed;
-use crate::store::Db;
-use crate::store::alerts::{self, Query};
+use crate::store::TwinDb;
+use crate::store::alerts;
 use crate::text::{Name, Note};
 use crate::time::Time;
-
-/// Selects alerts.
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct AlertQuery {
-    state: Option<AlertState>,
-    /// Only of this home.
-    home: Option<Name>,
-    /// Only alerts noticed at this time or later.
-    since: Option<Time>,
-    /// The most alerts of a page.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
-    limit: Option<usize>,
-    /// The `next` of the previous page.
-    cursor: Option<String>,
-}
 
 /// Alerts, the latest first
 #[utoipa::path(get, path = "/{twin}/alert", tag = "alerts", params(AlertQuery),
@@ -45,17 +28,15 @@ pub(crate) async fn list(
     member.may(Deed::Report)?;
     let limit = paging::limit(query.limit, paging::MOST)?;
     let before = open_number(query.cursor.as_deref())?;
-    let AlertQuery { state, home, since, .. } = query;
-    let wanted = Query { state, home, since, before };
     let found =
-        app.store.read(move |db| Ok(alerts::list(db, &member.twin, &wanted, limit + 1)?)).await?;
+        member.read(&app, move |db| Ok(alerts::list(db, &query, before, limit + 1)?)).await?;
     conditions.json(&Page::of_rows(found, limit, |_: &Alert, number| number.to_string()))
 }
 
-fn find(db: &Db, twin: &Name, id: &Name) -> Result<Alert, Problem> {
+fn find(db: TwinDb<'_>, id: &Name) -> Result<Alert, Problem> {
     let id: Option<Uuid> = id.parse().ok();
-    let alert = id.map(|id| alerts::get(db, twin, id)).transpose()?.flatten();
-    alert.ok_or_else(|| Problem::not_found("alert"))
+    let alert = id.map(|id| alerts::get(db, id)).transpose()?.flatten();
+    alert.ok_or_else(|| Problem::missing("alert"))
 }
 
 /// One alert
@@ -63,7 +44,7 @@ fn find(db: &Db, twin: &Name, id: &Name) -> Result<Alert, Problem> {
     responses((status = 200, body = Alert)))]
 pub(crate) async fn show(Call(app, member): Call, Id(id): Id, conditions: Conditions) -> Answer {
     member.may(Deed::Report)?;
-    let alert = app.store.read(move |db| find(db, &member.twin, &id));
+    let alert = member.read(&app, move |db| find(db, &id));
     conditions.json(&alert.await?)
 }
 
@@ -87,10 +68,10 @@ pub(crate) async fn acknowledge(
     Body(said): Body<Acknowledgement>,
 ) -> Answer {
     member.may(Deed::Manage)?;
-    let (twin, name) = (member.twin.clone(), member.name().clone());
-    let acknowledged = app.store.write(move |db| {
+    let name = member.name().clone();
+    let acknowledged = member.write(&app, move |db| {
         let now = Time::now();
-        let mut alert = find(db, &twin, &id)?;
+        let mut alert = find(db, &id)?;
         let first = alert.acknowledged_at.is_none();
         if first {
             (alert.acknowledged_at, alert.acknowledged_by) = (Some(now), Some(name));
@@ -99,11 +80,11 @@ pub(crate) async fn acknowledge(
             alert.note = Some(note.to_string());
         }
         let alert = alert.finished();
-        alerts::update(db, &twin, &alert)?;
+        alerts::update(db, &alert)?;
         let notification =
             AlertNotification { event: AlertEvent::Acknowledged, alert: alert.clone() };
         let notifications = if first { vec![notification] } else { Vec::new() };
-        evaluate::remember(db, &twin, &notifications, now)?;
+        evaluate::remember(db, &notifications, now)?;
         Ok((alert, notifications))
     });
     let (alert, notifications) = acknowledged.await?;

@@ -14,7 +14,7 @@ use crate::paging::{self, PageQuery};
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, Page, done, json, open_cursor};
 use crate::role::Deed;
-use crate::store::{Db, alerts, homes};
+use crate::store::{TwinDb, alerts, homes};
 use crate::text::{Name, Note, Title};
 use crate::time::Time;
 
@@ -32,12 +32,13 @@ pub(crate) async fn list(
     member.may(Deed::Report)?;
     let limit = paging::limit(query.limit, paging::MOST)?;
     let after = open_cursor(query.cursor.as_deref())?.unwrap_or_default();
-    let items = app.store.read(move |db| Ok(alerts::rules(db, &member.twin, &after, limit + 1)?));
+    let items =
+        app.store.read(move |db| Ok(alerts::rules(db.within(&member.twin), &after, limit + 1)?));
     conditions.json(&Page::cut(items.await?, limit, |rule: &Rule| rule.id.to_string()))
 }
 
-fn find(db: &Db, twin: &Name, id: &Name) -> Result<Rule, Problem> {
-    alerts::rule_of(db, twin, id)?.ok_or_else(|| Problem::not_found("rule"))
+fn find(db: TwinDb<'_>, id: &Name) -> Result<Rule, Problem> {
+    alerts::rule_of(db, id)?.ok_or_else(|| Problem::missing("rule"))
 }
 
 /// One rule
@@ -45,14 +46,14 @@ fn find(db: &Db, twin: &Name, id: &Name) -> Result<Rule, Problem> {
     responses((status = 200, body = Rule)))]
 pub(crate) async fn show(Call(app, member): Call, Id(id): Id, conditions: Conditions) -> Answer {
     member.may(Deed::Report)?;
-    let rule = app.store.read(move |db| find(db, &member.twin, &id)).await?;
+    let rule = member.read(&app, move |db| find(db, &id)).await?;
     conditions.json_tagged(&rule, &rule.etag)
 }
 
-fn check(db: &Db, twin: &Name, rule: &Rule) -> Result<(), Problem> {
+fn check(db: TwinDb<'_>, rule: &Rule) -> Result<(), Problem> {
     rule.check()?;
     match &rule.home {
-        Some(home) if !homes::exists(db, twin, home)? => {
+        Some(home) if !homes::exists(db, home)? => {
             Err(Problem::invalid("home", "there is no such home"))
         }
         _ => Ok(()),
@@ -82,16 +83,16 @@ pub(crate) async fn add(Call(app, member): Call, Body(new): Body<NewRule>) -> An
         enabled: new.enabled.unwrap_or(true),
         etag: String::new(),
     };
-    let made = app.store.write(move |db| {
-        check(db, &member.twin, &rule)?;
-        if alerts::rule_of(db, &member.twin, &rule.id)?.is_some() {
+    let made = member.write(&app, move |db| {
+        check(db, &rule)?;
+        if alerts::rule_of(db, &rule.id)?.is_some() {
             return Err(Problem::conflict("a rule with this name exists"));
         }
-        if alerts::count_rules(db, &member.twin)? >= MAX_RULES {
+        if alerts::count_rules(db)? >= MAX_RULES {
             return Err(Problem::conflict(format!("a twin has at most {MAX_RULES} rules")));
         }
-        alerts::put_rule(db, &member.twin, &rule)?;
-        find(db, &member.twin, &rule.id)
+        alerts::put_rule(db, &rule)?;
+        find(db, &rule.id)
     });
     json(StatusCode::CREATED, &made.await?)
 }
@@ -165,15 +166,14 @@ pub(crate) async fn change(
     Body(change): Body<RuleChange>,
 ) -> Answer {
     member.may(Deed::Manage)?;
-    let twin = member.twin.clone();
-    let changed = app.store.write(move |db| {
-        let mut rule = find(db, &twin, &id)?;
+    let changed = member.write(&app, move |db| {
+        let mut rule = find(db, &id)?;
         conditions.hold(&rule.etag)?;
         change.apply(&mut rule);
-        check(db, &twin, &rule)?;
-        let notifications = evaluate::retire(db, &twin, &id, Time::now())?;
-        alerts::put_rule(db, &twin, &rule)?;
-        Ok((find(db, &twin, &id)?, notifications))
+        check(db, &rule)?;
+        let notifications = evaluate::retire(db, &id, Time::now())?;
+        alerts::put_rule(db, &rule)?;
+        Ok((find(db, &id)?, notifications))
     });
     let (rule, notifications): (Rule, Vec<AlertNotification>) = changed.await?;
     announce(&app, &member.twin, &notifications);
@@ -186,12 +186,11 @@ pub(crate) async fn change(
 #[utoipa::path(delete, path = "/{twin}/alert_rule/{id}", tag = "alerts", responses((status = 204)))]
 pub(crate) async fn remove(Call(app, member): Call, Id(id): Id, conditions: Conditions) -> Answer {
     member.may(Deed::Manage)?;
-    let twin = member.twin.clone();
-    let removed = app.store.write(move |db| {
-        let rule = find(db, &twin, &id)?;
+    let removed = member.write(&app, move |db| {
+        let rule = find(db, &id)?;
         conditions.hold(&rule.etag)?;
-        let notifications = evaluate::retire(db, &twin, &id, Time::now())?;
-        alerts::remove_rule(db, &twin, &id)?;
+        let notifications = evaluate::retire(db, &id, Time::now())?;
+        alerts::remove_rule(db, &id)?;
         Ok(notifications)
     });
     announce(&app, &member.twin, &removed.await?);

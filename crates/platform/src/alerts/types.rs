@@ -2,7 +2,7 @@
 
 use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::machine::{Condition, Side};
@@ -136,6 +136,23 @@ pub(crate) struct Alert {
     pub(crate) acknowledged_at: Option<Time>,
     pub(crate) acknowledged_by: Option<Name>,
     pub(crate) note: Option<String>,
+}
+
+/// Selects alerts.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct AlertQuery {
+    pub(crate) state: Option<AlertState>,
+    /// Only of this home.
+    pub(crate) home: Option<Name>,
+    /// Only alerts noticed at this time or later.
+    pub(crate) since: Option<Time>,
+    /// The most alerts of a page.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    pub(crate) limit: Option<usize>,
+    /// The `next` of the previous page.
+    pub(crate) cursor: Option<String>,
 }
 
 /// Alerts detected later than this after the measurement are late.

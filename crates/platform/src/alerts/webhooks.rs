@@ -66,7 +66,7 @@ fn check_url(url: &str, allowlist: &WebhookAllowlist) -> Result<(), Problem> {
     responses((status = 200, body = Page<Webhook>)))]
 pub(crate) async fn list(Call(app, member): Call, conditions: Conditions) -> Answer {
     member.may(Deed::Manage)?;
-    let items = app.store.read(move |db| Ok(webhooks::list(db, &member.twin)?)).await?;
+    let items = member.read(&app, move |db| Ok(webhooks::list(db)?)).await?;
     let mut answer = conditions.json(&Page { items, next: None })?;
     // Not compressed: its length would reveal what is secret in an address.
     let uncompressed = HeaderValue::from_static("private, no-cache, no-transform");
@@ -89,13 +89,13 @@ pub(crate) async fn add(Call(app, member): Call, Body(new): Body<NewWebhook>) ->
         least_severity: new.least_severity.unwrap_or(Severity::Info),
     };
     let stored = webhook.clone();
-    app.store
-        .write(move |db| {
-            if webhooks::list(db, &member.twin)?.len() >= MAX_WEBHOOKS {
+    member
+        .write(&app, move |db| {
+            if webhooks::list(db)?.len() >= MAX_WEBHOOKS {
                 let detail = format!("a twin has at most {MAX_WEBHOOKS} webhooks");
                 return Err(Problem::conflict(detail));
             }
-            Ok(webhooks::add(db, &member.twin, &stored, &new.secret)?)
+            Ok(webhooks::add(db, &stored, &new.secret)?)
         })
         .await?;
     json(StatusCode::CREATED, &webhook)
@@ -106,11 +106,11 @@ pub(crate) async fn add(Call(app, member): Call, Body(new): Body<NewWebhook>) ->
     responses((status = 204)))]
 pub(crate) async fn remove(Call(app, member): Call, Id(id): Id) -> Answer {
     member.may(Deed::Manage)?;
-    let id: Uuid = id.parse().map_err(|_| Problem::not_found("webhook"))?;
-    app.store
-        .write(move |db| match webhooks::remove(db, &member.twin, id)? {
+    let id: Uuid = id.parse().map_err(|_| Problem::missing("webhook"))?;
+    member
+        .write(&app, move |db| match webhooks::remove(db, id)? {
             true => Ok(()),
-            false => Err(Problem::not_found("webhook")),
+            false => Err(Problem::missing("webhook")),
         })
         .await?;
     done()

@@ -14,7 +14,7 @@ use crate::paging::{self, PageQuery};
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, Page, json, open_cursor};
 use crate::role::{Deed, Role};
-use crate::store::{Db, device_names, devices};
+use crate::store::{TwinDb, device_names, devices};
 use crate::text::{Line, Name};
 use crate::time::Time;
 use crate::topics::position_topic;
@@ -25,9 +25,9 @@ const MAX_ITEMS: usize = 1000;
 const MAX_ARGS: usize = 16 * 1024;
 
 /// The device, if it is the member's own or the member manages devices.
-fn own(db: &Db, member: &Member, device: &Name) -> Result<Device, Problem> {
-    let instance = devices::get(db, &member.twin, device)?;
-    let instance = instance.ok_or_else(|| Problem::not_found("device"))?;
+fn own(db: TwinDb<'_>, member: &Member, device: &Name) -> Result<Device, Problem> {
+    let instance = devices::get(db, device)?;
+    let instance = instance.ok_or_else(|| Problem::missing("device"))?;
     if member.role.may(Deed::Manage) || instance.user.as_ref() == Some(member.name()) {
         return Ok(instance);
     }
@@ -46,8 +46,9 @@ pub(crate) async fn list(
     let limit = paging::limit(query.limit, paging::MOST)?;
     let after = open_cursor(query.cursor.as_deref())?.unwrap_or_default();
     let items = app.store.read(move |db| {
+        let db = db.within(&member.twin);
         let of = (member.role == Role::Device).then(|| &**member.name());
-        Ok(devices::list(db, &member.twin, of, &after, limit + 1)?)
+        Ok(devices::list(db, of, &after, limit + 1)?)
     });
     let page = Page::cut(items.await?, limit, |item: &Device| item.device.to_string());
     conditions.json(&page)
@@ -62,11 +63,12 @@ pub(crate) async fn show(
     conditions: Conditions,
 ) -> Answer {
     let instance = app.store.read(move |db| {
+        let db = db.within(&member.twin);
         if member.role == Role::Device {
             return own(db, &member, &device);
         }
-        let instance = devices::get(db, &member.twin, &device)?;
-        instance.ok_or_else(|| Problem::not_found("device"))
+        let instance = devices::get(db, &device)?;
+        instance.ok_or_else(|| Problem::missing("device"))
     });
     conditions.json(&instance.await?)
 }
@@ -86,7 +88,8 @@ pub(crate) async fn put(
     member.may(Deed::BeDevice)?;
     let asked = app.clone();
     let instance = app.store.write(move |db| {
-        let known = devices::get(db, &member.twin, &device)?;
+        let db = db.within(&member.twin);
+        let known = devices::get(db, &device)?;
         let is_freed = known.as_ref().is_some_and(|known| known.user.is_none());
         let owner = if let Some(owner) = known.and_then(|known| known.user) {
             own(db, &member, &device)?;
@@ -95,24 +98,24 @@ pub(crate) async fn put(
             new_owner(db, &asked, &member, &device)?
         };
         if is_freed {
-            let to = device_names::move_away(db, &member.twin, &device)?;
+            let to = device_names::move_away(db, &device)?;
             tracing::info!(twin = %member.twin, %device, name = %to, "an earlier user's device has another name now");
             asked.account_cache.own(&member.twin, &to, None);
             asked.announcements.clear_retained(position_topic(&member.twin, &device));
         }
-        devices::put(db, &member.twin, &device, &new, &owner, Time::now())?;
+        devices::put(db, &device, &new, &owner, Time::now())?;
         // On this thread, so that the next one is counted with it.
         asked.account_cache.own(&member.twin, &device, Some(&owner));
-        devices::get(db, &member.twin, &device)?.ok_or_else(|| Problem::not_found("device"))
+        devices::get(db, &device)?.ok_or_else(|| Problem::missing("device"))
     });
     json(StatusCode::OK, &instance.await?)
 }
 
 /// Whose a device will be that the member registers.
-fn new_owner(db: &Db, app: &App, member: &Member, device: &Name) -> Result<Name, Problem> {
+fn new_owner(db: TwinDb<'_>, app: &App, member: &Member, device: &Name) -> Result<Name, Problem> {
     let (twin, user) = (&member.twin, member.name());
     // Not from the cache, which does not have what another process has just made.
-    let owner = match device_names::namesake(db, device)? {
+    let owner = match device_names::namesake(&db, device)? {
         Some(account) if account != *user => {
             let theirs = account == *device
                 && app
@@ -172,8 +175,9 @@ pub(crate) async fn give_command(
     let (twin, to, stored) = (member.twin.clone(), device.clone(), command.clone());
     app.store
         .write(move |db| {
+            let db = db.within(&member.twin);
             own(db, &member, &device)?;
-            Ok(devices::add_command(db, &member.twin, &device, &stored)?)
+            Ok(devices::add_command(db, &device, &stored)?)
         })
         .await?;
     app.announcements.publish(format!("fulmar/{twin}/instance/{to}/command"), &command, false);
@@ -189,8 +193,9 @@ pub(crate) async fn commands(
     conditions: Conditions,
 ) -> Answer {
     let items = app.store.read(move |db| {
+        let db = db.within(&member.twin);
         own(db, &member, &device)?;
-        Ok(devices::commands(db, &member.twin, &device, MAX_ITEMS)?)
+        Ok(devices::commands(db, &device, MAX_ITEMS)?)
     });
     conditions.json(&Page { items: items.await?, next: None })
 }
@@ -213,16 +218,16 @@ pub(crate) async fn change_command(
     Body(change): Body<CommandChange>,
 ) -> Answer {
     member.may(Deed::BeDevice)?;
-    let id: Uuid = id.parse().map_err(|_| Problem::not_found("command"))?;
+    let id: Uuid = id.parse().map_err(|_| Problem::missing("command"))?;
     app.store
         .write(move |db| {
+            let db = db.within(&member.twin);
             own(db, &member, &device)?;
-            let of = (&*member.twin, &*device);
             let how = (change.state, change.detail.as_deref());
-            if devices::set_command(db, of, id, how, Time::now())? {
+            if devices::set_command(db, &device, id, how, Time::now())? {
                 Ok(())
             } else {
-                Err(Problem::not_found("command"))
+                Err(Problem::missing("command"))
             }
         })
         .await?;
@@ -307,9 +312,10 @@ pub(crate) async fn add_telemetry(
     });
     let topic = position_topic(&member.twin, &device);
     let results = app.store.write(move |db| {
+        let db = db.within(&member.twin);
         own(db, &member, &device)?;
         let most = devices::MAX_TELEMETRY;
-        let new = devices::add_telemetry(db, &member.twin, &device, &items, now, most)?;
+        let new = devices::add_telemetry(db, &device, &items, now, most)?;
         let taken = results.iter_mut().filter(|result| result.status != Rejected);
         taken.zip(new).filter(|(_, new)| *new).for_each(|(result, _)| result.status = Stored);
         Ok(results)
@@ -344,12 +350,13 @@ pub(crate) async fn telemetry(
 ) -> Answer {
     let limit = paging::limit(query.limit, MAX_ITEMS)?;
     let items = app.store.read(move |db| {
+        let db = db.within(&member.twin);
         if member.role != Role::Viewer {
             own(db, &member, &device)?;
-        } else if devices::get(db, &member.twin, &device)?.is_none() {
-            return Err(Problem::not_found("device"));
+        } else if devices::get(db, &device)?.is_none() {
+            return Err(Problem::missing("device"));
         }
-        Ok(devices::telemetry(db, &member.twin, &device, query.since, limit)?)
+        Ok(devices::telemetry(db, &device, query.since, limit)?)
     });
     conditions.json(&Page { items: items.await?, next: None })
 }

@@ -70,7 +70,7 @@ pub(crate) async fn take(
     let (twin, decoders) = (sender.twin.clone(), std::sync::Arc::clone(&app.decoders));
     let taken = app.store.write(move |db| {
         let taken = take_all(db, &decoders, &sender, &receiver, frames)?;
-        let stored = stored_readings(db, &sender.twin, taken.stored.clone())?;
+        let stored = stored_readings(db.within(&sender.twin), taken.stored.clone())?;
         Ok((taken, stored))
     });
     let (Taken { results, heard, lists, .. }, stored) = taken.await?;

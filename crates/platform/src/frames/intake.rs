@@ -22,7 +22,7 @@ use crate::readings::intake::{Sender, flags, prove, store_new};
 use crate::readings::types::{Flag, Proof};
 use crate::readings::{NewReading, Reading};
 use crate::store::frames::{self, RadioMeter, Sequence};
-use crate::store::{Db, meters, readings};
+use crate::store::{Db, TwinDb, meters, readings};
 use crate::text::{Name, Text};
 use crate::time::{DAY_MS, SECOND_MS, Time};
 
@@ -95,7 +95,8 @@ pub(crate) fn take_all(
     // Which messages are replays, and from which to learn, is decided here.
     let new = || Decoder::new(MeterKey(None)).with_repeats(true).with_learning(false);
     let decoder = by_twin.entry(sender.twin.clone()).or_insert_with(new);
-    let mut intake = Intake { db, decoder, naming: &decoders.naming, sender, receiver };
+    let mut intake =
+        Intake { db: db.within(&sender.twin), decoder, naming: &decoders.naming, sender, receiver };
     let mut taken = Taken::default();
     for each in items {
         let result = match each.item {
@@ -112,7 +113,7 @@ pub(crate) fn take_all(
 
 /// What all frames of an upload have in common.
 struct Intake<'a> {
-    db: &'a Db,
+    db: TwinDb<'a>,
     decoder: &'a mut Decoder<MeterKey>,
     naming: &'a hmac::Key,
     sender: &'a Sender,
@@ -153,7 +154,7 @@ impl Intake<'_> {
         };
         let address = RadioAddress::of(&sighting.meter);
         let short_address = address.short();
-        let Some(meter) = frames::meter(self.db, &self.sender.twin, &short_address)? else {
+        let Some(meter) = frames::meter(self.db, &short_address)? else {
             let detail = format!("there is no meter {short_address} here");
             return Ok(failed(FrameStatus::UnknownMeter, detail));
         };
@@ -220,18 +221,18 @@ impl Intake<'_> {
         heard: &MeterFrame<'_>,
         digest: &[u8],
     ) -> Result<Option<(FrameResult, Option<Reading>)>, Problem> {
-        let (db, twin, address) = (self.db, &self.sender.twin, heard.short_address);
-        let mut stored = readings::get(db, twin, self.reading_id(address, digest))?;
+        let (db, address) = (self.db, heard.short_address);
+        let mut stored = readings::get(db, self.reading_id(address, digest))?;
         if stored.is_none() {
             // Earlier versions did not record the protection, and others could compute an identifier before the frame came.
-            let earlier = readings::get(db, twin, earlier_reading_id(heard.digest))?;
+            let earlier = readings::get(db, earlier_reading_id(heard.digest))?;
             let is_frame =
                 |reading: &Reading| reading.method == Method::Radio && reading.protection.is_none();
             stored = earlier.filter(is_frame);
         }
         let before = match &stored {
             Some(reading) => Some(reading.original.as_ref().map_or(reading.at, |sent| sent.at)),
-            None => frames::seen(db, twin, address, [digest, heard.digest])?,
+            None => frames::seen(db, address, [digest, heard.digest])?,
         };
         let Some(before) = before else { return Ok(None) };
         let apart = heard.frame.at.ms_since(before).abs();
@@ -253,15 +254,15 @@ impl Intake<'_> {
         heard: &MeterFrame<'_>,
         sequence: Sequence,
     ) -> Result<Result<bool, FrameResult>, Problem> {
-        let (db, twin, at) = (self.db, &self.sender.twin, heard.frame.at);
+        let (db, at) = (self.db, heard.frame.at);
         let replayed = |detail| Ok(Err(failed(FrameStatus::Replayed, detail)));
         if let Some(counter) = sequence.counter
-            && frames::has_counter(db, twin, heard.short_address, counter)?
+            && frames::has_counter(db, heard.short_address, counter)?
         {
             return replayed("another message of the meter had this counter");
         }
         let address = heard.short_address;
-        let beyond = frames::first_beyond(db, twin, address, sequence, CLOCK_SLACK_S)?;
+        let beyond = frames::first_beyond(db, address, sequence, CLOCK_SLACK_S)?;
         match beyond.filter(|_| sequence.counter.is_some()) {
             Some(beyond) if at.ms_since(beyond) > SAME_MS => {
                 replayed("the meter had a higher counter before this was received")
@@ -277,7 +278,7 @@ impl Intake<'_> {
     ) -> Result<(FrameResult, Vec<Uuid>), Problem> {
         let MeterFrame { frame, short_address, .. } = *heard;
         let (telegram, digest) = (&message.telegram, &message.digest);
-        let (db, twin, now) = (self.db, &self.sender.twin, self.sender.now);
+        let (db, now) = (self.db, self.sender.now);
         let Some(main) = main_value(telegram, heard.meter.medium) else {
             // Such as a format frame, which looks like no other message: only a code shows that it is the meter's.
             if telegram.protection == Protection::Authenticated {
@@ -289,8 +290,8 @@ impl Intake<'_> {
             };
             return Ok((refused, Vec::new()));
         };
-        let meter = meters::get(db, twin, &heard.meter.id, now)?;
-        let meter = meter.ok_or_else(|| Problem::not_found("meter"))?;
+        let meter = meters::get(db, &heard.meter.id, now)?;
+        let meter = meter.ok_or_else(|| Problem::missing("meter"))?;
         let (protection, id) = (main.protection, self.reading_id(short_address, digest));
         let at = message.copy.as_ref().map_or(frame.at, |(_, copy)| copy.at);
         let new = self.reading(heard, id, at, main);
@@ -306,20 +307,20 @@ impl Intake<'_> {
         let lists = match (message.copy, doubt) {
             (Some((_, copy)), None) => prove(db, &sender, &copy, &new, &meter, proof)?,
             (Some((answer, _)), _) => return Ok((answer, Vec::new())),
-            (None, Some(_)) if readings::has_many_unproven(db, twin, &meter.id, now)? => {
+            (None, Some(_)) if readings::has_many_unproven(db, &meter.id, now)? => {
                 (result.status, result.reading) = (FrameStatus::Unproven, None);
                 Vec::new()
             }
             (None, _) => store_new(db, &sender, &new, &meter, proof)?.lists,
         };
         if doubt.is_none() {
-            frames::remember(db, twin, short_address, digest, message.sequence, at)?;
+            frames::remember(db, short_address, digest, message.sequence, at)?;
             self.decoder.learn(telegram);
         }
         let history = &heard.meter.history;
         let after = history.with(telegram, model(heard), doubt);
         if after != *history {
-            frames::note(db, twin, &meter.id, &after)?;
+            frames::note(db, &meter.id, &after)?;
         }
         Ok((result, lists))
     }
@@ -356,7 +357,7 @@ impl Intake<'_> {
         let is_backwards = flags.contains(&Flag::Backwards);
         let unit = new.unit.as_deref().unwrap_or_default();
         let shown = if is_backwards && !meter.medium.may_be_negative() {
-            readings::newest_by_key(self.db, &self.sender.twin, &new.meter, unit, new.at)?
+            readings::newest_by_key(self.db, &new.meter, unit, new.at)?
         } else {
             None
         };

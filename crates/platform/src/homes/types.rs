@@ -1,11 +1,12 @@
 //! What a home is to the platform.
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use crate::alerts::Severity;
+use crate::extract::given;
 use crate::measurements::Quantity;
-use crate::number::Place;
+use crate::number::{Bounds, Place};
 use crate::text::{Line, Name, Note, Title};
 use crate::time::{SECOND_MS, Time};
 
@@ -96,6 +97,44 @@ pub(crate) struct NewHome {
     pub(crate) street: Option<Line>,
     pub(crate) note: Option<Note>,
     pub(crate) gateway: Option<Name>,
+}
+
+/// Changes: omitted fields stay as they are, null clears.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HomeChange {
+    pub(crate) name: Option<Title>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Place>)]
+    pub(crate) place: Option<Option<Place>>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Line>)]
+    pub(crate) street: Option<Option<Line>>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Note>)]
+    pub(crate) note: Option<Option<Note>>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Name>)]
+    pub(crate) gateway: Option<Option<Name>>,
+}
+
+/// Which homes.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct HomeQuery {
+    /// A part of the map: west,south,east,north in degrees.
+    #[param(value_type = Option<String>, example = "9.9,53.5,10.1,53.6",
+        pattern = r"^-?\d{1,3}(\.\d{1,15})?(,-?\d{1,3}(\.\d{1,15})?){3}$")]
+    pub(crate) bbox: Option<Bounds>,
+    /// A part of identifier, name or street.
+    #[param(value_type = Option<String>, max_length = 200)]
+    pub(crate) q: Option<Line>,
+    /// Maximum number of items.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    pub(crate) limit: Option<usize>,
+    /// `next` of the previous page.
+    pub(crate) cursor: Option<String>,
 }
 
 #[cfg(test)]

@@ -64,9 +64,9 @@ async fn take(
     while !items.is_empty() {
         let (settings, to) = (app.settings.monitoring.clone(), twin.clone());
         let taken = app.store.write(move |db| {
-            let mut part = items;
-            let rest = part.split_off(evaluate::most_at_once(db, &to)?.min(part.len()));
-            Ok((take_in(db, &settings, &to, part, Time::now())?, rest))
+            let (db, mut part) = (db.within(&to), items);
+            let rest = part.split_off(evaluate::most_at_once(db)?.min(part.len()));
+            Ok((take_in(db, &settings, part, Time::now())?, rest))
         });
         let (Taken { results, values, notifications }, rest) = taken.await?;
         app.counts.took(&results);

@@ -15,9 +15,9 @@ use crate::extract::Each;
 use crate::problem::Problem;
 use crate::sensors::{MAX_SENSORS, too_many_sensors};
 use crate::settings::Monitoring;
-use crate::store::Db;
 use crate::store::measurements::{self, Sample, SeriesRow};
 use crate::store::sensors::{self, Unit};
+use crate::store::{Db, TwinDb};
 use crate::text::Name;
 use crate::time::Time;
 
@@ -54,11 +54,11 @@ struct Register {
 
 impl Register {
     /// Which series a measurement belongs to, and its value in the series' unit.
-    fn place(&mut self, db: &Db, twin: &Name, new: &NewMeasurement) -> Result<Placed, Problem> {
+    fn place(&mut self, db: TwinDb<'_>, new: &NewMeasurement) -> Result<Placed, Problem> {
         let name = (new.device.clone(), new.quantity.clone());
         let at = match self.by_name.get(&name) {
             Some(at) => *at,
-            None => match self.enter(db, twin, new)? {
+            None => match self.enter(db, new)? {
                 Ok(known) => {
                     self.all.push(known);
                     self.by_name.insert(name, self.all.len() - 1);
@@ -78,21 +78,20 @@ impl Register {
     /// The measurement's series, created now if there is none yet.
     fn enter(
         &mut self,
-        db: &Db,
-        twin: &Name,
+        db: TwinDb<'_>,
         new: &NewMeasurement,
     ) -> Result<Result<Known, MeasurementResult>, Problem> {
         let (device, quantity) = (new.device.clone(), new.quantity.clone());
-        let found = measurements::find(db, twin, &device, &quantity)?;
+        let found = measurements::find(db, &device, &quantity)?;
         // What was stored before does not bring back a sensor that was removed since.
         if let (None, Some(id)) = (&found, &new.id)
-            && measurements::is_known(db, twin, id)?
+            && measurements::is_known(db, id)?
         {
             return Ok(Err(MeasurementResult::duplicate()));
         }
         let usual = units::usual(&quantity);
         let given = new.unit.as_deref().unwrap_or_default();
-        let Some(unit) = self.unit(db, twin, &device)? else {
+        let Some(unit) = self.unit(db, &device)? else {
             let detail = format!("device: {}", too_many_sensors());
             return Ok(Err(MeasurementResult::rejected(detail)));
         };
@@ -106,11 +105,11 @@ impl Register {
         let series = match found {
             Some(found) => found,
             None => {
-                if let Err(full) = self.count_one_more(db, twin, &device)? {
+                if let Err(full) = self.count_one_more(db, &device)? {
                     let detail = format!("quantity: {full}");
                     return Ok(Err(MeasurementResult::rejected(detail)));
                 }
-                measurements::add_series(db, twin, &device, &quantity, first_unit)?
+                measurements::add_series(db, &device, &quantity, first_unit)?
             }
         };
         Ok(Ok(Known { device, quantity, series, unit }))
@@ -119,13 +118,12 @@ impl Register {
     /// Counts a new series of the device, unless there are too many. Those that exist are taken, however many they are.
     fn count_one_more(
         &mut self,
-        db: &Db,
-        twin: &Name,
+        db: TwinDb<'_>,
         device: &Name,
     ) -> Result<Result<(), String>, Problem> {
         let of_device = match self.quantities.get(device) {
             Some(count) => *count,
-            None => measurements::count_quantities(db, twin, device)?,
+            None => measurements::count_quantities(db, device)?,
         };
         self.quantities.insert(device.clone(), of_device);
         if of_device >= MAX_QUANTITIES {
@@ -133,7 +131,7 @@ impl Register {
         }
         let of_twin = match self.series {
             Some(count) => count,
-            None => measurements::count_series(db, twin)?,
+            None => measurements::count_series(db)?,
         };
         self.series = Some(of_twin);
         if of_twin >= MAX_SERIES {
@@ -145,20 +143,20 @@ impl Register {
     }
 
     /// The device, registered now if it is not yet; none if there are too many.
-    fn unit(&mut self, db: &Db, twin: &Name, device: &Name) -> Result<Option<Unit>, Problem> {
-        if let Some(known) = sensors::unit(db, twin, device)? {
+    fn unit(&mut self, db: TwinDb<'_>, device: &Name) -> Result<Option<Unit>, Problem> {
+        if let Some(known) = sensors::unit(db, device)? {
             return Ok(Some(known));
         }
         let count = match self.sensors {
             Some(count) => count,
-            None => sensors::count(db, twin)?,
+            None => sensors::count(db)?,
         };
         self.sensors = Some(count);
         if count >= MAX_SENSORS {
             return Ok(None);
         }
         self.sensors = Some(count + 1);
-        Ok(Some(sensors::register(db, twin, device)?))
+        Ok(Some(sensors::register(db, device)?))
     }
 }
 
@@ -184,9 +182,8 @@ fn in_time(at: Time, now: Time, settings: &Monitoring) -> Result<(), String> {
 
 /// Takes measurements of a twin, each with an outcome of its own.
 pub(crate) fn take(
-    db: &Db,
+    db: TwinDb<'_>,
     settings: &Monitoring,
-    twin: &Name,
     items: Vec<Each<NewMeasurement>>,
     now: Time,
 ) -> Result<Taken, Problem> {
@@ -197,7 +194,7 @@ pub(crate) fn take(
     for each in items {
         let checked = match each.item {
             Ok(new) => match in_time(new.at, now, settings) {
-                Ok(()) => register.place(db, twin, &new)?.map(|placed| (placed, new)),
+                Ok(()) => register.place(db, &new)?.map(|placed| (placed, new)),
                 Err(wrong) => Err(MeasurementResult::rejected(wrong)),
             },
             Err(problem) => Err(MeasurementResult::rejected(problem.detail())),
@@ -213,7 +210,7 @@ pub(crate) fn take(
             Err(result) => results.push(result),
         }
     }
-    let stored = measurements::insert(db, twin, &samples, now)?;
+    let stored = measurements::insert(db, &samples, now)?;
     let mut new: BTreeMap<usize, Vec<(Time, f64)>> = BTreeMap::new();
     for (((result, series), sample), stored) in places.into_iter().zip(&samples).zip(stored) {
         if stored {
@@ -225,11 +222,11 @@ pub(crate) fn take(
     for (series, mut fresh) in new {
         fresh.sort_by_key(|(at, _)| *at);
         let known = &register.all[series];
-        taken.notifications.extend(evaluate::series(db, twin, known, &fresh, now)?);
-        taken.values.extend(note_last(db, known, &fresh)?);
+        taken.notifications.extend(evaluate::series(db, known, &fresh, now)?);
+        taken.values.extend(note_last(&db, known, &fresh)?);
     }
-    evaluate::remember(db, twin, &taken.notifications, now)?;
-    heard(db, twin, &taken.values)?;
+    evaluate::remember(db, &taken.notifications, now)?;
+    heard(db, &taken.values)?;
     Ok(taken)
 }
 
@@ -251,14 +248,14 @@ fn note_last(db: &Db, known: &Known, fresh: &[(Time, f64)]) -> Result<Option<Liv
 }
 
 /// Notes when devices measured last.
-fn heard(db: &Db, twin: &Name, values: &[LiveValue]) -> Result<(), Problem> {
+fn heard(db: TwinDb<'_>, values: &[LiveValue]) -> Result<(), Problem> {
     let mut devices: HashMap<&Name, Time> = HashMap::new();
     for value in values {
         let last = devices.entry(&value.device).or_insert(value.at);
         *last = (*last).max(value.at);
     }
     for (device, at) in devices {
-        sensors::heard(db, twin, device, at)?;
+        sensors::heard(db, device, at)?;
     }
     Ok(())
 }
@@ -291,7 +288,7 @@ mod tests {
         let store = Store::open(folder.path(), &Database::File, Purpose::Server).unwrap();
         let taken = store.write_now(move |db| {
             let twin: Name = "t".parse().unwrap();
-            twins::add(db, &twin, "T", TwinKind::Homes, None, Time(0))?;
+            twins::add(db.within(&twin), "T", TwinKind::Homes, None, Time(0))?;
             db.execute(
                 "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
                  INSERT INTO sensor (twin, device, revision) SELECT 't', 's' || i, 1 FROM n",
@@ -305,7 +302,7 @@ mod tests {
             )?;
             let items = measured.iter().map(|(device, quantity)| item(device, quantity)).collect();
             let now = "2026-11-21T10:00:00Z".parse().unwrap();
-            take(db, &Monitoring::default(), &twin, items, now)
+            take(db.within(&twin), &Monitoring::default(), items, now)
         });
         taken.unwrap().results
     }
@@ -345,7 +342,7 @@ mod tests {
         let store = Store::open(folder.path(), &Database::File, Purpose::Server).unwrap();
         let taken = store.write_now(|db| {
             let twin: Name = "t".parse().unwrap();
-            twins::add(db, &twin, "T", TwinKind::Homes, None, Time(0))?;
+            twins::add(db.within(&twin), "T", TwinKind::Homes, None, Time(0))?;
             // All but one of them.
             db.execute(
                 "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
@@ -355,11 +352,11 @@ mod tests {
             let item = |device: &str| item(device, "radon");
             let items = ["last", "more", "s1", "last"].map(item).into();
             let now = "2026-11-21T10:00:00Z".parse().unwrap();
-            let full = take(db, &Monitoring::default(), &twin, items, now)?;
+            let full = take(db.within(&twin), &Monitoring::default(), items, now)?;
             // One that is removed makes room.
-            removed::remove_sensor(db, "t", "s2", 1)?;
+            removed::remove_sensor(db.within("t"), "s2", 1)?;
             let items = ["more", "s2"].map(item).into();
-            Ok((full, take(db, &Monitoring::default(), &twin, items, now)?))
+            Ok((full, take(db.within(&twin), &Monitoring::default(), items, now)?))
         });
         let (full, after) = taken.unwrap();
         let results = full.results;

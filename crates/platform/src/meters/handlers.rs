@@ -3,9 +3,9 @@
 use axum::http::StatusCode;
 use fulmar_wmbus::Key;
 use serde::Deserialize;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 
-use super::types::{Exchange, MeterChange, NewExchange, REGISTER_DIGITS};
+use super::types::{Exchange, MeterChange, MeterQuery, NewExchange, REGISTER_DIGITS};
 use super::{Expected, Meter, NewMeter};
 use crate::accounts::caller::{Call, Id, Ids};
 use crate::extract::{Body, Import, Params, Unread};
@@ -15,9 +15,8 @@ use crate::readings::handlers::{announce, stored_readings};
 use crate::readings::intake::{is_future, judge_anew};
 use crate::respond::{Answer, Conditions, ImportResults, Imported, Page, done, json, open_cursor};
 use crate::role::Deed;
-use crate::store::filter::Bounds;
-use crate::store::meters::{self, Added, Query};
-use crate::store::{Db, readings, reports};
+use crate::store::meters::{self, Added};
+use crate::store::{TwinDb, readings, reports};
 use crate::text::{Line, Name};
 use crate::time::Time;
 
@@ -25,41 +24,6 @@ use crate::time::Time;
 const MAX_METERS: usize = 5000;
 /// Exchanges of a meter, those that were taken back included.
 const MAX_EXCHANGES: usize = 100;
-
-/// Which meters.
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct MeterQuery {
-    /// A part of the map: west,south,east,north in degrees.
-    #[param(value_type = Option<String>, example = "9.9,53.5,10.1,53.6",
-        pattern = r"^-?\d{1,3}(\.\d{1,15})?(,-?\d{1,3}(\.\d{1,15})?){3}$")]
-    bbox: Option<String>,
-    /// A part of identifier, serial number, address or street.
-    #[param(value_type = Option<String>, max_length = 200)]
-    q: Option<Line>,
-    /// Only those of which anything changed after this.
-    changed_since: Option<Time>,
-    /// Maximum number of items.
-    #[param(minimum = 1, maximum = 5000, default = 100)]
-    limit: Option<usize>,
-    /// `next` of the previous page.
-    cursor: Option<String>,
-}
-
-/// A part of the map, as a query names it.
-pub(crate) fn bounds(text: &str) -> Result<Bounds, Problem> {
-    let wrong = || Problem::invalid("bbox", "expected west,south,east,north in degrees");
-    let numbers: Option<Vec<f64>> = text.split(',').map(|part| part.parse().ok()).collect();
-    match numbers.as_deref() {
-        Some(&[west, south, east, north])
-            if [west, south, east, north].iter().all(|n| n.is_finite()) =>
-        {
-            Ok(Bounds { west, south, east, north })
-        }
-        _ => Err(wrong()),
-    }
-}
 
 /// The twin's meters, by identifier
 #[utoipa::path(get, path = "/{twin}/meter", tag = "meters", params(MeterQuery),
@@ -75,15 +39,9 @@ pub(crate) async fn list(
         // What is found would say what is not shown.
         return Err(Problem::forbidden("this role may not search for streets and places"));
     }
-    let wanted = Query {
-        within: query.bbox.as_deref().map(bounds).transpose()?,
-        words: query.q.map(|words| words.to_string()).filter(|words| !words.is_empty()),
-        changed_since: query.changed_since,
-        after: open_cursor(query.cursor.as_deref())?,
-    };
-    let items = app
-        .store
-        .read(move |db| Ok(meters::list(db, &member.twin, &wanted, limit + 1, Time::now())?));
+    let after = open_cursor(query.cursor.as_deref())?.unwrap_or_default();
+    let items =
+        member.read(&app, move |db| Ok(meters::list(db, &query, &after, limit + 1, Time::now())?));
     let mut items = items.await?;
     if !sees_all {
         items.iter_mut().for_each(Meter::strip);
@@ -93,8 +51,8 @@ pub(crate) async fn list(
 }
 
 /// The meter, which must exist.
-pub(crate) fn find(db: &Db, twin: &Name, id: &Name, now: Time) -> Result<Meter, Problem> {
-    meters::get(db, twin, id, now)?.ok_or_else(|| Problem::not_found("meter"))
+pub(crate) fn find(db: TwinDb<'_>, id: &Name, now: Time) -> Result<Meter, Problem> {
+    meters::get(db, id, now)?.ok_or_else(|| Problem::missing("meter"))
 }
 
 /// One meter
@@ -104,7 +62,7 @@ pub(crate) fn find(db: &Db, twin: &Name, id: &Name, now: Time) -> Result<Meter, 
     responses((status = 200, body = Meter)))]
 pub(crate) async fn show(Call(app, member): Call, Id(id): Id, conditions: Conditions) -> Answer {
     let sees_all = member.role.may(Deed::LookAtWork);
-    let meter = app.store.read(move |db| find(db, &member.twin, &id, Time::now()));
+    let meter = member.read(&app, move |db| find(db, &id, Time::now()));
     let mut meter = meter.await?;
     if !sees_all {
         meter.strip();
@@ -134,15 +92,15 @@ pub(crate) async fn add(Call(app, member): Call, body: Unread<Import<NewMeter>>)
     let import = body.read_import().await?;
     match import {
         Import::One(new) => {
-            let meter = app.store.write(move |db| add_one(db, &member.twin, &new)).await?;
+            let meter = member.write(&app, move |db| add_one(db, &new)).await?;
             json(StatusCode::CREATED, &meter)
         }
         Import::Many(items) if items.len() > MAX_METERS => {
             Err(Problem::too_large(format!("at most {MAX_METERS} meters at once")))
         }
         Import::Many(items) => {
-            let results = app.store.write(move |db| {
-                ImportResults::of(items, name_of, |id, new| import_one(db, &member.twin, id, new))
+            let results = member.write(&app, move |db| {
+                ImportResults::of(items, name_of, |id, new| import_one(db, id, new))
             });
             json(StatusCode::OK, &results.await?)
         }
@@ -170,20 +128,20 @@ fn name_of(new: &NewMeter) -> Result<Name, Problem> {
 
 const ADDRESS_TAKEN: &str = "another meter has this radio address";
 
-fn add_one(db: &Db, twin: &Name, new: &NewMeter) -> Result<Meter, Problem> {
+fn add_one(db: TwinDb<'_>, new: &NewMeter) -> Result<Meter, Problem> {
     let id = name_of(new)?;
-    if meters::exists(db, twin, &id)? {
+    if meters::exists(db, &id)? {
         return Err(Problem::conflict("a meter with this name exists"));
     }
     let now = Time::now();
-    if meters::put(db, twin, &id, new, now)? == Added::AddressTaken {
+    if meters::put(db, &id, new, now)? == Added::AddressTaken {
         return Err(Problem::conflict(ADDRESS_TAKEN));
     }
-    find(db, twin, &id, now)
+    find(db, &id, now)
 }
 
-fn import_one(db: &Db, twin: &Name, id: &Name, new: &NewMeter) -> Result<Imported, Problem> {
-    Ok(match meters::put(db, twin, id, new, Time::now())? {
+fn import_one(db: TwinDb<'_>, id: &Name, new: &NewMeter) -> Result<Imported, Problem> {
+    Ok(match meters::put(db, id, new, Time::now())? {
         Added::AddressTaken => {
             Imported::rejected(Some(id.to_string()), &Problem::conflict(ADDRESS_TAKEN))
         }
@@ -202,12 +160,12 @@ pub(crate) async fn change(
 ) -> Answer {
     member.may(Deed::Manage)?;
     check_register(change.register_digits, change.expected.flatten())?;
-    let meter = app.store.write(move |db| {
-        let (twin, now) = (&member.twin, Time::now());
-        let meter = find(db, twin, &id, now)?;
+    let meter = member.write(&app, move |db| {
+        let now = Time::now();
+        let meter = find(db, &id, now)?;
         conditions.hold(&meter.etag)?;
-        meters::change(db, twin, &id, &change, now)?;
-        find(db, twin, &id, now)
+        meters::change(db, &id, &change, now)?;
+        find(db, &id, now)
     });
     let meter = meter.await?;
     Conditions::default().json_tagged(&meter, &meter.etag)
@@ -236,13 +194,13 @@ pub(crate) async fn set_key(
 ) -> Answer {
     member.may(Deed::Administer)?;
     let bytes = change.key.as_deref().map(key_bytes).transpose()?;
-    app.store
-        .write(move |db| {
+    member
+        .write(&app, move |db| {
             let key = bytes.as_ref().map(<[u8; 16]>::as_slice);
-            if meters::set_key(db, &member.twin, &id, key, Time::now())? {
+            if meters::set_key(db, &id, key, Time::now())? {
                 Ok(())
             } else {
-                Err(Problem::not_found("meter"))
+                Err(Problem::missing("meter"))
             }
         })
         .await?;
@@ -267,7 +225,7 @@ pub(crate) async fn exchanges(
     conditions: Conditions,
 ) -> Answer {
     member.may(Deed::LookAtReadings)?;
-    let items = app.store.read(move |db| Ok(with_exchanges(db, &member.twin, &id)?.1));
+    let items = member.read(&app, move |db| Ok(with_exchanges(db, &id)?.1));
     conditions.json(&Page { items: items.await?, next: None })
 }
 
@@ -288,21 +246,21 @@ pub(crate) async fn enter_exchange(
     let entry = member.caller.change("meter.exchange", &id, detail);
     let (twin, entered_by) = (member.twin.clone(), member.name().clone());
     let entered = app.write_logged(entry, move |db| {
-        let (meter, known) = with_exchanges(db, &twin, &id)?;
+        let (meter, known) = with_exchanges(db.within(&twin), &id)?;
         if let Some(found) = known.iter().find(|known| known.new.id == new.id) {
             let values = |one: &NewExchange| (one.at, one.last, one.first);
             let same = values(&found.new) == values(&new);
             let other = || Problem::conflict("another exchange has this id: make a new one");
             return same.then(|| (StatusCode::OK, found.clone(), Vec::new())).ok_or_else(other);
         }
-        check_exchange(db, &twin, &meter, &known, &new)?;
+        check_exchange(db.within(&twin), &meter, &known, &new)?;
         let is_newest = next_exchange(&known, new.at).is_none();
         let serial = meter.serial.as_deref().filter(|_| is_newest);
         let old_serial = new.old_serial.or_else(|| Line::cut(serial?));
         let (new, entered_at) = (NewExchange { old_serial, ..new }, Time::now());
         let exchange =
             Exchange { new, entered_by, entered_at, withdrawn_by: None, withdrawn_at: None };
-        let judged = store_exchange(db, &twin, &meter, &known, &exchange)?;
+        let judged = store_exchange(db.within(&twin), &meter, &known, &exchange)?;
         Ok((StatusCode::CREATED, exchange, judged))
     });
     let (status, exchange, judged) = entered.await?;
@@ -324,27 +282,26 @@ pub(crate) async fn withdraw_exchange(
     let entry = member.caller.change("meter.exchange.withdraw", &id, detail);
     let (twin, by) = (member.twin.clone(), member.name().clone());
     let judged = app.write_logged(entry, move |db| {
-        let (meter, known) = with_exchanges(db, &twin, &id)?;
+        let (meter, known) = with_exchanges(db.within(&twin), &id)?;
         let found = known.iter().find(|known| known.new.id.to_string() == *exchange);
-        let mut exchange = found.ok_or_else(|| Problem::not_found("exchange"))?.clone();
+        let mut exchange = found.ok_or_else(|| Problem::missing("exchange"))?.clone();
         if exchange.withdrawn_at.is_some() {
             return Ok(Vec::new());
         }
         (exchange.withdrawn_by, exchange.withdrawn_at) = (Some(by), Some(Time::now()));
-        store_exchange(db, &twin, &meter, &known, &exchange)
+        store_exchange(db.within(&twin), &meter, &known, &exchange)
     });
     announce(&app, &member.twin, &judged.await?);
     done()
 }
 
-fn with_exchanges(db: &Db, twin: &Name, id: &Name) -> Result<(Meter, Vec<Exchange>), Problem> {
-    let meter = find(db, twin, id, Time::now())?;
-    Ok((meter, meters::exchanges(db, twin, id)?))
+fn with_exchanges(db: TwinDb<'_>, id: &Name) -> Result<(Meter, Vec<Exchange>), Problem> {
+    let meter = find(db, id, Time::now())?;
+    Ok((meter, meters::exchanges(db, id)?))
 }
 
 fn check_exchange(
-    db: &Db,
-    twin: &Name,
+    db: TwinDb<'_>,
     meter: &Meter,
     known: &[Exchange],
     new: &NewExchange,
@@ -363,7 +320,7 @@ fn check_exchange(
     if known.iter().any(|known| known.withdrawn_at.is_none() && known.new.at == new.at) {
         return Err(Problem::conflict("the meter was exchanged at this time: take that back"));
     }
-    let before = reports::newest_before(db, twin, &meter.id, new.at)?.map(|shown| shown.last.value);
+    let before = reports::newest_before(db, &meter.id, new.at)?.map(|shown| shown.last.value);
     match before.filter(|before| *new.last < *before && !meter.medium.may_be_negative()) {
         None => Ok(()),
         Some(before) => {
@@ -382,23 +339,22 @@ fn next_exchange(known: &[Exchange], at: Time) -> Option<Time> {
 /// Stores an exchange, or that it was taken back, and what follows: the meter's serial number, if no exchange is newer, its
 /// last value, and the flags of readings; gives those that changed.
 fn store_exchange(
-    db: &Db,
-    twin: &Name,
+    db: TwinDb<'_>,
     meter: &Meter,
     known: &[Exchange],
     exchange: &Exchange,
 ) -> Result<Vec<Reading>, Problem> {
     let (Exchange { new, withdrawn_at, .. }, now) = (exchange, Time::now());
     let until = next_exchange(known, new.at);
-    meters::put_exchange(db, twin, &meter.id, exchange)?;
+    meters::put_exchange(db, &meter.id, exchange)?;
     let (from, to) = match withdrawn_at {
         None => (meter.serial.as_deref(), &new.new_serial),
         Some(_) => (new.new_serial.as_deref(), &new.old_serial),
     };
     if new.new_serial.is_some() && until.is_none() && from == meter.serial.as_deref() {
         let change = MeterChange { serial: Some(to.clone()), ..MeterChange::default() };
-        meters::change(db, twin, &meter.id, &change, now)?;
+        meters::change(db, &meter.id, &change, now)?;
     }
-    readings::update_meter(db, twin, &meter.id, now)?;
-    stored_readings(db, twin, judge_anew(db, twin, meter, new.at, until)?)
+    readings::update_meter(db, &meter.id, now)?;
+    stored_readings(db, judge_anew(db, meter, new.at, until)?)
 }

@@ -7,11 +7,11 @@ use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
 use fulmar_wmbus::{Manufacturer, MeterId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
-use utoipa::{PartialSchema, ToSchema};
+use utoipa::{IntoParams, PartialSchema, ToSchema};
 use uuid::Uuid;
 
 use crate::extract::given;
-use crate::number::{Amount, Place};
+use crate::number::{Amount, Bounds, Place};
 use crate::text::{Line, Name, Note, Text};
 use crate::time::{DAY_MS, Time};
 
@@ -348,6 +348,27 @@ pub(crate) struct MeterChange {
     #[serde(default, deserialize_with = "given")]
     #[schema(value_type = Option<Expected>)]
     pub(crate) expected: Option<Option<Expected>>,
+}
+
+/// Which meters.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct MeterQuery {
+    /// A part of the map: west,south,east,north in degrees.
+    #[param(value_type = Option<String>, example = "9.9,53.5,10.1,53.6",
+        pattern = r"^-?\d{1,3}(\.\d{1,15})?(,-?\d{1,3}(\.\d{1,15})?){3}$")]
+    pub(crate) bbox: Option<Bounds>,
+    /// A part of identifier, serial number, address or street.
+    #[param(value_type = Option<String>, max_length = 200)]
+    pub(crate) q: Option<Line>,
+    /// Only those of which anything changed after this.
+    pub(crate) changed_since: Option<Time>,
+    /// Maximum number of items.
+    #[param(minimum = 1, maximum = 5000, default = 100)]
+    pub(crate) limit: Option<usize>,
+    /// `next` of the previous page.
+    pub(crate) cursor: Option<String>,
 }
 
 /// A new exchange of a meter. The server sets the other members of an `Exchange`, and ignores them here.

@@ -20,7 +20,7 @@ use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, Page, json, open_number};
 use crate::role::Deed;
 use crate::store::conflicts::DECIDED_AT_ONCE;
-use crate::store::{Db, conflicts, corrections, meters, readings, work_lists};
+use crate::store::{TwinDb, conflicts, corrections, meters, readings, work_lists};
 use crate::text::{Name, Text};
 use crate::time::Time;
 
@@ -53,23 +53,22 @@ pub(crate) async fn change(
 ) -> Answer {
     member.may(Deed::Manage)?;
     let id = as_uuid(&id)?;
-    let (twin, by, now) = (member.twin.clone(), member.name().clone(), Time::now());
-    let changed = app.store.write(move |db| {
-        let reading = existing(db, &twin, id)?;
+    let (by, now) = (member.name().clone(), Time::now());
+    let changed = member.write(&app, move |db| {
+        let reading = existing(db, id)?;
         conditions.hold(&reading.etag)?;
-        apply(db, &twin, &reading, &correction, &by, now)
+        apply(db, &reading, &correction, &by, now)
     });
     let (changed, lists) = changed.await?;
     announce(&app, &member.twin, &changed);
     announce_lists(&app, &member.twin, lists).await?;
-    let reading = changed.first().ok_or_else(|| Problem::not_found("reading"))?;
+    let reading = changed.first().ok_or_else(|| Problem::missing("reading"))?;
     Conditions::default().json_tagged(reading, &reading.etag)
 }
 
 /// Makes the change; the reading, those whose conflict it ended, and work lists that changed with it.
 fn apply(
-    db: &Db,
-    twin: &Name,
+    db: TwinDb<'_>,
     reading: &Reading,
     correction: &Correction,
     by: &Name,
@@ -95,36 +94,35 @@ fn apply(
     }
     let reason = Some(correction.reason.to_string());
     let change = Change { action, by: by.clone(), at: now, reason };
-    corrections::note(db, twin, reading, &change, &after)?;
+    corrections::note(db, reading, &change, &after)?;
     if is_corrected {
-        corrections::set(db, twin, reading.id, &after)?;
+        corrections::set(db, reading.id, &after)?;
     }
-    let ended = end_conflicts(db, twin, reading, after.value, withdrawn)?;
-    let known = existing(db, twin, reading.id)?;
-    let mut flags = flags(db, twin, reading, &known, withdrawn)?;
+    let ended = end_conflicts(db, reading, after.value, withdrawn)?;
+    let known = existing(db, reading.id)?;
+    let mut flags = flags(db, reading, &known, withdrawn)?;
     if correction.withdrawn == Some(false) {
         flags.retain(|flag| *flag != Flag::Unproven);
     }
-    readings::set_flags(db, twin, reading.id, &flags)?;
+    readings::set_flags(db, reading.id, &flags)?;
     for other in &ended {
-        drop_ended_conflict(db, twin, *other)?;
+        drop_ended_conflict(db, *other)?;
     }
-    readings::update_meter(db, twin, &reading.meter, now)?;
+    readings::update_meter(db, &reading.meter, now)?;
     let mut lists = Vec::new();
     let waits = |flags: &[Flag]| flags.contains(&Flag::Future) || flags.contains(&Flag::Unproven);
     if waits(&reading.flags) && !waits(&flags) && !withdrawn {
-        lists = complete_work(db, twin, &known)?;
+        lists = complete_work(db, &known)?;
     }
-    lists.extend(work_lists::recount(db, twin, &reading.meter)?);
-    let changed = std::iter::once(reading.id).chain(ended).map(|id| existing(db, twin, id));
+    lists.extend(work_lists::recount(db, &reading.meter)?);
+    let changed = std::iter::once(reading.id).chain(ended).map(|id| existing(db, id));
     Ok((changed.collect::<Result<_, _>>()?, lists))
 }
 
 /// The flags of the reading now. What looked wrong about the old value says nothing of the new one, and the same of
 /// times.
 fn flags(
-    db: &Db,
-    twin: &Name,
+    db: TwinDb<'_>,
     before: &Reading,
     known: &Reading,
     withdrawn: bool,
@@ -138,8 +136,8 @@ fn flags(
         Flag::Superseded | Flag::NotOnList => true,
     };
     let mut flags: Vec<Flag> = known.flags.iter().copied().filter(stays).collect();
-    if is_corrected && let Some(meter) = meters::get(db, twin, &known.meter, Time::now())? {
-        flags.extend(judge(db, twin, &meter, known)?);
+    if is_corrected && let Some(meter) = meters::get(db, &known.meter, Time::now())? {
+        flags.extend(judge(db, &meter, known)?);
     }
     flags.extend(known.original.is_some().then_some(Flag::Corrected));
     flags.extend(withdrawn.then_some(Flag::Withdrawn));
@@ -149,28 +147,27 @@ fn flags(
 /// Ends the conflicts of a reading that was withdrawn or now says what the other one says; gives the others, which may
 /// have the flag yet.
 fn end_conflicts(
-    db: &Db,
-    twin: &Name,
+    db: TwinDb<'_>,
     reading: &Reading,
     value: f64,
     withdrawn: bool,
 ) -> Result<Vec<Uuid>, Problem> {
     let mut ended = Vec::new();
-    for other in conflicts::opponents(db, twin, reading)? {
-        let other = existing(db, twin, other)?;
+    for other in conflicts::opponents(db, reading)? {
+        let other = existing(db, other)?;
         if !withdrawn && other.value != value {
             continue;
         }
-        conflicts::end(db, twin, reading.id, other.id)?;
+        conflicts::end(db, reading.id, other.id)?;
         ended.push(other.id);
     }
     if withdrawn {
-        conflicts::forget(db, twin, reading.id)?;
+        conflicts::forget(db, reading.id)?;
     } else if !ended.is_empty() {
         // It may contradict more than it had recorded.
-        let known = existing(db, twin, reading.id)?;
+        let known = existing(db, reading.id)?;
         if known.conflict_with.is_empty() {
-            conflicts::renew(db, twin, &known)?;
+            conflicts::renew(db, &known)?;
         }
     }
     Ok(ended)
@@ -207,8 +204,8 @@ pub(crate) async fn trail(
     let limit = paging::limit(query.limit, paging::MOST)?;
     let before = open_number(query.cursor.as_deref())?;
     let TrailQuery { meter, reading, .. } = query;
-    let rows = app.store.read(move |db| {
-        Ok(corrections::trail(db, &member.twin, meter.as_ref(), reading, before, limit + 1)?)
+    let rows = member.read(&app, move |db| {
+        Ok(corrections::trail(db, meter.as_ref(), reading, before, limit + 1)?)
     });
     conditions.json(&Page::of_rows(rows.await?, limit, |_, number| number.to_string()))
 }
@@ -234,24 +231,23 @@ pub(crate) async fn resolve(
 ) -> Answer {
     member.may(Deed::Manage)?;
     let id = as_uuid(&id)?;
-    let (twin, by) = (member.twin.clone(), member.name().clone());
-    let settled = app.store.write(move |db| settle(db, &twin, id, resolution.keep, &by));
+    let by = member.name().clone();
+    let settled = member.write(&app, move |db| settle(db, id, resolution.keep, &by));
     let (changed, lists) = settled.await?;
     announce(&app, &member.twin, &changed);
     announce_lists(&app, &member.twin, lists).await?;
-    let reading = changed.first().ok_or_else(|| Problem::not_found("reading"))?;
+    let reading = changed.first().ok_or_else(|| Problem::missing("reading"))?;
     json(StatusCode::OK, reading)
 }
 
 /// Ends the reading's conflicts; the reading, the others that changed, and work lists that changed with them.
 fn settle(
-    db: &Db,
-    twin: &Name,
+    db: TwinDb<'_>,
     id: Uuid,
     keep: bool,
     by: &Name,
 ) -> Result<(Vec<Reading>, Vec<Uuid>), Problem> {
-    let (reading, now) = (existing(db, twin, id)?, Time::now());
+    let (reading, now) = (existing(db, id)?, Time::now());
     if reading.conflict_with.is_empty() {
         let detail = "this reading is in no conflict, or somebody has resolved it: load it again";
         return Err(Problem::conflict(detail));
@@ -260,47 +256,46 @@ fn settle(
         let action = if holds { Action::Kept } else { Action::Superseded };
         let change = Change { action, by: by.clone(), at: now, reason: None };
         let same = Original { value: reading.value, at: reading.at };
-        corrections::note(db, twin, reading, &change, &same)?;
+        corrections::note(db, reading, &change, &same)?;
         let ended = |flag: &Flag| !matches!(flag, Flag::Conflict | Flag::Superseded);
         let mut flags: Vec<Flag> = reading.flags.iter().copied().filter(ended).collect();
         flags.extend((!holds).then_some(Flag::Superseded));
-        readings::set_flags(db, twin, reading.id, &flags)
+        readings::set_flags(db, reading.id, &flags)
     };
-    let opponents = conflicts::opponents(db, twin, &reading)?;
+    let opponents = conflicts::opponents(db, &reading)?;
     for other in &opponents {
-        let other = existing(db, twin, *other)?;
+        let other = existing(db, *other)?;
         let was_last = || other.conflict_with == [id];
-        if keep || was_last() && !conflicts::contradicts_more(db, twin, &other, id)? {
-            conflicts::forget(db, twin, other.id)?;
+        if keep || was_last() && !conflicts::contradicts_more(db, &other, id)? {
+            conflicts::forget(db, other.id)?;
             set(&other, !keep)?;
         }
     }
-    conflicts::forget(db, twin, id)?;
+    conflicts::forget(db, id)?;
     set(&reading, keep)?;
-    if keep && opponents.len() >= DECIDED_AT_ONCE && conflicts::renew(db, twin, &reading)? {
-        conflicts::flag(db, twin, id)?;
+    if keep && opponents.len() >= DECIDED_AT_ONCE && conflicts::renew(db, &reading)? {
+        conflicts::flag(db, id)?;
     }
-    let mut others: BTreeSet<Uuid> =
-        conflicts::forget_decided(db, twin, &reading)?.into_iter().collect();
+    let mut others: BTreeSet<Uuid> = conflicts::forget_decided(db, &reading)?.into_iter().collect();
     others.extend(&opponents);
     others.remove(&id);
     for other in &others {
-        drop_ended_conflict(db, twin, *other)?;
+        drop_ended_conflict(db, *other)?;
     }
-    readings::update_meter(db, twin, &reading.meter, now)?;
-    let lists = work_lists::recount(db, twin, &reading.meter)?;
-    let changed = std::iter::once(id).chain(others).map(|id| existing(db, twin, id));
+    readings::update_meter(db, &reading.meter, now)?;
+    let lists = work_lists::recount(db, &reading.meter)?;
+    let changed = std::iter::once(id).chain(others).map(|id| existing(db, id));
     Ok((changed.collect::<Result<_, _>>()?, lists))
 }
 
 /// Removes the flag of a reading whose last conflict ended with another reading's. One that has recorded only a part of
 /// its conflicts stays in the others.
-fn drop_ended_conflict(db: &Db, twin: &Name, id: Uuid) -> Result<(), Problem> {
-    let mut reading = existing(db, twin, id)?;
+fn drop_ended_conflict(db: TwinDb<'_>, id: Uuid) -> Result<(), Problem> {
+    let mut reading = existing(db, id)?;
     let is_over = reading.conflict_with.is_empty() && reading.flags.contains(&Flag::Conflict);
-    if is_over && !conflicts::renew(db, twin, &reading)? {
+    if is_over && !conflicts::renew(db, &reading)? {
         reading.flags.retain(|flag| *flag != Flag::Conflict);
-        readings::set_flags(db, twin, id, &reading.flags)?;
+        readings::set_flags(db, id, &reading.flags)?;
     }
     Ok(())
 }

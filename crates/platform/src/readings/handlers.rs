@@ -2,49 +2,23 @@
 
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::intake::{Sender, Taken, take_all};
+use super::types::{MAX_READINGS, ReadingQuery};
 use super::{NewReading, Reading, ReadingResult};
 use crate::accounts::caller::{Call, Id, Member};
 use crate::app::App;
 use crate::extract::{Each, Params, Unread, at_most};
-use crate::meters::Method;
-use crate::paging::{self, Order};
+use crate::paging;
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, Page, json, open_numbers};
 use crate::role::{Deed, Role};
-use crate::store::readings::{self, Query};
-use crate::store::{Db, work_lists};
+use crate::store::readings;
+use crate::store::{TwinDb, work_lists};
 use crate::text::Name;
 use crate::time::Time;
-
-/// Readings sent at once.
-pub(crate) const MAX_READINGS: usize = 1000;
-
-/// Which readings.
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct ReadingQuery {
-    meter: Option<Name>,
-    work_list: Option<Uuid>,
-    /// Taken at this time or later.
-    since: Option<Time>,
-    /// Taken before this time.
-    until: Option<Time>,
-    method: Option<Method>,
-    /// Only readings in an unresolved conflict (true), or only the others (false).
-    conflict: Option<bool>,
-    /// Which end comes first: `asc`, the oldest, unless given; `desc`, the newest.
-    order: Option<Order>,
-    /// Maximum number of items.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
-    limit: Option<usize>,
-    /// `next` of the previous page.
-    cursor: Option<String>,
-}
 
 /// The twin's readings, by the time they were taken
 #[utoipa::path(get, path = "/{twin}/reading", tag = "readings", params(ReadingQuery),
@@ -56,18 +30,9 @@ pub(crate) async fn list(
 ) -> Answer {
     member.may(Deed::LookAtReadings)?;
     let limit = paging::limit(query.limit, paging::MOST)?;
-    let wanted = Query {
-        meter: query.meter,
-        work_list: query.work_list,
-        since: query.since,
-        until: query.until,
-        method: query.method,
-        conflict: query.conflict,
-        order: query.order.unwrap_or_default(),
-        after: open_numbers(query.cursor.as_deref())?.map(|(at, seq)| (Time(at), seq)),
-    };
+    let after = open_numbers(query.cursor.as_deref())?.map(|(at, seq)| (Time(at), seq));
     let rows =
-        app.store.read(move |db| Ok(readings::list(db, &member.twin, &wanted, limit + 1)?)).await?;
+        member.read(&app, move |db| Ok(readings::list(db, &query, after, limit + 1)?)).await?;
     let cursor = |reading: &Reading, seq: &i64| format!("{} {seq}", reading.at.0);
     conditions.json(&Page::of_rows(rows, limit, cursor))
 }
@@ -78,16 +43,16 @@ pub(crate) async fn list(
 pub(crate) async fn show(Call(app, member): Call, Id(id): Id, conditions: Conditions) -> Answer {
     member.may(Deed::LookAtReadings)?;
     let id = as_uuid(&id)?;
-    let reading = app.store.read(move |db| existing(db, &member.twin, id)).await?;
+    let reading = member.read(&app, move |db| existing(db, id)).await?;
     conditions.json_tagged(&reading, &reading.etag)
 }
 
 pub(super) fn as_uuid(id: &Name) -> Result<Uuid, Problem> {
-    id.parse().map_err(|_| Problem::not_found("reading"))
+    id.parse().map_err(|_| Problem::missing("reading"))
 }
 
-pub(super) fn existing(db: &Db, twin: &Name, id: Uuid) -> Result<Reading, Problem> {
-    readings::get(db, twin, id)?.ok_or_else(|| Problem::not_found("reading"))
+pub(super) fn existing(db: TwinDb<'_>, id: Uuid) -> Result<Reading, Problem> {
+    readings::get(db, id)?.ok_or_else(|| Problem::missing("reading"))
 }
 
 /// Readings that are sent.
@@ -117,13 +82,11 @@ pub(crate) async fn add(Call(app, member): Call, body: Unread<Upload>) -> Answer
         return Err(Problem::too_large(format!("at most {MAX_READINGS} readings at once")));
     }
     let sender = sender(&member);
-    let (results, stored, lists) = app
-        .store
-        .write(move |db| {
-            let Taken { results, stored, lists } = take_all(db, &sender, upload.items)?;
-            Ok((results, stored_readings(db, &sender.twin, stored)?, lists))
-        })
-        .await?;
+    let taken = member.write(&app, move |db| {
+        let Taken { results, stored, lists } = take_all(db, &sender, upload.items)?;
+        Ok((results, stored_readings(db, stored)?, lists))
+    });
+    let (results, stored, lists) = taken.await?;
     announce(&app, &member.twin, &stored);
     announce_lists(&app, &member.twin, lists).await?;
     json(StatusCode::OK, &UploadResults { results })
@@ -141,12 +104,8 @@ pub(crate) fn sender(member: &Member) -> Sender {
 }
 
 /// The readings of these ids.
-pub(crate) fn stored_readings(
-    db: &Db,
-    twin: &Name,
-    ids: Vec<Uuid>,
-) -> Result<Vec<Reading>, Problem> {
-    ids.into_iter().map(|id| existing(db, twin, id)).collect()
+pub(crate) fn stored_readings(db: TwinDb<'_>, ids: Vec<Uuid>) -> Result<Vec<Reading>, Problem> {
+    ids.into_iter().map(|id| existing(db, id)).collect()
 }
 
 /// Publishes new readings.
@@ -173,7 +132,7 @@ pub(crate) async fn announce_lists(
     }
     let of = twin.clone();
     let lists = app.store.read(move |db| {
-        let found = lists.into_iter().map(|list| work_lists::get(db, &of, list));
+        let found = lists.into_iter().map(|list| work_lists::get(db.within(&of), list));
         Ok(found.collect::<crate::store::sql::Result<Vec<_>>>()?)
     });
     for list in lists.await?.into_iter().flatten() {

@@ -5,14 +5,14 @@
 
 use uuid::Uuid;
 
-use super::types::{Flag, Proof};
+use super::types::{Flag, Proof, ReadingQuery};
 use super::{NewReading, Reading, ReadingResult, Status};
 use crate::extract::Each;
 use crate::meters::types::expect;
 use crate::meters::{Expected, Meter, Method, Protection};
 use crate::problem::Problem;
-use crate::store::readings::{self, Query, Row};
-use crate::store::{Db, conflicts, meters, reports, work_lists};
+use crate::store::readings::{self, NewRow};
+use crate::store::{TwinDb, conflicts, meters, reports, work_lists};
 use crate::text::Name;
 use crate::time::{HOUR_MS, Time};
 
@@ -61,7 +61,7 @@ impl Outcome {
 
 /// Takes readings, each with an outcome of its own.
 pub(crate) fn take_all(
-    db: &Db,
+    db: TwinDb<'_>,
     sender: &Sender,
     items: Vec<Each<NewReading>>,
 ) -> Result<Taken, Problem> {
@@ -86,11 +86,10 @@ pub(crate) fn take_all(
 }
 
 /// Accepts a reading that somebody has sent; of one by radio, only that somebody says so.
-fn accept_sent(db: &Db, sender: &Sender, new: &NewReading) -> Result<Outcome, Problem> {
-    let twin = &sender.twin;
-    let meter = meters::get(db, twin, &new.meter, sender.now)?;
+fn accept_sent(db: TwinDb<'_>, sender: &Sender, new: &NewReading) -> Result<Outcome, Problem> {
+    let meter = meters::get(db, &new.meter, sender.now)?;
     let meter = meter.ok_or_else(|| Problem::invalid("meter", "there is no such meter"))?;
-    if let Some(known) = readings::get(db, twin, new.id)? {
+    if let Some(known) = readings::get(db, new.id)? {
         // A device that never had the answer sends what it sent before, whatever the office made of it since.
         let (at, value) =
             known.original.as_ref().map_or((known.at, known.value), |sent| (sent.at, sent.value));
@@ -99,7 +98,7 @@ fn accept_sent(db: &Db, sender: &Sender, new: &NewReading) -> Result<Outcome, Pr
         }
         return Err(Problem::invalid("id", "another reading has this id: make a new one"));
     }
-    if let Some(known) = readings::same(db, twin, new, &sender.reader)? {
+    if let Some(known) = readings::same(db, new, &sender.reader)? {
         return Ok(Outcome::duplicate(Some(format!("the same as {known}"))));
     }
     let is_radio = new.method == Method::Radio;
@@ -113,19 +112,18 @@ fn accept_sent(db: &Db, sender: &Sender, new: &NewReading) -> Result<Outcome, Pr
 
 /// Stores a new reading of this meter.
 pub(crate) fn store_new(
-    db: &Db,
+    db: TwinDb<'_>,
     sender: &Sender,
     new: &NewReading,
     meter: &Meter,
     proof: Proof,
 ) -> Result<Outcome, Problem> {
-    let twin = &sender.twin;
     let mut flags = flags(meter, new, sender.now);
     flags.extend(proof.doubt.map(|_| Flag::Unproven));
     let lists = do_work(db, sender, new, &mut flags)?;
     let rivals = match new.work_list {
         Some(list) if new.method != Method::Radio => {
-            conflicts::rivals(db, twin, list, new, &sender.reader)?
+            conflicts::rivals(db, list, new, &sender.reader)?
         }
         _ => Vec::new(),
     };
@@ -134,8 +132,7 @@ pub(crate) fn store_new(
     }
     readings::insert(
         db,
-        &Row {
-            twin,
+        &NewRow {
             new,
             unit: unit(meter, new),
             work_list: new.work_list.or(lists.first().copied()),
@@ -145,9 +142,9 @@ pub(crate) fn store_new(
             proof,
         },
     )?;
-    conflicts::begin(db, twin, new.id, &rivals)?;
+    conflicts::begin(db, new.id, &rivals)?;
     if !flags.contains(&Flag::Future) && proof.doubt.is_none() {
-        readings::update_meter(db, twin, &new.meter, sender.now)?;
+        readings::update_meter(db, &new.meter, sender.now)?;
     }
     let status = if rivals.is_empty() { Status::Stored } else { Status::Conflict };
     Ok(Outcome { status, detail: None, lists })
@@ -155,7 +152,7 @@ pub(crate) fn store_new(
 
 /// Has an unproven reading say what another copy of its message says, which counts; gives work lists that changed with it.
 pub(crate) fn prove(
-    db: &Db,
+    db: TwinDb<'_>,
     sender: &Sender,
     reading: &Reading,
     new: &NewReading,
@@ -163,44 +160,44 @@ pub(crate) fn prove(
     proof: Proof,
 ) -> Result<Vec<Uuid>, Problem> {
     let flags = flags(meter, new, sender.now);
-    readings::set_value(db, &sender.twin, reading.id, *new.value, unit(meter, new), proof)?;
-    readings::set_flags(db, &sender.twin, reading.id, &flags)?;
+    readings::set_value(db, reading.id, *new.value, unit(meter, new), proof)?;
+    readings::set_flags(db, reading.id, &flags)?;
     if flags.contains(&Flag::Future) {
         return Ok(Vec::new());
     }
-    readings::update_meter(db, &sender.twin, &reading.meter, sender.now)?;
-    if sender.reads { complete_work(db, &sender.twin, reading) } else { Ok(Vec::new()) }
+    readings::update_meter(db, &reading.meter, sender.now)?;
+    if sender.reads { complete_work(db, reading) } else { Ok(Vec::new()) }
 }
 
 /// Completes the open work of lists, as the reading would have if it had counted when it came. Lists of other readers
 /// stay open as they would have, except for the radio.
-pub(super) fn complete_work(db: &Db, twin: &Name, reading: &Reading) -> Result<Vec<Uuid>, Problem> {
+pub(super) fn complete_work(db: TwinDb<'_>, reading: &Reading) -> Result<Vec<Uuid>, Problem> {
     if reading.work_list.is_some() {
         return Ok(Vec::new());
     }
     let only = (reading.method != Method::Radio).then_some(&reading.reader);
-    let lists = work_lists::tick(db, twin, &reading.meter, reading.at, only)?;
+    let lists = work_lists::tick(db, &reading.meter, reading.at, only)?;
     if let Some(first) = lists.first() {
-        readings::set_work_list(db, twin, reading.id, *first)?;
+        readings::set_work_list(db, reading.id, *first)?;
     }
     Ok(lists)
 }
 
 /// Does the work of lists; gives those that changed.
 fn do_work(
-    db: &Db,
+    db: TwinDb<'_>,
     sender: &Sender,
     new: &NewReading,
     flags: &mut Vec<Flag>,
 ) -> Result<Vec<Uuid>, Problem> {
-    let (twin, counts) = (&sender.twin, !flags.contains(&Flag::Unproven));
+    let counts = !flags.contains(&Flag::Unproven);
     if let Some(list) = new.work_list {
         let visible =
-            work_lists::visible(db, twin, list, sender.own_lists_only.then_some(&sender.reader))?;
+            work_lists::visible(db, list, sender.own_lists_only.then_some(&sender.reader))?;
         if !visible {
             return Err(Problem::invalid("work_list", "there is no such work list"));
         }
-        if counts && !work_lists::mark_read(db, twin, list, &new.meter)? {
+        if counts && !work_lists::mark_read(db, list, &new.meter)? {
             flags.push(Flag::NotOnList);
         }
         return Ok(vec![list]);
@@ -211,7 +208,7 @@ fn do_work(
     // A reading by radio is the meter's own: it completes the work-list entry, no matter to whom that is assigned.
     let is_radio = new.method == Method::Radio;
     let only = (sender.own_lists_only && !is_radio).then_some(&sender.reader);
-    Ok(work_lists::tick(db, twin, &new.meter, new.at, only)?)
+    Ok(work_lists::tick(db, &new.meter, new.at, only)?)
 }
 
 /// Whether a time is further ahead than clocks of devices may be.
@@ -249,16 +246,15 @@ fn wrong_value(meter: &Meter, at: Time, value: f64, unit: &str) -> Vec<Flag> {
 
 /// The flags of a stored reading whose value looks wrong after the one before it.
 pub(super) fn judge(
-    db: &Db,
-    twin: &Name,
+    db: TwinDb<'_>,
     meter: &Meter,
     reading: &Reading,
 ) -> Result<Vec<Flag>, Problem> {
-    let before = reports::newest_before(db, twin, &meter.id, reading.at)?;
+    let before = reports::newest_before(db, &meter.id, reading.at)?;
     // The person who corrects a reading says what the register showed.
     let expected = match before.as_ref().filter(|_| reading.original.is_none()) {
         None => None,
-        Some(before) => readings::rate_start(db, twin, &meter.id, before)?.and_then(|first| {
+        Some(before) => readings::rate_start(db, &meter.id, before)?.and_then(|first| {
             expect(first, (before.last.value, before.last.at), reading.received_at)
         }),
     };
@@ -269,26 +265,26 @@ pub(super) fn judge(
 /// Judges anew after an exchange was entered or taken back: of the readings from `since` to `until`, the first that counts,
 /// and those with flags before the next without. Gives those whose flags changed.
 pub(crate) fn judge_anew(
-    db: &Db,
-    twin: &Name,
+    db: TwinDb<'_>,
     meter: &Meter,
     since: Time,
     until: Option<Time>,
 ) -> Result<Vec<Uuid>, Problem> {
     let is_of_value = |flag: &&Flag| matches!(flag, Flag::Backwards | Flag::Implausible);
     let (id, mut changed, mut is_first) = (meter.id.clone(), Vec::new(), true);
-    let query = Query { meter: Some(id), since: Some(since), until, ..Query::default() };
-    for (reading, _) in readings::list(db, twin, &query, JUDGED)? {
+    let query =
+        ReadingQuery { meter: Some(id), since: Some(since), until, ..ReadingQuery::default() };
+    for (reading, _) in readings::list(db, &query, None, JUDGED)? {
         let counts = readings::holds(&reading.flags);
         let before: Vec<Flag> = reading.flags.iter().filter(is_of_value).copied().collect();
         if before.is_empty() && counts && !is_first {
             break;
         }
         is_first &= !counts;
-        let mut flags = judge(db, twin, meter, &reading)?;
+        let mut flags = judge(db, meter, &reading)?;
         if flags != before {
             flags.extend(reading.flags.iter().filter(|flag| !is_of_value(flag)));
-            readings::set_flags(db, twin, reading.id, &flags)?;
+            readings::set_flags(db, reading.id, &flags)?;
             changed.push(reading.id);
         }
     }

@@ -1,15 +1,19 @@
 //! What a reading is, and what becomes of one that is sent.
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use crate::meters::types::words;
 use crate::meters::{Method, Protection};
 use crate::number::{Amount, Place, Rssi};
+use crate::paging::Order;
 use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
 use crate::text::{Name, Note, Text};
 use crate::time::Time;
+
+/// Readings sent at once.
+pub(crate) const MAX_READINGS: usize = 1000;
 
 /// A reading that is sent. The server sets the other members of a `Reading`, and ignores them here.
 #[derive(Clone, Debug, PartialEq, Deserialize, ToSchema)]
@@ -151,6 +155,29 @@ pub(crate) struct Reading {
     pub(crate) changed: Option<Change>,
     /// For If-Match.
     pub(crate) etag: String,
+}
+
+/// Which readings.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ReadingQuery {
+    pub(crate) meter: Option<Name>,
+    pub(crate) work_list: Option<Uuid>,
+    /// Taken at this time or later.
+    pub(crate) since: Option<Time>,
+    /// Taken before this time.
+    pub(crate) until: Option<Time>,
+    pub(crate) method: Option<Method>,
+    /// Only readings in an unresolved conflict (true), or only the others (false).
+    pub(crate) conflict: Option<bool>,
+    /// Which end comes first: `asc`, the oldest, unless given; `desc`, the newest.
+    pub(crate) order: Option<Order>,
+    /// Maximum number of items.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    pub(crate) limit: Option<usize>,
+    /// `next` of the previous page.
+    pub(crate) cursor: Option<String>,
 }
 
 /// What became of something that was sent.

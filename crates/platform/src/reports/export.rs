@@ -13,10 +13,11 @@ use crate::extract::Params;
 use crate::meters::Method;
 use crate::problem::Problem;
 use crate::readings::Reading;
+use crate::readings::types::ReadingQuery;
 use crate::respond::Answer;
 use crate::role::Deed;
-use crate::store::readings::{self, Query};
-use crate::store::{Db, meters};
+use crate::store::readings;
+use crate::store::{Db, TwinDb, meters};
 use crate::table::{self, Cell, Outline};
 use crate::text::Name;
 use crate::time::Time;
@@ -71,10 +72,11 @@ pub(crate) struct ExportQuery {
     conflict: Option<bool>,
 }
 
-impl From<ExportQuery> for Query {
-    fn from(query: ExportQuery) -> Query {
+impl From<ExportQuery> for ReadingQuery {
+    fn from(query: ExportQuery) -> ReadingQuery {
         let ExportQuery { meter, work_list, since, until, method, conflict } = query;
-        Query { meter, work_list, since, until, method, conflict, ..Query::default() }
+        let usual = ReadingQuery::default();
+        ReadingQuery { meter, work_list, since, until, method, conflict, ..usual }
     }
 }
 
@@ -129,7 +131,9 @@ fn row(reading: Reading, serial: Option<&str>, street: Option<&str>) -> Row {
 struct Parts {
     app: App,
     twin: Name,
-    query: Query,
+    query: ReadingQuery,
+    /// Time and number of the last reading so far.
+    after: Option<(Time, i64)>,
     /// Readings that are looked up next: about those of a part of an answer.
     wanted: usize,
     done: bool,
@@ -137,7 +141,7 @@ struct Parts {
 
 impl Parts {
     fn new(app: App, twin: Name, query: ExportQuery) -> Parts {
-        Parts { app, twin, query: query.into(), wanted: FIRST_PART, done: false }
+        Parts { app, twin, query: query.into(), after: None, wanted: FIRST_PART, done: false }
     }
 
     /// All rows, a part at a time.
@@ -153,12 +157,13 @@ impl Parts {
         if self.done {
             return Ok(Vec::new());
         }
-        let (twin, query, wanted) = (self.twin.clone(), self.query.clone(), self.wanted);
-        let look = move |db: &Db| part(db, &twin, &query, wanted);
+        let (twin, query) = (self.twin.clone(), self.query.clone());
+        let (after, wanted) = (self.after, self.wanted);
+        let look = move |db: &Db| part(db.within(&twin), &query, after, wanted);
         let Part { rows, after, is_cut } = self.app.store.read(look).await?;
         self.done = !is_cut && rows.len() < wanted;
         self.wanted = if is_cut { rows.len() } else { PART.min(2 * wanted) };
-        self.query.after = after;
+        self.after = after;
         Ok(rows)
     }
 }
@@ -171,14 +176,19 @@ struct Part {
     is_cut: bool,
 }
 
-fn part(db: &Db, twin: &Name, query: &Query, wanted: usize) -> Result<Part, Problem> {
-    let found = readings::list(db, twin, query, wanted)?;
+fn part(
+    db: TwinDb<'_>,
+    query: &ReadingQuery,
+    after: Option<(Time, i64)>,
+    wanted: usize,
+) -> Result<Part, Problem> {
+    let found = readings::list(db, query, after, wanted)?;
     let keys: Vec<_> = found.iter().map(|(reading, number)| (reading.at, *number)).collect();
     let mut labels: HashMap<Name, meters::Label> = HashMap::new();
     let mut rows = Vec::with_capacity(found.len());
     for (reading, _) in found {
         if !labels.contains_key(&reading.meter) {
-            let label = meters::label(db, twin, &reading.meter)?.unwrap_or_default();
+            let label = meters::label(db, &reading.meter)?.unwrap_or_default();
             labels.insert(reading.meter.clone(), label);
         }
         let (serial, street) = labels.get(&reading.meter).cloned().unwrap_or_default();

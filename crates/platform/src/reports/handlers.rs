@@ -14,7 +14,7 @@ use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, Page, open_cursor, open_number, open_numbers};
 use crate::role::Deed;
 use crate::store::reports::{self, RegisterValue};
-use crate::store::{Db, meters, work_lists};
+use crate::store::{TwinDb, meters, work_lists};
 use crate::text::Name;
 use crate::time::Time;
 use crate::work_lists::types::WorkList;
@@ -70,24 +70,23 @@ pub(crate) async fn consumption(
     let zone = &app.settings.time_zone;
     let cuts = cuts(step, from, to, zone).ok_or_else(too_long)?;
     let name = zone.iana_name().unwrap_or("UTC").to_owned();
-    let read = app.store.read(move |db| used(db, &member.twin, &id, (step, name), cuts));
+    let read = member.read(&app, move |db| used(db, &id, (step, name), cuts));
     conditions.json(&read.await?)
 }
 
 /// Two look-ups a cut, however many readings there are.
 fn used(
-    db: &Db,
-    twin: &Name,
+    db: TwinDb<'_>,
     id: &Name,
     (step, time_zone): (Step, String),
     cuts: Vec<Time>,
 ) -> Result<Consumption, Problem> {
-    let meter = meters::get(db, twin, id, Time::now())?;
-    let meter = meter.ok_or_else(|| Problem::not_found("meter"))?;
+    let meter = meters::get(db, id, Time::now())?;
+    let meter = meter.ok_or_else(|| Problem::missing("meter"))?;
     let mut offsets = Vec::with_capacity(cuts.len());
     let counts = cuts.into_iter().map(|at| {
-        let before = reports::newest_until(db, twin, id, at)?;
-        let after = reports::oldest_from(db, twin, id, at)?;
+        let before = reports::newest_until(db, id, at)?;
+        let after = reports::oldest_from(db, id, at)?;
         offsets.push(before.as_ref().map_or(0.0, |before| before.offset));
         Ok((at, count(step, at, before.map(RegisterValue::count), after.map(RegisterValue::count))))
     });
@@ -133,9 +132,9 @@ pub(crate) async fn progress(
     member.may(Deed::Report)?;
     let limit = paging::limit(query.limit, paging::MOST)?;
     let after = open_number(query.cursor.as_deref())?;
-    let read = app.store.read(move |db| {
-        let all = reports::overall(db, &member.twin)?;
-        let lists = reports::progress(db, &member.twin, after, limit + 1, Time::now())?;
+    let read = member.read(&app, move |db| {
+        let all = reports::overall(db)?;
+        let lists = reports::progress(db, after, limit + 1, Time::now())?;
         Ok((all, lists))
     });
     let (all, lists) = read.await?;
@@ -184,11 +183,11 @@ pub(crate) async fn missed(
     let read = app.store.read(move |db| {
         let (twin, list) = (&member.twin, query.work_list);
         if let Some(list) = list
-            && !work_lists::visible(db, twin, list, None)?
+            && !work_lists::visible(db.within(twin), list, None)?
         {
-            return Err(Problem::not_found("work list"));
+            return Err(Problem::missing("work list"));
         }
-        Ok(reports::missed(db, twin, list, after, limit + 1, Time::now())?)
+        Ok(reports::missed(db.within(twin), list, after, limit + 1, Time::now())?)
     });
     let cursor = |_: &Missed, key: &(i64, i64)| format!("{} {}", key.0, key.1);
     conditions.json(&Page::of_rows(read.await?, limit, cursor))
@@ -218,10 +217,10 @@ pub(crate) async fn leaks(
     member.may(Deed::Report)?;
     let limit = paging::limit(query.limit, paging::MOST)?;
     let after = open_cursor(query.cursor.as_deref())?;
-    let read = app.store.read(move |db| {
-        let found = reports::leaks(db, &member.twin, after.as_deref(), limit + 1, Time::now())?;
+    let read = member.read(&app, move |db| {
+        let found = reports::leaks(db, after.as_deref(), limit + 1, Time::now())?;
         let items = found.into_iter().map(|(meter, since)| {
-            let flow = reports::flow(db, &member.twin, &meter.id)?;
+            let flow = reports::flow(db, &meter.id)?;
             Ok(Leak { meter, since, least_per_hour: flow.map(|flow| flow.least_per_hour) })
         });
         Ok(items.collect::<crate::store::sql::Result<Vec<_>>>()?)

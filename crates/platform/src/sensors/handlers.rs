@@ -12,7 +12,7 @@ use crate::paging;
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, Page, json, open_cursor};
 use crate::role::Deed;
-use crate::store::{Db, homes, sensors};
+use crate::store::{TwinDb, homes, sensors};
 use crate::text::Name;
 use crate::time::Time;
 
@@ -44,16 +44,16 @@ pub(crate) async fn list(
     member.may(Deed::Report)?;
     let limit = paging::limit(query.limit, paging::MOST)?;
     let after = open_cursor(query.cursor.as_deref())?.unwrap_or_default();
-    let items = app.store.read(move |db| {
+    let items = member.read(&app, move |db| {
         let (home, now) = (query.home.as_deref(), Time::now());
-        Ok(sensors::list(db, &member.twin, home, &after, limit + 1, now)?)
+        Ok(sensors::list(db, home, &after, limit + 1, now)?)
     });
     conditions.json(&Page::cut(items.await?, limit, |sensor: &Sensor| sensor.device.to_string()))
 }
 
-pub(super) fn find(db: &Db, twin: &Name, device: &Name) -> Result<Sensor, Problem> {
-    let sensor = sensors::get(db, twin, device, Time::now())?;
-    sensor.ok_or_else(|| Problem::not_found("sensor"))
+pub(super) fn find(db: TwinDb<'_>, device: &Name) -> Result<Sensor, Problem> {
+    let sensor = sensors::get(db, device, Time::now())?;
+    sensor.ok_or_else(|| Problem::missing("sensor"))
 }
 
 /// One sensor
@@ -65,7 +65,7 @@ pub(crate) async fn show(
     conditions: Conditions,
 ) -> Answer {
     member.may(Deed::Report)?;
-    let sensor = app.store.read(move |db| find(db, &member.twin, &device));
+    let sensor = member.read(&app, move |db| find(db, &device));
     conditions.json(&sensor.await?)
 }
 
@@ -87,29 +87,27 @@ pub(crate) async fn put(
         return Err(Problem::invalid("expected_every_s", detail));
     }
     let twin = member.twin.clone();
-    let (known, sensor, notifications) = app
-        .store
-        .write(move |db| {
+    let (known, sensor, notifications) = member
+        .write(&app, move |db| {
             let now = Time::now();
-            let twin = &member.twin;
-            let known = sensors::get(db, twin, &device, now)?;
+
+            let known = sensors::get(db, &device, now)?;
             match &known {
                 Some(known) => conditions.hold_of(known, &known.etag)?,
                 None => conditions.hold("")?,
             }
             if let Some(home) = &new.home
-                && !homes::exists(db, twin, home)?
+                && !homes::exists(db, home)?
             {
                 return Err(Problem::invalid("home", "there is no such home"));
             }
-            if known.is_none() && sensors::count(db, twin)? >= MAX_SENSORS {
+            if known.is_none() && sensors::count(db)? >= MAX_SENSORS {
                 return Err(Problem::conflict(too_many_sensors()));
             }
             let moves = known.as_ref().is_some_and(|known| known.home != new.home);
-            let notifications =
-                if moves { evaluate::moved(db, twin, &device, now)? } else { Vec::new() };
-            sensors::put(db, twin, &device, &new)?;
-            Ok((known.is_some(), find(db, twin, &device)?, notifications))
+            let notifications = if moves { evaluate::moved(db, &device, now)? } else { Vec::new() };
+            sensors::put(db, &device, &new)?;
+            Ok((known.is_some(), find(db, &device)?, notifications))
         })
         .await?;
     alerts::announce(&app, &twin, &notifications);

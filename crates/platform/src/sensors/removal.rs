@@ -8,7 +8,7 @@ use crate::measurements::Quantity;
 use crate::problem::Problem;
 use crate::respond::{Answer, Conditions, done};
 use crate::role::Deed;
-use crate::store::{Db, removed};
+use crate::store::{TwinDb, removed};
 use crate::text::Name;
 use crate::time::Time;
 
@@ -31,7 +31,7 @@ pub(crate) async fn remove(
     let mut conditions = Some(conditions);
     loop {
         let (of, which, first) = (twin.clone(), device.clone(), conditions.take());
-        let part = app.store.write(move |db| remove_part(db, &of, &which, first));
+        let part = app.store.write(move |db| remove_part(db.within(&of), &which, first));
         let Part { quantities, notifications, is_gone } = part.await?;
         alerts::announce(&app, twin, &notifications);
         for quantity in &quantities {
@@ -50,19 +50,14 @@ struct Part {
     is_gone: bool,
 }
 
-fn remove_part(
-    db: &Db,
-    twin: &Name,
-    device: &Name,
-    first: Option<Conditions>,
-) -> Result<Part, Problem> {
+fn remove_part(db: TwinDb<'_>, device: &Name, first: Option<Conditions>) -> Result<Part, Problem> {
     if let Some(conditions) = first {
-        let sensor = find(db, twin, device)?;
+        let sensor = find(db, device)?;
         conditions.hold_of(&sensor, &sensor.etag)?;
     }
     // With each part: a state that is forgotten would raise again what is still raised.
-    let notifications = evaluate::removed(db, twin, device, Time::now())?;
-    let (quantities, is_gone) = removed::remove_sensor(db, twin, device, MAX_SERIES)?;
+    let notifications = evaluate::removed(db, device, Time::now())?;
+    let (quantities, is_gone) = removed::remove_sensor(db, device, MAX_SERIES)?;
     Ok(Part { quantities, notifications, is_gone })
 }
 

@@ -110,10 +110,9 @@ impl Parts {
             until = Time((until.0 - 1).div_euclid(step) * step + step);
         }
         let SeriesExport { home, device, quantity, .. } = query;
-        let twin = member.twin.clone();
-        let found = app.store.read(move |db| {
+        let found = member.read(&app, move |db| {
             let (home, device) = (home.as_deref(), device.as_deref());
-            Ok(measurements::series_of(db, &twin, home, device, quantity.as_deref())?)
+            Ok(measurements::series_of(db, home, device, quantity.as_deref())?)
         });
         let mut series: VecDeque<i64> = found.await?.into();
         series.shrink_to_fit();

@@ -124,12 +124,12 @@ pub(crate) async fn show(
     member.may(Deed::Report)?;
     let range = range(query.from, query.to)?;
     let settings = app.settings.monitoring.clone();
-    let series = app.store.read(move |db| {
+    let series = member.read(&app, move |db| {
         let (device, quantity) = (query.device, query.quantity);
-        let found = measurements::find(db, &member.twin, &device, &quantity)?;
-        let found = found.ok_or_else(|| Problem::not_found("series"))?;
+        let found = measurements::find(db, &device, &quantity)?;
+        let found = found.ok_or_else(|| Problem::missing("series"))?;
         let step = query.step.unwrap_or_default();
-        let (step_ms, points) = points(db, &settings, &found, range, step)?;
+        let (step_ms, points) = points(&db, &settings, &found, range, step)?;
         Ok(Series { device, quantity, unit: found.unit, step_s: step_ms / SECOND_MS, points })
     });
     conditions.json(&series.await?)

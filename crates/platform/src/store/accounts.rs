@@ -1,7 +1,7 @@
 //! Accounts, members of twins, and valid tokens.
 
-use super::sql::{OptionalExtension as _, Result, params};
-use super::{Db, device_names};
+use super::sql::{Result, from_row, params};
+use super::{Db, TwinDb, device_names};
 use crate::role::Role;
 use crate::text::Name;
 use crate::time::Time;
@@ -34,63 +34,50 @@ pub(crate) struct CredentialRow {
     pub(crate) expires_at: Option<Time>,
 }
 
+from_row! {
+    AccountRow { name, display_name, server_admin }
+    SessionRow { id, account, issued_at, expires_at }
+    CredentialRow { id, account, digest, created_at, expires_at }
+}
+
 pub(crate) fn all(db: &Db) -> Result<Vec<AccountRow>> {
-    let mut rows = db.prepare_cached("SELECT name, display_name, server_admin FROM account")?;
-    let rows = rows.query_map((), |row| {
-        let (name, display_name, server_admin) = (row.get(0)?, row.get(1)?, row.get(2)?);
-        Ok(AccountRow { name, display_name, server_admin })
-    })?;
-    rows.collect()
+    db.list("SELECT name, display_name, server_admin FROM account", ())
 }
 
 /// Whether this is the only account that is an admin of the server.
 pub(crate) fn is_only_server_admin(db: &Db, name: &str) -> Result<bool> {
-    let mut rows = db.prepare_cached(
+    db.exists(
         "SELECT 1 FROM account a WHERE a.name = ?1 AND a.server_admin = ?2
          AND NOT EXISTS (SELECT 1 FROM account b WHERE b.name <> a.name AND b.server_admin = ?2)",
-    )?;
-    rows.exists(params![name, true])
+        params![name, true],
+    )
 }
 
 /// Whether a member of the twin has the role `admin`.
-pub(crate) fn has_admin(db: &Db, twin: &str) -> Result<bool> {
-    let mut rows =
-        db.prepare_cached("SELECT 1 FROM member WHERE twin = ?1 AND role = ?2 LIMIT 1")?;
-    rows.exists(params![twin, Role::Admin])
+pub(crate) fn has_admin(db: TwinDb<'_>) -> Result<bool> {
+    db.exists(
+        "SELECT 1 FROM member WHERE twin = ?1 AND role = ?2 LIMIT 1",
+        params![db.twin, Role::Admin],
+    )
 }
 
 /// Twin, account, role.
 pub(crate) fn members(db: &Db) -> Result<Vec<(Name, Name, Role)>> {
-    let mut rows = db.prepare_cached("SELECT twin, account, role FROM member")?;
-    let rows = rows.query_map((), |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-    rows.collect()
+    db.list("SELECT twin, account, role FROM member", ())
 }
 
 pub(crate) fn sessions(db: &Db) -> Result<Vec<SessionRow>> {
-    let mut rows = db.prepare_cached("SELECT id, account, issued_at, expires_at FROM session")?;
-    let rows = rows.query_map((), |row| {
-        let (id, account) = (row.get(0)?, row.get(1)?);
-        Ok(SessionRow { id, account, issued_at: row.get(2)?, expires_at: row.get(3)? })
-    })?;
-    rows.collect()
+    db.list("SELECT id, account, issued_at, expires_at FROM session", ())
 }
 
 /// All accounts and their passwords' hashes.
 pub(crate) fn passwords(db: &Db) -> Result<Vec<(Name, String)>> {
-    let mut rows = db.prepare_cached("SELECT name, password FROM account")?;
-    let rows = rows.query_map((), |row| Ok((row.get(0)?, row.get(1)?)))?;
-    rows.collect()
+    db.list("SELECT name, password FROM account", ())
 }
 
 pub(crate) fn credentials(db: &Db) -> Result<Vec<CredentialRow>> {
-    let mut rows = db.prepare_cached(
-        "SELECT id, account, digest, created_at, expires_at FROM credential ORDER BY created_at, id",
-    )?;
-    let rows = rows.query_map((), |row| {
-        let (id, account, digest) = (row.get(0)?, row.get(1)?, row.get(2)?);
-        Ok(CredentialRow { id, account, digest, created_at: row.get(3)?, expires_at: row.get(4)? })
-    })?;
-    rows.collect()
+    let sql = "SELECT id, account, digest, created_at, expires_at FROM credential ORDER BY created_at, id";
+    db.list(sql, ())
 }
 
 /// Stores a new credential.
@@ -131,8 +118,7 @@ pub(crate) fn forget_credentials(db: &Db, now: Time) -> Result<bool> {
 }
 
 pub(crate) fn password(db: &Db, name: &str) -> Result<Option<String>> {
-    let mut rows = db.prepare_cached("SELECT password FROM account WHERE name = ?1")?;
-    rows.query_row([name], |row| row.get(0)).optional()
+    db.find("SELECT password FROM account WHERE name = ?1", [name])
 }
 
 /// Adds an account; returns whether the name was free: no account has it, nor one that differs only in case.
@@ -140,12 +126,13 @@ pub(crate) fn add(db: &Db, account: &AccountRow, password: &str, now: Time) -> R
     if device_names::namesake(db, &account.name)?.is_some() {
         return Ok(false);
     }
-    let mut insert = db.prepare_cached(
+    let AccountRow { name, display_name, server_admin } = account;
+    if db.execute(
         "INSERT INTO account (name, display_name, password, server_admin, created_at)
          VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING",
-    )?;
-    let AccountRow { name, display_name, server_admin } = account;
-    if insert.execute(params![name, display_name, password, server_admin, now])? == 0 {
+        params![name, display_name, password, server_admin, now],
+    )? == 0
+    {
         return Ok(false);
     }
     // One that an earlier version removed may have had devices.
@@ -167,40 +154,34 @@ pub(crate) fn remove(db: &Db, name: &str) -> Result<bool> {
     Ok(db.execute("DELETE FROM account WHERE name = ?1", [name])? == 1)
 }
 
-pub(crate) fn set_role(db: &Db, twin: &str, account: &str, role: Role) -> Result<()> {
-    let mut insert = db.prepare_cached(
+pub(crate) fn set_role(db: TwinDb<'_>, account: &str, role: Role) -> Result<()> {
+    db.execute(
         "INSERT INTO member (twin, account, role) VALUES (?1, ?2, ?3)
          ON CONFLICT (twin, account) DO UPDATE SET role = excluded.role",
+        params![db.twin, account, role],
     )?;
-    insert.execute(params![twin, account, role])?;
-    device_names::give_back(db).map(drop)
+    device_names::give_back(&db).map(drop)
 }
 
-pub(crate) fn remove_member(db: &Db, twin: &str, account: &str) -> Result<bool> {
+pub(crate) fn remove_member(db: TwinDb<'_>, account: &str) -> Result<bool> {
     let sql = "DELETE FROM member WHERE twin = ?1 AND account = ?2";
-    Ok(db.execute(sql, [twin, account])? == 1)
+    Ok(db.execute(sql, [db.twin, account])? == 1)
 }
 
 /// Stores a new session, and deletes expired ones and, beyond `most` of the account, its oldest. Returns the identifiers
 /// of those deleted.
 pub(crate) fn add_session(db: &Db, session: &SessionRow, most: usize) -> Result<Vec<String>> {
-    let mut expired =
-        db.prepare_cached("DELETE FROM session WHERE expires_at < ?1 RETURNING id")?;
-    let expired = expired.query_map([session.issued_at], |row| row.get(0))?;
-    let mut ended = expired.collect::<Result<Vec<String>>>()?;
+    let sql = "DELETE FROM session WHERE expires_at < ?1 RETURNING id";
+    let mut ended: Vec<String> = db.list(sql, [session.issued_at])?;
     let SessionRow { id, account, issued_at, expires_at } = session;
     db.execute(
         "INSERT INTO session (id, account, issued_at, expires_at) VALUES (?1, ?2, ?3, ?4)",
         params![id, account, issued_at, expires_at],
     )?;
-    let mut oldest = db.prepare_cached(
-        "DELETE FROM session WHERE account = ?1 AND id NOT IN
+    let sql = "DELETE FROM session WHERE account = ?1 AND id NOT IN
          (SELECT id FROM session WHERE account = ?1 ORDER BY issued_at DESC, id LIMIT ?2)
-         RETURNING id",
-    )?;
-    for id in oldest.query_map(params![account, most], |row| row.get(0))? {
-        ended.push(id?);
-    }
+         RETURNING id";
+    ended.extend(db.list::<String>(sql, params![account, most])?);
     Ok(ended)
 }
 

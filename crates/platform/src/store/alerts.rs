@@ -2,122 +2,91 @@
 
 use uuid::Uuid;
 
-use super::Db;
-use super::filter::Filter;
-use super::sql::{OptionalExtension as _, Result, Row, params};
+use super::filter::{self, Column, Filter};
+use super::sql::{FromRow, Result, Row, ToSql, from_row, params};
+use super::{Db, TwinDb};
 use crate::alerts::machine::Machine;
-use crate::alerts::types::{Alert, AlertState, Rule};
+use crate::alerts::types::{Alert, AlertQuery, AlertState, Rule};
 use crate::measurements::Quantity;
 use crate::text::Name;
 use crate::time::Time;
 
 const RULE: &str =
     "r.id, r.name, r.quantity, r.home, r.severity, r.above, r.below, r.clear, r.for_s,
-    r.averaging_s, r.silent_s, r.source, r.enabled, r.revision";
+    r.averaging_s, r.silent_s, r.source, r.enabled, '\"r' || r.revision || '\"'";
 
-fn rule(row: &Row<'_>) -> Result<Rule> {
-    let revision: i64 = row.get(13)?;
-    Ok(Rule {
-        id: row.get(0)?,
-        name: row.get(1)?,
-        quantity: row.get(2)?,
-        home: row.get(3)?,
-        severity: row.get(4)?,
-        above: row.get(5)?,
-        below: row.get(6)?,
-        clear: row.get(7)?,
-        for_s: row.get(8)?,
-        averaging_s: row.get(9)?,
-        silent_s: row.get(10)?,
-        source: row.get(11)?,
-        enabled: row.get(12)?,
-        etag: format!("\"r{revision}\""),
-    })
+from_row! {
+    Rule {
+        id, name, quantity, home, severity, above, below, clear, for_s, averaging_s, silent_s, source, enabled, etag
+    }
+    Silence { rule, twin, home, device, last_at }
 }
 
-pub(crate) fn rule_of(db: &Db, twin: &str, id: &str) -> Result<Option<Rule>> {
+pub(crate) fn rule_of(db: TwinDb<'_>, id: &str) -> Result<Option<Rule>> {
     let sql = format!("SELECT {RULE} FROM alert_rule r WHERE r.twin = ?1 AND r.id = ?2");
-    db.prepare_cached(&sql)?.query_row([twin, id], rule).optional()
+    db.find(&sql, [db.twin, id])
 }
 
 /// Up to `limit` rules in the order of their identifiers, after `after`.
-pub(crate) fn rules(db: &Db, twin: &str, after: &str, limit: usize) -> Result<Vec<Rule>> {
+pub(crate) fn rules(db: TwinDb<'_>, after: &str, limit: usize) -> Result<Vec<Rule>> {
     let sql = format!(
         "SELECT {RULE} FROM alert_rule r WHERE r.twin = ?1 AND r.id > ?2 ORDER BY r.id LIMIT ?3"
     );
-    db.prepare_cached(&sql)?.query_map(params![twin, after, limit], rule)?.collect()
+    db.list(&sql, params![db.twin, after, limit])
 }
 
 /// How many rules the twin has.
-pub(crate) fn count_rules(db: &Db, twin: &str) -> Result<usize> {
-    let mut count = db.prepare_cached("SELECT count(*) FROM alert_rule WHERE twin = ?1")?;
-    count.query_row([twin], |row| row.get(0))
+pub(crate) fn count_rules(db: TwinDb<'_>) -> Result<usize> {
+    db.get("SELECT count(*) FROM alert_rule WHERE twin = ?1", [db.twin])
 }
 
 /// The rules for this home only.
-pub(crate) fn rules_of_home(db: &Db, twin: &str, home: &str) -> Result<Vec<Name>> {
-    let mut rows = db.prepare_cached("SELECT id FROM alert_rule WHERE twin = ?1 AND home = ?2")?;
-    rows.query_map([twin, home], |row| row.get(0))?.collect()
+pub(crate) fn rules_of_home(db: TwinDb<'_>, home: &str) -> Result<Vec<Name>> {
+    db.list("SELECT id FROM alert_rule WHERE twin = ?1 AND home = ?2", [db.twin, home])
 }
 
 /// The rules that apply to a quantity in a home, or to a device without a home.
-pub(crate) fn rules_for(
-    db: &Db,
-    twin: &str,
-    quantity: &str,
-    home: Option<&str>,
-) -> Result<Vec<Rule>> {
+pub(crate) fn rules_for(db: TwinDb<'_>, quantity: &str, home: Option<&str>) -> Result<Vec<Rule>> {
     let sql = format!(
         "SELECT {RULE} FROM alert_rule r WHERE r.twin = ?1 AND r.quantity = ?2 AND r.enabled = 1
          AND r.silent_s IS NULL AND (r.home IS NULL OR r.home = ?3) ORDER BY r.id"
     );
-    db.prepare_cached(&sql)?.query_map(params![twin, quantity, home], rule)?.collect()
+    db.list(&sql, params![db.twin, quantity, home])
 }
 
 /// Creates or replaces a rule, and deletes its state.
-pub(crate) fn put_rule(db: &Db, twin: &str, rule: &Rule) -> Result<()> {
-    let mut insert = db.prepare_cached(
-        "INSERT INTO alert_rule (twin, id, name, quantity, home, severity, above, below, clear, for_s,
-             averaging_s, silent_s, source, enabled, revision)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, 1)
-         ON CONFLICT (twin, id) DO UPDATE SET name = excluded.name, quantity = excluded.quantity,
-             home = excluded.home, severity = excluded.severity, above = excluded.above,
-             below = excluded.below, clear = excluded.clear, for_s = excluded.for_s,
-             averaging_s = excluded.averaging_s, silent_s = excluded.silent_s,
-             source = excluded.source, enabled = excluded.enabled, revision = alert_rule.revision + 1",
-    )?;
-    insert.execute(params![
-        twin,
-        rule.id,
-        rule.name,
-        rule.quantity,
-        rule.home,
-        rule.severity,
-        rule.above,
-        rule.below,
-        rule.clear,
-        rule.for_s,
-        rule.averaging_s,
-        rule.silent_s,
-        rule.source,
-        rule.enabled,
-    ])?;
-    let mut forget = db.prepare_cached("DELETE FROM alert_state WHERE twin = ?1 AND rule = ?2")?;
-    forget.execute(params![twin, rule.id]).map(drop)
+pub(crate) fn put_rule(db: TwinDb<'_>, rule: &Rule) -> Result<()> {
+    let columns: [Column<'_>; 13] = [
+        ("id", &rule.id),
+        ("name", &rule.name),
+        ("quantity", &rule.quantity),
+        ("home", &rule.home),
+        ("severity", &rule.severity),
+        ("above", &rule.above),
+        ("below", &rule.below),
+        ("clear", &rule.clear),
+        ("for_s", &rule.for_s),
+        ("averaging_s", &rule.averaging_s),
+        ("silent_s", &rule.silent_s),
+        ("source", &rule.source),
+        ("enabled", &rule.enabled),
+    ];
+    filter::put(db, "alert_rule", &columns, "")?;
+    let sql = "DELETE FROM alert_state WHERE twin = ?1 AND rule = ?2";
+    db.execute(sql, params![db.twin, rule.id]).map(drop)
 }
 
 /// Removes a rule; its alerts stay.
-pub(crate) fn remove_rule(db: &Db, twin: &str, id: &str) -> Result<()> {
-    db.execute("DELETE FROM alert_rule WHERE twin = ?1 AND id = ?2", [twin, id]).map(drop)
+pub(crate) fn remove_rule(db: TwinDb<'_>, id: &str) -> Result<()> {
+    db.execute("DELETE FROM alert_rule WHERE twin = ?1 AND id = ?2", [db.twin, id]).map(drop)
 }
 
 /// Creates the default rules of each twin, once.
 pub(crate) fn make_usual_rules(db: &Db) -> Result<()> {
-    let mut rows = db.prepare_cached("SELECT id FROM twin WHERE rules_made = 0")?;
-    let twins: Vec<Name> = rows.query_map((), |row| row.get(0))?.collect::<Result<_>>()?;
+    let twins: Vec<Name> = db.list("SELECT id FROM twin WHERE rules_made = 0", ())?;
     for twin in twins {
         for rule in crate::alerts::defaults::rules() {
-            put_rule(db, &twin, &rule)?;
+            put_rule(db.within(&twin), &rule)?;
         }
         db.execute("UPDATE twin SET rules_made = 1 WHERE id = ?1", [&*twin])?;
     }
@@ -125,29 +94,28 @@ pub(crate) fn make_usual_rules(db: &Db) -> Result<()> {
 }
 
 /// The rule's state for the series.
-pub(crate) fn machine(db: &Db, twin: &str, rule: &str, series: i64) -> Result<Machine> {
-    let mut rows = db.prepare_cached(
+pub(crate) fn machine(db: TwinDb<'_>, rule: &str, series: i64) -> Result<Machine> {
+    let state: Option<String> = db.find(
         "SELECT state FROM alert_state WHERE twin = ?1 AND rule = ?2 AND series = ?3",
+        params![db.twin, rule, series],
     )?;
-    let state: Option<String> =
-        rows.query_row(params![twin, rule, series], |row| row.get(0)).optional()?;
     // A state that another version wrote and this one cannot parse starts anew.
     Ok(state.and_then(|state| serde_json::from_str(&state).ok()).unwrap_or_default())
 }
 
 pub(crate) fn set_machine(
-    db: &Db,
-    twin: &str,
+    db: TwinDb<'_>,
     rule: &str,
     series: i64,
     machine: &Machine,
 ) -> Result<()> {
     let state = serde_json::to_string(machine)?;
-    let mut upsert = db.prepare_cached(
+    db.execute(
         "INSERT INTO alert_state (twin, rule, series, state) VALUES (?1, ?2, ?3, ?4)
          ON CONFLICT (twin, rule, series) DO UPDATE SET state = excluded.state",
-    )?;
-    upsert.execute(params![twin, rule, series, state]).map(drop)
+        params![db.twin, rule, series, state],
+    )
+    .map(drop)
 }
 
 const ALERT: &str =
@@ -156,42 +124,47 @@ const ALERT: &str =
     a.acknowledged_by, a.note, a.seq
     FROM alert a LEFT JOIN home h ON h.twin = a.twin AND h.id = a.home";
 
-fn alert(row: &Row<'_>) -> Result<Alert> {
-    let id: String = row.get(0)?;
-    let alert = Alert {
-        id: id.parse().unwrap_or_default(),
-        rule: row.get(1)?,
-        rule_name: row.get(2)?,
-        home: row.get(3)?,
-        home_name: row.get(4)?,
-        device: row.get(5)?,
-        quantity: row.get(6)?,
-        severity: row.get(7)?,
-        state: AlertState::Active,
-        value: row.get(8)?,
-        peak: row.get(9)?,
-        unit: row.get(10)?,
-        threshold: row.get(11)?,
-        raised_at: row.get(12)?,
-        noticed_at: row.get(13)?,
-        late: false,
-        cleared_at: row.get(14)?,
-        acknowledged_at: row.get(15)?,
-        acknowledged_by: row.get(16)?,
-        note: row.get(17)?,
-    };
-    Ok(alert.finished())
+impl FromRow for Alert {
+    fn from_row(row: &mut Row<'_>) -> Result<Alert> {
+        let (id, rule, rule_name, home, home_name) = row.read()?;
+        let (device, quantity, severity) = row.read()?;
+        let (value, peak, unit, threshold) = row.read()?;
+        let (raised_at, noticed_at, cleared_at) = row.read()?;
+        let (acknowledged_at, acknowledged_by, note) = row.read()?;
+        let alert = Alert {
+            id,
+            rule,
+            rule_name,
+            home,
+            home_name,
+            device,
+            quantity,
+            severity,
+            state: AlertState::Active,
+            value,
+            peak,
+            unit,
+            threshold,
+            raised_at,
+            noticed_at,
+            late: false,
+            cleared_at,
+            acknowledged_at,
+            acknowledged_by,
+            note,
+        };
+        Ok(alert.finished())
+    }
 }
 
-pub(crate) fn get(db: &Db, twin: &str, id: Uuid) -> Result<Option<Alert>> {
+pub(crate) fn get(db: TwinDb<'_>, id: Uuid) -> Result<Option<Alert>> {
     let sql = format!("SELECT {ALERT} WHERE a.twin = ?1 AND a.id = ?2");
-    db.prepare_cached(&sql)?.query_row(params![twin, id.to_string()], alert).optional()
+    db.find(&sql, params![db.twin, id])
 }
 
 /// The raised alert of a rule for this device and quantity.
 pub(crate) fn raised(
-    db: &Db,
-    twin: &str,
+    db: TwinDb<'_>,
     rule: &str,
     device: &str,
     quantity: Option<&Quantity>,
@@ -200,30 +173,30 @@ pub(crate) fn raised(
         "SELECT {ALERT} WHERE a.twin = ?1 AND a.device = ?2 AND a.rule = ?3
          AND coalesce(a.quantity, '') = coalesce(CAST(?4 AS TEXT), '') AND a.cleared_at IS NULL"
     );
-    let mut rows = db.prepare_cached(&sql)?;
-    rows.query_row(params![twin, device, rule, quantity], alert).optional()
+    db.find(&sql, params![db.twin, device, rule, quantity])
 }
 
 /// The raised alerts of a rule.
-pub(crate) fn raised_by(db: &Db, twin: &str, rule: &str) -> Result<Vec<Alert>> {
+pub(crate) fn raised_by(db: TwinDb<'_>, rule: &str) -> Result<Vec<Alert>> {
     let sql = format!("SELECT {ALERT} WHERE a.twin = ?1 AND a.rule = ?2 AND a.cleared_at IS NULL");
-    db.prepare_cached(&sql)?.query_map([twin, rule], alert)?.collect()
+    db.list(&sql, [db.twin, rule])
 }
 
 /// The raised alerts about a device.
-pub(crate) fn raised_about(db: &Db, twin: &str, device: &str) -> Result<Vec<Alert>> {
+pub(crate) fn raised_about(db: TwinDb<'_>, device: &str) -> Result<Vec<Alert>> {
     let sql =
         format!("SELECT {ALERT} WHERE a.twin = ?1 AND a.device = ?2 AND a.cleared_at IS NULL");
-    db.prepare_cached(&sql)?.query_map([twin, device], alert)?.collect()
+    db.list(&sql, [db.twin, device])
 }
 
 /// Deletes rules' states of a device.
-pub(crate) fn forget_machines(db: &Db, twin: &str, device: &str) -> Result<()> {
-    let mut forget = db.prepare_cached(
+pub(crate) fn forget_machines(db: TwinDb<'_>, device: &str) -> Result<()> {
+    db.execute(
         "DELETE FROM alert_state WHERE twin = ?1 AND series IN
          (SELECT seq FROM series WHERE twin = ?1 AND device = ?2)",
-    )?;
-    forget.execute([twin, device]).map(drop)
+        [db.twin, device],
+    )
+    .map(drop)
 }
 
 /// How many of a rule's alerts about a device are examined for one that overlaps a period. Its alerts hardly ever overlap
@@ -242,76 +215,55 @@ fn overlapping_sql() -> String {
 }
 
 /// The rule's first alert for this device and quantity that overlaps this period.
-pub(crate) fn overlapping(db: &Db, twin: &str, like: &Alert, until: Time) -> Result<Option<Alert>> {
-    let mut rows = db.prepare_cached(&overlapping_sql())?;
-    let values = params![twin, like.rule, like.device, like.quantity, like.raised_at, until];
-    rows.query_row(values, alert).optional()
+pub(crate) fn overlapping(db: TwinDb<'_>, like: &Alert, until: Time) -> Result<Option<Alert>> {
+    let values = params![db.twin, like.rule, like.device, like.quantity, like.raised_at, until];
+    db.find(&overlapping_sql(), values)
 }
 
-pub(crate) fn add(db: &Db, twin: &str, alert: &Alert) -> Result<()> {
-    let mut insert = db.prepare_cached(
-        "INSERT INTO alert (twin, id, rule, rule_name, home, device, quantity, severity, value, peak, unit,
-             threshold, raised_at, noticed_at, cleared_at, revision)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, 1)",
-    )?;
-    insert
-        .execute(params![
-            twin,
-            alert.id.to_string(),
-            alert.rule,
-            alert.rule_name,
-            alert.home,
-            alert.device,
-            alert.quantity,
-            alert.severity,
-            alert.value,
-            alert.peak,
-            alert.unit,
-            alert.threshold,
-            alert.raised_at,
-            alert.noticed_at,
-            alert.cleared_at,
-        ])
-        .map(drop)
+pub(crate) fn add(db: TwinDb<'_>, alert: &Alert) -> Result<()> {
+    let columns: [Column<'_>; 15] = [
+        ("id", &alert.id),
+        ("rule", &alert.rule),
+        ("rule_name", &alert.rule_name),
+        ("home", &alert.home),
+        ("device", &alert.device),
+        ("quantity", &alert.quantity),
+        ("severity", &alert.severity),
+        ("value", &alert.value),
+        ("peak", &alert.peak),
+        ("unit", &alert.unit),
+        ("threshold", &alert.threshold),
+        ("raised_at", &alert.raised_at),
+        ("noticed_at", &alert.noticed_at),
+        ("cleared_at", &alert.cleared_at),
+        ("revision", &1_i64),
+    ];
+    filter::insert(db, "alert", &columns)
 }
 
 /// Stores the changeable fields of an alert.
-pub(crate) fn update(db: &Db, twin: &str, alert: &Alert) -> Result<()> {
-    let mut update = db.prepare_cached(
-        "UPDATE alert SET value = ?3, peak = ?4, cleared_at = ?5, acknowledged_at = ?6,
-             acknowledged_by = ?7, note = ?8, raised_at = ?9, revision = revision + 1
-         WHERE twin = ?1 AND id = ?2",
-    )?;
-    update
-        .execute(params![
-            twin,
-            alert.id.to_string(),
-            alert.value,
-            alert.peak,
-            alert.cleared_at,
-            alert.acknowledged_at,
-            alert.acknowledged_by,
-            alert.note,
-            alert.raised_at,
-        ])
-        .map(drop)
-}
-
-/// Selects alerts.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Query {
-    pub(crate) state: Option<AlertState>,
-    pub(crate) home: Option<Name>,
-    /// Noticed at this time or later.
-    pub(crate) since: Option<Time>,
-    /// Number of the last alert of the previous page.
-    pub(crate) before: Option<i64>,
+pub(crate) fn update(db: TwinDb<'_>, alert: &Alert) -> Result<()> {
+    let columns: [(&str, Option<&dyn ToSql>); 7] = [
+        ("value", Some(&alert.value)),
+        ("peak", Some(&alert.peak)),
+        ("cleared_at", Some(&alert.cleared_at)),
+        ("acknowledged_at", Some(&alert.acknowledged_at)),
+        ("acknowledged_by", Some(&alert.acknowledged_by)),
+        ("note", Some(&alert.note)),
+        ("raised_at", Some(&alert.raised_at)),
+    ];
+    filter::change(db, "alert", &alert.id, &columns)
 }
 
 /// Up to `limit` alerts, the last noticed first, each with its number.
-pub(crate) fn list(db: &Db, twin: &str, query: &Query, limit: usize) -> Result<Vec<(Alert, i64)>> {
+pub(crate) fn list(
+    db: TwinDb<'_>,
+    query: &AlertQuery,
+    before: Option<i64>,
+    limit: usize,
+) -> Result<Vec<(Alert, i64)>> {
     let mut filter = Filter::default();
-    filter.and("a.twin = ?", [Box::new(twin)]);
+    filter.and("a.twin = ?", [Box::new(db.twin)]);
     match query.state {
         Some(AlertState::Active) => {
             filter.and("a.cleared_at IS NULL AND a.acknowledged_at IS NULL", [])
@@ -324,9 +276,9 @@ pub(crate) fn list(db: &Db, twin: &str, query: &Query, limit: usize) -> Result<V
     };
     filter.and_if("a.home = ?", query.home.as_deref());
     filter.and_if("a.noticed_at >= ?", query.since);
-    filter.and_if("a.seq < ?", query.before);
+    filter.and_if("a.seq < ?", before);
     let select = format!("SELECT {ALERT}");
-    filter.list(db, &select, "a.seq DESC", limit, |row| Ok((alert(row)?, row.get(18)?)))
+    filter.list(db, &select, "a.seq DESC", limit)
 }
 
 /// A device that has been silent for longer than a rule allows, without an alert for it.
@@ -360,17 +312,8 @@ fn silences_sql(watched: &str, last_at: &str) -> String {
 pub(crate) fn silences(db: &Db, now: Time, limit: usize) -> Result<Vec<Silence>> {
     let mut all = Vec::new();
     for (watched, last_at) in [(WATCHED_SENSORS, "w.last_at"), (WATCHED_SERIES, "x.last_at")] {
-        let mut rows = db.prepare_cached(&silences_sql(watched, last_at))?;
-        let rows = rows.query_map(params![now, limit - all.len()], |row| {
-            Ok(Silence {
-                rule: rule(row)?,
-                twin: row.get(14)?,
-                home: row.get(15)?,
-                device: row.get(16)?,
-                last_at: row.get(17)?,
-            })
-        })?;
-        all.extend(rows.collect::<Result<Vec<_>>>()?);
+        let sql = silences_sql(watched, last_at);
+        all.extend(db.list::<Silence>(&sql, params![now, limit - all.len()])?);
     }
     Ok(all)
 }
@@ -385,12 +328,7 @@ const SILENCES_OVER: &str = "SELECT a.twin, a.id, CASE WHEN r.quantity IS NULL T
 
 /// Up to `limit` silences that are over: twins, alerts, and the times of the devices' last measurements.
 pub(crate) fn silences_over(db: &Db, now: Time, limit: usize) -> Result<Vec<(Name, Uuid, Time)>> {
-    let mut rows = db.prepare_cached(SILENCES_OVER)?;
-    let rows = rows.query_map(params![now, limit], |row| {
-        let id: String = row.get(1)?;
-        Ok((row.get(0)?, id.parse().unwrap_or_default(), row.get(2)?))
-    })?;
-    rows.collect()
+    db.list(SILENCES_OVER, params![now, limit])
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ fn store() -> (tempfile::TempDir, Store) {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path(), &Database::File, Purpose::Server).unwrap();
     let made = store.write_now(|db| {
-        twins::add(db, &"t".parse().unwrap(), "T", TwinKind::Homes, None, Time(0))?;
+        twins::add(db.within("t"), "T", TwinKind::Homes, None, Time(0))?;
         Ok(make_usual_rules(db)?)
     });
     made.unwrap();
@@ -22,7 +22,7 @@ fn store() -> (tempfile::TempDir, Store) {
 
 /// The steps of SQLite's machine that the statement has taken.
 fn steps(db: &Db, sql: &str) -> i32 {
-    let Db::Sqlite(connection) = db else { unreachable!("it is a file") };
+    let Some(connection) = db.sqlite() else { unreachable!("it is a file") };
     connection.prepare_cached(sql).unwrap().get_status(StatementStatus::VmStep)
 }
 
@@ -57,7 +57,7 @@ fn an_alert_that_overlaps_is_found_without_a_look_at_all_older_ones() {
     let (_folder, store) = store();
     let done = store.write_now(|db| {
         for number in 0..5000 {
-            add(db, "t", &past(number, number * 100, number * 100 + 50))?;
+            add(db.within("t"), &past(number, number * 100, number * 100 + 50))?;
         }
         let sql = overlapping_sql();
         let before = steps(db, &sql);
@@ -71,7 +71,7 @@ fn an_alert_that_overlaps_is_found_without_a_look_at_all_older_ones() {
                 (from - 200, from, Some((number - 2).max(0))),
             ] {
                 let like = past(9999, from, until);
-                let found = overlapping(db, "t", &like, Time(until))?;
+                let found = overlapping(db.within("t"), &like, Time(until))?;
                 let wanted = wanted.map(|wanted| Uuid::from_u128(wanted.try_into().unwrap()));
                 assert_eq!(found.map(|alert| alert.id), wanted, "{from} to {until}");
             }
@@ -98,10 +98,10 @@ fn what_is_silent_is_found_without_a_look_at_quantities_that_no_rule_is_about() 
     let done = store.write_now(|db| {
         db.execute(FILL, ())?;
         db.execute(FILL_SERIES, ())?;
-        let mut about_one = rule_of(db, "t", "silent")?.unwrap();
+        let mut about_one = rule_of(db.within("t"), "silent")?.unwrap();
         about_one.id = "silent-q7".parse().unwrap();
         about_one.quantity = Some("q7".parse::<Quantity>().unwrap());
-        put_rule(db, "t", &about_one)?;
+        put_rule(db.within("t"), &about_one)?;
         let asked = [
             silences_sql(WATCHED_SENSORS, "w.last_at"),
             silences_sql(WATCHED_SERIES, "x.last_at"),
@@ -123,7 +123,7 @@ fn what_is_silent_is_found_without_a_look_at_quantities_that_no_rule_is_about() 
         for (number, Silence { rule, device, .. }) in (1..).zip(silent) {
             let alert = past(number, 11 * HOUR_MS, 0);
             let (quantity, rule) = (rule.quantity, rule.id);
-            add(db, "t", &Alert { rule, device, quantity, cleared_at: None, ..alert })?;
+            add(db.within("t"), &Alert { rule, device, quantity, cleared_at: None, ..alert })?;
         }
         assert!(silences(db, now, 1000)?.is_empty() && silences_over(db, now, 1000)?.is_empty());
 

@@ -2,85 +2,72 @@
 
 use uuid::Uuid;
 
-use super::Db;
+use super::TwinDb;
 use super::filter::Filter;
-use super::sql::{Result, params};
+use super::sql::{Result, from_row, params};
 use crate::readings::Reading;
-use crate::readings::types::{Action, Change, Original, ReadingChange};
+use crate::readings::types::{Change, Original, ReadingChange};
 use crate::text::Name;
-use crate::time::Time;
 
 /// Adds to the audit trail that `reading` was changed to `after`.
 pub(crate) fn note(
-    db: &Db,
-    twin: &str,
+    db: TwinDb<'_>,
     reading: &Reading,
     change: &Change,
     after: &Original,
 ) -> Result<()> {
-    let id = reading.id.to_string();
-    let mut insert = db.prepare_cached(
+    let seq: i64 = db.get(
         "INSERT INTO reading_change (twin, reading, meter, action, changed_by, changed_at, reason, old_value,
                                      new_value, old_at, new_at)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11) RETURNING seq",
+        params![
+            db.twin,
+            reading.id,
+            reading.meter,
+            change.action,
+            change.by,
+            change.at,
+            change.reason,
+            reading.value,
+            after.value,
+            reading.at,
+            after.at,
+        ],
     )?;
-    let values = params![
-        twin,
-        id,
-        reading.meter,
-        change.action,
-        change.by,
-        change.at,
-        change.reason,
-        reading.value,
-        after.value,
-        reading.at,
-        after.at,
-    ];
-    let seq: i64 = insert.query_row(values, |row| row.get(0))?;
-    let mut update =
-        db.prepare_cached("UPDATE reading SET last_change = ?3 WHERE twin = ?1 AND id = ?2")?;
-    update.execute(params![twin, id, seq]).map(drop)
+    let sql = "UPDATE reading SET last_change = ?3 WHERE twin = ?1 AND id = ?2";
+    db.execute(sql, params![db.twin, reading.id, seq]).map(drop)
 }
 
 /// Sets the reading's value and time; the original ones are kept.
-pub(crate) fn set(db: &Db, twin: &str, id: Uuid, after: &Original) -> Result<()> {
-    let mut update = db.prepare_cached(
-        "UPDATE reading SET sent_value = coalesce(sent_value, value), sent_at = coalesce(sent_at, at),
+pub(crate) fn set(db: TwinDb<'_>, id: Uuid, after: &Original) -> Result<()> {
+    let sql = "UPDATE reading SET sent_value = coalesce(sent_value, value), sent_at = coalesce(sent_at, at),
              value = ?3, at = ?4
-         WHERE twin = ?1 AND id = ?2",
-    )?;
-    update.execute(params![twin, id.to_string(), after.value, after.at]).map(drop)
+         WHERE twin = ?1 AND id = ?2";
+    db.execute(sql, params![db.twin, id, after.value, after.at]).map(drop)
+}
+
+from_row! {
+    Original { value, at }
+    Change { action, by, at, reason }
+    ReadingChange { reading, meter, change, before, after }
 }
 
 /// Up to `limit` entries of the audit trail, newest first, before that number; each with its number.
 pub(crate) fn trail(
-    db: &Db,
-    twin: &str,
+    db: TwinDb<'_>,
     meter: Option<&Name>,
     reading: Option<Uuid>,
     before: Option<i64>,
     limit: usize,
 ) -> Result<Vec<(ReadingChange, i64)>> {
     let mut filter = Filter::default();
-    filter.and("twin = ?", [Box::new(twin)]);
+    filter.and("twin = ?", [Box::new(db.twin)]);
     filter.and_if("meter = ?", meter.map(|meter| &**meter));
-    filter.and_if("reading = ?", reading.map(|id| id.to_string()));
+    filter.and_if("reading = ?", reading);
     filter.and_if("seq < ?", before);
-    let select = "SELECT seq, reading, meter, action, changed_by, changed_at, reason, old_value, new_value, old_at, new_at
+    let select = "SELECT reading, meter, action, changed_by, changed_at, reason, old_value, old_at, new_value, new_at, seq
          FROM reading_change";
-    filter.list(db, select, "seq DESC", limit, |row| {
-        let action: Action = row.get(3)?;
-        let (by, at): (Name, Time) = (row.get(4)?, row.get(5)?);
-        let change = ReadingChange {
-            reading: row.get::<String>(1)?.parse().unwrap_or_default(),
-            meter: row.get(2)?,
-            change: Change { action, by, at, reason: row.get(6)? },
-            before: Original { value: row.get(7)?, at: row.get(9)? },
-            after: Original { value: row.get(8)?, at: row.get(10)? },
-        };
-        Ok((change, row.get(0)?))
-    })
+    filter.list(db, select, "seq DESC", limit)
 }
 
 #[cfg(test)]
@@ -94,7 +81,9 @@ mod tests {
     use crate::alerts::delivery::Webhook;
     use crate::alerts::types::Severity;
     use crate::paging::Order;
-    use crate::store::readings::{self, Query};
+    use crate::readings::types::ReadingQuery;
+    use crate::store::readings;
+    use crate::time::Time;
 
     /// The schema version before corrections.
     const BEFORE: usize = 3;
@@ -125,16 +114,17 @@ mod tests {
         let store = Store::open(folder.path(), &Database::File, Purpose::Server).unwrap();
         store
             .write_now(|db| {
-                let asked = Query { conflict: Some(true), order: Order::Desc, ..Query::default() };
-                let found = readings::list(db, "t", &asked, 10)?;
+                let order = Some(Order::Desc);
+                let asked = ReadingQuery { conflict: Some(true), order, ..ReadingQuery::default() };
+                let found = readings::list(db.within("t"), &asked, None, 10)?;
                 let values: Vec<f64> = found.iter().map(|(reading, _)| reading.value).collect();
                 assert_eq!(values, [7.0, 6.0]);
-                let first = crate::store::reports::oldest_from(db, "t", "m", Time(0))?;
+                let first = crate::store::reports::oldest_from(db.within("t"), "m", Time(0))?;
                 assert_eq!(first.map(|shown| shown.last.value), Some(6.0), "superseded before");
 
                 let url = "https://192.0.2.1/".to_owned();
                 let hook = Webhook { id: Uuid::from_u128(1), url, least_severity: Severity::Info };
-                webhooks::add(db, "t", &hook, "0123456789abcdef")?;
+                webhooks::add(db.within("t"), &hook, "0123456789abcdef")?;
 
                 Ok(())
             })
@@ -143,7 +133,7 @@ mod tests {
             store
                 .write_now(|db| {
                     let sql = "UPDATE counter SET last = last + 1 WHERE name = 'webhook_event' RETURNING last";
-                    Ok(db.query_row(sql, (), |row| row.get::<i64>(0))?)
+                    Ok(db.get::<i64>(sql, ())?)
                 })
                 .unwrap()
         };

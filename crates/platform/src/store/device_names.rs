@@ -3,8 +3,8 @@
 //! Accounts belong to the server and devices to twins. An account takes its name back in the twins of which it is a member:
 //! in others, an administrator who makes an account could otherwise silence a device of another utility.
 
-use super::Db;
-use super::sql::{OptionalExtension as _, Result, params};
+use super::sql::{Result, params};
+use super::{Db, TwinDb};
 use crate::text::Name;
 
 /// Names tried for what gives way, before one that nobody can have taken.
@@ -12,11 +12,11 @@ const MAX_TRIED: usize = 100;
 
 /// The account of this name or, if there is none, one whose name differs only in case.
 pub(crate) fn namesake(db: &Db, device: &Name) -> Result<Option<Name>> {
-    let mut rows = db.prepare_cached(
+    db.find(
         "SELECT name FROM account WHERE lower(name) = ?1
          ORDER BY CASE WHEN name = ?2 THEN 0 ELSE 1 END, name LIMIT 1",
-    )?;
-    rows.query_row(params![device.folded(), device], |row| row.get(0)).optional()
+        params![device.folded(), device],
+    )
 }
 
 /// The devices of an account that is removed are nobody's: an account that gets its name later does not have them.
@@ -38,7 +38,7 @@ pub(crate) fn disown_removed(db: &Db) -> Result<()> {
 /// Gives every member of a twin its own name back: what another account registered under it gets another name. Returns
 /// which names: twin and device.
 pub(crate) fn give_back(db: &Db) -> Result<Vec<(Name, Name)>> {
-    let mut rows = db.prepare_cached(
+    let rows: Vec<(Name, Name, String)> = db.list(
         "SELECT i.twin, i.device, i.account FROM member m
              JOIN instance i ON i.twin = m.twin AND i.device = m.account
              WHERE i.account <> i.device
@@ -46,12 +46,11 @@ pub(crate) fn give_back(db: &Db) -> Result<Vec<(Name, Name)>> {
          SELECT i.twin, i.device, i.account FROM account a CROSS JOIN twin t
              JOIN instance i ON i.twin = t.id AND i.device = a.name
              WHERE a.server_admin = 1 AND i.account <> i.device",
+        (),
     )?;
-    let rows = rows.query_map((), |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     let mut given_back = Vec::new();
-    for row in rows {
-        let (twin, device, owner): (Name, Name, String) = row?;
-        let to = move_away(db, &twin, &device)?;
+    for (twin, device, owner) in rows {
+        let to = move_away(db.within(&twin), &device)?;
         tracing::warn!(
             %twin, %device, owner, name = %to,
             "a device was registered under the name of an account; it has another name now"
@@ -62,9 +61,9 @@ pub(crate) fn give_back(db: &Db) -> Result<Vec<(Name, Name)>> {
 }
 
 /// Frees the name of a device: what was registered, sent and given under it is kept under another name, which is returned.
-pub(crate) fn move_away(db: &Db, twin: &Name, device: &Name) -> Result<Name> {
-    let to = free_name(db, twin, device)?;
-    let values = params![twin, device, to];
+pub(crate) fn move_away(db: TwinDb<'_>, device: &Name) -> Result<Name> {
+    let to = free_name(db, device)?;
+    let values = params![db.twin, device, to];
     db.execute(
         "INSERT INTO instance (twin, device, kind, name, app_version, account, seen_at)
          SELECT twin, CAST(?3 AS TEXT), kind, name, app_version, account, seen_at FROM instance
@@ -73,16 +72,19 @@ pub(crate) fn move_away(db: &Db, twin: &Name, device: &Name) -> Result<Name> {
     )?;
     db.execute("UPDATE command SET device = ?3 WHERE twin = ?1 AND device = ?2", values)?;
     db.execute("UPDATE telemetry SET device = ?3 WHERE twin = ?1 AND device = ?2", values)?;
-    db.execute("DELETE FROM instance WHERE twin = ?1 AND device = ?2", params![twin, device])?;
+    db.execute("DELETE FROM instance WHERE twin = ?1 AND device = ?2", params![db.twin, device])?;
     Ok(to)
 }
 
-fn free_name(db: &Db, twin: &Name, device: &Name) -> Result<Name> {
-    let mut taken = db.prepare_cached("SELECT 1 FROM instance WHERE twin = ?1 AND device = ?2")?;
+fn free_name(db: TwinDb<'_>, device: &Name) -> Result<Name> {
     for number in 2..MAX_TRIED {
         // One that is too long is none.
         let Ok(name) = format!("{device}.{number}").parse::<Name>() else { break };
-        if !taken.exists(params![twin, name])? && namesake(db, &name)?.is_none() {
+        if !db.exists(
+            "SELECT 1 FROM instance WHERE twin = ?1 AND device = ?2",
+            params![db.twin, name],
+        )? && namesake(&db, &name)?.is_none()
+        {
             return Ok(name);
         }
     }

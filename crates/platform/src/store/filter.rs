@@ -1,16 +1,8 @@
 //! Conditions of a query, and columns of a change, that depend on the request.
 
-use super::Db;
-use super::sql::{Result, Row, ToSql, params, params_from_iter};
-
-/// An area of the map, in degrees.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Bounds {
-    pub(crate) west: f64,
-    pub(crate) south: f64,
-    pub(crate) east: f64,
-    pub(crate) north: f64,
-}
+use super::TwinDb;
+use super::sql::{FromRow, Result, Row, ToSql, Value};
+use crate::number::{Bounds, Place};
 
 /// Conditions joined by AND, and their values.
 #[derive(Default)]
@@ -59,7 +51,7 @@ impl<'a> Filter<'a> {
 
     /// Adds the condition that one of these columns contains the words, if there are any, ignoring the case of ASCII letters.
     pub(crate) fn contain<const N: usize>(&mut self, columns: [&str; N], words: Option<&str>) {
-        let Some(words) = words else { return };
+        let Some(words) = words.filter(|words| !words.is_empty()) else { return };
         let words = words.to_ascii_lowercase();
         let escaped = words.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
         let like = columns.map(|column| format!("lower({column}) LIKE ? ESCAPE '\\'"));
@@ -68,17 +60,19 @@ impl<'a> Filter<'a> {
     }
 
     /// Up to `limit` of the rows that `select` has with these conditions, in this order.
-    pub(crate) fn list<T>(
+    pub(crate) fn list<T: FromRow>(
         &self,
-        db: &Db,
+        db: TwinDb<'_>,
         select: &str,
         order: &str,
         limit: usize,
-        read: impl FnMut(&Row<'_>) -> Result<T>,
     ) -> Result<Vec<T>> {
-        let values = self.values.iter().map(|value| &**value).chain([&limit as &dyn ToSql]);
-        let mut rows = db.prepare_cached(&self.sql(select, order))?;
-        rows.query_map(params_from_iter(values), read)?.collect()
+        db.list(&self.sql(select, order), self.values(&limit))
+    }
+
+    /// The values of the statement.
+    pub(crate) fn values<'b>(&'b self, limit: &'b usize) -> Vec<Value<'b>> {
+        self.values.iter().map(|value| value.to_sql()).chain([limit.to_sql()]).collect()
     }
 
     /// The statement.
@@ -92,17 +86,67 @@ pub(super) fn given<T: ToSql>(value: &Option<T>) -> Option<&dyn ToSql> {
     value.as_ref().map(|value| value as &dyn ToSql)
 }
 
-/// Sets the columns that have a value, of the row with this twin and identifier.
-pub(super) fn set_given(
-    db: &Db,
+/// Changes the columns that have a value, of the twin's row with this identifier, and increments its revision.
+pub(super) fn change(
+    db: TwinDb<'_>,
     table: &str,
-    (twin, id): (&str, &str),
-    values: &[(&str, Option<&dyn ToSql>)],
+    id: &dyn ToSql,
+    columns: &[(&str, Option<&dyn ToSql>)],
 ) -> Result<()> {
-    for (column, value) in values {
-        let Some(value) = value else { continue };
-        let sql = format!("UPDATE {table} SET {column} = ?3 WHERE twin = ?1 AND id = ?2");
-        db.prepare_cached(&sql)?.execute(params![twin, id, value])?;
+    let (mut set, mut values) = (String::new(), vec![db.twin.to_sql(), id.to_sql()]);
+    for (column, value) in columns {
+        if let Some(value) = value {
+            values.push(value.to_sql());
+            set += &format!("{column} = ?{}, ", values.len());
+        }
     }
-    Ok(())
+    let sql =
+        format!("UPDATE {table} SET {set}revision = revision + 1 WHERE twin = ?1 AND id = ?2");
+    db.execute(&sql, values).map(drop)
+}
+
+/// A column and its value.
+pub(super) type Column<'a> = (&'a str, &'a dyn ToSql);
+
+/// Inserts a row of the twin.
+pub(super) fn insert(db: TwinDb<'_>, table: &str, columns: &[Column<'_>]) -> Result<()> {
+    let columns = [&[("twin", &db.twin as &dyn ToSql)], columns].concat();
+    db.execute(&insert_sql(table, &columns), values(&columns)).map(drop)
+}
+
+/// Inserts a row of the twin with the revision 1; if one has the same first column, sets its other columns and what
+/// `besides` says, and increments its revision.
+pub(super) fn put(
+    db: TwinDb<'_>,
+    table: &str,
+    columns: &[Column<'_>],
+    besides: &str,
+) -> Result<()> {
+    let [(key, _), others @ ..] = columns else { return Ok(()) };
+    let set: String =
+        others.iter().map(|(column, _)| format!("{column} = excluded.{column}, ")).collect();
+    let twin = ("twin", &db.twin as &dyn ToSql);
+    let columns = [&[twin, ("revision", &1_i64)], columns].concat();
+    let sql = format!(
+        "{} ON CONFLICT (twin, {key}) DO UPDATE SET {set}{besides} revision = {table}.revision + 1",
+        insert_sql(table, &columns)
+    );
+    db.execute(&sql, values(&columns)).map(drop)
+}
+
+fn insert_sql(table: &str, columns: &[Column<'_>]) -> String {
+    let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
+    let places = vec!["?"; names.len()].join(", ");
+    format!("INSERT INTO {table} ({}) VALUES ({places})", names.join(", "))
+}
+
+fn values<'a>(columns: &'a [Column<'_>]) -> Vec<Value<'a>> {
+    columns.iter().map(|(_, value)| value.to_sql()).collect()
+}
+
+/// A place's columns.
+impl FromRow for Option<Place> {
+    fn from_row(row: &mut Row<'_>) -> Result<Self> {
+        Ok(row.read::<Option<_>>()?.map(|(lat, lon)| Place { lat, lon }))
+    }
 }

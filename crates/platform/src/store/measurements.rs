@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use super::sql::{OptionalExtension as _, Result, params};
-use super::{Db, removed};
+use super::sql::{Result, from_row, params};
+use super::{Db, TwinDb, removed};
 use crate::text::Name;
 use crate::time::{DAY_MS, HOUR_MS, Time};
 
@@ -49,68 +49,72 @@ impl Sums {
     }
 }
 
+from_row! {
+    SeriesRow { seq, unit, last_at }
+    Sums { sum, low, high, count }
+    Label { device, quantity, unit, room, home, home_name }
+}
+
 /// The series of this device and quantity, if there is one.
-pub(crate) fn find(db: &Db, twin: &str, device: &str, quantity: &str) -> Result<Option<SeriesRow>> {
-    let mut rows = db.prepare_cached(
+pub(crate) fn find(db: TwinDb<'_>, device: &str, quantity: &str) -> Result<Option<SeriesRow>> {
+    db.find(
         "SELECT seq, unit, last_at FROM series WHERE twin = ?1 AND device = ?2 AND quantity = ?3",
-    )?;
-    let row = rows.query_row([twin, device, quantity], |row| {
-        Ok(SeriesRow { seq: row.get(0)?, unit: row.get(1)?, last_at: row.get(2)? })
-    });
-    row.optional()
+        [db.twin, device, quantity],
+    )
 }
 
 /// Creates a series of this device, which must exist, and quantity, of which there must be none.
 pub(crate) fn add_series(
-    db: &Db,
-    twin: &str,
+    db: TwinDb<'_>,
     device: &str,
     quantity: &str,
     unit: &str,
 ) -> Result<SeriesRow> {
-    let mut insert = db.prepare_cached(
+    let seq = db.get(
         "INSERT INTO series (twin, device, quantity, unit) VALUES (?1, ?2, ?3, ?4) RETURNING seq",
+        [db.twin, device, quantity, unit],
     )?;
-    let seq = insert.query_row([twin, device, quantity, unit], |row| row.get(0))?;
-    let seq = removed::never_given(db, seq)?;
+    let seq = removed::never_given(&db, seq)?;
     Ok(SeriesRow { seq, unit: unit.to_owned(), last_at: None })
 }
 
 /// How many series a device has.
-pub(crate) fn count_quantities(db: &Db, twin: &str, device: &str) -> Result<usize> {
+pub(crate) fn count_quantities(db: TwinDb<'_>, device: &str) -> Result<usize> {
     let sql = "SELECT count(*) FROM series WHERE twin = ?1 AND device = ?2";
-    db.prepare_cached(sql)?.query_row([twin, device], |row| row.get(0))
+    db.get(sql, [db.twin, device])
 }
 
 /// How many series the twin has.
-pub(crate) fn count_series(db: &Db, twin: &str) -> Result<usize> {
+pub(crate) fn count_series(db: TwinDb<'_>) -> Result<usize> {
     let sql = "SELECT count(*) FROM series WHERE twin = ?1";
-    db.prepare_cached(sql)?.query_row([twin], |row| row.get(0))
+    db.get(sql, [db.twin])
 }
 
 /// Whether a measurement with this identifier was stored.
-pub(crate) fn is_known(db: &Db, twin: &str, id: &str) -> Result<bool> {
+pub(crate) fn is_known(db: TwinDb<'_>, id: &str) -> Result<bool> {
     let sql = "SELECT 1 FROM measurement_id WHERE twin = ?1 AND id = ?2";
-    db.prepare_cached(sql)?.exists([twin, id])
+    db.exists(sql, [db.twin, id])
 }
 
 /// Stores the last measurement of a series.
 pub(crate) fn set_last(db: &Db, series: i64, at: Time, value: f64) -> Result<()> {
-    let mut update =
-        db.prepare_cached("UPDATE series SET last_at = ?2, last_value = ?3 WHERE seq = ?1")?;
-    update.execute(params![series, at, value]).map(drop)
+    db.execute(
+        "UPDATE series SET last_at = ?2, last_value = ?3 WHERE seq = ?1",
+        params![series, at, value],
+    )
+    .map(drop)
 }
 
 /// Stores new measurements; returns for each whether it was new.
-pub(crate) fn insert(db: &Db, twin: &Name, samples: &[Sample], now: Time) -> Result<Vec<bool>> {
+pub(crate) fn insert(db: TwinDb<'_>, samples: &[Sample], now: Time) -> Result<Vec<bool>> {
     let mut hours: BTreeMap<(i64, i64), Sums> = BTreeMap::new();
     let mut days: BTreeMap<(i64, i64), Sums> = BTreeMap::new();
     let today = now.0.div_euclid(DAY_MS);
     let mut fresh = Vec::with_capacity(samples.len());
     for sample in samples {
         let new = match &sample.id {
-            Some(id) => insert_named(db, twin, id, today, sample)?,
-            None => insert_copy(db, sample, 0)?,
+            Some(id) => insert_named(db, id, today, sample)?,
+            None => insert_copy(&db, sample, 0)?,
         };
         if new {
             for (sums, length_ms) in [(&mut hours, HOUR_MS), (&mut days, DAY_MS)] {
@@ -122,49 +126,51 @@ pub(crate) fn insert(db: &Db, twin: &Name, samples: &[Sample], now: Time) -> Res
         }
         fresh.push(new);
     }
-    add_sums(db, "series_hour", hours)?;
-    add_sums(db, "series_day", days)?;
+    add_sums(&db, "series_hour", hours)?;
+    add_sums(&db, "series_day", days)?;
     Ok(fresh)
 }
 
 /// Stores a measurement with an identifier, unless the identifier is known.
-fn insert_named(db: &Db, twin: &Name, id: &str, today: i64, sample: &Sample) -> Result<bool> {
-    let mut insert = db.prepare_cached(
+fn insert_named(db: TwinDb<'_>, id: &str, today: i64, sample: &Sample) -> Result<bool> {
+    if db.execute(
         "INSERT INTO measurement_id (twin, id, day) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
-    )?;
-    if insert.execute(params![twin, id, today])? == 0 {
+        params![db.twin, id, today],
+    )? == 0
+    {
         return Ok(false);
     }
     let mut copy = 0;
-    while !insert_copy(db, sample, copy)? {
-        let mut last = db.prepare_cached(
+    while !insert_copy(&db, sample, copy)? {
+        let last: i64 = db.get(
             "SELECT max(copy) FROM measurement WHERE series = ?1 AND at = ?2 AND value = ?3",
+            params![sample.series, sample.at, sample.value],
         )?;
-        let last: i64 =
-            last.query_row(params![sample.series, sample.at, sample.value], |row| row.get(0))?;
         copy = last + 1;
     }
     Ok(true)
 }
 
 fn insert_copy(db: &Db, sample: &Sample, copy: i64) -> Result<bool> {
-    let mut insert = db.prepare_cached(
+    Ok(db.execute(
         "INSERT INTO measurement (series, at, value, copy) VALUES (?1, ?2, ?3, ?4)
          ON CONFLICT DO NOTHING",
-    )?;
-    Ok(insert.execute(params![sample.series, sample.at, sample.value, copy])? == 1)
+        params![sample.series, sample.at, sample.value, copy],
+    )? == 1)
 }
 
 fn add_sums(db: &Db, table: &str, all: BTreeMap<(i64, i64), Sums>) -> Result<()> {
-    let mut upsert = db.prepare_cached(&format!(
+    for ((series, at), sums) in all {
+        db.execute(
+            &format!(
         "INSERT INTO {table} (series, at, sum, low, high, count) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
          ON CONFLICT (series, at) DO UPDATE SET sum = {table}.sum + excluded.sum,
              low = CASE WHEN excluded.low < {table}.low THEN excluded.low ELSE {table}.low END,
              high = CASE WHEN excluded.high > {table}.high THEN excluded.high ELSE {table}.high END,
              count = {table}.count + excluded.count"
-    ))?;
-    for ((series, at), sums) in all {
-        upsert.execute(params![series, at, sums.sum, sums.low, sums.high, sums.count])?;
+    ),
+            params![series, at, sums.sum, sums.low, sums.high, sums.count],
+        )?;
     }
     Ok(())
 }
@@ -177,21 +183,19 @@ pub(crate) fn raw(
     until: Time,
     limit: usize,
 ) -> Result<Vec<(Time, f64)>> {
-    let mut rows = db.prepare_cached(
+    db.list(
         "SELECT at, value FROM measurement WHERE series = ?1 AND at >= ?2 AND at < ?3
          ORDER BY at, value, copy LIMIT ?4",
-    )?;
-    let rows =
-        rows.query_map(params![series, from, until, limit], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    rows.collect()
+        params![series, from, until, limit],
+    )
 }
 
 /// The times of the last measurements before `until`, the last one first.
 pub(crate) fn times_before(db: &Db, series: i64, until: Time, limit: usize) -> Result<Vec<Time>> {
-    let mut rows = db.prepare_cached(
+    db.list(
         "SELECT at FROM measurement WHERE series = ?1 AND at < ?2 ORDER BY at DESC LIMIT ?3",
-    )?;
-    rows.query_map(params![series, until, limit], |row| row.get(0))?.collect()
+        params![series, until, limit],
+    )
 }
 
 /// PostgreSQL's sum of integers is not an integer.
@@ -211,16 +215,13 @@ pub(crate) fn stepped(
         _ => ("measurement", "sum(value), min(value), max(value), count(*)"),
     };
     // Steps before 1970 would need a division that rounds down.
-    let mut rows = db.prepare_cached(&format!(
-        "SELECT at / ?4 * ?4 AS step, {columns} FROM {table}
+    db.list(
+        &format!(
+            "SELECT at / ?4 * ?4 AS step, {columns} FROM {table}
          WHERE series = ?1 AND at >= ?2 AND at < ?3 GROUP BY step ORDER BY step"
-    ))?;
-    let rows = rows.query_map(params![series, from, until, step_ms], |row| {
-        let sums =
-            Sums { sum: row.get(1)?, low: row.get(2)?, high: row.get(3)?, count: row.get(4)? };
-        Ok((row.get(0)?, sums))
-    })?;
-    rows.collect()
+        ),
+        params![series, from, until, step_ms],
+    )
 }
 
 /// Identifies a measurement of a series, in their order: time, value, number.
@@ -235,15 +236,12 @@ pub(crate) fn raw_after(
     limit: usize,
 ) -> Result<Vec<RawKey>> {
     let (at, value, copy) = after.unwrap_or((from.plus_ms(-1), f64::INFINITY, i64::MAX));
-    let mut rows = db.prepare_cached(
+    db.list(
         "SELECT at, value, copy FROM measurement
          WHERE series = ?1 AND (at, value, copy) > (?2, ?3, ?4) AND at < ?5
          ORDER BY at, value, copy LIMIT ?6",
-    )?;
-    let rows = rows.query_map(params![series, at, value, copy, until, limit], |row| {
-        Ok((row.get(0)?, row.get(1)?, row.get(2)?))
-    })?;
-    rows.collect()
+        params![series, at, value, copy, until, limit],
+    )
 }
 
 /// A series' home, device and quantity.
@@ -259,42 +257,31 @@ pub(crate) struct Label {
 
 /// The series of a home, device and quantity, or of all, by home, device and quantity.
 pub(crate) fn series_of(
-    db: &Db,
-    twin: &str,
+    db: TwinDb<'_>,
     home: Option<&str>,
     device: Option<&str>,
     quantity: Option<&str>,
 ) -> Result<Vec<i64>> {
-    let mut rows = db.prepare_cached(
+    db.list(
         "SELECT x.seq FROM series x
          JOIN sensor s ON s.twin = x.twin AND s.device = x.device
          WHERE x.twin = ?1 AND (CAST(?2 AS TEXT) IS NULL OR s.home = ?2)
          AND (CAST(?3 AS TEXT) IS NULL OR x.device = ?3)
          AND (CAST(?4 AS TEXT) IS NULL OR x.quantity = ?4)
          ORDER BY s.home NULLS FIRST, x.device, x.quantity",
-    )?;
-    rows.query_map(params![twin, home, device, quantity], |row| row.get(0))?.collect()
+        params![db.twin, home, device, quantity],
+    )
 }
 
 /// The label of a series that is still there.
 pub(crate) fn label(db: &Db, series: i64) -> Result<Option<Label>> {
-    let mut rows = db.prepare_cached(
+    db.find(
         "SELECT x.device, x.quantity, x.unit, s.room, s.home, h.name FROM series x
          JOIN sensor s ON s.twin = x.twin AND s.device = x.device
          LEFT JOIN home h ON h.twin = s.twin AND h.id = s.home
          WHERE x.seq = ?1",
-    )?;
-    let label = rows.query_row([series], |row| {
-        Ok(Label {
-            device: row.get(0)?,
-            quantity: row.get(1)?,
-            unit: row.get(2)?,
-            room: row.get(3)?,
-            home: row.get(4)?,
-            home_name: row.get(5)?,
-        })
-    });
-    label.optional()
+        [series],
+    )
 }
 
 #[cfg(test)]

@@ -31,10 +31,10 @@ fn store(batches: &[Vec<Sent>]) -> (Vec<bool>, Vec<(Time, f64)>, Steps, Steps) {
     let store = Store::open(folder.path(), &Database::File, Purpose::Server).unwrap();
     let batches = batches.to_vec();
     let done = store.write_now(move |db| {
-        let twin: Name = "t".parse().map_err(|_| Problem::not_found("twin"))?;
-        twins::add(db, &twin, "T", TwinKind::Homes, None, Time(0))?;
-        crate::store::sensors::register(db, &twin, &twin)?;
-        let series = add_series(db, "t", "t", "radon", "Bq/m³")?.seq;
+        let twin: Name = "t".parse().map_err(|_| Problem::missing("twin"))?;
+        twins::add(db.within(&twin), "T", TwinKind::Homes, None, Time(0))?;
+        crate::store::sensors::register(db.within(&twin), &twin)?;
+        let series = add_series(db.within("t"), "t", "radon", "Bq/m³")?.seq;
         let mut fresh = Vec::new();
         for batch in batches {
             let samples: Vec<Sample> = batch
@@ -44,7 +44,7 @@ fn store(batches: &[Vec<Sent>]) -> (Vec<bool>, Vec<(Time, f64)>, Steps, Steps) {
                     Sample { series, at: Time(at), value: value.into(), id }
                 })
                 .collect();
-            fresh.extend(insert(db, &twin, &samples, Time(HORIZON))?);
+            fresh.extend(insert(db.within(&twin), &samples, Time(HORIZON))?);
         }
         let until = Time(HORIZON);
         let raw = raw(db, series, Time(0), until, 10_000)?;

@@ -36,6 +36,7 @@ pub(crate) mod webhooks;
 pub(crate) mod work_lists;
 mod writer;
 
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -60,6 +61,28 @@ pub fn copy(data: &Path) -> std::result::Result<Copy, Error> {
     Ok(Copy::new(connection, schema::TABLES).map_err(sql::DatabaseError::from)?)
 }
 
+/// The database as one twin has it: functions that get this read and change the rows of no other twin.
+#[derive(Clone, Copy)]
+pub(crate) struct TwinDb<'a> {
+    db: &'a Db,
+    pub(crate) twin: &'a str,
+}
+
+impl Deref for TwinDb<'_> {
+    type Target = Db;
+
+    fn deref(&self) -> &Db {
+        self.db
+    }
+}
+
+impl Db {
+    /// The database as this twin has it.
+    pub(crate) fn within<'a>(&'a self, twin: &'a str) -> TwinDb<'a> {
+        TwinDb { db: self, twin }
+    }
+}
+
 /// The open database.
 #[derive(Debug)]
 pub(crate) struct Store {
@@ -70,12 +93,7 @@ pub(crate) struct Store {
 impl Store {
     /// Opens the database: the data folder's, or the one of a server, for this purpose. Creates it if necessary.
     pub(crate) fn open(data: &Path, database: &Database, purpose: Purpose) -> sql::Result<Store> {
-        let source = match database {
-            Database::File => Source::File(data.join(DATABASE_FILE)),
-            Database::Postgres(address) => {
-                Source::Server(Arc::new(Address::clone(address)), purpose, None)
-            }
-        };
+        let source = source(data, database, purpose, None);
         let writer = Writer::start(source.open()?, None);
         Ok(Store { writer, readers: Arc::new(Readers::new(source)) })
     }
@@ -87,19 +105,11 @@ impl Store {
         database: &Database,
         share: Arc<dyn Share>,
     ) -> sql::Result<Store> {
-        let source = match database {
-            Database::File => Source::File(data.join(DATABASE_FILE)),
-            Database::Postgres(address) => {
-                let address = Arc::new(Address::clone(address));
-                Source::Server(address, Purpose::Server, Some(Arc::clone(&share)))
-            }
-        };
+        let source = source(data, database, Purpose::Server, Some(Arc::clone(&share)));
         let db = source.open()?;
-        let mirror = match &db {
-            Db::Sqlite(connection) => Some(Mirror::follow(connection, schema::TABLES, share)?),
-            Db::Postgres(_) => None,
-        };
-        let writer = Writer::start(db, mirror);
+        let mirror =
+            db.sqlite().map(|connection| Mirror::follow(connection, schema::TABLES, share));
+        let writer = Writer::start(db, mirror.transpose()?);
         Ok(Store { writer, readers: Arc::new(Readers::new(source)) })
     }
 
@@ -158,6 +168,20 @@ impl Store {
     /// Finishes queued changes and closes the database.
     pub(crate) fn close(&self) {
         self.writer.close();
+    }
+}
+
+fn source(
+    data: &Path,
+    database: &Database,
+    purpose: Purpose,
+    node: Option<Arc<dyn Share>>,
+) -> Source {
+    match database {
+        Database::File => Source::File(data.join(DATABASE_FILE)),
+        Database::Postgres(address) => {
+            Source::Server(Arc::new(Address::clone(address)), purpose, node)
+        }
     }
 }
 

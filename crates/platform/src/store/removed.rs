@@ -3,9 +3,9 @@
 //! A sensor and its series go at once, and with them all that shows them. Their measurements can be millions: a list of
 //! removed series says what is still to be deleted.
 
-use super::Db;
 use super::series_rows::Table;
-use super::sql::{OptionalExtension as _, Result, params};
+use super::sql::{Result, from_row, params};
+use super::{Db, TwinDb};
 use crate::measurements::Quantity;
 use crate::text::Name;
 use crate::time::Time;
@@ -30,90 +30,76 @@ pub(crate) struct Removed {
     pub(crate) quantity: Quantity,
 }
 
+from_row!(Removed { twin, device, quantity });
+
 /// Removes up to `limit` of a sensor's series with their rules' states, and the sensor if these are all. Returns the
 /// quantities, and whether it is gone.
 pub(crate) fn remove_sensor(
-    db: &Db,
-    twin: &str,
+    db: TwinDb<'_>,
     device: &str,
     limit: usize,
 ) -> Result<(Vec<Quantity>, bool)> {
-    let mut rows = db.prepare_cached(
-        "SELECT seq, quantity FROM series WHERE twin = ?1 AND device = ?2 ORDER BY quantity LIMIT ?3",
-    )?;
-    let rows = rows
-        .query_map(params![twin, device, limit + 1], |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect::<Result<Vec<(i64, Quantity)>>>()?;
+    let sql = "SELECT seq, quantity FROM series WHERE twin = ?1 AND device = ?2 ORDER BY quantity LIMIT ?3";
+    let rows = db.list(sql, params![db.twin, device, limit + 1])?;
     let is_all = rows.len() <= limit;
     let series: Vec<(i64, Quantity)> = rows.into_iter().take(limit).collect();
-    let mut note = db.prepare_cached(
-        "INSERT INTO removed_series (series, twin, device, quantity) VALUES (?1, ?2, ?3, ?4)",
-    )?;
     // By the rules, as the key has them before the series: otherwise all states of the twin would be searched.
-    let mut forget = db.prepare_cached(
-        "DELETE FROM alert_state WHERE twin = ?1 AND series = ?2
-         AND rule IN (SELECT id FROM alert_rule WHERE twin = ?1 AND quantity = ?3)",
-    )?;
-    let mut delete = db.prepare_cached("DELETE FROM series WHERE seq = ?1")?;
     for (seq, quantity) in &series {
-        note.execute(params![seq, twin, device, quantity])?;
-        forget.execute(params![twin, seq, quantity])?;
-        delete.execute([*seq])?;
+        db.execute(
+            "INSERT INTO removed_series (series, twin, device, quantity) VALUES (?1, ?2, ?3, ?4)",
+            params![seq, db.twin, device, quantity],
+        )?;
+        db.execute(
+            "DELETE FROM alert_state WHERE twin = ?1 AND series = ?2
+         AND rule IN (SELECT id FROM alert_rule WHERE twin = ?1 AND quantity = ?3)",
+            params![db.twin, seq, quantity],
+        )?;
+        db.execute("DELETE FROM series WHERE seq = ?1", [*seq])?;
     }
     if let Some(last) = series.iter().map(|(seq, _)| *seq).max() {
-        note_last(db, last)?;
+        note_last(&db, last)?;
     }
     if is_all {
-        db.execute("DELETE FROM sensor WHERE twin = ?1 AND device = ?2", [twin, device])?;
+        db.execute("DELETE FROM sensor WHERE twin = ?1 AND device = ?2", [db.twin, device])?;
     }
     Ok((series.into_iter().map(|(_, quantity)| quantity).collect(), is_all))
 }
 
 fn note_last(db: &Db, series: i64) -> Result<()> {
-    let mut upsert = db.prepare_cached(
-        "INSERT INTO counter (name, last) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET
-             last = CASE WHEN excluded.last > counter.last THEN excluded.last ELSE counter.last END",
-    )?;
-    upsert.execute(params![LAST, series]).map(drop)
+    let sql = "INSERT INTO counter (name, last) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET
+             last = CASE WHEN excluded.last > counter.last THEN excluded.last ELSE counter.last END";
+    db.execute(sql, params![LAST, series]).map(drop)
 }
 
 /// The number of a series that was just made: another one, if a series that was removed had it.
 pub(crate) fn never_given(db: &Db, series: i64) -> Result<i64> {
-    let mut last = db.prepare_cached("SELECT last FROM counter WHERE name = ?1")?;
-    let last: Option<i64> = last.query_row([LAST], |row| row.get(0)).optional()?;
+    let last: Option<i64> = db.find("SELECT last FROM counter WHERE name = ?1", [LAST])?;
     // It is the greatest of all series, so that the one after the last removed is free.
     let Some(free) = last.filter(|last| series <= *last).map(|last| last + 1) else {
         return Ok(series);
     };
-    let mut renumber = db.prepare_cached("UPDATE series SET seq = ?2 WHERE seq = ?1")?;
-    renumber.execute([series, free])?;
+    db.execute("UPDATE series SET seq = ?2 WHERE seq = ?1", [series, free])?;
     Ok(free)
 }
 
 /// Whether something of removed series is still to be deleted.
 pub(crate) fn is_left(db: &Db) -> Result<bool> {
-    db.prepare_cached("SELECT 1 FROM removed_series LIMIT 1")?.exists(())
+    db.exists("SELECT 1 FROM removed_series LIMIT 1", ())
 }
 
 /// Deletes up to `limit` rows of removed series. Returns those of which nothing is left, unless they have come back.
 pub(crate) fn forget(db: &Db, limit: usize) -> Result<Vec<Removed>> {
-    let mut rows = db.prepare_cached(
-        "SELECT series, twin, device, quantity FROM removed_series ORDER BY series LIMIT ?1",
-    )?;
-    let rows = rows.query_map([limit / ROWS_PER_SERIES + 1], |row| {
-        let (twin, device, quantity) = (row.get(1)?, row.get(2)?, row.get(3)?);
-        Ok((row.get(0)?, Removed { twin, device, quantity }))
-    })?;
+    let sql = "SELECT series, twin, device, quantity FROM removed_series ORDER BY series LIMIT ?1";
+    let rows: Vec<(i64, Removed)> = db.list(sql, [limit / ROWS_PER_SERIES + 1])?;
     let (mut gone, mut left) = (Vec::new(), limit);
-    for row in rows {
-        let (series, removed): (i64, Removed) = row?;
+    for (series, removed) in rows {
         for table in Table::ALL {
             left = left.saturating_sub(table.forget(db, series, EVER, left)?);
             if left == 0 {
                 return Ok(gone);
             }
         }
-        db.prepare_cached("DELETE FROM removed_series WHERE series = ?1")?.execute([series])?;
+        db.execute("DELETE FROM removed_series WHERE series = ?1", [series])?;
         if !is_back(db, &removed)? {
             gone.push(removed);
         }
@@ -127,7 +113,7 @@ pub(crate) fn forget(db: &Db, limit: usize) -> Result<Vec<Removed>> {
 
 fn is_back(db: &Db, Removed { twin, device, quantity }: &Removed) -> Result<bool> {
     let sql = "SELECT 1 FROM series WHERE twin = ?1 AND device = ?2 AND quantity = ?3";
-    db.prepare_cached(sql)?.exists(params![twin, device, quantity])
+    db.exists(sql, params![twin, device, quantity])
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::twins::types::TwinKind;
 
 fn open(folder: &tempfile::TempDir) -> Store {
     let store = Store::open(folder.path(), &Database::File, Purpose::Server).unwrap();
-    let add = |db: &Db| Ok(twins::add(db, &name("t"), "T", TwinKind::Homes, None, Time(0))?);
+    let add = |db: &Db| Ok(twins::add(db.within(&name("t")), "T", TwinKind::Homes, None, Time(0))?);
     store.write_now(add).unwrap();
     store
 }
@@ -21,8 +21,9 @@ fn name(text: &str) -> Name {
 
 /// Registers a sensor with these quantities; the numbers of its series.
 fn register(db: &Db, device: &str, quantities: &[&str]) -> Result<Vec<i64>> {
-    sensors::register(db, &name("t"), &name(device))?;
-    let add = |quantity: &&str| Ok(measurements::add_series(db, "t", device, quantity, "")?.seq);
+    sensors::register(db.within(&name("t")), &name(device))?;
+    let add =
+        |quantity: &&str| Ok(measurements::add_series(db.within("t"), device, quantity, "")?.seq);
     quantities.iter().map(add).collect()
 }
 
@@ -38,11 +39,11 @@ fn measure(db: &Db, series: i64, hours: i64) -> Result<()> {
             ]
         })
         .collect();
-    measurements::insert(db, &name("t"), &samples, Time(0)).map(drop)
+    measurements::insert(db.within(&name("t")), &samples, Time(0)).map(drop)
 }
 
 fn count(db: &Db, table: &str) -> Result<usize> {
-    db.query_row(&format!("SELECT count(*) FROM {table}"), (), |row| row.get(0))
+    db.get(&format!("SELECT count(*) FROM {table}"), ())
 }
 
 fn rows(db: &Db) -> Result<usize> {
@@ -60,7 +61,7 @@ fn what_a_removed_sensor_measured_is_deleted_in_parts_and_the_rest_stays() {
             measure(db, *series, 100)?;
         }
         let all = rows(db)?;
-        assert!(remove_sensor(db, "t", "attic", 10)?.1);
+        assert!(remove_sensor(db.within("t"), "attic", 10)?.1);
         assert_eq!((rows(db)?, is_left(db)?), (all, true), "nothing of it at once");
         Ok(all / 3)
     });
@@ -94,12 +95,12 @@ fn a_number_is_never_given_again() {
     let done = store.write_now(|db| {
         let first = register(db, "attic", &["co2", "radon"])?;
         measure(db, first[1], 3)?;
-        remove_sensor(db, "t", "attic", 10)?;
+        remove_sensor(db.within("t"), "attic", 10)?;
         // While there are rows of it, and when they are gone.
         let second = register(db, "attic", &["radon", "voc"])?;
         assert!(second.iter().all(|series| !first.contains(series)), "{first:?} {second:?}");
         assert!(forget(db, 1000)?.iter().all(|series| &*series.quantity == "co2"), "radon is back");
-        remove_sensor(db, "t", "attic", 10)?;
+        remove_sensor(db.within("t"), "attic", 10)?;
         while is_left(db)? {
             forget(db, 1000)?;
         }
@@ -119,9 +120,9 @@ fn a_sensor_with_very_many_series_goes_in_parts() {
         register(db, "attic", &["a", "b", "c", "d", "e"])?;
         let mut parts = Vec::new();
         loop {
-            let (quantities, is_gone) = remove_sensor(db, "t", "attic", 2)?;
+            let (quantities, is_gone) = remove_sensor(db.within("t"), "attic", 2)?;
             parts.push(quantities.len());
-            assert_eq!(sensors::count(db, "t")?, usize::from(!is_gone));
+            assert_eq!(sensors::count(db.within("t"))?, usize::from(!is_gone));
             if is_gone {
                 break;
             }
@@ -129,7 +130,7 @@ fn a_sensor_with_very_many_series_goes_in_parts() {
         assert_eq!((count(db, "series")?, count(db, "removed_series")?), (0, 5));
         // None at all.
         register(db, "cellar", &[])?;
-        assert_eq!(remove_sensor(db, "t", "cellar", 2)?, (Vec::new(), true));
+        assert_eq!(remove_sensor(db.within("t"), "cellar", 2)?, (Vec::new(), true));
         Ok(parts)
     });
     assert_eq!(quantities.unwrap(), [2, 2, 1]);
@@ -146,12 +147,11 @@ fn states_of_rules_go_with_the_series() {
         let cellar = register(db, "cellar", &["radon"])?;
         let machine = crate::alerts::machine::Machine::default();
         for (rule, series) in [("co2", attic[0]), ("radon", attic[1]), ("radon", cellar[0])] {
-            alerts::set_machine(db, "t", rule, series, &machine)?;
+            alerts::set_machine(db.within("t"), rule, series, &machine)?;
         }
-        remove_sensor(db, "t", "attic", 10)?;
+        remove_sensor(db.within("t"), "attic", 10)?;
         let sql = "SELECT series FROM alert_state";
-        let left = db.prepare_cached(sql)?.query_map((), |row| row.get(0))?;
-        Ok((left.collect::<Result<Vec<i64>>>()?, cellar))
+        Ok((db.list::<i64>(sql, ())?, cellar))
     });
     let (left, cellar) = left.unwrap();
     assert_eq!(left, cellar);

@@ -3,13 +3,13 @@
 use uuid::Uuid;
 
 use super::readings::IN_TIME;
-use super::sql::{OptionalExtension as _, Result, Row, params};
-use super::{Db, meters, work_lists};
+use super::sql::{Result, from_row, params};
+use super::{TwinDb, meters, work_lists};
 use crate::meters::{LastReading, Meter};
 use crate::reports::leaks::{Flow, continuous_flow};
 use crate::reports::{Missed, MissedBy, Overall, Sample};
 use crate::time::Time;
-use crate::work_lists::types::WorkList;
+use crate::work_lists::types::{ListQuery, WorkList};
 
 /// A value that a register showed: of a reading that counts, or of an exchange, which put the register in place.
 pub(crate) struct RegisterValue {
@@ -33,15 +33,14 @@ pub(super) const OFFSET: &str =
 /// The first value in this order of those whose time compares so with `at`: of readings, and of exchanges. Of both at one
 /// time, the exchange came before.
 fn shown(
-    db: &Db,
-    twin: &str,
+    db: TwinDb<'_>,
     meter: &str,
     at: Time,
     [readings, exchanges]: [&str; 2],
     order: &str,
 ) -> Result<Option<RegisterValue>> {
     let sql = format!(
-        "SELECT at, value, unit, method, protection, {OFFSET} FROM (
+        "SELECT value, unit, at, method, protection, {OFFSET} FROM (
              SELECT * FROM (SELECT at, value, unit, method, protection, seq FROM reading r
                  WHERE twin = ?1 AND meter = ?2 AND at {readings} ?3 AND holds = 1 AND {IN_TIME}
                  ORDER BY at {order}, seq {order} LIMIT 1) AS sent
@@ -52,70 +51,58 @@ fn shown(
                  ORDER BY e.at {order} LIMIT 1) AS entered
          ) AS r ORDER BY at {order}, seq {order} LIMIT 1"
     );
-    let shown = |row: &Row<'_>| {
-        let (at, value, unit) = (row.get(0)?, row.get(1)?, row.get(2)?);
-        let last = LastReading { value, unit, at, method: row.get(3)?, protection: row.get(4)? };
-        Ok(RegisterValue { last, offset: row.get(5)? })
-    };
-    db.prepare_cached(&sql)?.query_row(params![twin, meter, at], shown).optional()
+    db.find(&sql, params![db.twin, meter, at])
+}
+
+from_row! {
+    LastReading { value, unit, at, method, protection }
+    RegisterValue { last, offset }
+    MissedBy { id, name, assignee, state, due }
+    Overall { work_lists, total, done, unreachable, open }
 }
 
 /// The value that the meter showed last at or before `at`.
-pub(crate) fn newest_until(
-    db: &Db,
-    twin: &str,
-    meter: &str,
-    at: Time,
-) -> Result<Option<RegisterValue>> {
-    shown(db, twin, meter, at, ["<="; 2], "DESC")
+pub(crate) fn newest_until(db: TwinDb<'_>, meter: &str, at: Time) -> Result<Option<RegisterValue>> {
+    shown(db, meter, at, ["<="; 2], "DESC")
 }
 
 /// The value that the register in place at `at` showed before.
 pub(crate) fn newest_before(
-    db: &Db,
-    twin: &str,
+    db: TwinDb<'_>,
     meter: &str,
     at: Time,
 ) -> Result<Option<RegisterValue>> {
-    shown(db, twin, meter, at, ["<", "<="], "DESC")
+    shown(db, meter, at, ["<", "<="], "DESC")
 }
 
 /// The value that the meter showed first at or after `at`.
-pub(crate) fn oldest_from(
-    db: &Db,
-    twin: &str,
-    meter: &str,
-    at: Time,
-) -> Result<Option<RegisterValue>> {
-    shown(db, twin, meter, at, [">="; 2], "ASC")
+pub(crate) fn oldest_from(db: TwinDb<'_>, meter: &str, at: Time) -> Result<Option<RegisterValue>> {
+    shown(db, meter, at, [">="; 2], "ASC")
 }
 
 /// The meter's flow up to its last reading, if continuous; only for water.
-pub(crate) fn flow(db: &Db, twin: &str, meter: &str) -> Result<Option<Flow>> {
-    let mut rows = db.prepare_cached(
+pub(crate) fn flow(db: TwinDb<'_>, meter: &str) -> Result<Option<Flow>> {
+    let last: Option<Time> = db.find(
         "SELECT last_at FROM meter WHERE twin = ?1 AND id = ?2 AND last_at IS NOT NULL
          AND medium IN ('water', 'warm_water')",
+        [db.twin, meter],
     )?;
-    let last: Option<Time> = rows.query_row([twin, meter], |row| row.get(0)).optional()?;
     let Some(last) = last else { return Ok(None) };
-    let count = |at| Ok(newest_until(db, twin, meter, at)?.map(RegisterValue::count));
+    let count = |at| Ok(newest_until(db, meter, at)?.map(RegisterValue::count));
     continuous_flow(last, count)
 }
 
 /// Sets or clears `leak_since`; an existing value is kept.
-pub(super) fn note_flow(db: &Db, twin: &str, meter: &str) -> Result<()> {
-    let since = flow(db, twin, meter)?.map(|flow| flow.since);
-    let mut update = db.prepare_cached(
-        "UPDATE meter SET leak_since = CASE WHEN CAST(?3 AS BIGINT) IS NOT NULL THEN coalesce(leak_since, ?3) END
-         WHERE twin = ?1 AND id = ?2",
-    )?;
-    update.execute(params![twin, meter, since]).map(drop)
+pub(super) fn note_flow(db: TwinDb<'_>, meter: &str) -> Result<()> {
+    let since = flow(db, meter)?.map(|flow| flow.since);
+    let sql = "UPDATE meter SET leak_since = CASE WHEN CAST(?3 AS BIGINT) IS NOT NULL THEN coalesce(leak_since, ?3) END
+         WHERE twin = ?1 AND id = ?2";
+    db.execute(sql, params![db.twin, meter, since]).map(drop)
 }
 
 /// Up to `limit` meters with a continuous flow, by identifier, and since when.
 pub(crate) fn leaks(
-    db: &Db,
-    twin: &str,
+    db: TwinDb<'_>,
     after: Option<&str>,
     limit: usize,
     now: Time,
@@ -125,18 +112,15 @@ pub(crate) fn leaks(
          AND m.id > ?3 ORDER BY m.id LIMIT ?4",
         meters::COLUMNS
     );
-    let mut rows = db.prepare_cached(&sql)?;
-    let rows = rows.query_map(params![now, twin, after.unwrap_or_default(), limit], |row| {
-        Ok((meters::meter(row, now)?, row.get(meters::COLUMN_COUNT)?))
-    })?;
-    rows.collect()
+    db.list_with(&sql, params![now, db.twin, after.unwrap_or_default(), limit], |row| {
+        Ok((meters::meter(row, now)?, row.read()?))
+    })
 }
 
 /// Up to `limit` missed meters, of one list or of all, after the key `after`, each with its key: the list's number and the
 /// place in it.
 pub(crate) fn missed(
-    db: &Db,
-    twin: &str,
+    db: TwinDb<'_>,
     list: Option<Uuid>,
     after: (i64, i64),
     limit: usize,
@@ -151,23 +135,11 @@ pub(crate) fn missed(
         meters::COLUMNS,
         meters::MISSED
     );
-    let at = meters::COLUMN_COUNT;
-    let task = |row: &Row<'_>| {
-        let work_list = MissedBy {
-            id: row.get::<String>(at)?.parse().unwrap_or_default(),
-            name: row.get(at + 1)?,
-            assignee: row.get(at + 2)?,
-            state: row.get(at + 3)?,
-            due: row.get(at + 4)?,
-        };
-        let (meter, state) = (meters::meter(row, now)?, row.get(at + 5)?);
-        let missed = Missed { meter, work_list, state, note: row.get(at + 6)? };
-        Ok((missed, (row.get(at + 7)?, row.get(at + 8)?)))
-    };
-    let list = list.map(|list| list.to_string());
-    let mut rows = db.prepare_cached(&sql)?;
-    let rows = rows.query_map(params![now, twin, list, after.0, after.1, limit], task)?;
-    rows.collect()
+    db.list_with(&sql, params![now, db.twin, list, after.0, after.1, limit], |row| {
+        let meter = meters::meter(row, now)?;
+        let (work_list, state, note, key) = row.read()?;
+        Ok((Missed { meter, work_list, state, note }, key))
+    })
 }
 
 /// Counts that the list lacks.
@@ -181,46 +153,37 @@ pub(crate) struct Details {
 
 /// Up to `limit` work lists, oldest first, each with its number.
 pub(crate) fn progress(
-    db: &Db,
-    twin: &str,
+    db: TwinDb<'_>,
     after: Option<i64>,
     limit: usize,
     now: Time,
 ) -> Result<Vec<(WorkList, Details, i64)>> {
-    let query = work_lists::Query { after, ..work_lists::Query::default() };
     let missed = format!(
         "SELECT count(*) FROM work_list w JOIN task t ON t.twin = w.twin AND t.work_list = w.id
          JOIN meter m ON m.twin = t.twin AND m.id = t.meter WHERE w.twin = ?2 AND w.id = ?3 AND {}",
         meters::MISSED
     );
-    let mut missed = db.prepare_cached(&missed)?;
     let readings = format!(
         "SELECT count(DISTINCT CASE WHEN EXISTS (SELECT 1 FROM reading_conflict c
                                                  WHERE c.twin = r.twin AND c.reading = r.id)
                                THEN r.meter END), max(CASE WHEN {IN_TIME} THEN r.at END)
          FROM reading r WHERE r.twin = ?1 AND r.work_list = ?2"
     );
-    let mut readings = db.prepare_cached(&readings)?;
-    let lists = work_lists::list(db, twin, &query, limit)?.into_iter();
+    let lists = work_lists::list(db, &ListQuery::default(), None, after, limit)?.into_iter();
     let detailed = lists.map(|(list, number)| {
-        let id = list.id.to_string();
-        let missed = missed.query_row(params![now, twin, id], |row| row.get(0))?;
-        let (conflicts, last_reading_at) =
-            readings.query_row([twin, &id], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        let missed = db.get(&missed, params![now, db.twin, list.id])?;
+        let (conflicts, last_reading_at) = db.get(&readings, params![db.twin, list.id])?;
         Ok((list, Details { conflicts, missed, last_reading_at }, number))
     });
     detailed.collect()
 }
 
 /// The progress of all of a twin's work lists.
-pub(crate) fn overall(db: &Db, twin: &str) -> Result<Overall> {
+pub(crate) fn overall(db: TwinDb<'_>) -> Result<Overall> {
     let sql = "SELECT (SELECT count(*) FROM work_list WHERE twin = ?1), count(*),
                    count(CASE WHEN state = 'read' THEN 1 END),
                    count(CASE WHEN state = 'unreachable' THEN 1 END),
                    count(CASE WHEN state = 'open' THEN 1 END)
                FROM task WHERE twin = ?1";
-    db.query_row(sql, [twin], |row| {
-        let (work_lists, total, done) = (row.get(0)?, row.get(1)?, row.get(2)?);
-        Ok(Overall { work_lists, total, done, unreachable: row.get(3)?, open: row.get(4)? })
-    })
+    db.get(sql, [db.twin])
 }

@@ -39,18 +39,18 @@ pub(crate) struct Old {
 
 /// Looks at some of the series with a number greater than `after`.
 pub(crate) fn find(db: &Db, table: Table, until: Time, after: i64) -> Result<Old> {
-    let mut last = db.prepare_cached(
-        "SELECT max(seq) FROM (SELECT seq FROM series WHERE seq > ?1 ORDER BY seq LIMIT ?2) AS part",
-    )?;
-    let last: Option<i64> = last.query_row(params![after, SERIES_AT_ONCE], |row| row.get(0))?;
+    let sql = "SELECT max(seq) FROM (SELECT seq FROM series WHERE seq > ?1 ORDER BY seq LIMIT ?2) AS part";
+    let last: Option<i64> = db.get(sql, params![after, SERIES_AT_ONCE])?;
     let Some(last) = last else { return Ok(Old { series: Vec::new(), last: None }) };
-    let mut old = db.prepare_cached(&format!(
-        "SELECT seq FROM series s WHERE seq > ?1 AND seq <= ?2 AND EXISTS
+    let series = db.list(
+        &format!(
+            "SELECT seq FROM series s WHERE seq > ?1 AND seq <= ?2 AND EXISTS
          (SELECT 1 FROM {} t WHERE t.series = s.seq AND t.at < ?3) ORDER BY seq",
-        table.name()
-    ))?;
-    let series = old.query_map(params![after, last, until], |row| row.get(0))?;
-    Ok(Old { series: series.collect::<Result<_>>()?, last: Some(last) })
+            table.name()
+        ),
+        params![after, last, until],
+    )?;
+    Ok(Old { series, last: Some(last) })
 }
 
 /// Forgets a part of what these series have from before `until`. Returns how many of them have nothing of it any more.
@@ -73,11 +73,11 @@ pub(crate) fn forget(db: &Db, table: Table, series: &[i64], until: Time) -> Resu
 /// that is forgotten is too old to be taken: devices' clocks may be a day ahead.
 pub(crate) fn forget_identifiers(db: &Db, settings: &Monitoring, now: Time) -> Result<bool> {
     let day = settings.raw_since(now).0.div_euclid(DAY_MS) - 1;
-    let mut delete = db.prepare_cached(
+    Ok(db.execute(
         "DELETE FROM measurement_id WHERE (twin, id) IN
          (SELECT twin, id FROM measurement_id WHERE day < ?1 LIMIT ?2)",
-    )?;
-    Ok(delete.execute(params![day, PART])? == PART)
+        params![day, PART],
+    )? == PART)
 }
 
 #[cfg(test)]
@@ -87,6 +87,7 @@ mod tests {
     use crate::store::measurements::{self, Sample};
     use crate::store::sql::{Database, Purpose};
     use crate::store::{Store, twins};
+    use crate::text::Name;
     use crate::time::HOUR_MS;
     use crate::twins::types::TwinKind;
 
@@ -113,7 +114,7 @@ mod tests {
     }
 
     fn rows(db: &Db, table: Table) -> Result<usize> {
-        db.query_row(&format!("SELECT count(*) FROM {}", table.name()), (), |row| row.get(0))
+        db.get(&format!("SELECT count(*) FROM {}", table.name()), ())
     }
 
     /// A store with a sensor that has this many series.
@@ -121,10 +122,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path(), &Database::File, Purpose::Server).unwrap();
         let series = store.write_now(move |db| {
-            let twin = "t".parse().map_err(|_| crate::problem::Problem::not_found("twin"))?;
-            twins::add(db, &twin, "T", TwinKind::Homes, None, Time(0))?;
-            crate::store::sensors::register(db, &twin, &twin)?;
-            let add = |n| Ok(measurements::add_series(db, "t", "t", &format!("q{n}"), "")?.seq);
+            let twin: Name = "t".parse().unwrap();
+            twins::add(db.within(&twin), "T", TwinKind::Homes, None, Time(0))?;
+            crate::store::sensors::register(db.within(&twin), &twin)?;
+            let add =
+                |n| Ok(measurements::add_series(db.within("t"), "t", &format!("q{n}"), "")?.seq);
             Ok((0..count).map(add).collect::<Result<Vec<i64>>>()?)
         });
         (folder, store, series.unwrap())
@@ -140,7 +142,7 @@ mod tests {
                 |n| Sample { series: series[0], at: Time(0), value: f64::from(n), id: None };
             let samples: Vec<Sample> = (0..2 * PART as u32 + 1).map(sample).collect();
             for samples in samples.chunks(1000) {
-                measurements::insert(db, &"t".parse().unwrap(), samples, Time(0))?;
+                measurements::insert(db.within("t"), samples, Time(0))?;
             }
             Ok(pass(db, &KEPT, Time(10 * DAY_MS))?)
         });
@@ -153,10 +155,10 @@ mod tests {
         let (_folder, store, series) = with_series(SERIES_AT_ONCE + 2);
         store
             .write_now(move |db| {
-                let twin = "t".parse().unwrap();
+                let twin: Name = "t".parse().unwrap();
                 let old = [series[0], series[SERIES_AT_ONCE - 1], series[SERIES_AT_ONCE + 1]];
                 let sample = |series| Sample { series, at: Time(0), value: 1.0, id: None };
-                measurements::insert(db, &twin, &old.map(sample), Time(0))?;
+                measurements::insert(db.within(&twin), &old.map(sample), Time(0))?;
                 let until = KEPT.raw_since(Time(10 * DAY_MS));
                 let first = find(db, Table::Measurements, until, 0)?;
                 assert_eq!(first.series, old[..2]);
@@ -172,7 +174,7 @@ mod tests {
                         id: None,
                     };
                     let samples: Vec<Sample> = series.iter().map(sample).collect();
-                    measurements::insert(db, &twin, &samples, Time(0))?;
+                    measurements::insert(db.within(&twin), &samples, Time(0))?;
                 }
                 let parts = pass(db, &KEPT, Time(10 * DAY_MS))?;
                 assert!(parts.iter().all(|rows| *rows <= 2 * PART / ROWS_PER_SERIES), "{parts:?}");
@@ -189,10 +191,10 @@ mod tests {
         let settings = KEPT;
         let day = |day: i64| Time(day * DAY_MS);
         let counts = store.write_now(move |db| {
-            let twin = "t".parse().map_err(|_| crate::problem::Problem::not_found("twin"))?;
-            twins::add(db, &twin, "T", TwinKind::Homes, None, Time(0))?;
-            crate::store::sensors::register(db, &twin, &twin)?;
-            let series = measurements::add_series(db, "t", "t", "radon", "Bq/m³")?.seq;
+            let twin: Name = "t".parse().unwrap();
+            twins::add(db.within(&twin), "T", TwinKind::Homes, None, Time(0))?;
+            crate::store::sensors::register(db.within(&twin), &twin)?;
+            let series = measurements::add_series(db.within("t"), "t", "radon", "Bq/m³")?.seq;
             for n in 0..10 {
                 let hours: Vec<Sample> = (0..24)
                     .map(|hour| {
@@ -201,15 +203,14 @@ mod tests {
                         Sample { series, at, value: 1.0, id }
                     })
                     .collect();
-                measurements::insert(db, &twin, &hours, day(n))?;
+                measurements::insert(db.within(&twin), &hours, day(n))?;
             }
             pass(db, &settings, day(10))?;
             let count = |table: &str| -> Result<(i64, i64)> {
                 let sql = format!("SELECT count(*), coalesce(min(at), 0) FROM {table}");
-                db.query_row(&sql, (), |row| Ok((row.get(0)?, row.get(1)?)))
+                db.get(&sql, ())
             };
-            let ids: i64 =
-                db.query_row("SELECT count(*) FROM measurement_id", (), |row| row.get(0))?;
+            let ids: i64 = db.get("SELECT count(*) FROM measurement_id", ())?;
             Ok([count("measurement")?, count("series_hour")?, count("series_day")?, (ids, 0)])
         });
         let expected = [(48, 8 * DAY_MS), (96, 6 * DAY_MS), (6, 4 * DAY_MS), (72, 0)];

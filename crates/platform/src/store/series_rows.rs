@@ -1,7 +1,7 @@
 //! Deleting a series' rows, a bounded number at a time: its measurements, and its sums by the hour and the day.
 
 use super::Db;
-use super::sql::{OptionalExtension as _, Result, params};
+use super::sql::{Result, params};
 use crate::time::Time;
 
 /// Where a series' rows are.
@@ -35,32 +35,23 @@ impl Table {
 
 /// By the whole key: there can be any number of measurements of one moment.
 fn forget_measurements(db: &Db, series: i64, until: Time, limit: usize) -> Result<usize> {
-    let mut last = db.prepare_cached(
-        "SELECT at, value, copy FROM measurement WHERE series = ?1 AND at < ?2
-         ORDER BY at, value, copy LIMIT 1 OFFSET ?3",
-    )?;
-    let last = last.query_row(params![series, until, limit - 1], |row| {
-        Ok((row.get(0)?, row.get(1)?, row.get(2)?))
-    });
-    let Some((at, value, copy)): Option<(Time, f64, i64)> = last.optional()? else {
-        let mut delete =
-            db.prepare_cached("DELETE FROM measurement WHERE series = ?1 AND at < ?2")?;
-        return delete.execute(params![series, until]);
+    let sql = "SELECT at, value, copy FROM measurement WHERE series = ?1 AND at < ?2
+         ORDER BY at, value, copy LIMIT 1 OFFSET ?3";
+    let last: Option<(Time, f64, i64)> = db.find(sql, params![series, until, limit - 1])?;
+    let Some((at, value, copy)) = last else {
+        let sql = "DELETE FROM measurement WHERE series = ?1 AND at < ?2";
+        return db.execute(sql, params![series, until]);
     };
-    let mut delete = db.prepare_cached(
-        "DELETE FROM measurement WHERE series = ?1 AND (at, value, copy) <= (?2, ?3, ?4)",
-    )?;
-    delete.execute(params![series, at, value, copy])
+    let sql = "DELETE FROM measurement WHERE series = ?1 AND (at, value, copy) <= (?2, ?3, ?4)";
+    db.execute(sql, params![series, at, value, copy])
 }
 
 fn forget_sums(db: &Db, table: &str, series: i64, until: Time, limit: usize) -> Result<usize> {
-    let mut last = db.prepare_cached(&format!(
+    let sql = format!(
         "SELECT at FROM {table} WHERE series = ?1 AND at < ?2 ORDER BY at LIMIT 1 OFFSET ?3"
-    ))?;
-    let last: Option<Time> =
-        last.query_row(params![series, until, limit - 1], |row| row.get(0)).optional()?;
+    );
+    let last: Option<Time> = db.find(&sql, params![series, until, limit - 1])?;
     let until = last.map_or(until, |last| last.plus_ms(1));
-    let mut delete =
-        db.prepare_cached(&format!("DELETE FROM {table} WHERE series = ?1 AND at < ?2"))?;
-    delete.execute(params![series, until])
+    let sql = format!("DELETE FROM {table} WHERE series = ?1 AND at < ?2");
+    db.execute(&sql, params![series, until])
 }

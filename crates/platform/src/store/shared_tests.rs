@@ -106,7 +106,7 @@ fn all_tables_are_shared() {
     let tables = store.write_now(|db| {
         let sql = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name";
         let tables: sql::Result<Vec<String>> =
-            db.prepare_cached(sql)?.query_map((), |row| row.get(0))?.collect();
+            db.list(sql, ());
         Ok(tables?)
     });
     assert_eq!(tables.unwrap(), schema::TABLES);
@@ -128,9 +128,9 @@ fn a_change_is_in_the_log_before_anybody_sees_it_and_another_node_has_it() {
     // What refers to a row goes with it.
     store
         .write_now(|db| {
-            let twin = "t".parse().unwrap();
-            twins::add(db, &twin, "T", TwinKind::Homes, None, Time(1))?;
-            accounts::set_role(db, "t", "bob", crate::role::Role::Admin)?;
+            let twin: Name = "t".parse().unwrap();
+            twins::add(db.within(&twin), "T", TwinKind::Homes, None, Time(1))?;
+            accounts::set_role(db.within("t"), "bob", crate::role::Role::Admin)?;
             let (id, account) = ("s".to_owned(), "bob".parse().unwrap());
             let session = SessionRow { id, account, issued_at: Time(1), expires_at: Time(2) };
             Ok(accounts::add_session(db, &session, 10)?)
@@ -158,21 +158,21 @@ fn another_node_lacks_a_removed_sensor_and_goes_on_deleting_what_it_measured() {
     store
         .write_now(|db| {
             let twin: Name = "t".parse().unwrap();
-            twins::add(db, &twin, "T", TwinKind::Homes, None, Time(1))?;
-            sensors::register(db, &twin, &twin)?;
-            let series = measurements::add_series(db, "t", "t", "radon", "Bq/m³")?.seq;
+            twins::add(db.within(&twin), "T", TwinKind::Homes, None, Time(1))?;
+            sensors::register(db.within(&twin), &twin)?;
+            let series = measurements::add_series(db.within("t"), "t", "radon", "Bq/m³")?.seq;
             let sample = |at| Sample { series, at: Time(at), value: 1.0, id: None };
-            measurements::insert(db, &twin, &[sample(1), sample(2)], Time(9))?;
+            measurements::insert(db.within(&twin), &[sample(1), sample(2)], Time(9))?;
             Ok(())
         })
         .unwrap();
     // It comes back, under another number.
-    store.write_now(|db| Ok(removed::remove_sensor(db, "t", "t", 10)?)).unwrap();
+    store.write_now(|db| Ok(removed::remove_sensor(db.within("t"), "t", 10)?)).unwrap();
     store
         .write_now(|db| {
             let twin: Name = "t".parse().unwrap();
-            sensors::register(db, &twin, &twin)?;
-            Ok(measurements::add_series(db, "t", "t", "radon", "Bq/m³")?)
+            sensors::register(db.within(&twin), &twin)?;
+            Ok(measurements::add_series(db.within("t"), "t", "radon", "Bq/m³")?)
         })
         .unwrap();
     store.close();
@@ -182,7 +182,7 @@ fn another_node_lacks_a_removed_sensor_and_goes_on_deleting_what_it_measured() {
     let left = store.write_now(|db| {
         let count = |table: &str| {
             let sql = format!("SELECT count(*) FROM {table}");
-            db.query_row(&sql, (), |row| row.get::<i64>(0))
+            db.get::<i64>(&sql, ())
         };
         let before = [count("series")?, count("measurement")?];
         while removed::is_left(db)? {

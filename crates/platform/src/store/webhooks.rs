@@ -4,8 +4,8 @@ use std::borrow::Borrow;
 
 use uuid::Uuid;
 
-use super::Db;
-use super::sql::{Result, params};
+use super::sql::{Result, from_row, params};
+use super::{Db, TwinDb};
 use crate::alerts::delivery::{Delivery, Webhook};
 use crate::alerts::types::{AlertNotification, Severity};
 use crate::time::Time;
@@ -13,35 +13,28 @@ use crate::time::Time;
 /// Events that wait for one webhook; beyond, the oldest are forgotten.
 const MAX_WAITING: usize = 1000;
 
-pub(crate) fn list(db: &Db, twin: &str) -> Result<Vec<Webhook>> {
-    let mut rows = db.prepare_cached(
-        "SELECT id, url, least_severity FROM webhook WHERE twin = ?1 ORDER BY id",
-    )?;
-    let rows = rows.query_map([twin], |row| {
-        let id: String = row.get(0)?;
-        let (url, least_severity) = (row.get(1)?, row.get(2)?);
-        Ok(Webhook { id: id.parse().unwrap_or_default(), url, least_severity })
-    })?;
-    rows.collect()
+pub(crate) fn list(db: TwinDb<'_>) -> Result<Vec<Webhook>> {
+    db.list("SELECT id, url, least_severity FROM webhook WHERE twin = ?1 ORDER BY id", [db.twin])
 }
 
-pub(crate) fn add(db: &Db, twin: &str, webhook: &Webhook, secret: &str) -> Result<()> {
+pub(crate) fn add(db: TwinDb<'_>, webhook: &Webhook, secret: &str) -> Result<()> {
+    let Webhook { id, url, least_severity } = webhook;
     let sql =
         "INSERT INTO webhook (twin, id, url, least_severity, secret) VALUES (?1, ?2, ?3, ?4, ?5)";
-    let (id, least) = (webhook.id.to_string(), webhook.least_severity);
-    db.execute(sql, params![twin, id, webhook.url, least, secret]).map(drop)
+    db.execute(sql, params![db.twin, id, url, least_severity, secret]).map(drop)
 }
 
+from_row!(Webhook { id, url, least_severity });
+
 /// Whether there was one; its pending events are removed with it.
-pub(crate) fn remove(db: &Db, twin: &str, id: Uuid) -> Result<bool> {
+pub(crate) fn remove(db: TwinDb<'_>, id: Uuid) -> Result<bool> {
     let sql = "DELETE FROM webhook WHERE twin = ?1 AND id = ?2";
-    Ok(db.execute(sql, params![twin, id.to_string()])? == 1)
+    Ok(db.execute(sql, params![db.twin, id])? == 1)
 }
 
 /// Stores events for the twin's webhooks; returns how many events were dropped for it.
 pub(crate) fn enqueue(
-    db: &Db,
-    twin: &str,
+    db: TwinDb<'_>,
     notifications: &[impl Borrow<AlertNotification>],
     now: Time,
 ) -> Result<u64> {
@@ -49,10 +42,8 @@ pub(crate) fn enqueue(
         return Ok(0);
     }
     let mut forgotten = 0;
-    let mut rows = db.prepare_cached("SELECT id, least_severity FROM webhook WHERE twin = ?1")?;
-    let hooks = rows.query_map([twin], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let hooks: Vec<(String, Severity)> = hooks.collect::<Result<_>>()?;
-    for (webhook, least) in hooks {
+    let sql = "SELECT id, least_severity FROM webhook WHERE twin = ?1";
+    for (webhook, least) in db.list::<(String, Severity)>(sql, [db.twin])? {
         let wanted: Vec<&AlertNotification> = notifications
             .iter()
             .map(Borrow::borrow)
@@ -61,18 +52,17 @@ pub(crate) fn enqueue(
         // Those before would be dropped for those after them.
         let excess = wanted.len().saturating_sub(MAX_WAITING);
         for notification in &wanted[excess..] {
-            add_event(db, twin, &webhook, notification, now)?;
+            add_event(db, &webhook, notification, now)?;
         }
         if !wanted.is_empty() {
-            forgotten += (excess + drop_oldest(db, twin, &webhook)?) as u64;
+            forgotten += (excess + drop_oldest(db, &webhook)?) as u64;
         }
     }
     Ok(forgotten)
 }
 
 fn add_event(
-    db: &Db,
-    twin: &str,
+    db: TwinDb<'_>,
     webhook: &str,
     notification: &AlertNotification,
     now: Time,
@@ -80,16 +70,15 @@ fn add_event(
     let body = serde_json::to_string(notification)?;
     // A receiver recognizes repetitions by this number: it must never belong to another event. The tables' own
     // numbers are reused once the events with the greatest are deleted.
-    let number: i64 = db
-        .prepare_cached(
-            "UPDATE counter SET last = last + 1 WHERE name = 'webhook_event' RETURNING last",
-        )?
-        .query_row((), |row| row.get(0))?;
-    db.prepare_cached(
+    let number: i64 = db.get(
+        "UPDATE counter SET last = last + 1 WHERE name = 'webhook_event' RETURNING last",
+        (),
+    )?;
+    db.execute(
         "INSERT INTO webhook_event (seq, twin, webhook, body, attempts, due_at)
          VALUES (?1, ?2, ?3, ?4, 0, ?5)",
-    )?
-    .execute(params![number, twin, webhook, body, now])
+        params![number, db.twin, webhook, body, now],
+    )
     .map(drop)
 }
 
@@ -97,25 +86,24 @@ const DROP_OLDEST: &str = "DELETE FROM webhook_event WHERE twin = ?1 AND webhook
     (SELECT seq FROM webhook_event WHERE twin = ?1 AND webhook = ?2 ORDER BY seq DESC LIMIT 1 OFFSET ?3)";
 
 /// Drops the events beyond those that may wait; returns how many.
-fn drop_oldest(db: &Db, twin: &str, webhook: &str) -> Result<usize> {
-    db.prepare_cached(DROP_OLDEST)?.execute(params![twin, webhook, MAX_WAITING])
+fn drop_oldest(db: TwinDb<'_>, webhook: &str) -> Result<usize> {
+    db.execute(DROP_OLDEST, params![db.twin, webhook, MAX_WAITING])
 }
 
 /// Up to `limit` events that are due: the oldest of each webhook, so that order is kept.
 pub(crate) fn due(db: &Db, now: Time, limit: usize) -> Result<Vec<Delivery>> {
-    let mut rows = db.prepare_cached(
+    db.list_with(
         "SELECT e.seq, w.url, w.secret, e.body, e.attempts FROM webhook_event e
          JOIN webhook w ON w.twin = e.twin AND w.id = e.webhook
          WHERE e.due_at <= ?1 AND e.seq =
              (SELECT min(seq) FROM webhook_event o WHERE o.twin = e.twin AND o.webhook = e.webhook)
          ORDER BY e.seq LIMIT ?2",
-    )?;
-    let rows = rows.query_map(params![now, limit], |row| {
-        let (number, url, secret) = (row.get(0)?, row.get(1)?, row.get(2)?);
-        let (body, attempts) = (row.get(3)?, row.get(4)?);
-        Ok(Delivery::new(number, url, secret, body, attempts))
-    })?;
-    rows.collect()
+        params![now, limit],
+        |row| {
+            let (number, url, secret, body, attempts) = row.read()?;
+            Ok(Delivery::new(number, url, secret, body, attempts))
+        },
+    )
 }
 
 /// Forgets an event.

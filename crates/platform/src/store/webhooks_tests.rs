@@ -38,7 +38,7 @@ fn notification(number: usize) -> AlertNotification {
 }
 
 fn steps(db: &Db) -> i32 {
-    let Db::Sqlite(connection) = db else { unreachable!("it is a file") };
+    let Some(connection) = db.sqlite() else { unreachable!("it is a file") };
     connection.prepare_cached(DROP_OLDEST).unwrap().get_status(StatementStatus::VmStep)
 }
 
@@ -47,36 +47,33 @@ fn the_newest_events_wait_for_each_webhook_and_others_are_not_searched_for_them(
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path(), &Database::File, Purpose::Server).unwrap();
     let done = store.write_now(|db| {
-        twins::add(db, &"t".parse().unwrap(), "T", TwinKind::Homes, None, Time(0))?;
+        twins::add(db.within("t"), "T", TwinKind::Homes, None, Time(0))?;
         for id in (1..=WEBHOOKS).map(Uuid::from_u128) {
             let url = "https://example.org".to_owned();
-            add(db, "t", &Webhook { id, url, least_severity: Severity::Info }, "secret")?;
+            add(db.within("t"), &Webhook { id, url, least_severity: Severity::Info }, "secret")?;
         }
         let critical = Webhook {
             id: Uuid::from_u128(100),
             url: "https://example.org".to_owned(),
             least_severity: Severity::Critical,
         };
-        add(db, "t", &critical, "secret")?;
+        add(db.within("t"), &critical, "secret")?;
         let full: Vec<_> = (0..MAX_WAITING).map(notification).collect();
-        assert_eq!(enqueue(db, "t", &full, Time(1))?, 0);
+        assert_eq!(enqueue(db.within("t"), &full, Time(1))?, 0);
 
         // A thousand for each of twenty wait: to look at a webhook's takes some 5 steps for each of them.
         let before = steps(db);
         let more: Vec<_> = (2000..2200).map(notification).collect();
-        assert_eq!(enqueue(db, "t", &more, Time(2))?, 200 * WEBHOOKS as u64);
+        assert_eq!(enqueue(db.within("t"), &more, Time(2))?, 200 * WEBHOOKS as u64);
         let passed = steps(db) - before;
         assert!(passed < 20 * 15_000, "{passed} steps");
 
         // More than may wait.
         let all: Vec<_> = (5000..6500).map(notification).collect();
-        assert_eq!(enqueue(db, "t", &all, Time(3))?, 1500 * WEBHOOKS as u64);
-        let mut rows = db.prepare_cached(
-            "SELECT webhook, count(*), min(body), max(body) FROM webhook_event GROUP BY webhook",
-        )?;
-        let rows =
-            rows.query_map((), |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
-        Ok(rows.collect::<Result<Vec<(String, usize, String, String)>>>()?)
+        assert_eq!(enqueue(db.within("t"), &all, Time(3))?, 1500 * WEBHOOKS as u64);
+        let sql =
+            "SELECT webhook, count(*), min(body), max(body) FROM webhook_event GROUP BY webhook";
+        Ok(db.list::<(String, usize, String, String)>(sql, ())?)
     });
     let waiting = done.unwrap();
     assert_eq!(waiting.len(), WEBHOOKS as usize);

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::Db;
 use super::sql::{self, Begin};
-use crate::problem::Problem;
+use crate::problem::{Problem, internal};
 
 /// The most waiting changes; beyond, callers get 503.
 const MAX_WAITING: usize = 1024;
@@ -175,7 +175,7 @@ fn group(
         }
         let (good, tell) = change(Ok(db));
         let spoilt = good && db.is_spoilt();
-        told.push((tell, spoilt.then(|| Problem::internal(&"storage: a failure was ignored"))));
+        told.push((tell, spoilt.then(|| internal(&"storage: a failure was ignored"))));
         match (good && !spoilt, alone) {
             (true, true) => {}
             (true, false) => db.keep()?,

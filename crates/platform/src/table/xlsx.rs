@@ -8,7 +8,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{Cell, Outline};
 use crate::blocking;
-use crate::problem::Problem;
+use crate::problem::{Problem, internal};
 use crate::time::SECOND_MS;
 
 /// Rows of an Excel file, which is made in memory: their cells have 40 MB.
@@ -66,7 +66,7 @@ async fn workbook<R: AsRef<[Cell]> + Send + 'static>(
     rows: Vec<R>,
 ) -> Result<Vec<u8>, Problem> {
     let made = blocking::run(turn, move || sheet(name, columns, rows)).await?;
-    made.map_err(|error| Problem::internal(&error))
+    made.map_err(|error| internal(&error))
 }
 
 /// Each row is dropped once it is in the sheet, which copies its text.

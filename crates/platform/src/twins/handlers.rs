@@ -39,10 +39,10 @@ pub(crate) async fn add(
     let logged = caller.change("twin.add", &new.id, Value::Null);
     let made = app.change_roster_as(logged, move |db| {
         let kind = new.kind.unwrap_or(TwinKind::Meters);
-        if !twins::add(db, &new.id, &new.name, kind, new.centre, Time::now())? {
+        if !twins::add(db.within(&new.id), &new.name, kind, new.centre, Time::now())? {
             return Err(Problem::conflict("a twin with this name exists"));
         }
-        twins::get(db, &new.id)?.ok_or_else(|| Problem::not_found("twin"))
+        twins::get(db.within(&new.id))?.ok_or_else(|| Problem::missing("twin"))
     });
     json(StatusCode::CREATED, &made.await?)
 }
@@ -50,8 +50,6 @@ pub(crate) async fn add(
 /// One twin
 #[utoipa::path(get, path = "/{twin}", tag = "twins", responses((status = 200, body = Twin)))]
 pub(crate) async fn show(Call(app, member): Call, conditions: Conditions) -> Answer {
-    let twin = app
-        .store
-        .read(move |db| twins::get(db, &member.twin)?.ok_or_else(|| Problem::not_found("twin")));
+    let twin = member.read(&app, |db| twins::get(db)?.ok_or_else(|| Problem::missing("twin")));
     conditions.json(&twin.await?)
 }

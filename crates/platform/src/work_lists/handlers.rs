@@ -5,38 +5,24 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use super::types::{FullWorkList, ListState, MeterId, TaskMeter, TaskState, WorkList};
+use super::types::{
+    FullWorkList, ListQuery, MAX_TASKS, MeterId, NewWorkList, TaskMeter, WorkList, WorkListChange,
+};
 use crate::accounts::caller::{Call, Id, Member};
 use crate::app::App;
-use crate::extract::{Each, Params, Unread, at_most, given};
+use crate::extract::{Params, Unread};
 use crate::paging;
 use crate::problem::Problem;
-use crate::readings::handlers::{MAX_READINGS, sender, stored_readings};
+use crate::readings::handlers::{sender, stored_readings};
 use crate::readings::intake::{Taken, take_all};
-use crate::readings::{NewReading, Reading, ReadingResult};
+use crate::readings::types::MAX_READINGS;
+use crate::readings::{Reading, ReadingResult};
 use crate::respond::{Answer, Conditions, Page, json, open_number};
 use crate::role::{Deed, Role};
-use crate::store::work_lists::{self, Change, New, Query};
+use crate::store::work_lists;
 use crate::store::{Db, meters};
-use crate::text::{Name, Note, Title};
+use crate::text::Name;
 use crate::time::Time;
-
-/// Meters of a list.
-const MAX_TASKS: usize = 5000;
-
-/// Which lists.
-#[derive(Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct ListQuery {
-    assignee: Option<Name>,
-    state: Option<ListState>,
-    /// Maximum number of items.
-    #[param(minimum = 1, maximum = 1000, default = 100)]
-    limit: Option<usize>,
-    /// `next` of the previous page.
-    cursor: Option<String>,
-}
 
 /// Whose lists only are seen.
 fn only_of(member: &Member) -> Option<&Name> {
@@ -55,21 +41,16 @@ pub(crate) async fn list(
 ) -> Answer {
     member.may(Deed::LookAtWork)?;
     let limit = paging::limit(query.limit, paging::MOST)?;
-    let wanted = Query {
-        visible_to: only_of(&member).cloned(),
-        assignee: query.assignee,
-        state: query.state,
-        after: open_number(query.cursor.as_deref())?,
-    };
-    let rows =
-        app.store.read(move |db| Ok(work_lists::list(db, &member.twin, &wanted, limit + 1)?));
+    let (only, after) = (only_of(&member).cloned(), open_number(query.cursor.as_deref())?);
+    let rows = member
+        .read(&app, move |db| Ok(work_lists::list(db, &query, only.as_ref(), after, limit + 1)?));
     conditions.json(&Page::of_rows(rows.await?, limit, |_: &WorkList, seq| seq.to_string()))
 }
 
 fn existing(db: &Db, member: &Member, id: &Name) -> Result<WorkList, Problem> {
-    let nothing = || Problem::not_found("work list");
+    let nothing = || Problem::missing("work list");
     let id: Uuid = id.parse().map_err(|_| nothing())?;
-    let list = work_lists::get(db, &member.twin, id)?.ok_or_else(nothing)?;
+    let list = work_lists::get(db.within(&member.twin), id)?.ok_or_else(nothing)?;
     match (only_of(member), &list.assignee) {
         (Some(me), Some(assignee)) if me != assignee => Err(nothing()),
         _ => Ok(list),
@@ -98,7 +79,7 @@ pub(crate) async fn show(
     member.may(Deed::LookAtWork)?;
     let full = app.store.read(move |db| {
         let list = existing(db, &member, &id)?;
-        let mut tasks = work_lists::tasks(db, &member.twin, list.id, Time::now())?;
+        let mut tasks = work_lists::tasks(db.within(&member.twin), list.id, Time::now())?;
         for task in tasks.iter_mut().filter(|_| query.meters == Some(false)) {
             if let TaskMeter::Whole(meter) = &task.meter {
                 task.meter = TaskMeter::Id(MeterId { id: meter.id.clone() });
@@ -107,18 +88,6 @@ pub(crate) async fn show(
         Ok(FullWorkList { list, tasks })
     });
     conditions.json(&full.await?)
-}
-
-/// A new work list.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct NewWorkList {
-    name: Title,
-    assignee: Option<Name>,
-    due: Option<Time>,
-    #[serde(deserialize_with = "at_most::<MAX_TASKS, _, _>")]
-    #[schema(max_items = 5000)]
-    meters: Vec<Name>,
 }
 
 /// Create a work list
@@ -131,22 +100,15 @@ pub(crate) async fn add(Call(app, member): Call, body: Unread<NewWorkList>) -> A
         return Err(Problem::too_large(format!("at most {MAX_TASKS} meters on a list")));
     }
     check_assignee(&app, &member.twin, new.assignee.as_ref())?;
-    let twin = member.twin.clone();
-    let list = app.store.write(move |db| {
+    let list = member.write(&app, move |db| {
         for (at, meter) in new.meters.iter().enumerate() {
-            if !meters::exists(db, &twin, meter)? {
+            if !meters::exists(db, meter)? {
                 return Err(Problem::invalid(format!("meters[{at}]"), "there is no such meter"));
             }
         }
         let id = Uuid::new_v4();
-        let (name, assignee, due) = (&*new.name, new.assignee.as_ref(), new.due);
-        work_lists::add(
-            db,
-            &twin,
-            &New { id, name, assignee, due, meters: &new.meters },
-            Time::now(),
-        )?;
-        work_lists::get(db, &twin, id)?.ok_or_else(|| Problem::not_found("work list"))
+        work_lists::add(db, id, &new, Time::now())?;
+        work_lists::get(db, id)?.ok_or_else(|| Problem::missing("work list"))
     });
     let list = list.await?;
     announce(&app, &member.twin, &list);
@@ -160,39 +122,6 @@ fn check_assignee(app: &App, twin: &Name, assignee: Option<&Name>) -> Result<(),
         return Ok(());
     }
     Err(Problem::invalid("assignee", "there is no such user in this twin"))
-}
-
-/// Changes of a work list, readings for it, and results for meters that were not read.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct WorkListChange {
-    name: Option<Title>,
-    #[serde(default, deserialize_with = "given")]
-    #[schema(value_type = Option<Name>)]
-    assignee: Option<Option<Name>>,
-    state: Option<ListState>,
-    #[serde(default, deserialize_with = "given")]
-    #[schema(value_type = Option<Time>)]
-    due: Option<Option<Time>>,
-    /// Readings for this list; each has an outcome of its own.
-    #[serde(default, deserialize_with = "at_most::<MAX_READINGS, _, _>")]
-    #[schema(value_type = Vec<NewReading>, required = false, max_items = 1000)]
-    readings: Vec<Each<NewReading>>,
-    /// Results for meters that were not read.
-    #[serde(default, deserialize_with = "at_most::<MAX_READINGS, _, _>")]
-    #[schema(required = false, max_items = 1000)]
-    tasks: Vec<TaskChange>,
-}
-
-/// The result for a meter that was not read.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct TaskChange {
-    meter: Name,
-    state: Option<TaskState>,
-    #[serde(default, deserialize_with = "given")]
-    #[schema(value_type = Option<Note>)]
-    note: Option<Option<Note>>,
 }
 
 /// The list now, and the result for each reading.
@@ -242,10 +171,10 @@ fn apply(
     db: &Db,
     member: &Member,
     list: Uuid,
-    change: WorkListChange,
+    mut change: WorkListChange,
 ) -> Result<(WorkListResults, Vec<Reading>), Problem> {
-    let twin = &member.twin;
-    let mut readings = change.readings;
+    let db = db.within(&member.twin);
+    let mut readings = std::mem::take(&mut change.readings);
     for reading in &mut readings {
         if let Ok(reading) = &mut reading.item {
             reading.work_list = Some(list);
@@ -253,22 +182,16 @@ fn apply(
     }
     for (at, task) in change.tasks.iter().enumerate() {
         let note = task.note.as_ref().map(|note| note.as_deref());
-        if !work_lists::set_task(db, twin, list, &task.meter, task.state, note)? {
+        if !work_lists::set_task(db, list, &task.meter, task.state, note)? {
             let detail = "this meter is not on the list";
             return Err(Problem::invalid(format!("tasks[{at}].meter"), detail));
         }
     }
     let Taken { results, stored, .. } = take_all(db, &sender(member), readings)?;
-    let set = Change {
-        name: change.name.map(|name| name.to_string()),
-        assignee: change.assignee,
-        state: change.state,
-        due: change.due,
-    };
-    work_lists::change(db, twin, list, &set)?;
-    let work_list = work_lists::get(db, twin, list)?;
-    let work_list = work_list.ok_or_else(|| Problem::not_found("work list"))?;
-    Ok((WorkListResults { work_list, results }, stored_readings(db, twin, stored)?))
+    work_lists::change(db, list, &change)?;
+    let work_list = work_lists::get(db, list)?;
+    let work_list = work_list.ok_or_else(|| Problem::missing("work list"))?;
+    Ok((WorkListResults { work_list, results }, stored_readings(db, stored)?))
 }
 
 /// Progress of a list.

@@ -2,14 +2,18 @@
 
 use crate::store::sql::{FromSql, Mismatch, ToSql, Value};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
+use crate::extract::{Each, at_most, given};
 use crate::meters::Meter;
 use crate::meters::types::words;
-use crate::readings::Reading;
-use crate::text::Name;
+use crate::readings::types::{MAX_READINGS, NewReading, Reading};
+use crate::text::{Name, Note, Title};
 use crate::time::Time;
+
+/// Meters of a list.
+pub(crate) const MAX_TASKS: usize = 5000;
 
 words! {
     /// Whether there is work left.
@@ -87,4 +91,63 @@ pub(crate) struct FullWorkList {
     pub(crate) list: WorkList,
     /// In the order in which they were put on it.
     pub(crate) tasks: Vec<Task>,
+}
+
+/// Which lists.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ListQuery {
+    pub(crate) assignee: Option<Name>,
+    pub(crate) state: Option<ListState>,
+    /// Maximum number of items.
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    pub(crate) limit: Option<usize>,
+    /// `next` of the previous page.
+    pub(crate) cursor: Option<String>,
+}
+
+/// A new work list.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewWorkList {
+    pub(crate) name: Title,
+    pub(crate) assignee: Option<Name>,
+    pub(crate) due: Option<Time>,
+    #[serde(deserialize_with = "at_most::<MAX_TASKS, _, _>")]
+    #[schema(max_items = 5000)]
+    pub(crate) meters: Vec<Name>,
+}
+
+/// Changes of a work list, readings for it, and results for meters that were not read.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct WorkListChange {
+    pub(crate) name: Option<Title>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Name>)]
+    pub(crate) assignee: Option<Option<Name>>,
+    pub(crate) state: Option<ListState>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Time>)]
+    pub(crate) due: Option<Option<Time>>,
+    /// Readings for this list; each has an outcome of its own.
+    #[serde(default, deserialize_with = "at_most::<MAX_READINGS, _, _>")]
+    #[schema(value_type = Vec<NewReading>, required = false, max_items = 1000)]
+    pub(crate) readings: Vec<Each<NewReading>>,
+    /// Results for meters that were not read.
+    #[serde(default, deserialize_with = "at_most::<MAX_READINGS, _, _>")]
+    #[schema(required = false, max_items = 1000)]
+    pub(crate) tasks: Vec<TaskChange>,
+}
+
+/// The result for a meter that was not read.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TaskChange {
+    pub(crate) meter: Name,
+    pub(crate) state: Option<TaskState>,
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Note>)]
+    pub(crate) note: Option<Option<Note>>,
 }

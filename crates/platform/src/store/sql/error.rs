@@ -57,19 +57,3 @@ impl From<fulmar_mirror::CommitError> for DatabaseError {
 
 /// What a use of the database gives.
 pub(crate) type Result<T> = std::result::Result<T, DatabaseError>;
-
-/// A row that need not be there.
-pub(crate) trait OptionalExtension<T> {
-    /// No row is no error.
-    fn optional(self) -> Result<Option<T>>;
-}
-
-impl<T> OptionalExtension<T> for Result<T> {
-    fn optional(self) -> Result<Option<T>> {
-        match self {
-            Ok(value) => Ok(Some(value)),
-            Err(DatabaseError::NoRow) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-}

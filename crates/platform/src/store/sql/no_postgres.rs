@@ -1,5 +1,5 @@
-//! In the place of `postgres` where this is built without the feature of that name: its types, of which there is
-//! never a value, and an address that is refused.
+//! In the place of `postgres` where this is built without the feature of that name: an address, of which
+//! there is never a value, and which is refused.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use fulmar_mirror::Share;
 
-use super::{Begin, Database, Purpose, Result, Value};
+use super::{Database, Db, Purpose, Result};
 use crate::error::Error;
 
 /// A PostgreSQL server.
@@ -35,70 +35,9 @@ impl fmt::Display for Address {
     }
 }
 
-/// A connection.
-#[derive(Debug)]
-pub(crate) struct ReconnectingConnection(Infallible);
-
-/// A prepared statement.
-pub(crate) struct Prepared<'a>(Infallible, std::marker::PhantomData<&'a ()>);
-
-/// A row that was found.
-pub(crate) struct Row(Infallible);
-
-impl ReconnectingConnection {
-    pub(super) fn open(
-        address: &Arc<Address>,
-        _: Purpose,
-        _: Option<Arc<dyn Share>>,
-    ) -> Result<ReconnectingConnection> {
-        match address.0 {}
-    }
-
-    pub(super) fn prepare(&self, _: &str) -> Result<Prepared<'_>> {
-        match self.0 {}
-    }
-
-    pub(super) fn begin(&self, _: Begin) -> Result<()> {
-        match self.0 {}
-    }
-
-    pub(super) fn batch(&self, _: &str) -> Result<()> {
-        match self.0 {}
-    }
-
-    pub(super) fn commit(&self) -> Result<()> {
-        match self.0 {}
-    }
-
-    pub(super) fn roll_back(&self) -> Result<()> {
-        match self.0 {}
-    }
-
-    pub(super) fn is_spoilt(&self) -> bool {
-        match self.0 {}
-    }
-
-    pub(super) fn foreign_changes(&self) -> Result<(u64, i64)> {
-        match self.0 {}
-    }
-}
-
-impl Prepared<'_> {
-    pub(super) fn execute(&self, _: &[Value<'_>]) -> Result<usize> {
-        match self.0 {}
-    }
-
-    pub(super) fn each(
-        &self,
-        _: &[Value<'_>],
-        _: &mut dyn FnMut(&super::Row<'_>) -> Result<bool>,
-    ) -> Result<()> {
-        match self.0 {}
-    }
-}
-
-pub(super) fn value(row: &Row, _: usize) -> Result<Value<'_>> {
-    match row.0 {}
+/// A connection, which there cannot be.
+pub(super) fn connect(address: &Address, _: Purpose, _: Option<Arc<dyn Share>>) -> Result<Db> {
+    match address.0 {}
 }
 
 #[cfg(test)]

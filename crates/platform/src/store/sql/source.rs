@@ -6,8 +6,8 @@ use std::sync::Arc;
 use fulmar_mirror::Share;
 
 use super::database::Purpose;
-use super::postgres::{Address, ReconnectingConnection};
-use super::{DatabaseError, Db, Result, sqlite};
+use super::postgres::{Address, connect};
+use super::{Db, Result, sqlite};
 
 /// Where the database is.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ impl Source {
     /// A connection that changes things, to tables as this version wants them.
     pub(crate) fn open(&self) -> Result<Db> {
         match self {
-            Source::File(path) => sqlite::open(path).map(Db::Sqlite),
+            Source::File(path) => sqlite::open(path).map(Db::new),
             Source::Server(address, purpose, node) => connect(address, *purpose, node.clone()),
         }
     }
@@ -31,22 +31,8 @@ impl Source {
     /// A connection that looks only.
     pub(crate) fn open_to_read(&self) -> Result<Db> {
         match self {
-            Source::File(path) => sqlite::open_to_read(path).map(Db::Sqlite),
+            Source::File(path) => sqlite::open_to_read(path).map(Db::new),
             Source::Server(address, ..) => connect(address, Purpose::Look, None),
         }
     }
-}
-
-/// Connects on a thread of its own, because the caller may be an async task, which must not block.
-fn connect(address: &Arc<Address>, purpose: Purpose, node: Option<Arc<dyn Share>>) -> Result<Db> {
-    let connected = std::thread::scope(|scope| {
-        scope
-            .spawn(|| {
-                ReconnectingConnection::open(address, purpose, node)
-                    .map(|connection| Db::Postgres(Box::new(connection)))
-            })
-            .join()
-    });
-    let failed = |_| DatabaseError::Setting("connecting to PostgreSQL failed".to_owned());
-    connected.map_err(failed)?
 }

@@ -1,13 +1,14 @@
-//! SQLite: the database file, its settings, values and rows.
+//! SQLite: the database file, its settings, statements and values.
 
 use std::path::Path;
 use std::time::Duration;
 
 use fulmar_mirror::prepare_file;
 use rusqlite::types::{ToSqlOutput, ValueRef};
-use rusqlite::{CachedStatement, Connection, OpenFlags, ToSql, params_from_iter};
+use rusqlite::{Connection, OpenFlags, ToSql, params_from_iter};
 
-use super::{DatabaseError, Result, Row, Value};
+use super::row::Columns;
+use super::{Begin, DatabaseError, Engine, Result, Value};
 use crate::store::schema::MIGRATIONS;
 
 /// Marks the file in SQLite's header ("FULP").
@@ -109,44 +110,74 @@ pub(super) fn open_to_read(path: &Path) -> Result<Connection> {
     Ok(connection)
 }
 
-/// A number that changes when another connection has committed.
-pub(super) fn foreign_changes(connection: &Connection) -> Result<i64> {
-    Ok(connection.pragma_query_value(None, "data_version", |row| row.get(0))?)
-}
-
-pub(super) fn execute(statement: &mut CachedStatement<'_>, values: &[Value<'_>]) -> Result<usize> {
-    Ok(statement.execute(params_from_iter(values))?)
-}
-
-pub(super) fn each(
-    statement: &mut CachedStatement<'_>,
-    values: &[Value<'_>],
-    see: &mut dyn FnMut(&Row<'_>) -> Result<bool>,
-) -> Result<()> {
-    let mut rows = statement.query(params_from_iter(values))?;
-    while let Some(row) = rows.next()? {
-        if !see(&Row::Sqlite(row))? {
-            break;
-        }
+impl Engine for Connection {
+    fn execute(&self, sql: &str, values: &[Value<'_>]) -> Result<usize> {
+        Ok(self.prepare_cached(sql)?.execute(params_from_iter(values))?)
     }
-    Ok(())
+
+    fn each(
+        &self,
+        sql: &str,
+        values: &[Value<'_>],
+        see: &mut dyn FnMut(&dyn Columns) -> Result<bool>,
+    ) -> Result<()> {
+        let mut statement = self.prepare_cached(sql)?;
+        let mut rows = statement.query(params_from_iter(values))?;
+        while let Some(row) = rows.next()? {
+            if !see(row)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn batch(&self, sql: &str) -> Result<()> {
+        Ok(self.execute_batch(sql)?)
+    }
+
+    fn begin(&self, kind: Begin) -> Result<()> {
+        self.batch(if kind == Begin::Read { "BEGIN" } else { "BEGIN IMMEDIATE" })
+    }
+
+    fn commit(&self) -> Result<()> {
+        self.batch("COMMIT")
+    }
+
+    fn roll_back(&self) -> Result<()> {
+        if self.is_autocommit() { Ok(()) } else { self.batch("ROLLBACK") }
+    }
+
+    fn is_spoilt(&self) -> bool {
+        false
+    }
+
+    fn foreign_changes(&self) -> Result<(u64, i64)> {
+        Ok((1, self.pragma_query_value(None, "data_version", |row| row.get(0))?))
+    }
+
+    fn sqlite(&self) -> Option<&Connection> {
+        Some(self)
+    }
 }
 
-pub(super) fn value<'a>(row: &'a rusqlite::Row<'_>, at: usize) -> Result<Value<'a>> {
-    Ok(match row.get_ref(at)? {
-        ValueRef::Null => Value::Null,
-        ValueRef::Integer(integer) => Value::Integer(integer),
-        ValueRef::Real(real) => Value::Real(real),
-        ValueRef::Text(text) => {
-            Value::Text(std::str::from_utf8(text).map_err(|_| DatabaseError::Column(at))?)
-        }
-        ValueRef::Blob(bytes) => Value::Blob(bytes),
-    })
+impl Columns for rusqlite::Row<'_> {
+    fn value(&self, at: usize) -> Result<Value<'_>> {
+        Ok(match self.get_ref(at)? {
+            ValueRef::Null => Value::Null,
+            ValueRef::Integer(integer) => Value::Integer(integer),
+            ValueRef::Real(real) => Value::Real(real),
+            ValueRef::Text(text) => {
+                Value::Text(std::str::from_utf8(text).map_err(|_| DatabaseError::Column(at))?)
+            }
+            ValueRef::Blob(bytes) => Value::Blob(bytes),
+        })
+    }
 }
 
 impl ToSql for Value<'_> {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(ToSqlOutput::Borrowed(match *self {
+            Value::Id(id) => return Ok(id.to_string().into()),
             Value::Null => ValueRef::Null,
             Value::Integer(integer) => ValueRef::Integer(integer),
             Value::Real(real) => ValueRef::Real(real),

@@ -1,5 +1,7 @@
 //! Values written to the database and read from it, of the four kinds that both engines have.
 
+use uuid::Uuid;
+
 /// A value as it is stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Value<'a> {
@@ -8,6 +10,8 @@ pub(crate) enum Value<'a> {
     Integer(i64),
     Real(f64),
     Text(&'a str),
+    /// As text, in lower case with hyphens.
+    Id(Uuid),
     Blob(&'a [u8]),
 }
 
@@ -47,13 +51,6 @@ macro_rules! params {
     };
 }
 pub(crate) use params;
-
-/// Values that were collected, for [`Params`].
-pub(crate) fn params_from_iter<'a>(
-    values: impl Iterator<Item = &'a (dyn ToSql + 'a)>,
-) -> Vec<Value<'a>> {
-    values.map(ToSql::to_sql).collect()
-}
 
 impl Params for () {
     fn bind(&self) -> Vec<Value<'_>> {
@@ -157,6 +154,18 @@ impl ToSql for String {
 impl FromSql for String {
     fn from_sql(value: Value<'_>) -> Result<Self, Mismatch> {
         value.as_str().map(str::to_owned)
+    }
+}
+
+impl ToSql for Uuid {
+    fn to_sql(&self) -> Value<'_> {
+        Value::Id(*self)
+    }
+}
+
+impl FromSql for Uuid {
+    fn from_sql(value: Value<'_>) -> Result<Self, Mismatch> {
+        value.as_str()?.parse().map_err(|_| Mismatch)
     }
 }
 

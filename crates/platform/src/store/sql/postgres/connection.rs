@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, NoTls, Row as ServerRow, SimpleQueryMessage, Socket, Statement};
+use tokio_postgres::{Client, NoTls, Row, SimpleQueryMessage, Socket, Statement};
 
-use super::super::{DatabaseError, Result, Row, Value};
+use super::super::{DatabaseError, Result, Value};
 use super::address::{Address, text_of};
 use super::tls;
 use super::values::numbered;
@@ -46,12 +46,6 @@ pub(super) struct Connection {
 }
 
 fulmar_text::opaque_debug!(Connection { server });
-
-/// A statement, as the server knows it.
-pub(crate) struct Prepared<'a> {
-    connection: std::cell::Ref<'a, Connection>,
-    statement: Statement,
-}
 
 impl Connection {
     /// Connects.
@@ -135,22 +129,30 @@ impl Connection {
     }
 
     /// The statement, prepared before if it was needed before.
-    pub(super) fn prepare<'a>(
-        connection: std::cell::Ref<'a, Connection>,
-        sql: &str,
-    ) -> Result<Prepared<'a>> {
-        let known = connection.prepared.borrow().get(sql).cloned();
-        if let Some(statement) = known {
-            return Ok(Prepared { connection, statement });
+    fn prepare(&self, sql: &str) -> Result<Statement> {
+        if let Some(statement) = self.prepared.borrow().get(sql) {
+            return Ok(statement.clone());
         }
-        let statement = connection.wait(connection.client.prepare(&numbered(sql)))?;
-        let mut prepared = connection.prepared.borrow_mut();
+        let statement = self.wait(self.client.prepare(&numbered(sql)))?;
+        let mut prepared = self.prepared.borrow_mut();
         if prepared.len() >= MAX_PREPARED {
             prepared.clear();
         }
         prepared.insert(sql.to_owned(), statement.clone());
-        drop(prepared);
-        Ok(Prepared { connection, statement })
+        Ok(statement)
+    }
+
+    /// Runs a statement without rows; how many rows it changed.
+    pub(super) fn execute(&self, sql: &str, values: &[Value<'_>]) -> Result<usize> {
+        let statement = self.prepare(sql)?;
+        let changed = self.wait(self.client.execute(&statement, &given(values)))?;
+        Ok(usize::try_from(changed).unwrap_or(usize::MAX))
+    }
+
+    /// A statement's rows.
+    pub(super) fn rows(&self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>> {
+        let statement = self.prepare(sql)?;
+        self.wait(self.client.query(&statement, &given(values)))
     }
 
     /// Waits for an answer, though not for ever.
@@ -208,31 +210,6 @@ where
 fn failure(error: &tokio_postgres::Error) -> DatabaseError {
     let state = error.code().map_or_else(String::new, |code| code.code().to_owned());
     DatabaseError::Postgres { state, text: text_of(error) }
-}
-
-impl Prepared<'_> {
-    pub(in super::super) fn execute(&self, values: &[Value<'_>]) -> Result<usize> {
-        let given = given(values);
-        let changed =
-            self.connection.wait(self.connection.client.execute(&self.statement, &given))?;
-        Ok(usize::try_from(changed).unwrap_or(usize::MAX))
-    }
-
-    pub(in super::super) fn each(
-        &self,
-        values: &[Value<'_>],
-        see: &mut dyn FnMut(&Row<'_>) -> Result<bool>,
-    ) -> Result<()> {
-        let given = given(values);
-        let rows: Vec<ServerRow> =
-            self.connection.wait(self.connection.client.query(&self.statement, &given))?;
-        for row in &rows {
-            if !see(&Row::Postgres(row))? {
-                break;
-            }
-        }
-        Ok(())
-    }
 }
 
 fn given<'a>(values: &'a [Value<'a>]) -> Vec<&'a (dyn ToSql + Sync)> {

@@ -12,7 +12,4 @@ mod tls;
 mod values;
 
 pub use address::Address;
-pub(crate) use connection::Prepared;
-pub(crate) use reconnecting::ReconnectingConnection;
-pub(super) use tokio_postgres::Row;
-pub(super) use values::value;
+pub(super) use reconnecting::connect;

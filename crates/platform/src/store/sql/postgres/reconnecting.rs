@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use fulmar_mirror::{NotShared, Share};
 
-use super::super::{Begin, DatabaseError, Purpose, Result};
+use super::super::row::Columns;
+use super::super::{Begin, DatabaseError, Db, Engine, Purpose, Result, Value};
 use super::address::Address;
-use super::connection::{Connection, Prepared};
+use super::connection::Connection;
 use super::tables;
 
 /// For so long a server that was there is waited for: it may be starting again.
@@ -35,8 +36,19 @@ const SERVER: i32 = 1;
 /// The lock of the process that writes.
 const WRITER: i32 = 2;
 
+/// Connects on a thread of its own, because the caller may be an async task, which must not block.
+pub(in super::super) fn connect(
+    address: &Arc<Address>,
+    purpose: Purpose,
+    node: Option<Arc<dyn Share>>,
+) -> Result<Db> {
+    let open = || ReconnectingConnection::open(address, purpose, node).map(Db::new);
+    let connected = std::thread::scope(|scope| scope.spawn(open).join());
+    connected.map_err(|_| DatabaseError::Setting("connecting to PostgreSQL failed".to_owned()))?
+}
+
 #[derive(Debug)]
-pub(crate) struct ReconnectingConnection {
+struct ReconnectingConnection {
     address: Arc<Address>,
     purpose: Purpose,
     /// The node of a cluster that uses the database while it serves.
@@ -51,7 +63,7 @@ pub(crate) struct ReconnectingConnection {
 
 impl ReconnectingConnection {
     /// Connects, and makes the tables what this version wants. Not for tasks.
-    pub(in super::super) fn open(
+    fn open(
         address: &Arc<Address>,
         purpose: Purpose,
         node: Option<Arc<dyn Share>>,
@@ -72,11 +84,6 @@ impl ReconnectingConnection {
         })
     }
 
-    /// The statement, prepared before if it was needed before.
-    pub(in super::super) fn prepare(&self, sql: &str) -> Result<Prepared<'_>> {
-        Connection::prepare(self.connection()?, sql)
-    }
-
     fn connection(&self) -> Result<Ref<'_, Connection>> {
         let connection = self.connection.try_borrow().map_err(|_| self.away("in use"))?;
         Ref::filter_map(connection, Option::as_ref)
@@ -85,21 +92,6 @@ impl ReconnectingConnection {
 
     fn away(&self, why: &str) -> DatabaseError {
         DatabaseError::Away(self.address.to_string(), why.to_owned())
-    }
-
-    /// Begins a transaction, on a new connection if need be.
-    pub(in super::super) fn begin(&self, kind: Begin) -> Result<()> {
-        let lost = self.connection.borrow().as_ref().is_none_or(Connection::is_lost);
-        if !lost {
-            match self.try_begin(kind) {
-                Err(error) if self.connection()?.is_lost() => {
-                    tracing::debug!("platform storage: {error}");
-                }
-                outcome => return outcome,
-            }
-        }
-        self.reconnect()?;
-        self.try_begin(kind)
     }
 
     fn try_begin(&self, kind: Begin) -> Result<()> {
@@ -159,15 +151,53 @@ impl ReconnectingConnection {
         }
     }
 
-    /// Runs what belongs to a transaction.
-    pub(in super::super) fn batch(&self, sql: &str) -> Result<()> {
+    fn note_changes(&self, changes: i64) {
+        self.seen.set((self.seen.get().0, changes));
+        self.looked.set(Instant::now());
+    }
+}
+
+impl Engine for ReconnectingConnection {
+    fn execute(&self, sql: &str, values: &[Value<'_>]) -> Result<usize> {
+        self.connection()?.execute(sql, values)
+    }
+
+    fn each(
+        &self,
+        sql: &str,
+        values: &[Value<'_>],
+        see: &mut dyn FnMut(&dyn Columns) -> Result<bool>,
+    ) -> Result<()> {
+        for row in &self.connection()?.rows(sql, values)? {
+            if !see(row)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// On a new connection if need be.
+    fn begin(&self, kind: Begin) -> Result<()> {
+        let lost = self.connection.borrow().as_ref().is_none_or(Connection::is_lost);
+        if !lost {
+            match self.try_begin(kind) {
+                Err(error) if self.connection()?.is_lost() => {
+                    tracing::debug!("platform storage: {error}");
+                }
+                outcome => return outcome,
+            }
+        }
+        self.reconnect()?;
+        self.try_begin(kind)
+    }
+
+    fn batch(&self, sql: &str) -> Result<()> {
         let connection = self.connection()?;
         connection.unspoil();
         connection.batch(sql)
     }
 
-    /// Ends the transaction.
-    pub(in super::super) fn commit(&self) -> Result<()> {
+    fn commit(&self) -> Result<()> {
         let connection = self.connection()?;
         if self.purpose == Purpose::Command {
             return connection.batch("UPDATE installation SET changes = changes + 1; COMMIT");
@@ -175,8 +205,7 @@ impl ReconnectingConnection {
         connection.batch("COMMIT")
     }
 
-    /// Ends the transaction, if there is one, and takes all of it back.
-    pub(in super::super) fn roll_back(&self) -> Result<()> {
+    fn roll_back(&self) -> Result<()> {
         let Ok(connection) = self.connection() else { return Ok(()) };
         if connection.is_lost() {
             drop(connection);
@@ -186,22 +215,15 @@ impl ReconnectingConnection {
         connection.batch("ROLLBACK")
     }
 
-    /// Whether a statement failed since the transaction or its mark was set.
-    pub(in super::super) fn is_spoilt(&self) -> bool {
+    fn is_spoilt(&self) -> bool {
         self.connection.borrow().as_ref().is_none_or(Connection::is_spoilt)
     }
 
-    /// What changes when another process has committed, and with every connection.
-    pub(in super::super) fn foreign_changes(&self) -> Result<(u64, i64)> {
+    fn foreign_changes(&self) -> Result<(u64, i64)> {
         if self.looked.get().elapsed() >= LOOK_FOR_CHANGES {
             self.note_changes(self.connection()?.number("SELECT changes FROM installation")?);
         }
         Ok(self.seen.get())
-    }
-
-    fn note_changes(&self, changes: i64) {
-        self.seen.set((self.seen.get().0, changes));
-        self.looked.set(Instant::now());
     }
 }
 

@@ -6,13 +6,15 @@ use bytes::{BufMut as _, BytesMut};
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
+use super::super::row::Columns;
 use super::super::{DatabaseError, Result, Value};
 
 type Outcome<T> = std::result::Result<T, Box<dyn Error + Sync + Send>>;
 
-/// The value of a column.
-pub(in super::super) fn value(row: &Row, at: usize) -> Result<Value<'_>> {
-    row.try_get(at).map_err(|_| DatabaseError::Column(at))
+impl Columns for Row {
+    fn value(&self, at: usize) -> Result<Value<'_>> {
+        self.try_get(at).map_err(|_| DatabaseError::Column(at))
+    }
 }
 
 impl ToSql for Value<'_> {
@@ -25,9 +27,10 @@ impl ToSql for Value<'_> {
             Value::Integer(integer) if *kind == Type::FLOAT8 => out.put_f64(integer as f64),
             Value::Real(real) if *kind == Type::FLOAT8 => out.put_f64(real),
             Value::Text(text) if *kind == Type::TEXT => out.put_slice(text.as_bytes()),
+            Value::Id(id) if *kind == Type::TEXT => out.put_slice(id.to_string().as_bytes()),
             Value::Blob(bytes) if *kind == Type::BYTEA => out.put_slice(bytes),
             // The value may be personal data; its kind is enough.
-            Value::Integer(_) | Value::Real(_) | Value::Text(_) | Value::Blob(_) => {
+            _ => {
                 return Err(format!("a parameter is {kind} and was given something else").into());
             }
         }
