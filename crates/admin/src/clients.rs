@@ -71,7 +71,7 @@ fulmar_text::mirrors! {
         queued_messages: usize = from.queued_messages,
         /// Bytes of those in its queue.
         queued_bytes: usize = from.queued_bytes,
-        /// Its wait, while the broker reads nothing from it; absent otherwise.
+        /// The wait while the broker reads nothing from it; absent otherwise.
         #[serde(skip_serializing_if = "Option::is_none")]
         waiting: Option<Wait> = from.waiting.map(Wait::from),
         /// Statistics of its path; only over QUIC.
@@ -88,7 +88,7 @@ fulmar_text::mirrors! {
         description: &'static str = wait.cause.description(),
         /// When it began, in milliseconds since the Unix epoch.
         since_ms: u64 = wait.since_ms,
-        /// Its age in milliseconds.
+        /// The age in milliseconds.
         age_ms: u64 = now_ms().cast_unsigned().saturating_sub(wait.since_ms),
     }
 

@@ -81,7 +81,7 @@ pub struct Broker {
     pub(crate) send_backlog: Arc<SendBacklog>,
     /// How far each worker is with storage.
     pub(crate) handed_over: Box<[HandedOver]>,
-    /// Of each worker, the connections that wait.
+    /// The connections that wait, by worker.
     pub(crate) waiting: Box<[WaitTable]>,
     metrics: Metrics,
     storage: Arc<dyn Storage>,

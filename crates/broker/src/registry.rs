@@ -52,13 +52,13 @@ impl Registry {
         self.sessions.lock().insert(session.client_id().into(), session);
     }
 
-    fn all(&self) -> Vec<Arc<Session>> {
+    fn sessions(&self) -> Vec<Arc<Session>> {
         self.sessions.lock().values().map(Arc::clone).collect()
     }
 
     /// Where all connected sessions are.
     pub(crate) fn attachments(&self) -> Vec<Attachment> {
-        self.all().iter().filter_map(|session| session.lock().attachment).collect()
+        self.sessions().iter().filter_map(|session| session.lock().attachment).collect()
     }
 
     /// Whether there are sessions of users whom this concerns, and where those are connected that are to be rechecked. One
@@ -68,7 +68,7 @@ impl Registry {
         concerns: impl Fn(Option<&User>) -> bool,
     ) -> (bool, Vec<Attachment>) {
         let (mut any, mut attached) = (false, Vec::new());
-        for session in self.all() {
+        for session in self.sessions() {
             let mut state = session.lock();
             if concerns(state.user.as_ref()) {
                 any = true;
@@ -84,7 +84,7 @@ impl Registry {
 
     /// The identifiers of clients whose sessions are of these users.
     pub(crate) fn clients_of(&self, concerns: impl Fn(Option<&User>) -> bool) -> Vec<Box<str>> {
-        let sessions = self.all();
+        let sessions = self.sessions();
         let theirs = sessions.iter().filter(|session| concerns(session.lock().user.as_ref()));
         theirs.map(|session| session.client_id().into()).collect()
     }

@@ -48,7 +48,7 @@ pub struct ClientConnection {
     pub queued_messages: usize,
     /// Bytes of those in its queue.
     pub queued_bytes: usize,
-    /// Its wait, if nothing is read from it now.
+    /// The wait, if nothing is read from it now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting: Option<Waiting>,
     /// Path statistics, if the transport has them.
@@ -168,7 +168,7 @@ pub(crate) fn tell(session: &Session, here: &Here, waiting: &[WaitTable]) -> Cli
         subscriptions: state.subscriptions.len(),
         queued_messages: state.queued.messages() + in_flight,
         queued_bytes: state.queued.bytes(),
-        waiting: state.attachment.and_then(|at| waiting[usize::from(at.shard)].of(at.token)),
+        waiting: state.attachment.and_then(|at| waiting[usize::from(at.shard)].wait_of(at.token)),
         stats,
     }
 }

@@ -70,9 +70,9 @@ impl WaitCause {
 /// A client's wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Waiting {
-    /// Its cause.
+    /// The cause.
     pub cause: WaitCause,
-    /// Its begin, in milliseconds since the Unix epoch.
+    /// The begin, in milliseconds since the Unix epoch.
     pub since_ms: u64,
 }
 
@@ -156,7 +156,7 @@ impl WaitTable {
     }
 
     /// The wait of a connection that has lasted longest.
-    pub(crate) fn of(&self, token: Token) -> Option<Waiting> {
+    pub(crate) fn wait_of(&self, token: Token) -> Option<Waiting> {
         let waits = WaitCause::ALL.into_iter().zip(&self.0).filter_map(|(cause, list)| {
             let since_ms = list.connections.lock().get(&token)?.since.0;
             Some(Waiting { cause, since_ms })

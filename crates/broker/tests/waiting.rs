@@ -129,6 +129,8 @@ fn storage(log: &Log) {
     let storage_stall_timeout = 3 * LONG;
     let mut scene = Scene::new(Limits { storage_stall_timeout, ..Limits::default() });
     let conn = scene.join(0, &hello("publisher"));
+    let other = scene.join(0, &hello("other"));
+    scene.publish(other, "a/b", 1);
     scene.storage.set_backlog(usize::MAX);
     scene.publish(conn, "a/b", 1);
     scene.assert_waits("publisher", WaitCause::Storage);
@@ -136,9 +138,8 @@ fn storage(log: &Log) {
     let lines = |log: &Log| log.text().matches("nothing was read from the client").count();
     scene.world.wait(LONG - Duration::from_millis(1));
     assert_eq!(lines(log), 0);
-    scene.commit();
     scene.world.wait(LONG);
-    scene.world.wait(LONG);
+    scene.world.wait(Duration::from_secs(1));
     assert_eq!(lines(log), 1, "once per wait");
     let text = log.text();
     let line = text.lines().find(|line| line.contains("nothing was read")).unwrap();
@@ -146,7 +147,7 @@ fn storage(log: &Log) {
         assert!(line.contains(part) || line.contains(&part.replace('"', "")), "{part}: {line}");
     }
     let wait = scene.world.broker.connection_of("publisher").unwrap().waiting.unwrap();
-    assert_eq!(wait.since_ms, since.0, "a commit that was not enough is no end");
+    assert_eq!(wait.since_ms, since.0);
     scene.storage.set_backlog(0);
     scene.commit();
     scene.assert_nobody_waits();
