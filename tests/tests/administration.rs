@@ -3,7 +3,9 @@
 
 use std::process::{Child, Output, Stdio};
 
-use fulmar_tests::{TestBroker, eventually, fulmar, http_get, run, write_secret};
+use fulmar_tests::{
+    TestBroker, Wire, eventually, field, fulmar, http_get, packet, run, write_secret,
+};
 use serde_json::Value;
 
 /// `fulmar ctl` on the broker's data folder.
@@ -84,6 +86,22 @@ fn clients_are_listed_with_their_paths_and_disconnected() {
     assert!(said.contains("no client \"nobody\" is connected"), "{said}");
     let status = json(&broker, &["status"]);
     assert_eq!((&status["connections"]["quic"], &status["sessions"]), (&1.into(), &2.into()));
+}
+
+#[test]
+fn a_client_that_waits_is_shown_with_cause_and_age() {
+    let config = "[limits]\nmax_publish_bytes_per_s = 1\n";
+    let broker = TestBroker::builder().config(config).start();
+    let mut fast = Wire::connect(broker.address("mqtt"), "fast");
+    assert_eq!(broker.metric("connections_waiting{cause=\"rate\"}"), 0.0);
+    fast.send(&packet(0x30, &[field("t"), vec![0], vec![b'x'; 5_000]].concat()));
+    eventually("the wait", || {
+        let waiting = &json(&broker, &["clients", "show", "fast"])["waiting"];
+        waiting["cause"] == "rate" && waiting["age_ms"].as_u64().is_some_and(|age| age > 0)
+    });
+    assert_eq!(broker.metric("connections_waiting{cause=\"rate\"}"), 1.0);
+    let explained = good(&broker, &["explain", "publish", "t", "--client", "fast"]);
+    assert!(explained.contains("it publishes faster than [limits] allows"), "{explained}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::http::StatusCode;
-use fulmar_broker::{ClientConnection, CloseOrder, TransportStats};
+use fulmar_broker::{ClientConnection, CloseOrder, TransportStats, Waiting};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::{IntoParams, ToSchema};
@@ -13,6 +13,7 @@ use crate::extract::Name;
 use crate::page::{self, PageQuery, Paged, SLICE, Slice};
 use crate::pass::loss;
 use crate::problem::Problem;
+use crate::store::now_ms;
 
 /// Which clients.
 #[derive(Deserialize, IntoParams)]
@@ -70,9 +71,25 @@ fulmar_text::mirrors! {
         queued_messages: usize = from.queued_messages,
         /// Bytes of those in its queue.
         queued_bytes: usize = from.queued_bytes,
+        /// The wait while the broker reads nothing from it; absent otherwise.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        waiting: Option<Wait> = from.waiting.map(Wait::from),
         /// Statistics of its path; only over QUIC.
         #[serde(skip_serializing_if = "Option::is_none")]
         path: Option<PathStatistics> = from.stats.map(PathStatistics::from),
+    }
+
+    /// A client's wait.
+    #[derive(Serialize, ToSchema)]
+    struct Wait (wait: Waiting) {
+        /// `rate`, `window`, `storage`, `stall`, `internal_session`, `fan_out` or `large_messages`.
+        cause: &'static str = wait.cause.name(),
+        /// The cause in words.
+        description: &'static str = wait.cause.description(),
+        /// When it began, in milliseconds since the Unix epoch.
+        since_ms: u64 = wait.since_ms,
+        /// The age in milliseconds.
+        age_ms: u64 = now_ms().cast_unsigned().saturating_sub(wait.since_ms),
     }
 
     /// Statistics of a client's path. Counts are since it connected.

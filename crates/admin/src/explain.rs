@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use axum::Json;
 use fulmar_broker::access::Action;
-use fulmar_broker::{Banned, Because, Explanation, Obstacle, Reader, User};
+use fulmar_broker::{Banned, Because, Explanation, Obstacle, Reader, User, Waiting};
 use fulmar_mqtt::topic::{Subscription, check_name};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -16,6 +16,7 @@ use crate::caller::{Asked, Viewer};
 use crate::explain_role;
 use crate::extract::Query;
 use crate::problem::Problem;
+use crate::store::now_ms;
 
 /// Whose right to do what.
 #[derive(Deserialize, IntoParams)]
@@ -113,8 +114,9 @@ pub(crate) async fn explain(
         ));
     }
     let now = app.now_ms();
-    let connection = || app.broker.connection_of(&client).map(|found| found.address.ip());
-    let address = address.or_else(connection);
+    let connection = app.broker.connection_of(&client);
+    notes.extend(connection.as_ref().and_then(|found| found.waiting).map(note_of_wait));
+    let address = address.or_else(|| connection.map(|found| found.address.ip()));
     let obstacles = app.broker.obstacles(reader, address, subscription.as_ref());
     notes.extend(obstacles.into_iter().map(|obstacle| note(obstacle, user.as_deref())));
     for ban in app.stored(move |store| store.bans(now)).await? {
@@ -190,6 +192,11 @@ impl Unconnected<'_> {
             )
         })
     }
+}
+
+fn note_of_wait(Waiting { cause, since_ms }: Waiting) -> String {
+    let seconds = now_ms().cast_unsigned().saturating_sub(since_ms) / 1000;
+    format!("nothing has been read from the client for {seconds} s: {}", cause.description())
 }
 
 fn note(obstacle: Obstacle, user: Option<&str>) -> String {

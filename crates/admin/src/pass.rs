@@ -293,6 +293,7 @@ mod tests {
             subscriptions: 0,
             queued_messages,
             queued_bytes: 0,
+            waiting: None,
             stats: Some(stats),
         }
     }

@@ -97,19 +97,19 @@ impl Broker {
     /// Disconnects this client with this reason, as its worker gets to it. False if it is not connected, or part of the
     /// program.
     pub fn disconnect(&self, client_id: &str, order: CloseOrder) -> bool {
-        let Some(session) = self.registry().find(client_id) else { return false };
-        self.transport_list().of(session.key().0).is_some() && self.close(&session, order)
+        let Some(session) = self.registry.find(client_id) else { return false };
+        self.transports.of(session.key().0).is_some() && self.close(&session, order)
     }
 
     fn close(&self, session: &Session, order: CloseOrder) -> bool {
         let Some(at) = session.lock().attachment else { return false };
-        self.mailboxes().post(at, BrokerEvent::Close(order));
+        self.mailboxes.post(at, BrokerEvent::Close(order));
         true
     }
 
     /// Replaces all bans, and disconnects clients that they are about. The system's clock shows `wall`.
     pub fn set_bans(&self, bans: Vec<Ban>, wall: Timestamp) {
-        self.bans().set(bans);
+        self.bans.set(bans);
         // A client that connects meanwhile looks at the bans again when it is in the list.
         let mut place = 0;
         loop {
@@ -121,7 +121,7 @@ impl Broker {
                 let (client_id, user) =
                     (&*client.client, client.user.as_deref().map(User::from_text));
                 let subject = BannedSubject { client_id, user: user.as_ref(), address };
-                if self.bans().covers(&subject, wall) {
+                if self.bans.covers(&subject, wall) {
                     self.disconnect(&client.client, CloseOrder::Administrative);
                 }
             }
@@ -132,7 +132,7 @@ impl Broker {
     /// which would otherwise be asked at CONNECT.
     #[must_use]
     pub fn is_network_banned(&self, address: IpAddr, now: Timestamp) -> bool {
-        self.bans().covers_address(address, self.wall(now))
+        self.bans.covers_address(address, self.wall(now))
     }
 
     /// Whether clients may connect with any user name where anonymous clients may: nobody has named users yet.
@@ -165,20 +165,20 @@ impl Broker {
 
     /// Calls `watcher` whenever bans have changed, for such protocols.
     pub fn watch_bans(&self, watcher: impl Fn() + Send + Sync + 'static) {
-        self.bans().watch(watcher);
+        self.bans.watch(watcher);
     }
 
     /// Sessions by client identifier, from the one behind `after` on: at most `most`.
     #[must_use]
     pub fn session_list(&self, after: &str, most: usize) -> Vec<SessionSummary> {
-        let sessions = self.registry().after(after, most);
+        let sessions = self.registry.after(after, most);
         sessions.iter().map(|session| summary(self, session, &session.lock())).collect()
     }
 
     /// A session with at most `most` of its subscriptions.
     #[must_use]
     pub fn session_details(&self, client_id: &str, most: usize) -> Option<SessionDetails> {
-        let session = self.registry().find(client_id)?;
+        let session = self.registry.find(client_id)?;
         let state = session.lock();
         let subscriptions = state.subscriptions.iter().take(most).map(|(filter, own)| {
             let options = own.options;
@@ -206,14 +206,14 @@ impl Broker {
     /// # Errors
     /// There is none, or it is internal.
     pub fn delete_session(&self, client_id: &str) -> Result<u64, NotDeleted> {
-        let session = self.registry().find(client_id).ok_or(NotDeleted::Unknown)?;
+        let session = self.registry.find(client_id).ok_or(NotDeleted::Unknown)?;
         let mut state = session.lock();
         if state.queued.is_internal() || User::is_program(state.user.as_ref()) {
             return Err(NotDeleted::Internal);
         }
         if let Some(at) = state.attachment {
             drop(state);
-            self.mailboxes().post(at, BrokerEvent::Close(CloseOrder::SessionDeleted));
+            self.mailboxes.post(at, BrokerEvent::Close(CloseOrder::SessionDeleted));
             return Ok(session.key().0);
         }
         state.expires_at = Timestamp(0);
@@ -228,7 +228,7 @@ impl Broker {
             Some(Vouched::External(name)) => is_gone(name),
             _ => false,
         };
-        for client_id in self.registry().clients_of(is_theirs) {
+        for client_id in self.registry.clients_of(is_theirs) {
             // One that is gone meanwhile needs nothing.
             let _ = self.delete_session(&client_id);
         }
@@ -237,7 +237,7 @@ impl Broker {
     /// Whether this client still has the session of this number, and no newer one.
     #[must_use]
     pub fn has_session(&self, client_id: &str, number: u64) -> bool {
-        self.registry().find(client_id).is_some_and(|session| session.key().0 == number)
+        self.registry.find(client_id).is_some_and(|session| session.key().0 == number)
     }
 
     /// Retained messages in the order of their topics, from the one behind `after` on, without the broker's own (`$`)
@@ -249,7 +249,7 @@ impl Broker {
         most: usize,
         now: Timestamp,
     ) -> (Vec<Arc<Message>>, Option<Box<str>>) {
-        let retained = self.retained().read();
+        let retained = self.retained.read();
         let mut topics = retained.topics_after(after);
         let page: Vec<&str> = topics.by_ref().take(most).collect();
         let next = page.last().filter(|_| topics.next().is_some()).map(|last| Box::from(*last));
@@ -261,7 +261,7 @@ impl Broker {
     /// The first topic from this one on that has a retained message, without the broker's own (`$`).
     #[must_use]
     pub fn retained_topic_from(&self, from: &str) -> Option<Box<str>> {
-        let retained = self.retained().read();
+        let retained = self.retained.read();
         if !from.starts_with('$') && retained.get(from).is_some() {
             return Some(from.into());
         }
@@ -271,20 +271,20 @@ impl Broker {
     /// How many topics with a retained message are between these two, without the broker's own (`$`).
     #[must_use]
     pub fn retained_topics_between(&self, after: &str, before: &str) -> usize {
-        self.retained().read().topics_after(after).take_while(|topic| *topic < before).count()
+        self.retained.read().topics_after(after).take_while(|topic| *topic < before).count()
     }
 
     /// The topic at this place behind `after`, from 1 on, among those with a retained message and without the broker's own
     /// (`$`); the last one if there are fewer.
     #[must_use]
     pub fn retained_topic_behind(&self, after: &str, place: usize) -> Option<Box<str>> {
-        self.retained().read().topics_after(after).take(place).last().map(Box::from)
+        self.retained.read().topics_after(after).take(place).last().map(Box::from)
     }
 
     /// A topic's retained message, whatever the rules say.
     #[must_use]
     pub fn retained_message(&self, topic: &str, now: Timestamp) -> Option<Arc<Message>> {
-        let message = self.retained().read().get(topic).map(Arc::clone);
+        let message = self.retained.read().get(topic).map(Arc::clone);
         message.filter(|message| !message.is_expired(now))
     }
 }

@@ -4,7 +4,7 @@
 //! A queue that overflows would drop messages that were acknowledged, so publishers are delayed before that. Above half
 //! of what the limits allow, clients that publish to the session wait, so that no other client waits for a database that
 //! is not available; above three quarters all clients wait. The clients of internal sessions never do: they empty the
-//! queues. `connection/back_pressure.rs` asks before each packet. Due wills for a session above half wait, too
+//! queues. `connection/waiting.rs` asks before each packet. Due wills for a session above half wait, too
 //! ([`crate::housekeeping`]).
 //!
 //! The program names its internal sessions ([`crate::BrokerConfig`]). Another session of its user delays nobody: it may be

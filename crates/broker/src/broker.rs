@@ -36,6 +36,7 @@ use crate::tracer::Tracer;
 use crate::transports::{ClientStatistics, Transports};
 use crate::tree::TopicTree;
 use crate::user::{User, Vouched};
+use crate::waiting::{WaitCause, WaitTable};
 
 /// The system's clock differs by less from the broker's time when it has not been set.
 const CLOCK_STEP_MS: u64 = 1000;
@@ -61,31 +62,33 @@ pub struct BrokerConfig {
 /// A broker. Workers drive it, each through its [`crate::Shard`].
 pub struct Broker {
     limits: Limits,
-    sys_interval_s: u32,
-    client_statistics: ClientStatistics,
+    pub(crate) sys_interval_s: u32,
+    pub(crate) client_statistics: ClientStatistics,
     access_control: RwLock<Arc<AccessControl>>,
     /// How often `access_control` was replaced.
     access_generation: AtomicU64,
-    tree: RwLock<TopicTree>,
-    tree_generation: AtomicU64,
-    retained: RwLock<RetainedStore>,
-    registry: Registry,
-    bans: Bans,
-    rate_limiter: RateLimiter,
-    quota: Quota,
-    memory: Memory,
+    pub(crate) tree: RwLock<TopicTree>,
+    pub(crate) tree_generation: AtomicU64,
+    pub(crate) retained: RwLock<RetainedStore>,
+    pub(crate) registry: Registry,
+    pub(crate) bans: Bans,
+    pub(crate) rate_limiter: RateLimiter,
+    pub(crate) quota: Quota,
+    pub(crate) memory: Memory,
     memory_gauge: Arc<MemoryGauge>,
-    mailboxes: Mailboxes,
-    back_pressure: Arc<BackPressure>,
-    send_backlog: Arc<SendBacklog>,
+    pub(crate) mailboxes: Mailboxes,
+    pub(crate) back_pressure: Arc<BackPressure>,
+    pub(crate) send_backlog: Arc<SendBacklog>,
     /// How far each worker is with storage.
-    handed_over: Box<[HandedOver]>,
+    pub(crate) handed_over: Box<[HandedOver]>,
+    /// The connections that wait, by worker.
+    pub(crate) waiting: Box<[WaitTable]>,
     metrics: Metrics,
     storage: Arc<dyn Storage>,
     stall: Stall,
     next_message: AtomicU64,
-    deadlines: Mutex<Deadlines>,
-    transports: Transports,
+    pub(crate) deadlines: Mutex<Deadlines>,
+    pub(crate) transports: Transports,
     next_housekeeping: AtomicU64,
     /// Time by which the system's clock is ahead of the broker's time.
     wall_ahead_ms: AtomicI64,
@@ -129,6 +132,7 @@ impl Broker {
             send_backlog: SendBacklog::new(mailboxes.clone()),
             mailboxes,
             handed_over: (0..workers).map(|_| HandedOver::default()).collect(),
+            waiting: (0..workers).map(|_| WaitTable::default()).collect(),
             metrics: Metrics::new(workers),
             storage,
             stall: Stall::default(),
@@ -401,14 +405,6 @@ impl Broker {
         known.contain(topic)
     }
 
-    pub(crate) fn tree(&self) -> &RwLock<TopicTree> {
-        &self.tree
-    }
-
-    pub(crate) fn tree_generation(&self) -> &AtomicU64 {
-        &self.tree_generation
-    }
-
     /// Changes the tree and makes cached routes stale.
     pub(crate) fn change_tree<R>(&self, change: impl FnOnce(&mut TopicTree) -> R) -> R {
         let mut tree = self.tree.write();
@@ -417,56 +413,14 @@ impl Broker {
         result
     }
 
-    pub(crate) fn retained(&self) -> &RwLock<RetainedStore> {
-        &self.retained
-    }
-
-    pub(crate) fn registry(&self) -> &Registry {
-        &self.registry
-    }
-
-    pub(crate) fn bans(&self) -> &Bans {
-        &self.bans
-    }
-
-    pub(crate) fn rate_limiter(&self) -> &RateLimiter {
-        &self.rate_limiter
-    }
-
-    pub(crate) fn quota(&self) -> &Quota {
-        &self.quota
-    }
-
-    pub(crate) fn memory(&self) -> &Memory {
-        &self.memory
-    }
-
-    pub(crate) fn mailboxes(&self) -> &Mailboxes {
-        &self.mailboxes
-    }
-
-    pub(crate) fn send_backlog(&self) -> &Arc<SendBacklog> {
-        &self.send_backlog
-    }
-
-    pub(crate) fn back_pressure(&self) -> &Arc<BackPressure> {
-        &self.back_pressure
-    }
-
-    pub(crate) fn handed_over(&self) -> &[HandedOver] {
-        &self.handed_over
+    /// Number of connections that wait for this.
+    #[must_use]
+    pub fn connections_waiting(&self, cause: WaitCause) -> usize {
+        self.waiting.iter().map(|table| table.len(cause)).sum()
     }
 
     pub(crate) fn next_message_id(&self) -> MessageId {
         MessageId(self.next_message.fetch_add(1, Ordering::Relaxed))
-    }
-
-    pub(crate) fn transport_list(&self) -> &Transports {
-        &self.transports
-    }
-
-    pub(crate) fn deadlines(&self) -> &Mutex<Deadlines> {
-        &self.deadlines
     }
 
     /// Schedules the session to be examined at its earliest deadline.
@@ -484,14 +438,6 @@ impl Broker {
         state.housekeeping_at = Some(at);
         self.deadlines.lock().add(Due { at, session: Arc::clone(session) });
         self.housekeeping_due(at);
-    }
-
-    pub(crate) fn client_statistics(&self) -> ClientStatistics {
-        self.client_statistics
-    }
-
-    pub(crate) fn sys_interval_s(&self) -> u32 {
-        self.sys_interval_s
     }
 
     pub(crate) fn next_housekeeping(&self) -> Timestamp {

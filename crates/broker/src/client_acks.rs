@@ -2,6 +2,7 @@
 //! identifiers, and the flow sends what waited for them.
 
 use fulmar_mqtt::PacketId;
+use fulmar_mqtt::ack::AckKind;
 use fulmar_mqtt::session::AckError;
 
 use crate::session::{Session, SessionState};
@@ -9,39 +10,32 @@ use crate::storage::{FlowId, Op, Progress};
 use crate::turn::Turn;
 
 impl SessionState {
-    /// PUBACK from the client.
-    pub(crate) fn handle_puback(
+    /// PUBACK, PUBCOMP, or PUBREC with an error from the client: the exchange is over ([MQTT-4.3.3-4]).
+    pub(crate) fn handle_last_ack(
         &mut self,
         session: &Session,
         turn: &mut Turn,
         flow: FlowId,
+        kind: AckKind,
         packet_id: PacketId,
     ) -> Result<(), AckError> {
         let Some(index) = self.flow_index(flow) else { return Ok(()) };
-        let outgoing = self.flows[index].outbound.puback(packet_id)?;
-        if outgoing.traced {
+        let outbound = &mut self.flows[index].outbound;
+        let (released, outgoing) = match kind {
+            AckKind::Puback => (false, outbound.puback(packet_id)?),
+            AckKind::Pubcomp => (true, outbound.pubcomp(packet_id)?),
+            AckKind::Pubrec | AckKind::Pubrel => outbound.pubrec_refused(packet_id)?,
+        };
+        if outgoing.traced && kind != AckKind::Pubrec {
             turn.trace_acknowledged(session, &outgoing);
         }
-        self.forget(session, turn, index, &outgoing);
-        self.room_made(turn, index);
-        Ok(())
-    }
-
-    /// PUBREC with an error from the client: the exchange is over ([MQTT-4.3.3-4]).
-    pub(crate) fn handle_pubrec_error(
-        &mut self,
-        session: &Session,
-        turn: &mut Turn,
-        flow: FlowId,
-        packet_id: PacketId,
-    ) -> Result<(), AckError> {
-        let Some(index) = self.flow_index(flow) else { return Ok(()) };
-        let (released, outgoing) = self.flows[index].outbound.pubrec_refused(packet_id)?;
         // Otherwise an earlier PUBREC has already removed it from storage.
         if !released || self.flows[index].is_stored() {
             self.forget(session, turn, index, &outgoing);
         }
-        self.room_made(turn, index);
+        // The window has room again: the connection's worker refills the outbox.
+        self.announce_more(turn, index);
+        self.unblock(turn);
         Ok(())
     }
 
@@ -67,38 +61,5 @@ impl SessionState {
             });
         }
         Ok(self.durable)
-    }
-
-    /// PUBCOMP from the client.
-    pub(crate) fn handle_pubcomp(
-        &mut self,
-        session: &Session,
-        turn: &mut Turn,
-        flow: FlowId,
-        packet_id: PacketId,
-    ) -> Result<(), AckError> {
-        let Some(index) = self.flow_index(flow) else { return Ok(()) };
-        let outgoing = self.flows[index].outbound.pubcomp(packet_id)?;
-        if outgoing.traced {
-            turn.trace_acknowledged(session, &outgoing);
-        }
-        // Otherwise PUBREC has already removed it from storage.
-        if self.flows[index].is_stored() {
-            self.forget(session, turn, index, &outgoing);
-        }
-        self.room_made(turn, index);
-        Ok(())
-    }
-
-    /// The window has room again: the connection's worker refills the outbox.
-    fn room_made(&mut self, turn: &mut Turn, index: usize) {
-        let attachment = self.attachment;
-        let flow = &mut self.flows[index];
-        if let Some(attachment) = attachment
-            && flow.has_more()
-        {
-            flow.announce(turn, attachment);
-        }
-        self.unblock(turn);
     }
 }

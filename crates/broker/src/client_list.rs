@@ -7,8 +7,6 @@
 
 use std::sync::Arc;
 
-use fulmar_mqtt::QoS;
-
 use crate::broker::Broker;
 use crate::message::MessageParts;
 use crate::shard::Shard;
@@ -23,7 +21,7 @@ const ABOVE: &str = "$SYS/broker/connections";
 impl Broker {
     /// Whether the topics of clients' connections exist.
     fn publishes_clients(&self) -> bool {
-        match self.client_statistics() {
+        match self.client_statistics {
             ClientStatistics::Rules => !self.access_control().rules.is_open(),
             ClientStatistics::Everyone => true,
             ClientStatistics::Nobody => false,
@@ -39,26 +37,26 @@ impl Broker {
     /// Clients' connections, from the one after `place` on (0 for the first): at most `most`.
     #[must_use]
     pub fn connections(&self, place: u64, most: usize) -> Vec<ClientConnection> {
-        let found = self.transport_list().after(place, most);
-        found.iter().map(|(session, here)| tell(session, here)).collect()
+        let found = self.transports.after(place, most);
+        found.iter().map(|(session, here)| tell(session, here, &self.waiting)).collect()
     }
 
     /// One client's connection; `None` for a client that is not here.
     #[must_use]
     pub fn connection_of(&self, client_id: &str) -> Option<ClientConnection> {
-        let session = self.registry().find(client_id)?;
+        let session = self.registry.find(client_id)?;
         let place = session.key().0;
-        let here = self.transport_list().of(place)?;
-        Some(tell(&session, &here))
+        let here = self.transports.of(place)?;
+        Some(tell(&session, &here, &self.waiting))
     }
 }
 
 /// Publishes the next connections' statistics to their subscribers.
 pub(crate) fn publish(shard: &mut Shard, broker: &Arc<Broker>) {
-    if !broker.publishes_clients() || !broker.tree().read().reaches_below(ABOVE) {
+    if !broker.publishes_clients() || !broker.tree.read().reaches_below(ABOVE) {
         return;
     }
-    let list = broker.transport_list();
+    let list = &broker.transports;
     let last = *list.published.lock();
     let mut turn = list.figures_after(last, MAX_PUBLISHED);
     if turn.len() < MAX_PUBLISHED {
@@ -69,20 +67,13 @@ pub(crate) fn publish(shard: &mut Shard, broker: &Arc<Broker>) {
     for (session, stats) in turn {
         let topic = topic(session.client_id());
         // Asked of the tree itself: a thousand topics must not push publishers' routes out.
-        if broker.tree().read().matches(&topic).is_empty() {
+        if broker.tree.read().matches(&topic).is_empty() {
             continue;
         }
         // Numbers and booleans only: it cannot fail.
         let payload = serde_json::to_vec(&stats).unwrap_or_default();
-        shard.publish(MessageParts {
-            topic: &topic,
-            properties: &[],
-            payload: &payload,
-            qos: QoS::AtMostOnce,
-            retain: false,
-            expires_at: None,
-            publisher: 0,
-        });
+        let (topic, payload) = (&*topic, &*payload);
+        shard.publish(MessageParts { topic, payload, ..MessageParts::default() });
     }
 }
 

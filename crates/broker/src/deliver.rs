@@ -89,9 +89,10 @@ impl SessionState {
             if kept && flow.queue.len() == 1 {
                 flow.set_blocked(behind.then_some(Block::Order));
             }
-            if let (true, Some(attachment)) = (kept && flow.can_refill(), self.attachment) {
-                flow.announce(turn, attachment);
-            } else if let (true, Some(attachment)) = (unknown && kept, self.attachment) {
+            if kept
+                && (unknown || flow.can_refill())
+                && let Some(attachment) = self.attachment
+            {
                 flow.announce(turn, attachment);
             }
             return kept;
@@ -275,6 +276,15 @@ impl SessionState {
         }
     }
 
+    /// Announces a flow's output to its connection, if there is more of it.
+    pub(crate) fn announce_more(&mut self, turn: &mut Turn, index: usize) {
+        if let Some(attachment) = self.attachment
+            && self.flows[index].has_more()
+        {
+            self.flows[index].announce(turn, attachment);
+        }
+    }
+
     fn resend_one(&mut self, session: &Session, turn: &mut Turn, index: usize) -> bool {
         let (durable, client, now) = (self.durable, self.client_limits(), turn.now);
         let flow = &mut self.flows[index];
@@ -383,7 +393,7 @@ impl SessionState {
                 break;
             }
             let before = budget;
-            let next = cursor.next(&broker.retained().read(), turn.now, &mut budget);
+            let next = cursor.next(&broker.retained.read(), turn.now, &mut budget);
             turn.fan_out.look(before - budget);
             let (most, identifiers) = (cursor.qos, cursor.identifiers.clone());
             if cursor.is_done() {
@@ -492,11 +502,7 @@ impl Outgoing {
             let terms = Terms { qos, retain, identifiers: &self.identifiers, naming };
             encode_publish(out, client.version, &parts, terms, id, self.maybe_sent, now);
         };
-        let fits = if client.aliases == 0 {
-            outbox.publish(client, || turn.buffer(), |out| encode(out, Naming::Topic))
-        } else {
-            outbox.publish_aliased(client, || turn.buffer(), parts.topic, encode)
-        };
+        let fits = outbox.publish(client, || turn.buffer(), parts.topic, encode);
         count(turn, fits)
     }
 }

@@ -1,6 +1,7 @@
 //! Events from the broker for a connection, from any worker; the transport passes them on and does not inspect them.
 
 use crate::auth::AuthReply;
+use crate::waiting::WaitCause;
 
 /// An event for one connection; pass it to [`crate::Connection::on_event`].
 #[derive(Debug)]
@@ -10,6 +11,8 @@ pub enum BrokerEvent {
     Ready,
     /// Its session has a large message for it ([`crate::Limits::large_message_bytes`]).
     ReadyLarge,
+    /// Nothing was read from it for long, for this cause.
+    WaitsLong(WaitCause),
     /// Something that it waits for is durable.
     Durable,
     /// Something that it waits for is not durable in time.

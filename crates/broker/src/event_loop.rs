@@ -14,7 +14,7 @@ impl Shard {
     pub fn take_events(&mut self, out: &mut Vec<(Token, BrokerEvent)>) {
         self.turn.see_storage();
         release_durable(&mut self.turn);
-        self.turn.release_waiting();
+        self.turn.wake_waiting();
         match self.turn.fan_out.call() {
             Some(WILLS) => housekeeping::go_on(self),
             Some(token) => self.turn.notify_own(token, BrokerEvent::Ready),
@@ -23,12 +23,13 @@ impl Shard {
         self.turn.take_events(out);
     }
 
-    /// Does what is due: finds storage stalled, and the housekeeping of session expiry, delayed wills, `$SYS`.
+    /// Does what is due: finds storage stalled, has long waits logged, and the housekeeping of session expiry, delayed wills, `$SYS`.
     pub fn on_deadline(&mut self) {
         if self.turn.is_overdue() {
             release_durable(&mut self.turn);
             self.turn.find_overdue();
         }
+        self.turn.announce_long_waits();
         if self.turn.index == 0 {
             housekeeping::run(self);
         }

@@ -89,7 +89,7 @@ pub(crate) fn open_named(
         }
         None => {
             let mut flow = Flow::new(id, window);
-            flow.rare().opened_in = turn.broker.tree_generation().load(Ordering::Acquire);
+            flow.rare().opened_in = turn.broker.tree_generation.load(Ordering::Acquire);
             state.flows.push(flow);
             state.count_memory(session);
             state.flows.len() - 1
@@ -113,29 +113,18 @@ pub(crate) fn open_named(
         let (session, flow, flags) = (session.key(), id, header.flags.0);
         turn.op(Op::FlowPut { session, flow, flags, expiry_s });
     }
-    let attachment = state.attachment;
-    let flow = &mut state.flows[index];
-    if let Some(attachment) = attachment
-        && flow.has_more()
-    {
-        flow.announce(turn, attachment);
-    }
+    state.announce_more(turn, index);
     Ok((id, displaced))
 }
 
 /// What a flow's client acknowledged on an earlier stream is durable, as of this turn.
 pub(crate) fn resend(state: &mut SessionState, turn: &mut Turn, id: FlowId, durable: TurnNumber) {
-    let attachment = state.attachment;
-    let Some(flow) = state.flow_mut(id) else { return };
-    match &mut flow.rare {
+    let Some(index) = state.flow_index(id) else { return };
+    match &mut state.flows[index].rare {
         Some(rare) if rare.resend_after == Some(durable) => rare.resend_after = None,
         _ => return,
     }
-    if let Some(attachment) = attachment
-        && flow.has_more()
-    {
-        flow.announce(turn, attachment);
-    }
+    state.announce_more(turn, index);
 }
 
 /// A stream is gone while its connection lives.
@@ -252,15 +241,9 @@ fn move_to_control(state: &mut SessionState, session: &Arc<Session>, turn: &mut 
     if stored {
         turn.op(Op::FlowRemove { session: session.key(), flow: id });
     }
-    let attachment = state.attachment;
-    let control = &mut state.flows[0];
     // In a session's order, whichever flow went first.
-    control.queue.make_contiguous().sort_by_key(|outgoing| outgoing.position);
-    if let Some(attachment) = attachment
-        && control.has_more()
-    {
-        control.announce(turn, attachment);
-    }
+    state.flows[0].queue.make_contiguous().sort_by_key(|outgoing| outgoing.position);
+    state.announce_more(turn, 0);
     state.unblock(turn);
 }
 

@@ -69,12 +69,12 @@ pub(crate) fn run(shard: &mut Shard) {
             }
         }
     }
-    broker.deadlines().lock().sessions.extend(not_yet);
+    broker.deadlines.lock().sessions.extend(not_yet);
     sweep_retained(shard, &broker);
     publish_sys(shard, &broker);
-    let deadlines = broker.deadlines().lock();
+    let deadlines = broker.deadlines.lock();
     let mut next = deadlines.next_sweep;
-    if broker.sys_interval_s() > 0 {
+    if broker.sys_interval_s > 0 {
         next = next.min(deadlines.next_sys);
     }
     if let Some(Reverse(due)) = deadlines.sessions.peek() {
@@ -87,7 +87,7 @@ pub(crate) fn run(shard: &mut Shard) {
 }
 
 fn next_due(broker: &Broker, now: Timestamp) -> Option<Arc<Session>> {
-    let mut deadlines = broker.deadlines().lock();
+    let mut deadlines = broker.deadlines.lock();
     deadlines.sessions.peek().filter(|due| due.0.at <= now)?;
     deadlines.sessions.pop().map(|Reverse(due)| due.session)
 }
@@ -104,7 +104,7 @@ pub(crate) fn go_on(shard: &mut Shard) {
             Examined::Done => {}
             Examined::NotYet(at) => {
                 let broker = &shard.turn.broker;
-                broker.deadlines().lock().sessions.push(Reverse(Due { at, session }));
+                broker.deadlines.lock().sessions.push(Reverse(Due { at, session }));
                 broker.housekeeping_due(at);
             }
             Examined::GivesWay => {
@@ -182,7 +182,7 @@ fn examine(shard: &mut Shard, session: &Arc<Session>, spent: &mut usize) -> Exam
     }
     drop(state);
     if over {
-        turn.broker.registry().remove(session);
+        turn.broker.registry.remove(session);
     }
     if let Some(will) = will {
         *spent = spent.saturating_add(shard.cost_of_will(&will));
@@ -237,7 +237,7 @@ fn refusal(broker: &Broker, client_id: &str, will: &Will, wall: Timestamp) -> Op
         Some("its client's credential is no longer valid")
     } else if access_control.refuses(subject) {
         Some("its user is disabled, removed, or may not use its client identifier")
-    } else if broker.bans().covers(&banned, wall) {
+    } else if broker.bans.covers(&banned, wall) {
         Some("its client is banned")
     } else if !access_control.may_leave(subject, &will.topic, *by_login) {
         Some("its user may not publish to its topic")
@@ -248,11 +248,11 @@ fn refusal(broker: &Broker, client_id: &str, will: &Will, wall: Timestamp) -> Op
 
 fn sweep_retained(shard: &mut Shard, broker: &Arc<Broker>) {
     let now = shard.turn.now;
-    if broker.deadlines().lock().next_sweep > now {
+    if broker.deadlines.lock().next_sweep > now {
         return;
     }
     let removed = {
-        let mut retained = broker.retained().write();
+        let mut retained = broker.retained.write();
         let expired = std::iter::from_fn(|| retained.remove_expired(now)).take(SWEEP);
         expired.map(|topic| shard.turn.store_retained(&topic)).count()
     };
@@ -262,33 +262,26 @@ fn sweep_retained(shard: &mut Shard, broker: &Arc<Broker>) {
         SWEEP => Duration::ZERO,
         _ => SWEEP_INTERVAL,
     };
-    broker.deadlines().lock().next_sweep = now + wait;
+    broker.deadlines.lock().next_sweep = now + wait;
     if removed == SWEEP {
         return;
     }
-    broker.memory().sweep();
+    broker.memory.sweep();
     shard.routes.forget_stale(broker);
 }
 
 fn publish_sys(shard: &mut Shard, broker: &Arc<Broker>) {
     let now = shard.turn.now;
     {
-        let mut deadlines = broker.deadlines().lock();
-        if broker.sys_interval_s() == 0 || deadlines.next_sys > now {
+        let mut deadlines = broker.deadlines.lock();
+        if broker.sys_interval_s == 0 || deadlines.next_sys > now {
             return;
         }
-        deadlines.next_sys = now.plus_secs(broker.sys_interval_s());
+        deadlines.next_sys = now.plus_secs(broker.sys_interval_s);
     }
     for (topic, payload) in crate::sys::values(broker, now) {
-        shard.publish(MessageParts {
-            topic: &topic,
-            properties: &[],
-            payload: payload.as_bytes(),
-            qos: fulmar_mqtt::QoS::AtMostOnce,
-            retain: true,
-            expires_at: None,
-            publisher: 0,
-        });
+        let (topic, payload) = (&*topic, payload.as_bytes());
+        shard.publish(MessageParts { topic, payload, retain: true, ..MessageParts::default() });
     }
     crate::client_list::publish(shard, broker);
 }

@@ -76,6 +76,7 @@ mod transports;
 mod tree;
 mod turn;
 mod user;
+mod waiting;
 mod will;
 
 pub use administration::{
@@ -109,3 +110,4 @@ pub use time::Timestamp;
 pub use tracer::{Delivered, TraceNumber, Tracer};
 pub use transports::{ClientConnection, ClientStatistics};
 pub use user::{MAX_USER_NAME_BYTES, User, UserNameError, Vouched};
+pub use waiting::{WaitCause, Waiting};

@@ -89,7 +89,7 @@ pub(crate) fn open(
     ownership: SessionOwner,
 ) -> Result<Opened, NotOpened> {
     let broker = Arc::clone(&turn.broker);
-    let mut sessions = broker.registry().lock();
+    let mut sessions = broker.registry.lock();
     let mut due_will = None;
     let (mut replaces, mut taken_over) = (false, false);
     if let Some(session) = sessions.get(request.client_id) {
@@ -153,13 +153,13 @@ pub(crate) fn open(
         return Err(NotOpened::Full);
     }
     if !replaces {
-        let owner = broker.memory().owner(request.user.as_ref(), request.site);
+        let owner = broker.memory.owner(request.user.as_ref(), request.site);
         let bytes = session_memory::of_session(request.client_id, request.will.as_deref());
         if !owner.has_room(Account::Sessions, bytes) {
             return Err(NotOpened::NoMemory);
         }
     }
-    let key = broker.registry().next_key();
+    let key = broker.registry.next_key();
     let session = Session::new(key, request.client_id, turn.limits());
     attach(&mut session.lock(), &session, turn, request);
     sessions.insert(session.client_id().into(), Arc::clone(&session));
@@ -174,7 +174,7 @@ const MAX_FREE_WILL_BYTES: usize = 1024;
 fn may_have_will(state: &SessionState, turn: &Turn, request: &OpenRequest<'_>) -> bool {
     let bytes = |will: &Option<Arc<Will>>| will.as_ref().map_or(0, |will| will.bytes());
     let (before, now) = (bytes(&state.will), bytes(&request.will));
-    let owner = || turn.broker.memory().owner(request.user.as_ref(), request.site);
+    let owner = || turn.broker.memory.owner(request.user.as_ref(), request.site);
     now <= before.max(MAX_FREE_WILL_BYTES) || owner().has_room(Account::Sessions, now - before)
 }
 
@@ -200,7 +200,7 @@ fn attach(
     watch(&turn.broker, session, state);
     state.mqtt_sn = Some(request.mqtt_sn);
     let (quota_use, user) = (&mut state.quota_use, state.user.as_ref());
-    turn.broker.quota().belongs_to(quota_use, user, request.site);
+    turn.broker.quota.belongs_to(quota_use, user, request.site);
     state.expiry_interval_s = request.expiry_interval_s;
     state.expires_at = Timestamp::NEVER;
     state.max_packet_bytes = request.max_packet_bytes;
@@ -219,9 +219,7 @@ fn attach(
     }
     if let Some(control) = state.flows.first_mut() {
         control.attach(StreamKey::CONTROL, window);
-        if control.has_more() {
-            control.announce(turn, request.attachment);
-        }
+        state.announce_more(turn, 0);
     }
     state.count_memory(session);
     turn.broker.schedule(session, state);
@@ -237,7 +235,7 @@ pub(crate) fn watch(broker: &Broker, session: &Session, state: &mut SessionState
         return;
     }
     let client = Subject { user: state.user.as_ref(), client_id: session.client_id() };
-    let mark = broker.back_pressure().mark(client, session.key(), broker.limits());
+    let mark = broker.back_pressure.mark(client, session.key(), broker.limits());
     if let Some(mark) = mark {
         state.queued.set_mark(mark);
     }
@@ -311,13 +309,13 @@ pub(crate) fn leave(
     }
     let gives_way = gives_way && state.will.is_some();
     if state.expiry_interval_s == 0 && gives_way {
-        turn.broker.quota().end(&mut state.quota_use);
+        turn.broker.quota.end(&mut state.quota_use);
         unsubscribe_all(&mut state, session, &turn.broker);
     } else if state.expiry_interval_s == 0 {
         let will = state.will.take();
         end(&mut state, session, turn);
         drop(state);
-        turn.broker.registry().remove(session);
+        turn.broker.registry.remove(session);
         return will;
     }
     flows::detach_all(&mut state, session, turn);
@@ -350,7 +348,7 @@ pub(crate) fn end(state: &mut SessionState, session: &Session, turn: &mut Turn) 
         return;
     }
     state.ended = true;
-    turn.broker.quota().end(&mut state.quota_use);
+    turn.broker.quota.end(&mut state.quota_use);
     unsubscribe_all(state, session, &turn.broker);
     // First what is kept back of it, some of which may go now and must not come behind the removal.
     flows::give_up_all(state, session, turn);

@@ -29,22 +29,23 @@ const RESERVE: usize = 8;
 /// Encoded packets of one flow that are not counted; below this, counting would cost more than it is worth.
 pub(crate) const FREE_OUTPUT: usize = 16 * 1024;
 
-/// What memory is used for.
+/// What memory is used for, and what happens when an owner has no room left for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Account {
-    /// Sessions, their subscriptions, flows and wills.
+    /// Sessions, their subscriptions, flows and wills; further ones get 0x97 (Quota exceeded).
     Sessions,
-    /// Messages that wait for receivers or for their acknowledgements, and retained messages.
+    /// Messages that wait for receivers or for their acknowledgements, and retained messages. A queue counts as full; a
+    /// publication that nobody has taken because of that gets 0x97.
     Messages,
-    /// Encoded packets that receivers are slow to accept.
+    /// Encoded packets that receivers are slow to accept: outboxes are small.
     Output,
-    /// Topic aliases that clients have set.
+    /// Topic aliases that clients have set: a client that sets more is disconnected with 0x97.
     Aliases,
-    /// What clients may send over QUIC before it is processed, beyond what every connection may.
+    /// What clients may send over QUIC before it is processed, beyond what every connection may: windows are small.
     Input,
-    /// Long CONNECTs, and exchanges of SCRAM, whose sender is not known yet.
+    /// Long CONNECTs, and exchanges of SCRAM, whose sender is not known yet: they get 0x97.
     Logins,
-    /// Connections themselves, from when they are accepted.
+    /// Connections themselves, from when they are accepted: they are closed before any MQTT byte.
     Connections,
 }
 
@@ -77,48 +78,23 @@ impl Account {
 
 /// The size of each account in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MemoryLimits {
-    /// Of [`Account::Sessions`]; further sessions, subscriptions and flows get 0x97 (Quota exceeded).
-    pub sessions: usize,
-    /// Of [`Account::Messages`]; for an owner without room, a queue counts as full. A publication that nobody has
-    /// taken because of that gets 0x97.
-    pub messages: usize,
-    /// Of [`Account::Output`]; above it receivers' outboxes are small.
-    pub output: usize,
-    /// Of [`Account::Aliases`]; a client that sets more is disconnected with 0x97.
-    pub aliases: usize,
-    /// Of [`Account::Input`]; above it clients' windows over QUIC are small.
-    pub input: usize,
-    /// Of [`Account::Logins`]; above it, logins that take more than others get 0x97.
-    pub logins: usize,
-    /// Of [`Account::Connections`]; further ones are closed before any MQTT byte.
-    pub connections: usize,
-}
+pub struct MemoryLimits([usize; Account::ALL.len()]);
 
 impl MemoryLimits {
     /// No limits.
-    pub const NONE: MemoryLimits = MemoryLimits {
-        sessions: usize::MAX,
-        messages: usize::MAX,
-        output: usize::MAX,
-        aliases: usize::MAX,
-        input: usize::MAX,
-        logins: usize::MAX,
-        connections: usize::MAX,
-    };
+    pub const NONE: MemoryLimits = MemoryLimits([usize::MAX; Account::ALL.len()]);
+
+    /// These limits, with another one for this account.
+    #[must_use]
+    pub fn with(mut self, account: Account, bytes: usize) -> MemoryLimits {
+        self.0[account as usize] = bytes;
+        self
+    }
 
     /// The size of one account.
     #[must_use]
     pub fn of(&self, account: Account) -> usize {
-        match account {
-            Account::Sessions => self.sessions,
-            Account::Messages => self.messages,
-            Account::Output => self.output,
-            Account::Aliases => self.aliases,
-            Account::Input => self.input,
-            Account::Logins => self.logins,
-            Account::Connections => self.connections,
-        }
+        self.0[account as usize]
     }
 }
 
@@ -386,7 +362,7 @@ mod tests {
     const MAX: usize = 64 * 1024 * 1024;
 
     fn memory() -> Memory {
-        Memory::new(MemoryLimits { sessions: MAX, ..MemoryLimits::NONE })
+        Memory::new(MemoryLimits::NONE.with(Account::Sessions, MAX))
     }
 
     fn charge(memory: &Memory, user: Option<&str>, site: IpAddr) -> Charge {
@@ -484,7 +460,7 @@ mod tests {
 
     #[test]
     fn strangers_with_many_addresses_do_not_exceed_the_account() {
-        let memory = Memory::new(MemoryLimits { connections: MAX, ..MemoryLimits::NONE });
+        let memory = Memory::new(MemoryLimits::NONE.with(Account::Connections, MAX));
         let take = |address: u32, bytes| {
             let owner = memory.owner(None, IpAddr::V4(address.into()));
             MemoryShare::take(owner, Account::Connections, bytes)
@@ -502,8 +478,9 @@ mod tests {
 
     #[test]
     fn nothing_is_left_behind() {
-        let memory =
-            Memory::new(MemoryLimits { sessions: MAX, messages: MAX, ..MemoryLimits::NONE });
+        let memory = Memory::new(
+            MemoryLimits::NONE.with(Account::Sessions, MAX).with(Account::Messages, MAX),
+        );
         let mut session = charge(&memory, Some("eve"), HERE);
         session.set(5000);
         session.set(3000);

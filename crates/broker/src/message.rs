@@ -40,8 +40,8 @@ fn stable_hash(text: &str) -> u64 {
     digest.as_ref().first_chunk().map_or(0, |first| u64::from_be_bytes(*first))
 }
 
-/// Everything a [`Message`] is made of, borrowed.
-#[derive(Clone, Copy, Debug)]
+/// Everything a [`Message`] is made of, borrowed. By default, of the broker itself, at QoS 0.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct MessageParts<'a> {
     /// Topic name, at most 65,535 bytes.
     pub topic: &'a str,

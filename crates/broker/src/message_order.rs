@@ -311,7 +311,7 @@ mod tests {
         let (site, identifier) = (std::net::Ipv4Addr::LOCALHOST.into(), None);
         let request = subscribe::Request { text: "t", options, identifier, flow, site };
         subscribe::add(state, session, turn, request);
-        turn.broker.tree_generation().load(Ordering::Acquire)
+        turn.broker.tree_generation.load(Ordering::Acquire)
     }
 
     /// Delivers a message by a route to `flow` that was found in this generation.
@@ -353,7 +353,8 @@ mod tests {
         deliver(&mut state, &session, turn, (new, after));
         assert_eq!(holds(&mut state, old), (1, 0), "the first is in flight");
         assert_eq!(holds(&mut state, new), (0, 1), "the later one waits for it");
-        state.handle_puback(&session, turn, old, fulmar_mqtt::PacketId::FIRST).unwrap();
+        let id = fulmar_mqtt::PacketId::FIRST;
+        state.handle_last_ack(&session, turn, old, fulmar_mqtt::ack::AckKind::Puback, id).unwrap();
         let index = state.flow_index(new).unwrap();
         state.refill(&session, turn, index);
         assert_eq!(holds(&mut state, new), (1, 0));
@@ -373,14 +374,14 @@ mod tests {
         let before = subscribe(&mut state, &session, turn, flow);
         flows::lose_stream(&mut state, &session, turn, StreamKey(4));
         assert_eq!(open(&mut state, turn, 8), flow);
-        let after = turn.broker.tree_generation().load(Ordering::Acquire);
+        let after = turn.broker.tree_generation.load(Ordering::Acquire);
         deliver(&mut state, &session, turn, (flow, before));
         deliver(&mut state, &session, turn, (FlowId::CONTROL, after));
         assert_eq!(holds(&mut state, flow), (0, 0));
         let control = holds(&mut state, FlowId::CONTROL);
         assert_eq!(control.0 + control.1, 2, "both, in order");
         subscribe(&mut state, &session, turn, flow);
-        let again = turn.broker.tree_generation().load(Ordering::Acquire);
+        let again = turn.broker.tree_generation.load(Ordering::Acquire);
         deliver(&mut state, &session, turn, (flow, again));
         let held = holds(&mut state, flow);
         assert_eq!(held.0 + held.1, 1, "a subscription of its own");

@@ -42,15 +42,15 @@ impl Broker {
             return found;
         }
         let limits = self.limits();
-        let Some(session) = self.registry().find(client_id) else {
+        let Some(session) = self.registry.find(client_id) else {
             if self.sessions() >= limits.max_sessions {
                 found.push(Obstacle::Sessions(limits.max_sessions));
             }
             let owner = match (user, address) {
                 (None, None) => None,
                 // A user's do not depend on the address.
-                (Some(_), None) => Some(self.memory().owner(user, IpAddr::from([0; 4]))),
-                (_, Some(address)) => Some(self.memory().owner(user, site(address))),
+                (Some(_), None) => Some(self.memory.owner(user, IpAddr::from([0; 4]))),
+                (_, Some(address)) => Some(self.memory.owner(user, site(address))),
             };
             let bytes = session_memory::of_session(client_id, None);
             if owner.is_some_and(|owner| !owner.has_room(Account::Sessions, bytes)) {
@@ -71,7 +71,7 @@ impl Broker {
         }
         let most = limits.max_wildcard_subscriptions_per_user;
         let site = address.map(site);
-        if quota::is_wide(filter) && !self.quota().has_room(&state.quota_use, user, site, most) {
+        if quota::is_wide(filter) && !self.quota.has_room(&state.quota_use, user, site, most) {
             found.push(Obstacle::WildcardSubscriptions(most));
         }
         found

@@ -137,30 +137,20 @@ impl Outbox {
         &mut self.bytes
     }
 
-    /// Appends a PUBLISH to a client that allows no aliases, unless it is larger than the client accepts
-    /// ([MQTT-3.1.2-24]). Returns whether it fits.
+    /// Appends a PUBLISH, unless it is larger than the client accepts ([MQTT-3.1.2-24]). `encode` may be called twice.
+    /// Returns whether it fits.
     #[inline]
     pub(crate) fn publish(
-        &mut self,
-        client: ClientLimits,
-        buffer: impl FnOnce() -> Vec<u8>,
-        encode: impl FnOnce(&mut Vec<u8>),
-    ) -> bool {
-        let start = self.start(buffer);
-        encode(&mut self.bytes);
-        self.keep_if_it_fits(start, 0, client)
-    }
-
-    /// The same to a client that allows aliases. `encode` may be called twice.
-    pub(crate) fn publish_aliased(
         &mut self,
         client: ClientLimits,
         buffer: impl FnOnce() -> Vec<u8>,
         topic: &str,
         encode: impl FnMut(&mut Vec<u8>, Naming),
     ) -> bool {
-        let start = self.start(buffer);
-        self.add_aliased(start, 0, client, topic, encode)
+        if self.bytes.capacity() == 0 {
+            self.bytes = buffer();
+        }
+        self.add(0, client, topic, encode)
     }
 
     /// Appends a PUBLISH of a large message ([`is_shared`]); `encode` appends what is in front of its tail, and may be
@@ -169,15 +159,10 @@ impl Outbox {
         &mut self,
         client: ClientLimits,
         message: &Arc<Message>,
-        mut encode: impl FnMut(&mut Vec<u8>, Naming),
+        encode: impl FnMut(&mut Vec<u8>, Naming),
     ) -> bool {
-        let (start, tail) = (self.bytes.len(), message.tail(client.version).len());
-        let fits = if client.aliases == 0 {
-            encode(&mut self.bytes, Naming::Topic);
-            self.keep_if_it_fits(start, tail, client)
-        } else {
-            self.add_aliased(start, tail, client, message.topic(), encode)
-        };
+        let tail = message.tail(client.version).len();
+        let fits = self.add(tail, client, message.topic(), encode);
         if fits {
             let large = self.large.get_or_insert_default();
             large.places.push_back((self.bytes.len(), Arc::clone(message), client.version));
@@ -186,16 +171,17 @@ impl Outbox {
         fits
     }
 
-    fn add_aliased(
+    #[inline]
+    fn add(
         &mut self,
-        start: usize,
         tail: usize,
         client: ClientLimits,
         topic: &str,
         mut encode: impl FnMut(&mut Vec<u8>, Naming),
     ) -> bool {
+        let start = self.bytes.len();
         let mut naming = Naming::Topic;
-        if aliases::is_worth_one(topic) {
+        if client.aliases > 0 && aliases::is_worth_one(topic) {
             naming = self.aliases.get_or_insert_default().choose(topic, client.aliases);
         }
         encode(&mut self.bytes, naming);
@@ -208,14 +194,6 @@ impl Outbox {
         // Perhaps it fits without the alias.
         encode(&mut self.bytes, Naming::Topic);
         self.keep_if_it_fits(start, tail, client)
-    }
-
-    #[inline]
-    fn start(&mut self, buffer: impl FnOnce() -> Vec<u8>) -> usize {
-        if self.bytes.capacity() == 0 {
-            self.bytes = buffer();
-        }
-        self.bytes.len()
     }
 
     /// `tail` is the length of what is not in [`Outbox::bytes`].
@@ -260,7 +238,7 @@ mod tests {
                 let message = large(b'a' + number, 50, 20_000 + usize::from(number) * 1_000);
                 let fits = outbox.publish_large(client, &message, |out, _| out.push(number));
                 assert!(fits);
-                assert!(outbox.publish(client, Vec::new, |out| out.push(255)));
+                assert!(outbox.publish(client, Vec::new, "t", |out, _| out.push(255)));
                 outbox.bytes().push(254);
                 expected.push(number);
                 expected.extend_from_slice(message.tail(version));

@@ -101,7 +101,7 @@ impl<'a> Publication<'a> {
     pub(crate) fn message(&mut self, broker: &Broker) -> Arc<Message> {
         let message = self.message.get_or_insert_with(|| {
             let message = Message::new(broker.next_message_id(), &self.parts);
-            message.count_in(broker.memory().accounts());
+            message.count_in(broker.memory.accounts());
             message
         });
         Arc::clone(message)
@@ -127,20 +127,11 @@ impl<'a> Publication<'a> {
             });
             return count(turn, fits);
         }
-        let fits = if client.aliases == 0 {
-            let encode = |out: &mut Vec<u8>| self.encode(out, version, terms, packet_id, now);
-            outbox.publish(client, || turn.buffer(), encode)
-        } else {
-            let topic = self.parts.topic;
-            outbox.publish_aliased(
-                client,
-                || turn.buffer(),
-                topic,
-                |out, naming| {
-                    self.encode(out, version, Terms { naming, ..terms }, packet_id, now);
-                },
-            )
+        let topic = self.parts.topic;
+        let encode = |out: &mut Vec<u8>, naming| {
+            self.encode(out, version, Terms { naming, ..terms }, packet_id, now);
         };
+        let fits = outbox.publish(client, || turn.buffer(), topic, encode);
         count(turn, fits)
     }
 

@@ -40,7 +40,7 @@ impl Shard {
         if parts.retain
             && let Err(full) = self.turn.retain(&mut publication, retainer)
         {
-            if let Some(times) = self.retained_full.occurred(self.turn.now) {
+            if let Some(times) = self.turn.occurred("retained messages") {
                 tracing::warn!(
                     topic = parts.topic,
                     times,
@@ -88,15 +88,7 @@ impl Shard {
     pub(crate) fn publish_to(&mut self, session: &Session, topic: &str, payload: &[u8]) -> bool {
         let broker = Arc::clone(&self.turn.broker);
         let route = self.routes.find(&broker, topic, &mut self.turn.fan_out);
-        let parts = MessageParts {
-            topic,
-            properties: &[],
-            payload,
-            qos: QoS::AtMostOnce,
-            retain: false,
-            expires_at: None,
-            publisher: 0,
-        };
+        let parts = MessageParts { topic, payload, ..MessageParts::default() };
         let mut publication = Publication::new(parts, &mut self.parcel);
         publication.found_in = route.generation;
         let own = route.targets.iter().filter(|target| target.session.key() == session.key());
@@ -167,14 +159,14 @@ impl Turn {
         let topic = publication.parts().topic;
         let stored = !topic.starts_with('$');
         if publication.parts().payload.is_empty() {
-            let mut retained = broker.retained().write();
+            let mut retained = broker.retained.write();
             if retained.remove(topic) && stored {
                 self.store_retained(topic);
             }
             return Ok(());
         }
         let message = publication.message(&broker);
-        let mut retained = broker.retained().write();
+        let mut retained = broker.retained.write();
         let mut put = retained.put(&message, owner.as_ref(), broker.limits());
         let mut most = MOST_REMOVED;
         while put.is_err()

@@ -11,7 +11,7 @@ use crate::message::Message;
 use crate::session::{Outgoing, Session, SessionState};
 use crate::storage::{Op, Progress};
 use crate::time::Timestamp;
-use crate::turn::Turn;
+use crate::turn::{MEMORY_FULL, Turn};
 use crate::user::text_of;
 
 impl SessionState {
@@ -67,7 +67,7 @@ impl SessionState {
     pub(crate) fn refused_memory(&self, session: &Session, turn: &mut Turn, what: &str) {
         turn.metrics().memory_refused.add(1);
         turn.memory_refused = true;
-        if let Some(times) = turn.memory_full.occurred(turn.now) {
+        if let Some(times) = turn.occurred(MEMORY_FULL) {
             tracing::warn!(
                 client = session.client_id(),
                 user = text_of(self.user.as_ref()),

@@ -48,8 +48,7 @@ impl Broker {
         if !self.may_read(reader, topic) {
             return Err(Denied);
         }
-        let message = self.retained().read().get(topic).map(Arc::clone);
-        Ok(message.filter(|message| !message.is_expired(now)))
+        Ok(self.retained_message(topic, now))
     }
 
     /// At most `max_topics` topics with a retained message that the reader may read, without the broker's own (`$`).
@@ -65,7 +64,7 @@ impl Broker {
         let mut after = Box::<str>::default();
         loop {
             let (slice, more): (Vec<Box<str>>, bool) = {
-                let retained = self.retained().read();
+                let retained = self.retained.read();
                 let mut topics = retained.topics_after(&after);
                 let slice = topics.by_ref().take(SLICE.min(left)).map(Box::from).collect();
                 (slice, topics.next().is_some())

@@ -52,10 +52,13 @@ impl Registry {
         self.sessions.lock().insert(session.client_id().into(), session);
     }
 
+    fn sessions(&self) -> Vec<Arc<Session>> {
+        self.sessions.lock().values().map(Arc::clone).collect()
+    }
+
     /// Where all connected sessions are.
     pub(crate) fn attachments(&self) -> Vec<Attachment> {
-        let sessions: Vec<_> = self.sessions.lock().values().map(Arc::clone).collect();
-        sessions.iter().filter_map(|session| session.lock().attachment).collect()
+        self.sessions().iter().filter_map(|session| session.lock().attachment).collect()
     }
 
     /// Whether there are sessions of users whom this concerns, and where those are connected that are to be rechecked. One
@@ -64,9 +67,8 @@ impl Registry {
         &self,
         concerns: impl Fn(Option<&User>) -> bool,
     ) -> (bool, Vec<Attachment>) {
-        let sessions: Vec<_> = self.sessions.lock().values().map(Arc::clone).collect();
         let (mut any, mut attached) = (false, Vec::new());
-        for session in sessions {
+        for session in self.sessions() {
             let mut state = session.lock();
             if concerns(state.user.as_ref()) {
                 any = true;
@@ -82,15 +84,14 @@ impl Registry {
 
     /// The identifiers of clients whose sessions are of these users.
     pub(crate) fn clients_of(&self, concerns: impl Fn(Option<&User>) -> bool) -> Vec<Box<str>> {
-        let sessions: Vec<_> = self.sessions.lock().values().map(Arc::clone).collect();
+        let sessions = self.sessions();
         let theirs = sessions.iter().filter(|session| concerns(session.lock().user.as_ref()));
         theirs.map(|session| session.client_id().into()).collect()
     }
 
     /// The will of the client's session, which may be due when that is opened.
     pub(crate) fn will_of(&self, client_id: &str) -> Option<Arc<Will>> {
-        let session = self.sessions.lock().get(client_id).map(Arc::clone)?;
-        session.lock().will.clone()
+        self.find(client_id)?.lock().will.clone()
     }
 
     /// Locks it, for changes that nobody else may make meanwhile.

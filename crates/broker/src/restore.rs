@@ -71,7 +71,7 @@ fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) {
             state.will = Some(Arc::clone(will));
         }
         drop(state);
-        broker.registry().insert(Arc::clone(&session));
+        broker.registry.insert(Arc::clone(&session));
         sessions.insert(record.key, session);
     }
     for (key, id, _, expiry_s) in restored.flows {
@@ -113,17 +113,13 @@ fn restore(broker: &Arc<Broker>, restored: Restored, now: Timestamp) {
         state.set_memory_owner(broker, session, Ipv4Addr::UNSPECIFIED.into());
         // Sessions without a user count for their client's address when it reconnects.
         if let Some(user) = state.user.as_ref() {
-            broker.quota().belongs_to(
-                &mut state.quota_use,
-                Some(user),
-                Ipv4Addr::UNSPECIFIED.into(),
-            );
+            broker.quota.belongs_to(&mut state.quota_use, Some(user), Ipv4Addr::UNSPECIFIED.into());
         }
     }
     let connected: FxHashSet<SessionKey> =
         restored.sessions.iter().filter(|r| r.expires_at.is_none()).map(|r| r.key).collect();
     for queued in restored.queued {
-        queued.message.count_in(broker.memory().accounts());
+        queued.message.count_in(broker.memory.accounts());
         let session = repairs.owner_of_queue(&sessions, queued.session, limits);
         let was_connected = connected.contains(&queued.session);
         restore_queued(&mut session.lock(), queued, was_connected, limits, &mut repairs);
@@ -160,10 +156,10 @@ fn restore_retained(
     now: Timestamp,
     repairs: &mut Repairs,
 ) {
-    let mut retained = broker.retained().write();
+    let mut retained = broker.retained.write();
     let mut over = 0_usize;
     for message in messages {
-        message.count_in(broker.memory().accounts());
+        message.count_in(broker.memory.accounts());
         if message.is_expired(now) {
             // Nothing else would remove it from storage, except another message to its topic.
             repairs.ops.push(Op::RetainedRemove(message.topic().into()));

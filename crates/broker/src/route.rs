@@ -123,16 +123,16 @@ impl RouteCache {
         topic: &str,
         fan_out: &mut FanOutBudget,
     ) -> Arc<Route> {
-        let generation = broker.tree_generation().load(Ordering::Acquire);
+        let generation = broker.tree_generation.load(Ordering::Acquire);
         if let Some(route) = self.routes.get(topic)
             && route.generation == generation
         {
             return Arc::clone(route);
         }
         let (generation, mut matches) = {
-            let tree = broker.tree().read();
+            let tree = broker.tree.read();
             // Read under the lock: a change made since would have given another number.
-            (broker.tree_generation().load(Ordering::Acquire), tree.matches(topic))
+            (broker.tree_generation.load(Ordering::Acquire), tree.matches(topic))
         };
         // A session never changes its user, and a user's rights change only with the rules, which begin a new
         // generation.
@@ -162,7 +162,7 @@ impl RouteCache {
 
     /// Removes routes of an older generation, which keep ended sessions in memory.
     pub(crate) fn forget_stale(&mut self, broker: &Broker) {
-        let generation = broker.tree_generation().load(Ordering::Acquire);
+        let generation = broker.tree_generation.load(Ordering::Acquire);
         self.routes.retain(|_, route| route.generation == generation);
         self.bytes = self.routes.iter().map(|(topic, route)| route.bytes(topic)).sum();
     }

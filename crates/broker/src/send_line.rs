@@ -303,11 +303,6 @@ impl SendLine {
         goes
     }
 
-    /// Whether this connection waits as a publisher.
-    pub(crate) fn is_waiting(&self, publisher: Token) -> bool {
-        self.publishers.contains(&publisher)
-    }
-
     /// The connection has ended. What is left of it in line is called without effect.
     pub(crate) fn forget(&mut self, token: Token) {
         if self.publishers.remove(&token) {

@@ -49,7 +49,7 @@ pub(crate) fn of_session(client_id: &str, will: Option<&Will>) -> usize {
 impl SessionState {
     /// The session's user and address are known: what it takes counts for them from now on.
     pub(crate) fn set_memory_owner(&mut self, broker: &Broker, session: &Session, site: IpAddr) {
-        let owner = broker.memory().owner(self.user.as_ref(), site);
+        let owner = broker.memory.owner(self.user.as_ref(), site);
         self.memory = Some(Charge::new(owner, Account::Sessions));
         self.count_memory(session);
     }

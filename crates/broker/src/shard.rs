@@ -12,7 +12,6 @@ use std::sync::Arc;
 use crate::auth::OpenTopics;
 use crate::broker::Broker;
 use crate::fan_out::{WILLS, cost, is_much};
-use crate::log_limiter::LogLimiter;
 use crate::memory::{Account, MemoryShare};
 use crate::metrics::ShardMetrics;
 use crate::peer::{PeerIdentity, TransportKind, Via};
@@ -33,14 +32,6 @@ pub struct Shard {
     pub(crate) parcel: Parcel,
     pub(crate) turn: Turn,
     open_topics: OpenTopics,
-    /// For connections beyond the limit.
-    connections_full: LogLimiter,
-    /// For retained messages beyond their bounds.
-    pub(crate) retained_full: LogLimiter,
-    /// For logins that the queue had no room for.
-    pub(crate) logins_full: LogLimiter,
-    /// For client identifiers that belong to other users.
-    pub(crate) foreign_client_id: LogLimiter,
     /// Sessions with a will that is due and gives way.
     pub(crate) wills: VecDeque<Arc<Session>>,
     pub(crate) test_hook: TestHook,
@@ -58,18 +49,14 @@ impl Shard {
         now: Timestamp,
         wake: Arc<dyn Fn() + Send + Sync>,
     ) -> Shard {
-        let workers = broker.mailboxes().len();
+        let workers = broker.mailboxes.len();
         assert!(index < workers, "worker {index} of {workers}");
-        broker.mailboxes()[index].set_wake(Box::new(move || wake()));
+        broker.mailboxes[index].set_wake(Box::new(move || wake()));
         Shard {
             routes: RouteCache::default(),
             parcel: Parcel::default(),
             turn: Turn::new(broker, index, workers, now),
             open_topics: OpenTopics::default(),
-            connections_full: LogLimiter::default(),
-            retained_full: LogLimiter::default(),
-            logins_full: LogLimiter::default(),
-            foreign_client_id: LogLimiter::default(),
             wills: VecDeque::new(),
             test_hook: TestHook::default(),
         }
@@ -79,7 +66,7 @@ impl Shard {
     /// refuses itself.
     pub fn refuse_connection(&mut self, address: SocketAddr) {
         self.turn.metrics().connections_refused.add(1);
-        if let Some(times) = self.connections_full.occurred(self.turn.now) {
+        if let Some(times) = self.turn.occurred("connections") {
             tracing::warn!(peer = %address, times, "max_connections reached, connection refused");
         }
     }
@@ -93,12 +80,12 @@ impl Shard {
         identity: Option<&PeerIdentity>,
     ) -> Option<Box<MemoryShare>> {
         let program = identity.map(PeerIdentity::user).filter(|user| User::is_program(Some(user)));
-        let owner = self.turn.broker.memory().owner(program, rate_limiter::site(address.ip()));
+        let owner = self.turn.broker.memory.owner(program, rate_limiter::site(address.ip()));
         let share = MemoryShare::take(owner, Account::Connections, transport.memory_bytes(via));
         if share.is_none() {
             self.turn.metrics().connections_refused.add(1);
             self.turn.metrics().memory_refused.add(1);
-            if let Some(times) = self.connections_full.occurred(self.turn.now) {
+            if let Some(times) = self.turn.occurred("connections") {
                 tracing::warn!(peer = %address, transport = %transport, times,
                     "connection refused: connections from its network have their share of [limits] memory");
             }
@@ -150,7 +137,7 @@ impl Shard {
     /// Whether events from other workers wait to be taken.
     #[must_use]
     pub fn has_events(&self) -> bool {
-        self.turn.broker.mailboxes()[self.turn.index].has_events()
+        self.turn.broker.mailboxes[self.turn.index].has_events()
     }
 
     /// Ends a turn: submits the storage batch, and sends the other workers their events.
@@ -165,7 +152,7 @@ impl Shard {
         if self.turn.has_work() {
             return false;
         }
-        let mailbox = &self.turn.broker.mailboxes()[self.turn.index];
+        let mailbox = &self.turn.broker.mailboxes[self.turn.index];
         if !mailbox.fall_asleep() {
             return false;
         }
@@ -179,14 +166,15 @@ impl Shard {
 
     /// Called when the worker is awake again.
     pub fn after_sleep(&mut self) {
-        self.turn.broker.mailboxes()[self.turn.index].wake_up();
+        self.turn.broker.mailboxes[self.turn.index].wake_up();
     }
 
     /// When [`Shard::on_deadline`] is to be called; only the first worker does housekeeping.
     #[must_use]
     pub fn deadline(&self) -> Option<Timestamp> {
         let housekeeping = (self.turn.index == 0).then(|| self.turn.broker.next_housekeeping());
-        housekeeping.into_iter().chain(self.turn.overdue_at()).min()
+        let long_wait = Some(self.turn.long_wait_at()).filter(|at| *at != Timestamp::NEVER);
+        housekeeping.into_iter().chain(self.turn.overdue_at()).chain(long_wait).min()
     }
 
     /// Whether this turn has done as much as it should: what can wait is for the next.
@@ -224,11 +212,11 @@ impl Shard {
     /// Whether a will that is due has to wait because an internal session that is behind would get it.
     pub(crate) fn will_is_delayed(&mut self, will: &Will) -> bool {
         let broker = Arc::clone(&self.turn.broker);
-        if !broker.back_pressure().is_on() {
+        if !broker.back_pressure.is_on() {
             return false;
         }
         let route = self.routes.find(&broker, &will.topic, &mut self.turn.fan_out);
-        broker.back_pressure().is_behind(route.targets.iter().map(|target| target.session.key()))
+        broker.back_pressure.is_behind(route.targets.iter().map(|target| target.session.key()))
     }
 
     /// An empty buffer, perhaps with capacity.

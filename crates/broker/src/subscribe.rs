@@ -16,7 +16,7 @@ use crate::session::{Flow, Session, SessionState, SessionSubscription};
 use crate::session_memory;
 use crate::storage::{FlowId, Op, SubscriptionRecord};
 use crate::subscribers::Subscriber;
-use crate::turn::Turn;
+use crate::turn::{MEMORY_FULL, Turn};
 use crate::user::text_of;
 
 /// The tree's form of a session's subscription.
@@ -108,7 +108,7 @@ pub(crate) fn add(
     }
     if !known && !state.may_grow(session_memory::of_subscription(text)) {
         turn.metrics().memory_refused.add(1);
-        if let Some(times) = turn.memory_full.occurred(turn.now) {
+        if let Some(times) = turn.occurred(MEMORY_FULL) {
             tracing::warn!(
                 client = session.client_id(),
                 user = text_of(state.user.as_ref()),
@@ -125,7 +125,7 @@ pub(crate) fn add(
     }
     if !known && quota::is_wide(&parsed) {
         let (user, most) = (state.user.as_ref(), turn.limits().max_wildcard_subscriptions_per_user);
-        if !turn.broker.quota().take(&mut state.quota_use, user, request.site, most) {
+        if !turn.broker.quota.take(&mut state.quota_use, user, request.site, most) {
             return refuse(state, session, turn, text, "max_wildcard_subscriptions_per_user");
         }
     }
@@ -145,7 +145,7 @@ pub(crate) fn add(
         // A client that subscribes repeatedly without reading gets each topic once. So there are never more cursors than
         // subscriptions, which are counted.
         replays = known && state.forget_replay(text);
-        let matches = turn.broker.retained().read().may_match(text);
+        let matches = turn.broker.retained.read().may_match(text);
         let attachment = state.attachment;
         if let (true, Some(flow), Some(attachment)) = (matches, state.flow_mut(flow), attachment) {
             flow.rare().retained.push_back(cursor(session, text, &own, ""));
@@ -179,7 +179,7 @@ fn put(
     let subscriber = subscriber(session, &own);
     turn.broker.change_tree(|tree| tree.insert(parsed.filter, parsed.share, subscriber));
     if let Some(before) = before {
-        let generation = turn.broker.tree_generation().load(Ordering::Acquire);
+        let generation = turn.broker.tree_generation.load(Ordering::Acquire);
         state.subscription_moved(before.flow, own.flow, generation);
     }
 }
@@ -217,7 +217,7 @@ pub(crate) fn remove(
     state.subscription_bytes -= session_memory::of_subscription(text);
     state.count_memory(session);
     if quota::is_wide(&parsed) {
-        turn.broker.quota().give_back(&mut state.quota_use);
+        turn.broker.quota.give_back(&mut state.quota_use);
     }
     turn.broker.change_tree(|tree| tree.remove(parsed.filter, parsed.share, session));
     state.forget_replay(text);

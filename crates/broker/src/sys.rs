@@ -29,7 +29,7 @@ pub(crate) fn values(broker: &Broker, now: Timestamp) -> Vec<(String, String)> {
     }
     // An empty value removes the retained one.
     let failure = broker.storage_problem().unwrap_or_default();
-    if !failure.is_empty() || broker.retained().read().get(STORAGE_FAILURE).is_some() {
+    if !failure.is_empty() || broker.retained.read().get(STORAGE_FAILURE).is_some() {
         values.push(("storage/failure".to_owned(), failure));
     }
     let prefix = |(name, value)| (format!("$SYS/broker/{name}"), value);

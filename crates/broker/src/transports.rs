@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use crate::peer::{Peer, TransportKind, TransportStats};
 use crate::session::Session;
 use crate::time::Timestamp;
+use crate::waiting::{WaitTable, Waiting};
 
 /// Whether clients may read the statistics of other clients' connections in `$SYS`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
@@ -47,6 +48,9 @@ pub struct ClientConnection {
     pub queued_messages: usize,
     /// Bytes of those in its queue.
     pub queued_bytes: usize,
+    /// The wait, if nothing is read from it now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<Waiting>,
     /// Path statistics, if the transport has them.
     #[serde(flatten)]
     pub stats: Option<TransportStats>,
@@ -147,7 +151,7 @@ impl Transports {
 }
 
 /// An entry of the list for operators. Locks the session, so the list must not be locked.
-pub(crate) fn tell(session: &Session, here: &Here) -> ClientConnection {
+pub(crate) fn tell(session: &Session, here: &Here, waiting: &[WaitTable]) -> ClientConnection {
     let (address, stats) = {
         let now = here.state.lock();
         (now.address, now.stats.as_deref().copied())
@@ -164,6 +168,7 @@ pub(crate) fn tell(session: &Session, here: &Here) -> ClientConnection {
         subscriptions: state.subscriptions.len(),
         queued_messages: state.queued.messages() + in_flight,
         queued_bytes: state.queued.bytes(),
+        waiting: state.attachment.and_then(|at| waiting[usize::from(at.shard)].wait_of(at.token)),
         stats,
     }
 }

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use fulmar_mqtt::PacketId;
-use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 use crate::broker::Broker;
@@ -24,6 +23,10 @@ use crate::storage::{FlowId, Op, Position, Seq};
 use crate::time::Timestamp;
 use crate::tracer::{TraceInHand, TraceNumber};
 use crate::user::{User, text_of};
+use crate::waiting::{self, WaitCause, WaitCauses, WaitTable};
+
+/// For [`Turn::occurred`]: what finds no room in [`crate::memory`].
+pub(crate) const MEMORY_FULL: &str = "[limits] memory";
 
 /// Buffers kept for reuse, and the largest worth keeping.
 const POOLED_BUFFERS: usize = 256;
@@ -50,6 +53,16 @@ struct Submitted {
     at: Timestamp,
 }
 
+/// Causes that a commit, and a stall that begins or ends, may end.
+const FOR_STORAGE: [WaitCause; 2] = [WaitCause::Storage, WaitCause::Stall];
+
+/// What connections that wait for storage are woken by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct StorageState {
+    committed: Seq,
+    stalled: bool,
+}
+
 /// What a turn collects; apart from [`Shard`](crate::Shard) so that a cached route can be read meanwhile.
 #[derive(Debug)]
 pub(crate) struct Turn {
@@ -74,25 +87,18 @@ pub(crate) struct Turn {
     /// Whether storage is stalled, as of the beginning of the turn; see [`crate::stall`].
     stalled: bool,
     pool: Vec<Vec<u8>>,
-    /// Connections that wait for storage.
-    held: FxHashSet<Token>,
-    /// How far storage was when the first of them began to wait.
-    held_since: Seq,
-    held_in_stall: bool,
-    /// What was committed when [`Turn::see_storage`] was called last.
-    seen_committed: Seq,
-    /// Connections that wait because an internal session is behind.
-    delayed: FxHashSet<Token>,
-    /// [`BackPressure::falls`](crate::back_pressure::BackPressure) when the first of them began to wait.
-    delayed_since: u64,
+    /// The state of storage for which connections were woken last.
+    woken_by_storage: StorageState,
+    /// [`BackPressure::falls`](crate::back_pressure::BackPressure) when they were woken for that last.
+    woken_by_falls: u64,
+    /// The time at which some wait will be long.
+    long_wait_at: Timestamp,
     /// What publications may cost the turn, and which connections wait for a later one.
     pub(crate) fan_out: FanOutBudget,
     /// Which connections send large messages in this turn.
     pub(crate) sends: SendLine,
-    /// For bounds that were reached, by name.
-    bounds: SmallVec<[(&'static str, LogLimiter); 4]>,
-    /// For what finds no room in [`crate::memory`].
-    pub(crate) memory_full: LogLimiter,
+    /// By what they count: bounds that were reached, and refusals.
+    log_limiters: SmallVec<[(&'static str, LogLimiter); 4]>,
     /// A receiver of the publication in hand had no room for it there.
     pub(crate) memory_refused: bool,
     /// For whom the message that is published next counts if it is retained.
@@ -106,7 +112,7 @@ pub(crate) struct Turn {
 impl Turn {
     pub(crate) fn new(broker: Arc<Broker>, index: usize, workers: usize, now: Timestamp) -> Turn {
         let per_turn = broker.limits().large_bytes_per_turn;
-        let sends = SendLine::new(Arc::clone(broker.send_backlog()), per_turn, (index, workers));
+        let sends = SendLine::new(Arc::clone(&broker.send_backlog), per_turn, (index, workers));
         Turn {
             broker,
             index,
@@ -124,16 +130,12 @@ impl Turn {
             overdue: TurnNumber(0),
             stalled: false,
             pool: Vec::new(),
-            held: FxHashSet::default(),
-            held_since: Seq(0),
-            held_in_stall: false,
-            seen_committed: Seq(0),
-            delayed: FxHashSet::default(),
-            delayed_since: 0,
+            woken_by_storage: StorageState::default(),
+            woken_by_falls: 0,
+            long_wait_at: Timestamp::NEVER,
             fan_out: FanOutBudget::default(),
             sends,
-            bounds: SmallVec::new(),
-            memory_full: LogLimiter::default(),
+            log_limiters: SmallVec::new(),
             memory_refused: false,
             retainer: None,
             jobs: VecDeque::new(),
@@ -148,14 +150,20 @@ impl Turn {
         (client, user): (&str, Option<&User>),
         what: std::fmt::Arguments<'_>,
     ) {
-        let known = self.bounds.iter().position(|(known, _)| *known == bound);
-        let at = known.unwrap_or_else(|| {
-            self.bounds.push((bound, LogLimiter::default()));
-            self.bounds.len() - 1
-        });
-        if let Some(times) = self.bounds[at].1.occurred(self.now) {
+        if let Some(times) = self.occurred(bound) {
             tracing::warn!(client, user = text_of(user), times, "{what}: {bound} reached");
         }
+    }
+
+    /// Counts something that is logged at intervals. If it is to be logged now, returns how often it has occurred since the
+    /// last log line.
+    pub(crate) fn occurred(&mut self, event: &'static str) -> Option<u64> {
+        let known = self.log_limiters.iter().position(|(known, _)| *known == event);
+        let at = known.unwrap_or_else(|| {
+            self.log_limiters.push((event, LogLimiter::default()));
+            self.log_limiters.len() - 1
+        });
+        self.log_limiters[at].1.occurred(self.now)
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -167,8 +175,12 @@ impl Turn {
     }
 
     pub(crate) fn attachment(&self, token: Token) -> Attachment {
+        Attachment { shard: self.worker(), token }
+    }
+
+    fn worker(&self) -> u16 {
         // Workers are counted in cores; the broker refuses to be made for more than u16::MAX.
-        Attachment { shard: u16::try_from(self.index).unwrap_or(u16::MAX), token }
+        u16::try_from(self.index).unwrap_or(u16::MAX)
     }
 
     /// Sends the connection at `at` the event that its session has output.
@@ -232,8 +244,8 @@ impl Turn {
         if self.deferred.is_empty() {
             return;
         }
-        let own = self.stamp().shard;
-        let (handed_over, deferred) = (self.broker.handed_over(), &mut self.deferred);
+        let own = self.worker();
+        let (handed_over, deferred) = (&self.broker.handed_over, &mut self.deferred);
         deferred.take(
             own,
             |stamp| handed_over[usize::from(stamp.shard)].covers(stamp),
@@ -256,7 +268,7 @@ impl Turn {
         self.retained.sort_unstable();
         self.retained.dedup();
         // Held until storage has the batch, so that nobody hands over a newer message before.
-        let retained = broker.retained().read();
+        let retained = broker.retained.read();
         for topic in self.retained.drain(..) {
             self.batch.push(match retained.get(&topic) {
                 Some(message) => Op::RetainedPut(Arc::clone(message)),
@@ -268,12 +280,7 @@ impl Turn {
 
     /// When something is appended to the batch now.
     pub(crate) fn stamp(&self) -> TurnStamp {
-        // Workers are counted in cores; the broker refuses to be made for more than u16::MAX.
-        TurnStamp {
-            shard: u16::try_from(self.index).unwrap_or(u16::MAX),
-            turn: self.number.0,
-            moved: false,
-        }
+        TurnStamp { shard: self.worker(), turn: self.number.0, moved: false }
     }
 
     /// As [`Turn::stamp`], for those who wait for the turn's end whether it stores something or not.
@@ -288,7 +295,7 @@ impl Turn {
         if shard == self.index {
             return !stamp.moved || self.deferred.settled(stamp.turn) == stamp.turn;
         }
-        self.broker.handed_over()[shard].covers(stamp)
+        self.broker.handed_over[shard].covers(stamp)
     }
 
     /// Number of operations so far: whether something was stored since.
@@ -395,11 +402,11 @@ impl Turn {
         self.awaitable = false;
         if was_behind && !self.storage_is_behind() {
             // It was only this turn that had much, and no commit may follow: without storage, there are none.
-            self.release_held();
+            self.wake(&FOR_STORAGE);
         }
         self.fan_out.end_turn();
         self.sends.end_turn();
-        for (mailbox, events) in self.broker.mailboxes().iter().zip(&mut self.outgoing) {
+        for (mailbox, events) in self.broker.mailboxes.iter().zip(&mut self.outgoing) {
             mailbox.post(events);
         }
     }
@@ -407,70 +414,81 @@ impl Turn {
     /// Storage has this turn's batch: says so to the other workers and begins the next.
     fn turn_handed_over(&mut self) {
         let settled = self.deferred.settled(self.number.0);
-        self.broker.handed_over()[self.index].advance(self.number.0, settled);
+        self.broker.handed_over[self.index].advance(self.number.0, settled);
         self.number.0 += 1;
     }
 
-    /// Notes that a connection waits for the next commit, or for a stall to begin or end.
-    pub(crate) fn hold(&mut self, token: Token) {
-        if self.held.is_empty() {
-            // As of before the decision: what has happened since is then not missed.
-            (self.held_since, self.held_in_stall) = (self.seen_committed, self.stalled);
+    fn waiting(&self) -> &WaitTable {
+        &self.broker.waiting[self.index]
+    }
+
+    /// Brings the table of connections that wait up to date with one whose causes have changed.
+    pub(crate) fn set_waits(&mut self, token: Token, before: WaitCauses, waits: WaitCauses) {
+        for cause in WaitCause::ALL {
+            match (before.contains(cause), waits.contains(cause)) {
+                (true, false) => self.waiting().remove(token, cause),
+                (false, true) => {
+                    self.waiting().insert(token, cause, self.now);
+                    self.long_wait_at = self.long_wait_at.min(waiting::long_at(self.now));
+                }
+                _ => {}
+            }
         }
-        self.held.insert(token);
     }
 
-    /// Whether a connection waits for storage.
-    pub(crate) fn is_held(&self, token: Token) -> bool {
-        self.held.contains(&token)
+    /// The time at which [`Turn::announce_long_waits`] has something to do.
+    pub(crate) fn long_wait_at(&self) -> Timestamp {
+        self.long_wait_at
     }
 
-    /// Notes that a connection waits because an internal session is behind, as of this number of
-    /// [`BackPressure::falls`](crate::back_pressure::BackPressure).
-    pub(crate) fn delay(&mut self, token: Token, falls: u64) {
-        if self.delayed.is_empty() {
-            self.delayed_since = falls;
+    /// Has connections log that they have waited for long.
+    pub(crate) fn announce_long_waits(&mut self) {
+        if self.long_wait_at <= self.now {
+            let (table, ready) = (&self.broker.waiting[self.index], &mut self.ready);
+            self.long_wait_at = table.take_long(self.now, |token, cause| {
+                ready.push((token, BrokerEvent::WaitsLong(cause)));
+            });
         }
-        self.delayed.insert(token);
     }
 
-    /// A connection has ended: it waits for nothing.
-    pub(crate) fn forget(&mut self, token: Token) {
-        self.held.remove(&token);
-        self.delayed.remove(&token);
-        self.sends.forget(token);
-    }
-
-    /// Whether a connection waits because an internal session is behind.
-    pub(crate) fn is_delayed(&self, token: Token) -> bool {
-        self.delayed.contains(&token)
-    }
-
-    fn release_held(&mut self) {
-        self.ready.extend(self.held.drain().map(|token| (token, BrokerEvent::Ready)));
-    }
-
-    fn may_release_held(&self) -> bool {
-        !self.held.is_empty()
-            && (self.broker.storage().committed() > self.held_since
-                || self.broker.stall_lasts() != self.held_in_stall)
-    }
-
-    fn may_release_delayed(&self) -> bool {
-        !self.delayed.is_empty() && self.broker.back_pressure().falls() != self.delayed_since
-    }
-
-    /// Lets connections be read from again if what they wait for may have happened. Those that still have to wait note
-    /// themselves anew.
-    pub(crate) fn release_waiting(&mut self) {
-        let ready = |token| (token, BrokerEvent::Ready);
-        if self.may_release_held() {
-            self.release_held();
+    /// Has the connections that wait for these causes decide again.
+    fn wake(&mut self, causes: &[WaitCause]) {
+        let table = &self.broker.waiting[self.index];
+        for cause in causes {
+            table.for_each(*cause, |token| self.ready.push((token, BrokerEvent::Ready)));
         }
-        if self.may_release_delayed() {
-            self.ready.extend(self.delayed.drain().map(ready));
+    }
+
+    fn waits_for_any(&self, causes: &[WaitCause]) -> bool {
+        causes.iter().any(|cause| self.waiting().len(*cause) > 0)
+    }
+
+    fn storage_state(&self) -> StorageState {
+        let committed = self.broker.storage().committed();
+        StorageState { committed, stalled: self.broker.stall_lasts() }
+    }
+
+    fn may_wake_for_storage(&self) -> bool {
+        self.waits_for_any(&FOR_STORAGE) && self.storage_state() != self.woken_by_storage
+    }
+
+    fn may_wake_for_sessions(&self) -> bool {
+        self.waits_for_any(&[WaitCause::InternalSession])
+            && self.broker.back_pressure.falls() != self.woken_by_falls
+    }
+
+    /// Has connections decide again whether to wait if what they wait for may have happened.
+    pub(crate) fn wake_waiting(&mut self) {
+        // Before they decide: what happens later wakes them again.
+        if self.may_wake_for_storage() {
+            self.woken_by_storage = self.storage_state();
+            self.wake(&FOR_STORAGE);
         }
-        self.sends.call(|token| self.ready.push(ready(token)));
+        if self.may_wake_for_sessions() {
+            self.woken_by_falls = self.broker.back_pressure.falls();
+            self.wake(&[WaitCause::InternalSession]);
+        }
+        self.sends.call(|token| self.ready.push((token, BrokerEvent::Ready)));
     }
 
     /// Whether something that waits may continue: for storage, or because an internal session is no longer behind.
@@ -478,8 +496,8 @@ impl Turn {
         let front = self.submitted.front();
         let is_durable = |seq| self.broker.storage().committed() >= seq && self.may_acknowledge();
         front.is_some_and(|batch| is_durable(batch.seq))
-            || self.may_release_held()
-            || self.may_release_delayed()
+            || self.may_wake_for_storage()
+            || self.may_wake_for_sessions()
     }
 
     /// Finds how far storage is.
@@ -522,14 +540,13 @@ impl Turn {
     /// Appends the events of this worker's connections to `out`.
     pub(crate) fn take_events(&mut self, out: &mut Vec<Addressed>) {
         let before = out.len();
-        self.broker.mailboxes()[self.index].take(out);
+        self.broker.mailboxes[self.index].take(out);
         out.append(&mut self.ready);
         self.sends.take(&out[before..]);
     }
 
     /// Sees whether storage is stalled.
     pub(crate) fn see_storage(&mut self) {
-        self.seen_committed = self.broker.storage().committed();
         self.stalled = self.broker.is_storage_stalled();
     }
 }

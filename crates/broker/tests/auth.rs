@@ -179,7 +179,7 @@ fn auth_without_a_method_at_connect_or_out_of_order_is_a_protocol_error() {
 
 #[test]
 fn unfinished_logins_of_an_address_share_what_long_ones_may_take() {
-    let mut world = limited(MemoryLimits { logins: 1_000_000, ..MemoryLimits::NONE });
+    let mut world = limited(MemoryLimits::NONE.with(Account::Logins, 1_000_000));
     let properties = exchange(Some("JWT"), None);
     let mut begin = |address: [u8; 4], payload: &[u8]| {
         let conn = world.open_from(0, address);

@@ -24,15 +24,8 @@ fn world() -> World {
 }
 
 fn limits() -> Limits {
-    let memory = MemoryLimits {
-        sessions: MIB,
-        messages: MIB,
-        output: MIB,
-        aliases: MIB,
-        input: MIB,
-        logins: MIB,
-        connections: MIB,
-    };
+    let limit = |limits: MemoryLimits, account| limits.with(account, MIB);
+    let memory = Account::ALL.into_iter().fold(MemoryLimits::NONE, limit);
     Limits { memory, ..Limits::default() }
 }
 

@@ -47,7 +47,7 @@ impl Broker {
             scram: Some(DecoyKey::new([7; 32], ITERATIONS)),
             ..AccessControl::default()
         };
-        let memory = MemoryLimits { logins: 100_000, ..MemoryLimits::NONE };
+        let memory = MemoryLimits::NONE.with(Account::Logins, 100_000);
         let limits = Limits { memory, ..Limits::default() };
         let world = World::with(Setup { access_control, limits, ..Setup::default() });
         Broker { world, table }

@@ -47,7 +47,9 @@ const SLACK: usize = 8 * 1024;
 
 fn world() -> World {
     let limits = Limits {
-        memory: MemoryLimits { sessions: 1 << 30, messages: 1 << 30, ..MemoryLimits::NONE },
+        memory: MemoryLimits::NONE
+            .with(Account::Sessions, 1 << 30)
+            .with(Account::Messages, 1 << 30),
         max_in_flight: 1_024,
         ..Limits::default()
     };

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use fulmar_broker::MemoryLimits;
+use fulmar_broker::{Account, MemoryLimits};
 use fulmar_text::units;
 use serde::{Deserialize, Serialize};
 
@@ -85,16 +85,15 @@ impl Parts {
     pub fn divide(bytes: u64) -> Parts {
         let percent = |share: u64| usize::try_from(bytes / 100 * share).unwrap_or(usize::MAX);
         Parts {
-            broker: MemoryLimits {
-                sessions: percent(15),
-                messages: percent(30),
+            broker: MemoryLimits::NONE
+                .with(Account::Sessions, percent(15))
+                .with(Account::Messages, percent(30))
                 // As much again may be in the transports' hands.
-                output: percent(5),
-                aliases: percent(2),
-                input: percent(6),
-                logins: percent(3),
-                connections: percent(12),
-            },
+                .with(Account::Output, percent(5))
+                .with(Account::Aliases, percent(2))
+                .with(Account::Input, percent(6))
+                .with(Account::Logins, percent(3))
+                .with(Account::Connections, percent(12)),
             retained: percent(10),
             incomplete: percent(5),
             routes: percent(4),
@@ -153,12 +152,11 @@ mod tests {
     #[test]
     fn the_parts_leave_room_for_the_program() {
         let parts = Parts::divide(512_000_000);
-        let MemoryLimits { sessions, messages, output, aliases, input, logins, connections } =
-            parts.broker;
-        let all = sessions + messages + 2 * output + aliases + input + logins + connections;
+        let accounts: usize = Account::ALL.iter().map(|account| parts.broker.of(*account)).sum();
+        let all = accounts + parts.broker.of(Account::Output);
         let all = all + parts.incomplete + parts.bodies + parts.coap;
         assert!(all < 512_000_000 * 9 / 10, "{all}");
-        assert!(parts.retained < messages / 2);
+        assert!(parts.retained < parts.broker.of(Account::Messages) / 2);
         assert_eq!(parts.http_connections, 2000);
     }
 

@@ -5,6 +5,8 @@
 //! refused, per user and with 0x97, before the store is full: their accounts in memory ([`super::memory`]) have at most
 //! half of its size, since SQLite may take twice the space of their content.
 
+use fulmar_broker::Account;
+
 use super::disk::LEAST;
 use super::document::Config;
 use super::memory::Parts;
@@ -54,8 +56,10 @@ impl StorePart {
 
     /// The accounts in memory, lowered to what the store has room for.
     pub fn lower(&self, mut parts: Parts) -> Parts {
-        parts.broker.sessions = parts.broker.sessions.min(self.sessions);
-        parts.broker.messages = parts.broker.messages.min(self.messages);
+        let lowered = [(Account::Sessions, self.sessions), (Account::Messages, self.messages)];
+        for (account, most) in lowered {
+            parts.broker = parts.broker.with(account, parts.broker.of(account).min(most));
+        }
         // Within the account for messages.
         parts.retained = parts.retained.min(self.messages / 3);
         parts
@@ -156,9 +160,10 @@ mod tests {
     fn what_is_stored_is_refused_before_the_store_is_full() {
         let disk = part("[limits]\ndisk = \"64MB\"\n").unwrap();
         let parts = disk.lower(Parts::divide(8_000_000_000));
-        let counted = (parts.broker.sessions + parts.broker.messages) as u64;
+        let counted =
+            (parts.broker.of(Account::Sessions) + parts.broker.of(Account::Messages)) as u64;
         assert!(2 * counted <= disk.database + disk.log_pages * PAGE_BYTES, "{counted}");
-        assert!(parts.retained < parts.broker.messages / 2);
+        assert!(parts.retained < parts.broker.of(Account::Messages) / 2);
         let ample = part("[limits]\ndisk = \"100GB\"\n").unwrap();
         assert_eq!(ample.lower(Parts::divide(512_000_000)), Parts::divide(512_000_000));
     }

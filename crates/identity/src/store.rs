@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fulmar_mirror::{CommitError, Mirror, NotShared, Rows, Shared, prepare_file};
+use fulmar_mirror::{
+    CommitError, Header, Mirror, NotShared, Rows, Shared, make_durable, prepare_file,
+};
 use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavior, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -286,31 +288,23 @@ impl Store {
 /// Creates the tables, or checks whose they are.
 fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {
     let failed = |source| StoreError::Sqlite { path: path.into(), source };
-    let number = |connection: &Connection, name| {
-        connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).map_err(failed)
-    };
-    let tables: i64 = connection
-        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
-        .map_err(failed)?;
-    if tables > 0 && number(connection, "application_id")? != APPLICATION_ID {
+    let header = Header::read(connection).map_err(failed)?;
+    if header.tables > 0 && header.application_id != APPLICATION_ID {
         return Err(StoreError::Foreign(path.into()));
     }
-    connection.pragma_update(None, "journal_mode", "WAL").map_err(failed)?;
-    connection.pragma_update(None, "synchronous", "FULL").map_err(failed)?;
-    connection.pragma_update(None, "journal_size_limit", LOG_BYTES).map_err(failed)?;
+    make_durable(connection, LOG_BYTES).map_err(failed)?;
     connection.set_prepared_statement_cache_capacity(8);
     let behavior = TransactionBehavior::Immediate;
     let transaction = connection.transaction_with_behavior(behavior).map_err(failed)?;
     // Another process may have created them meanwhile.
-    match number(&transaction, "user_version")? {
-        0 => {
-            transaction.execute_batch(SCHEMA).map_err(failed)?;
-            transaction.pragma_update(None, "user_version", VERSION).map_err(failed)?;
-            transaction.pragma_update(None, "application_id", APPLICATION_ID).map_err(failed)?;
-        }
-        1 => transaction.pragma_update(None, "user_version", VERSION).map_err(failed)?,
-        VERSION => {}
+    let version = Header::read(&transaction).map_err(failed)?.user_version;
+    match version {
+        0 => transaction.execute_batch(SCHEMA).map_err(failed)?,
+        1..=VERSION => {}
         _ => return Err(StoreError::TooNew(path.into())),
+    }
+    if version < VERSION {
+        Header::write(&transaction, APPLICATION_ID, VERSION).map_err(failed)?;
     }
     transaction.commit().map_err(failed)
 }

@@ -21,7 +21,7 @@ mod rows;
 
 pub use clock::{ClockRecord, Clocks, Reading};
 pub use copy::{Changes, Copy};
-pub use file::prepare_file;
+pub use file::{Header, limit_file, make_durable, prepare_file};
 pub use mirror::{CommitError, Mirror};
 pub use rows::{SeeRow, all, each, key_prefix, replace};
 

@@ -7,13 +7,12 @@
 //! A schema change is a new entry at the end of [`MIGRATIONS`]; entries are never edited.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, OpenOptions, Permissions};
-use std::io::ErrorKind;
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
+use fulmar_mirror::{Header, limit_file, make_durable};
 use rusqlite::{
     Connection, OpenFlags, OptionalExtension as _, Result, TransactionBehavior, params,
 };
@@ -129,7 +128,6 @@ ALTER TABLE queue ADD COLUMN share INTEGER;     -- hash of the shared subscripti
 /// Opens the database at `path`, brings its schema up to date and marks it as in use.
 pub(crate) fn open(path: &Path, options: &Options) -> Result<Connection, Error> {
     prepare_file(path)?;
-    refuse_half_written(path)?;
     let failed = |source| Error::opening(path, source);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).map_err(failed)?;
@@ -184,28 +182,17 @@ pub(crate) fn mark_clean(connection: &Connection, clean: bool) -> Result<()> {
     Ok(())
 }
 
-/// Creates the file with access for its owner only, or removes other users' access. Never opens an existing file:
-/// closing it again would release this process's locks on it (POSIX `fcntl`).
+/// Creates the file with access for its owner only, or removes other users' access.
 fn prepare_file(path: &Path) -> Result<(), Error> {
-    let failed = |source| Error::File { path: path.to_owned(), source };
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
     if let Some(folder) = folder
         && !folder.is_dir()
     {
         return Err(Error::MissingFolder(folder.to_owned()));
     }
-    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
-        Ok(_) => Ok(()),
-        Err(e) if e.kind() == ErrorKind::AlreadyExists => {
-            let mode = fs::metadata(path).map_err(failed)?.permissions().mode();
-            if mode & 0o077 == 0 {
-                return Ok(());
-            }
-            tracing::warn!(path = %path.display(), "database was readable by others; made private");
-            fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)
-        }
-        Err(e) => Err(failed(e)),
-    }
+    refuse_half_written(path)?;
+    fulmar_mirror::prepare_file(path)
+        .map_err(|source| Error::File { path: path.to_owned(), source })
 }
 
 /// Refuses a file that is shorter than any database; an empty one is new.
@@ -221,38 +208,24 @@ fn refuse_half_written(path: &Path) -> Result<(), Error> {
 
 /// Refuses a database of another program or of a newer version, before anything is changed.
 fn check_owner(path: &Path, connection: &Connection) -> Result<i64, Error> {
-    let failed = |source| Error::opening(path, source);
-    let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
-    let version = number("user_version").map_err(failed)?;
-    let owner = number("application_id").map_err(failed)?;
-    if owner != APPLICATION_ID {
-        let tables: i64 = connection
-            .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
-            .map_err(failed)?;
-        if tables > 0 || version != 0 {
-            return Err(Error::Foreign(path.to_owned()));
-        }
+    let header = Header::read(connection).map_err(|source| Error::opening(path, source))?;
+    if header.application_id != APPLICATION_ID && !header.is_new() {
+        return Err(Error::Foreign(path.to_owned()));
     }
-    let known = MIGRATIONS.len() as i64;
-    if !(0..=known).contains(&version) {
-        return Err(Error::TooNew { path: path.to_owned(), found: version, known });
+    let (found, known) = (header.user_version, MIGRATIONS.len() as i64);
+    if !(0..=known).contains(&found) {
+        return Err(Error::TooNew { path: path.to_owned(), found, known });
     }
-    Ok(version)
+    Ok(found)
 }
 
 fn configure(connection: &Connection, options: &Options) -> Result<()> {
-    connection.pragma_update(None, "journal_mode", "WAL")?;
-    connection.pragma_update(None, "synchronous", "FULL")?;
+    make_durable(connection, WAL_KEEP_BYTES)?;
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
-    connection.pragma_update(None, "journal_size_limit", WAL_KEEP_BYTES)?;
     connection.pragma_update(None, "temp_store", "MEMORY")?;
     connection.pragma_update(None, "cache_size", -i64::from(options.cache_bytes / 1024))?;
     if let Some(bytes) = options.max_bytes {
-        let page: u64 = connection
-            .pragma_query_value(None, "page_size", |row| row.get::<_, i64>(0))?
-            .cast_unsigned();
-        let pages = (bytes / page.max(1)).clamp(1, 0xffff_fffe);
-        connection.pragma_update(None, "max_page_count", pages.cast_signed())?;
+        limit_file(connection, bytes, 1)?;
     }
     Ok(())
 }
@@ -261,8 +234,7 @@ fn migrate(connection: &mut Connection, version: i64) -> Result<()> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Exclusive)?;
     for (number, step) in (0i64..).zip(MIGRATIONS).skip_while(|(n, _)| *n < version) {
         transaction.execute_batch(step)?;
-        transaction.pragma_update(None, "user_version", number + 1)?;
-        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+        Header::write(&transaction, APPLICATION_ID, number + 1)?;
     }
     transaction.commit()
 }

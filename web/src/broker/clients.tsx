@@ -111,6 +111,7 @@ function ClientTable({ clients }: { clients: Client[] }) {
         { name: 'Loss', number: true, cell: (one) => (one.path ? share(one.path.loss) : dash) },
         { name: 'Moved', number: true, cell: (one) => (one.path ? amount(one.path.migrations) : dash) },
         { name: 'Queued', number: true, cell: (one) => amount(one.queued_messages) },
+        { name: 'Waits for', cell: (one) => one.waiting?.cause ?? dash },
       ]}
     />
   );
@@ -202,6 +203,10 @@ function Connection({ client }: { client: Client }) {
           ['Transport', transportName(client.transport)],
           ['Connected', `${dateTime(client.since_ms)}, for ${duration(now - client.since_ms)}`],
           ['Queue', `${plural(client.queued_messages, 'message')}, ${bytes(client.queued_bytes)}`],
+          [
+            'Waits',
+            client.waiting ? `for ${duration(client.waiting.age_ms)}: ${client.waiting.description}` : null,
+          ],
         ]}
       />
     </section>

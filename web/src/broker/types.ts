@@ -38,6 +38,8 @@ export interface Client {
   subscriptions: number;
   queued_messages: number;
   queued_bytes: number;
+  /** While the broker reads nothing from it. */
+  waiting?: { cause: string; description: string; since_ms: number; age_ms: number };
   path?: PathStatistics;
 }
 

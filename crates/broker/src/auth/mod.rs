@@ -111,14 +111,6 @@ pub(crate) struct TokenSource<'a> {
     pub(crate) client_id: &'a str,
 }
 
-/// Whether the client is an external user.
-enum Asked<F> {
-    /// It claims to be one.
-    External(Decision),
-    /// It does not claim to be one.
-    Nobody(F),
-}
-
 impl AccessControl {
     /// Decides at once, or says that the reply will come as an event. `applicant` is asked for only then.
     pub(crate) fn check(
@@ -133,20 +125,16 @@ impl AccessControl {
         if (self.jwt.is_some() || self.external_users.is_some())
             && let Some(token) = credentials.password.and_then(jwt::looks_like_token)
         {
-            return Decision::Now(self.verify(
-                token,
-                credentials.username,
-                credentials.source(),
-                now,
-            ));
+            let reply = self.verify(token, credentials.username, credentials.source(), now);
+            return Decision::Now(reply);
         }
-        let applicant = match self.check_guest(credentials, now, applicant) {
-            Asked::External(decision) => return decision,
-            Asked::Nobody(applicant) => applicant,
+        let applicant = match self.check_external(credentials, now, applicant) {
+            Ok(decision) => return decision,
+            Err(applicant) => applicant,
         };
         if let (Some(hook), Some(username), Some(password)) =
             (&self.hook, credentials.username, credentials.password)
-            && !self.passwords.as_ref().is_some_and(|passwords| passwords.knows(username))
+            && !self.has_password(username)
         {
             let Ok(user) = User::named(username) else {
                 return Decision::Now(Err(ReasonCode::BadUserNameOrPassword));
@@ -180,11 +168,10 @@ impl AccessControl {
         applicant: impl FnOnce() -> Applicant,
     ) -> Decision {
         let user = identity.user().clone();
-        let knows = |name| self.passwords.as_ref().is_some_and(|passwords| passwords.knows(name));
         let hook = self.hook.as_ref().filter(|hook| {
             identity.is_certified()
                 && hook.decides_about_certificates()
-                && !user.operators().is_some_and(knows)
+                && !user.operators().is_some_and(|name| self.has_password(name))
         });
         let Some(hook) = hook else {
             return Decision::Now(Ok(Admitted::for_good(Some(user))));
@@ -193,29 +180,28 @@ impl AccessControl {
         hook.log_in(HookLogin { user, password, client_id, applicant: applicant() })
     }
 
-    /// Asks the part of the program that has external users, if the client may be one of them.
-    fn check_guest<F: FnOnce() -> Applicant>(
+    /// Asks the part of the program that has external users. Returns `applicant` if the client is none of them.
+    fn check_external<F: FnOnce() -> Applicant>(
         &self,
         credentials: &Credentials<'_>,
         now: Timestamp,
         applicant: F,
-    ) -> Asked<F> {
+    ) -> Result<Decision, F> {
         let text = credentials.password.and_then(|password| std::str::from_utf8(password).ok());
         let (Some(external_users), Some(password)) = (&self.external_users, text) else {
-            return Asked::Nobody(applicant);
+            return Err(applicant);
         };
         // The operator's own store and file go first.
-        let knows = |name| self.passwords.as_ref().is_some_and(|file| file.knows(name));
-        let in_file = credentials.username.is_some_and(knows);
+        let in_file = credentials.username.is_some_and(|name| self.has_password(name));
         if external_users.is_token(password) {
             let admitted = external_users.admit(password, credentials.username, now);
             if admitted.is_some() || !in_file {
                 // One that is not valid, or not yet, does not make an anonymous client either.
                 let wrong = ReasonCode::BadUserNameOrPassword;
-                return Asked::External(Decision::Now(admitted.ok_or(wrong)));
+                return Ok(Decision::Now(admitted.ok_or(wrong)));
             }
         }
-        let Some(username) = credentials.username else { return Asked::Nobody(applicant) };
+        let Some(username) = credentials.username else { return Err(applicant) };
         // Without a file, and if names are not mere labels, the time until the answer must not show whether there is
         // such an external user.
         let allow_anonymous = credentials.allow_anonymous;
@@ -224,10 +210,10 @@ impl AccessControl {
             .is_some_and(|passwords| passwords.requires_login(Some(username), allow_anonymous));
         let unknown = !must_log_in && self.hook.is_none() && !allow_anonymous;
         if in_file || !(external_users.knows(username) || unknown) {
-            return Asked::Nobody(applicant);
+            return Err(applicant);
         }
         let applicant = applicant();
-        Asked::External(external_users.log_in(Login { username, password, applicant }))
+        Ok(external_users.log_in(Login { username, password, applicant }))
     }
 
     /// Decides on a token that came as the data of enhanced authentication; a user name given

@@ -582,36 +582,31 @@ impl Checker {
         self.identities.get().and_then(|table| table.revision(user))
     }
 
-    /// The same for a client of the identity store, which follows on a thread of its own.
-    fn replace_in_store(&self, user: &str, password: &[u8]) {
-        let Some(table) = self.identities.get() else { return };
-        let Some(replacements) = table.replacements() else { return };
-        let hash = table.find(user).and_then(|(hash, _)| hash).filter(StoredHash::is_outdated);
-        let Some(hash) = hash else { return };
-        match hash_password(password) {
-            Ok(argon2) => replacements.keep(user, &hash.text(), &argon2),
-            Err(error) => tracing::warn!(user, "cannot replace a hash of mosquitto: {error}"),
-        }
-    }
-
-    /// Replaces the hash of a user who has shown this password, if it is one of mosquitto's.
+    /// Replaces the hash of a user who has shown this password, if it is one of mosquitto's. The identity store follows on
+    /// a thread of its own.
     fn replace_outdated(&self, user: &str, password: &[u8]) {
-        if self.is_stored(user) {
-            return self.replace_in_store(user, password);
-        }
-        let Some((name, stored)) = self.users.get_key_value(user) else { return };
-        if !stored.hash.is_outdated() || self.memory.lock().replaced.contains_key(user) {
-            return;
-        }
-        match hash_password(password) {
-            Ok(argon2) => {
-                if let Some(replacements) = self.replacements.get() {
-                    replacements.keep(user, &stored.text, &argon2);
-                }
-                let argon2 = StoredHash::Argon2(argon2);
-                self.memory.lock().replaced.insert(name.clone(), argon2);
+        let table = self.identities.get().filter(|table| table.knows(user));
+        let (outdated, replacements) = if let Some(table) = table {
+            let hash = table.find(user).and_then(|(hash, _)| hash).filter(StoredHash::is_outdated);
+            let Some(replacements) = table.replacements() else { return };
+            (hash.map(|hash| hash.text()), Some(replacements))
+        } else {
+            let line = self.users.get(user).filter(|line| line.hash.is_outdated());
+            let line = line.filter(|_| !self.memory.lock().replaced.contains_key(user));
+            (line.map(|line| line.text.clone()), self.replacements.get())
+        };
+        let Some(outdated) = outdated else { return };
+        let argon2 = match hash_password(password) {
+            Ok(argon2) => argon2,
+            Err(error) => {
+                return tracing::warn!(user, "cannot replace a hash of mosquitto: {error}");
             }
-            Err(error) => tracing::warn!(user, "cannot replace a hash of mosquitto: {error}"),
+        };
+        if let Some(replacements) = replacements {
+            replacements.keep(user, &outdated, &argon2);
+        }
+        if table.is_none() {
+            self.memory.lock().replaced.insert(user.into(), StoredHash::Argon2(argon2));
         }
     }
 }

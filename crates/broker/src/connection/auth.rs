@@ -152,7 +152,7 @@ impl Connection {
                 let until = self.opened + shard.broker().limits().connect_timeout;
                 match access_control.begin_scram(data, pending.username(), until) {
                     Ok((mut login, answer)) => {
-                        if !login.count_for(shard.broker().memory().owner(None, self.site())) {
+                        if !login.count_for(shard.broker().memory.owner(None, self.site())) {
                             return self.refuse_unknown(shard, pending.client_id());
                         }
                         if auth_bytes(method, &answer) > pending.max_packet_bytes as usize {

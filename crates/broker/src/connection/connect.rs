@@ -24,6 +24,7 @@ use crate::peer::TransportKind;
 use crate::rate_limiter;
 use crate::shard::Shard;
 use crate::time::Timestamp;
+use crate::turn::MEMORY_FULL;
 use crate::user::{User, text_of};
 use crate::will::{Testator, Will};
 
@@ -194,7 +195,7 @@ impl Connection {
             address: self.peer.address,
         };
         let (at, address, now) = (self.at, self.peer.address.ip(), shard.wall());
-        let reply_to = || ReplyTo::new(broker.mailboxes().clone(), at);
+        let reply_to = || ReplyTo::new(broker.mailboxes.clone(), at);
         let applicant = || Applicant { address, reply_to: reply_to() };
         let decision = broker.access_control().check(&credentials, now, applicant);
         let reply = match decision {
@@ -228,7 +229,7 @@ impl Connection {
             Err(reason) => return self.login_failed(shard, pending, reason),
         };
         if admitted.user.is_some() && !pending.waited {
-            shard.broker().rate_limiter().login_succeeded(self.peer.address.ip());
+            shard.broker().rate_limiter.login_succeeded(self.peer.address.ip());
         }
         self.admit(shard, *pending, admitted);
     }
@@ -236,7 +237,7 @@ impl Connection {
     /// Refuses a client because too many logins wait. It does not count as a failed login.
     fn refuse_for_now(&mut self, shard: &mut Shard) {
         shard.metrics().logins_busy.add(1);
-        if let Some(times) = shard.logins_full.occurred(shard.turn.now) {
+        if let Some(times) = shard.turn.occurred("logins waiting to be checked") {
             tracing::warn!(peer = %self.peer.address, times,
                 "connection refused for now: too many logins are waiting to be checked");
         }
@@ -252,7 +253,7 @@ impl Connection {
     ) {
         shard.metrics().authentication_failed.add(1);
         let now = shard.now();
-        let delay = shard.broker().rate_limiter().login_failed(self.peer.address.ip(), now);
+        let delay = shard.broker().rate_limiter.login_failed(self.peer.address.ip(), now);
         tracing::info!(peer = %self.peer.address, client = &*pending.client_id,
             user = pending.username(), %reason, ?delay, "login refused");
         if delay.is_zero() {
@@ -270,7 +271,7 @@ impl Connection {
         shard.turn.fan_out.must_wait(self.at.token)
             && shard
                 .broker()
-                .registry()
+                .registry
                 .will_of(client_id)
                 .is_some_and(|will| shard.reaches_many(&will.topic, will.bytes()))
     }
@@ -429,7 +430,7 @@ impl Connection {
     /// Whether a ban is about the client; its user is not known before it is authenticated.
     fn is_banned(&self, shard: &Shard, client_id: &str, user: Option<&User>) -> bool {
         let client = BannedSubject { client_id, user, address: Some(self.peer.address.ip()) };
-        shard.broker().bans().covers(&client, shard.wall())
+        shard.broker().bans.covers(&client, shard.wall())
     }
 
     fn refuse_banned(&mut self, shard: &mut Shard, client_id: &str, user: Option<&User>) {
@@ -449,7 +450,7 @@ impl Connection {
     /// Refuses a new session for which its user, or its address, has no memory left.
     fn refuse_memory(&mut self, shard: &mut Shard, client_id: &str, user: Option<&str>) {
         shard.metrics().memory_refused.add(1);
-        if let Some(times) = shard.turn.memory_full.occurred(shard.turn.now) {
+        if let Some(times) = shard.turn.occurred(MEMORY_FULL) {
             tracing::warn!(peer = %self.peer.address, client = client_id, user, times,
                 "connection refused: the user's sessions have their share of [limits] memory");
         }
@@ -460,7 +461,7 @@ impl Connection {
     fn has_memory_for(&self, shard: &Shard, pending: &mut PendingConnect) -> bool {
         let bytes = pending.bytes();
         if bytes > FREE_CONNECT {
-            let owner = shard.broker().memory().owner(None, self.site());
+            let owner = shard.broker().memory.owner(None, self.site());
             pending.memory = MemoryShare::take(owner, Account::Logins, bytes);
         }
         bytes <= FREE_CONNECT || pending.memory.is_some()
@@ -473,7 +474,7 @@ impl Connection {
     /// Refuses a long CONNECT whose address has no memory left for it.
     pub(super) fn refuse_unknown(&mut self, shard: &mut Shard, client_id: &str) {
         shard.metrics().memory_refused.add(1);
-        if let Some(times) = shard.turn.memory_full.occurred(shard.turn.now) {
+        if let Some(times) = shard.turn.occurred(MEMORY_FULL) {
             tracing::warn!(peer = %self.peer.address, client = client_id, times,
                 "connection refused: unfinished logins from its network have their share of [limits] memory");
         }
@@ -489,7 +490,7 @@ impl Connection {
         owner: Option<&User>,
     ) {
         shard.metrics().sessions_refused.add(1);
-        if let Some(times) = shard.foreign_client_id.occurred(shard.turn.now) {
+        if let Some(times) = shard.turn.occurred("client identifiers of other users") {
             let (user, owner) = (name_of(user), name_of(owner));
             tracing::warn!(peer = %self.peer.address, transport = %self.peer.transport,
                 client = client_id, user, owner, times,

@@ -22,7 +22,7 @@ impl Connection {
             client_id: session.client_id(),
             username: user.as_ref().and_then(User::operators),
             from: self.peer.address.ip(),
-            reply_to: ControlReply::new(broker.mailboxes().clone(), self.at),
+            reply_to: ControlReply::new(broker.mailboxes.clone(), self.at),
         });
         ReasonCode::Success
     }

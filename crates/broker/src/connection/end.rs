@@ -24,7 +24,8 @@ impl Connection {
             return;
         }
         self.lost = true;
-        shard.turn.forget(self.at.token);
+        self.end_waits(shard);
+        shard.turn.sends.forget(self.at.token);
         if !self.peer.is_program() {
             shard.metrics().connections[self.peer.transport.index()].sub(1);
         }
@@ -97,6 +98,7 @@ impl Connection {
         tracing::debug!(peer = %self.peer.address, client = self.client_id(), "closing: {why}");
         self.closing = Some(Closing { quic_code, reason: why });
         self.waiting = VecDeque::new();
+        self.end_waits(shard);
         self.leave(shard, Departure { discard_will: false, expiry_interval_s: None }, why);
     }
 }

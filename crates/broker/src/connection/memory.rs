@@ -7,6 +7,7 @@ use super::{Connection, State};
 use crate::memory::{Account, Charge};
 use crate::session::Session;
 use crate::shard::Shard;
+use crate::turn::MEMORY_FULL;
 
 /// Bytes of topics of one connection's aliases that are not counted.
 const FREE_ALIASES: usize = 1024;
@@ -84,7 +85,7 @@ impl Connection {
             return self.refuse_packet(shard, reason, &why);
         }
         shard.metrics().memory_refused.add(1);
-        if let Some(times) = shard.turn.memory_full.occurred(shard.turn.now) {
+        if let Some(times) = shard.turn.occurred(MEMORY_FULL) {
             tracing::warn!(peer = %self.peer.address, client = self.client_id(), alias, times,
                 "topic alias refused: the user's clients have their share of [limits] memory");
         }

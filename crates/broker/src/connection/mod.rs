@@ -7,11 +7,9 @@
 //! its [`Session`].
 
 mod auth;
-mod back_pressure;
 mod connect;
 mod control;
 mod end;
-mod fan_out;
 mod memory;
 mod output;
 mod packets;
@@ -21,6 +19,7 @@ mod streams;
 mod subscriptions;
 mod throttle;
 mod transport;
+mod waiting;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -45,6 +44,7 @@ use crate::shard::Shard;
 use crate::storage::FlowId;
 use crate::time::Timestamp;
 use crate::transports::SharedHere;
+use crate::waiting::{WaitCause, WaitCauses};
 
 pub use pause::grace_after_pause;
 
@@ -69,7 +69,7 @@ pub struct Received {
 pub enum ReadState {
     /// More bytes, together with those not consumed.
     More,
-    /// Nothing until an event; then call [`Connection::receive`] again with the bytes not consumed.
+    /// Nothing until an event; then call [`Connection::receive`] again with the bytes not consumed, even if there are none.
     Blocked,
     /// Nothing any more.
     Closed,
@@ -160,14 +160,14 @@ struct Stream {
     /// Replies, written by this connection's own worker.
     out: Vec<u8>,
     aliases: Option<Box<TopicAliases>>,
-    blocked: bool,
+    waits_for: Option<WaitCause>,
     /// The peer has finished its side; this one ends when every answer is out.
     finished: bool,
 }
 
 impl Stream {
     fn new(key: StreamKey, flow: Option<FlowId>) -> Stream {
-        Stream { key, flow, out: Vec::new(), aliases: None, blocked: false, finished: false }
+        Stream { key, flow, out: Vec::new(), aliases: None, waits_for: None, finished: false }
     }
 }
 
@@ -202,6 +202,8 @@ pub struct Connection {
     /// The client is another broker's bridge.
     bridge: bool,
     keep_alive_s: u16,
+    /// Those of its streams, as in the worker's table.
+    waits: WaitCauses,
     /// What most connections never need.
     rare: Option<Box<Rare>>,
     opened: Timestamp,
@@ -276,7 +278,7 @@ impl Connection {
         }
         let per_s = broker.limits().max_connects_per_s_per_address;
         if let Attempt::TooMany { first } =
-            broker.rate_limiter().attempt(peer.address.ip(), per_s, shard.now())
+            broker.rate_limiter.attempt(peer.address.ip(), per_s, shard.now())
         {
             shard.metrics().connections_too_fast.add(1);
             if first {
@@ -301,6 +303,7 @@ impl Connection {
             lost: false,
             bridge: false,
             keep_alive_s: 0,
+            waits: WaitCauses::default(),
             rare: Throttle::new(shard.broker().limits(), shard.now())
                 .map(|throttle| Box::new(Rare { throttle: Some(throttle), ..Rare::default() })),
             opened: shard.now(),
@@ -336,6 +339,7 @@ impl Connection {
         self.last_input = shard.now();
         let actions = self.actions.len();
         let mut consumed = 0;
+        let mut waits_for = None;
         let state = loop {
             if self.closing.is_some() || matches!(self.state, State::Ended) {
                 break ReadState::Closed;
@@ -343,14 +347,10 @@ impl Connection {
             let Some(stream_index) = self.streams.iter().position(|open| open.key == stream) else {
                 break ReadState::Closed;
             };
-            if self.must_wait(shard, stream_index)
-                || self.waits_for_storage(shard)
-                || self.waits_for_internal_session(shard)
-            {
-                self.streams[stream_index].blocked = true;
+            waits_for = self.cause_to_wait(shard, stream_index);
+            if waits_for.is_some() {
                 break ReadState::Blocked;
             }
-            self.streams[stream_index].blocked = false;
             let rest = &data[consumed..];
             if self.streams[stream_index].flow.is_none() {
                 match self.begin_data_stream(shard, stream_index, rest) {
@@ -366,18 +366,8 @@ impl Connection {
             }
             match peek_frame(rest, self.max_packet_bytes(shard)) {
                 Ok(Some(frame)) => {
-                    if self.early && !connect::may_come_early(frame.packet_type()) {
-                        self.streams[stream_index].blocked = true;
-                        break ReadState::Blocked;
-                    }
-                    if shard.turn.is_stalled() && self.is_held_by_stall(shard, stream_index, &frame)
-                    {
-                        self.streams[stream_index].blocked = true;
-                        break ReadState::Blocked;
-                    }
-                    // Last, because a publisher whose turn it is does not get another.
-                    if self.waits_for_fan_out(shard, stream_index, &frame) {
-                        self.streams[stream_index].blocked = true;
+                    waits_for = self.cause_to_leave(shard, stream_index, &frame);
+                    if waits_for.is_some() {
                         break ReadState::Blocked;
                     }
                     consumed += frame.len;
@@ -387,6 +377,11 @@ impl Connection {
                 Err(error) => self.refuse_packet(shard, error.reason(), &error),
             }
         };
+        if consumed > 0 {
+            // A wait has ended, although the next may have the same cause.
+            self.set_wait(shard, stream, None);
+        }
+        self.set_wait(shard, stream, waits_for);
         shard.metrics().bytes_received.add(consumed as u64);
         // A blocked stream is offered again at every event. Were output that still waits for a slow
         // reader announced by that, each event would bring the next.
@@ -420,22 +415,6 @@ impl Connection {
         self.announce_output(shard);
     }
 
-    /// Whether a stream's next packet has to wait.
-    fn must_wait(&self, shard: &Shard, stream_index: usize) -> bool {
-        match &self.state {
-            State::Authenticating(_) => true,
-            // Data streams wait for the control stream's CONNECT.
-            State::New | State::Challenged(_) => stream_index != 0,
-            State::Connected(_) => {
-                let open = usize::from(shard.broker().limits().receive_maximum);
-                self.throttled_until().is_some()
-                    || self.waiting.len() >= open
-                    || self.has_unread_answers(stream_index)
-            }
-            State::Ended => false,
-        }
-    }
-
     /// Handles an event from the core. The transport asks for output after it, so none is announced.
     pub fn on_event(&mut self, shard: &mut Shard, event: BrokerEvent) {
         match event {
@@ -444,6 +423,7 @@ impl Connection {
                 self.end_hold(shard);
                 self.go_on(shard);
             }
+            BrokerEvent::WaitsLong(cause) => self.log_wait(cause),
             BrokerEvent::Durable => self.release_waiting(shard),
             BrokerEvent::Overdue => self.refuse_overdue(shard),
             BrokerEvent::TakenOver => {
@@ -472,7 +452,7 @@ impl Connection {
     /// Whether a stream waits for an event.
     #[must_use]
     pub fn is_blocked(&self, stream: StreamKey) -> bool {
-        self.streams.iter().any(|open| open.key == stream && open.blocked)
+        self.streams.iter().any(|open| open.key == stream && open.waits_for.is_some())
     }
 
     /// When [`Connection::on_deadline`] is to be called; may have moved after any other call.
@@ -486,13 +466,8 @@ impl Connection {
                 refusal.min(self.opened + shard.broker().limits().connect_timeout)
             }
             State::Connected(_) => {
-                // Nothing is read from the client while it waits.
-                let token = self.at.token;
-                let unheard = shard.turn.fan_out.is_waiting(token)
-                    || shard.turn.sends.is_waiting(token)
-                    || shard.turn.is_delayed(token)
-                    || shard.turn.is_held(token);
-                let silent_at = if unheard { self.gone_by() } else { self.silent_at() };
+                let excused = self.waits.excuse_silence();
+                let silent_at = if excused { self.gone_by() } else { self.silent_at() };
                 let own = self.throttled_until().or(self.held_until()).unwrap_or(silent_at);
                 own.min(shard.broker().at_wall(self.admitted_until()))
             }

@@ -130,9 +130,7 @@ impl Connection {
             return Output::default();
         };
         let mut output = Output { bytes: std::mem::take(&mut stream.out), more: false };
-        if output.bytes.len() >= MAX_UNREAD_ANSWER_BYTES
-            && self.streams.iter().any(|stream| stream.blocked)
-        {
+        if output.bytes.len() >= MAX_UNREAD_ANSWER_BYTES && !self.waits.is_empty() {
             // What waited for that may be read.
             shard.turn.notify_own(self.at.token, BrokerEvent::Ready);
         }

@@ -375,24 +375,22 @@ impl Connection {
         state.last_turn = turn.awaitable_stamp();
         let unknown = ReasonCode::PacketIdentifierNotFound;
         let answer = match kind {
-            AckKind::Puback => state.handle_puback(session, turn, flow, id).map(|()| None),
-            AckKind::Pubcomp => state.handle_pubcomp(session, turn, flow, id).map(|()| None),
-            AckKind::Pubrec if reason.is_error() => {
-                state.handle_pubrec_error(session, turn, flow, id).map(|()| None)
-            }
-            AckKind::Pubrec => match state.handle_pubrec(session, turn, flow, id) {
-                Ok(wait_for_storage) => {
-                    Ok(Some((AckKind::Pubrel, wait_for_storage, ReasonCode::Success)))
+            AckKind::Pubrec if !reason.is_error() => {
+                match state.handle_pubrec(session, turn, flow, id) {
+                    Ok(wait_for_storage) => {
+                        Ok(Some((AckKind::Pubrel, wait_for_storage, ReasonCode::Success)))
+                    }
+                    Err(AckError::Unknown(_)) => Ok(Some((AckKind::Pubrel, false, unknown))),
+                    Err(error) => Err(error),
                 }
-                Err(AckError::Unknown(_)) => Ok(Some((AckKind::Pubrel, false, unknown))),
-                Err(error) => Err(error),
-            },
+            }
             AckKind::Pubrel => {
                 let known = handle_pubrel(&mut state, session, turn, flow, id);
                 let reason = if known { ReasonCode::Success } else { unknown };
                 // A repeated PUBREL's first release may not be durable yet, so its PUBCOMP waits as well.
                 Ok(Some((AckKind::Pubcomp, state.durable, reason)))
             }
+            _ => state.handle_last_ack(session, turn, flow, kind, id).map(|()| None),
         };
         drop(state);
         match answer {

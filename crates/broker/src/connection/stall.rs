@@ -24,16 +24,6 @@ pub(super) const STALLED: ReasonCode = ReasonCode::ImplementationSpecificError;
 const WHY: &str = "storage is stalled";
 
 impl Connection {
-    /// Whether storage is so far behind that the client has to wait. While storage is stalled it need not: what would
-    /// have to be stored is refused.
-    pub(super) fn waits_for_storage(&self, shard: &mut Shard) -> bool {
-        let waits = matches!(self.state, State::Connected(_)) && shard.turn.waits_for_storage();
-        if waits {
-            shard.turn.hold(self.at.token);
-        }
-        waits
-    }
-
     /// Whether a publication is refused, while storage is stalled, because it would have to be stored. At QoS 0 that is so
     /// only when storage may not be given any more.
     pub(super) fn refuses_publish(
@@ -73,7 +63,6 @@ impl Connection {
         {
             return false;
         }
-        shard.turn.hold(self.at.token);
         let until = shard.now() + shard.turn.limits().storage_stall_timeout;
         self.rare().held_until.get_or_insert(until);
         true
@@ -110,8 +99,6 @@ impl Connection {
             && !shard.turn.is_stalled()
         {
             rare.held_until = None;
-            // Packets that the client sent meanwhile, perhaps a PINGREQ, were not read.
-            self.last_input = shard.now();
         }
     }
 
@@ -126,11 +113,10 @@ impl Connection {
     }
 
     /// Nothing of a stream is waited for any more.
-    pub(super) fn unblock(&mut self, stream: StreamKey) {
-        let ended = self.streams.iter_mut().find(|open| open.key == stream);
-        ended.into_iter().for_each(|open| open.blocked = false);
+    pub(super) fn unblock(&mut self, shard: &mut Shard, stream: StreamKey) {
+        self.set_wait(shard, stream, None);
         if let Some(rare) = &mut self.rare
-            && self.streams.iter().all(|open| !open.blocked)
+            && self.waits.is_empty()
         {
             rare.held_until = None;
         }
@@ -206,7 +192,7 @@ impl Connection {
     ) -> bool {
         let refuses = shard.turn.is_stalled()
             && (is_stored
-                || shard.broker().registry().is_durable(client_id)
+                || shard.broker().registry.is_durable(client_id)
                 || has_will && shard.turn.storage_is_behind());
         if refuses {
             shard.metrics().storage_refused.add(1);

@@ -28,7 +28,7 @@ impl Connection {
             self.announce_output(shard);
             return;
         }
-        self.unblock(stream);
+        self.unblock(shard, stream);
         if stream.is_unidirectional() {
             self.streams.retain(|open| open.key != stream);
             return;
@@ -108,7 +108,7 @@ impl Connection {
                 });
                 let opened = opened.map(|(id, displaced)| {
                     if let Some(old) = displaced.filter(|old| *old != key) {
-                        self.displace(old);
+                        self.displace(shard, old);
                     }
                     id
                 });
@@ -191,7 +191,8 @@ impl Connection {
     }
 
     /// A newer stream has taken over a flow (draft section 9.14): the old one is aborted.
-    fn displace(&mut self, old: StreamKey) {
+    fn displace(&mut self, shard: &mut Shard, old: StreamKey) {
+        self.unblock(shard, old);
         self.streams.retain(|open| open.key != old);
         let code = u64::from(ReasonCode::Success.as_u8());
         self.actions.push(StreamAction::Abort(old, code));

@@ -75,8 +75,6 @@ impl Connection {
         if let Some(throttle) = self.throttle() {
             throttle.until = None;
         }
-        // Packets that it sent meanwhile, perhaps a PINGREQ, were not read.
-        self.last_input = shard.now();
         shard.turn.ready(self.at);
     }
 }

@@ -35,14 +35,14 @@ impl Connection {
             return;
         }
         let here = Arc::clone(self.here());
-        shard.broker().transport_list().list(session, &here);
+        shard.broker().transports.list(session, &here);
         self.listed = Some(session.key().0);
     }
 
     /// Removes it from the list for operators.
     pub(super) fn unlist(&mut self, shard: &Shard) {
         if let (Some(session), Some(here)) = (self.listed.take(), self.here.take()) {
-            shard.broker().transport_list().forget(session, &here);
+            shard.broker().transports.forget(session, &here);
         }
     }
 }

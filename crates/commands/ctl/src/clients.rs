@@ -54,6 +54,7 @@ const COLUMNS: &[Column] = &[
     ("MOVED", |client| plain(&client["path"]["migrations"])),
     ("0-RTT", |client| yes(&client["path"]["early_data"])),
     ("QUEUED", |client| plain(&client["queued_messages"])),
+    ("WAITS FOR", |client| plain(&client["waiting"]["cause"])),
     ("SUBSCRIPTIONS", |client| plain(&client["subscriptions"])),
 ];
 

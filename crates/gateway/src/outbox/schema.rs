@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use fulmar_mirror::prepare_file;
+use fulmar_mirror::{Header, limit_file, make_durable, prepare_file};
 use rusqlite::{Connection, OpenFlags, Result};
 
 use crate::error::Error;
@@ -51,13 +51,10 @@ pub(super) fn open(path: &Path, max_file_bytes: Option<u64>) -> Result<Connectio
     let connection = Connection::open_with_flags(path, flags).map_err(failed)?;
     connection.busy_timeout(Duration::ZERO).map_err(failed)?;
     connection.pragma_update(None, "locking_mode", "EXCLUSIVE").map_err(failed)?;
-    let number = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
-    let (version, owner) =
-        (number("user_version").map_err(failed)?, number("application_id").map_err(failed)?);
-    check_owner(path, version, owner)?;
-    let tables = "SELECT count(*) FROM sqlite_schema";
-    let tables: i64 = connection.query_row(tables, [], |row| row.get(0)).map_err(failed)?;
-    if version == 0 && tables > 0 {
+    let header = Header::read(&connection).map_err(failed)?;
+    let version = header.user_version;
+    check_owner(path, version, header.application_id)?;
+    if version == 0 && !header.is_new() {
         return Err(Error::Foreign(path.to_owned()));
     }
     configure(&connection, max_file_bytes).map_err(failed)?;
@@ -89,15 +86,11 @@ pub fn check_owner(path: &Path, version: i64, owner: i64) -> Result<(), Error> {
 }
 
 fn configure(connection: &Connection, max_file_bytes: Option<u64>) -> Result<()> {
-    connection.pragma_update(None, "journal_mode", "WAL")?;
-    connection.pragma_update(None, "synchronous", "FULL")?;
-    connection.pragma_update(None, "journal_size_limit", LOG_BYTES)?;
+    make_durable(connection, LOG_BYTES)?;
     connection.pragma_update(None, "temp_store", "MEMORY")?;
     connection.pragma_update(None, "cache_size", -CACHE_KIB)?;
     if let Some(bytes) = max_file_bytes {
-        let page: i64 = connection.pragma_query_value(None, "page_size", |row| row.get(0))?;
-        let pages = i64::try_from(bytes).unwrap_or(i64::MAX) / page.max(1);
-        connection.pragma_update(None, "max_page_count", pages.clamp(16, 0xffff_fffe))?;
+        limit_file(connection, bytes, 16)?;
     }
     Ok(())
 }

@@ -108,6 +108,7 @@ mod tests {
                 subscriptions: 0,
                 queued_messages: 0,
                 queued_bytes: 0,
+                waiting: None,
                 stats: None,
             };
             (1..=n as u64).map(client).collect()

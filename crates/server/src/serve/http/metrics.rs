@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use fulmar_broker::{Account, Broker};
+use fulmar_broker::{Account, Broker, WaitCause};
 use fulmar_store::{COMMIT_BUCKETS_US, Stats};
 use fulmar_text::metrics::{Distribution, Kind, Metrics, Number};
 use fulmar_transport::proxy_protocol::Proxies;
@@ -94,6 +94,11 @@ fn report_broker(broker: &Broker, to: &mut Metrics) {
         report_memory(to, account.name(), used, limit);
     }
     to.gauge("storage_backlog", "Operations not yet durable", broker.storage().backlog());
+    let help = "Connections of which nothing is read now, by cause";
+    for cause in WaitCause::ALL {
+        let family = to.family(Kind::Gauge, "connections_waiting", help);
+        family.add(&[("cause", cause.name())], broker.connections_waiting(cause));
+    }
     let failing = broker.storage_problem().is_some();
     to.gauge("storage_failing", "1 while the disk cannot be written", failing);
     broker.metrics().report(to);
