@@ -171,7 +171,7 @@ impl Problem {
 impl From<CodingError> for Problem {
     fn from(error: CodingError) -> Problem {
         match error {
-            CodingError::Unsupported => Problem::media_type(&error.to_string()),
+            CodingError::Unsupported => Problem::media_type(error.to_string()),
             CodingError::TooLarge => Problem::too_large(error.to_string()),
             CodingError::Malformed => Problem::malformed(error.to_string()),
         }

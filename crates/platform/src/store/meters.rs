@@ -37,7 +37,8 @@ pub(super) fn meter(row: &mut Row<'_>, now: Time) -> Result<Meter> {
     let address: Option<String> = address;
     let (place, street, unit, register_digits): (_, _, String, _) = row.read()?;
     let (has_key, is_protected, note) = row.read()?;
-    let (given, first, shown): (Option<(Amount, Amount)>, Option<(f64, Time)>, _) = row.read()?;
+    let given: Option<(Amount, Amount)> = row.read()?;
+    let (first, shown): (Option<(f64, Time)>, _) = row.read()?;
     let expected = match given {
         Some((low, high)) => Some(Expected { low, high }),
         None => first.zip(shown).and_then(|(first, last)| expect(first, last, now)),
