@@ -358,7 +358,7 @@ class Lab(Typist):
         "bulk": ["impairment=delay_ms", "value=0", "transport=norm"],
         "bulk-full": ["impairment=delay_ms", "value=0", "transport=norm"],
         "bulk-goals": ["loss=0", "transport=norm"],
-        "bulk-wrong": ["transport=norm"],
+        "bulk-wrong": ["transport=tcp"],
         "bulk-stream": ["loss=0", "transport=norm"],
         "monitoring": ["transport=quic", "loss=0", "way=up"],
         "constrained": ["transport=udp", "size=1kB", "direction=receives", "device=unconstrained", "loss=0%"],
