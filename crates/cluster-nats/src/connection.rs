@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use async_nats::jetstream::{self, Context};
+use async_nats::jetstream::context::AccountErrorKind;
+use async_nats::jetstream::{self, Context, ErrorCode};
 use async_nats::{
     Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, ReconnectToServer, Server,
     ServerAddr,
@@ -171,10 +172,22 @@ impl Connection {
         let account =
             async { self.0.jetstream.query_account().await.map_err(|error| error.kind()) };
         match self.0.handle.block_on(async { timeout(ACCOUNT, account).await }) {
+            Ok(Err(error)) if lacks_jetstream(&error) => Err(Error::NoJetStream(server)),
             // The leader of the metadata answers, and there may be none; what is asked for next does not need it.
-            Ok(Ok(_) | Err(jetstream::context::AccountErrorKind::TimedOut)) | Err(_) => Ok(()),
-            Ok(Err(_)) => Err(Error::NoJetStream(server)),
+            _ => Ok(()),
         }
+    }
+}
+
+/// True if the server has no JetStream for this account, and not only none while its servers elect.
+fn lacks_jetstream(error: &AccountErrorKind) -> bool {
+    match error {
+        AccountErrorKind::JetStreamUnavailable => true,
+        AccountErrorKind::JetStream(error) => matches!(
+            error.error_code(),
+            ErrorCode::JETSTREAM_NOT_ENABLED | ErrorCode::JETSTREAM_NOT_ENABLED_FOR_ACCOUNT
+        ),
+        AccountErrorKind::TimedOut | AccountErrorKind::Other => false,
     }
 }
 
@@ -335,6 +348,18 @@ mod tests {
         );
         assert_eq!(next([0, 3, 0]), "10.0.0.2", "one that fails is last");
         assert_eq!(next([2, 3, 0]), "10.0.0.0", "not the same twice");
+    }
+
+    #[test]
+    fn servers_that_elect_have_jetstream() {
+        let answer = |code| {
+            let text = format!(r#"{{"code": 503, "err_code": {code}}}"#);
+            AccountErrorKind::JetStream(serde_json::from_str(&text).unwrap())
+        };
+        assert!(!lacks_jetstream(&answer(10008)), "temporarily unavailable");
+        assert!(lacks_jetstream(&answer(10039)), "not enabled for the account");
+        assert!(lacks_jetstream(&answer(10076)), "not enabled");
+        assert!(!lacks_jetstream(&AccountErrorKind::TimedOut));
     }
 
     #[test]

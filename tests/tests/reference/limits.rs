@@ -91,7 +91,7 @@ const FIXED: [[&str; 4]; 38] = [
     ["crates/gateway/src/batch.rs", "MAX_MESSAGES", "Messages in a batch", "refused"],
     ["crates/platform/src/meters/handlers.rs", "MAX_METERS", "Meters in one request", "413"],
     ["crates/platform/src/meters/handlers.rs", "MAX_EXCHANGES", "Exchanges of a meter", "409"],
-    ["crates/platform/src/readings/handlers.rs", "MAX_READINGS", "Readings in one request", "413"],
+    ["crates/platform/src/readings/types.rs", "MAX_READINGS", "Readings in one request", "413"],
     ["crates/platform/src/frames/handlers.rs", "MAX_FRAMES", "Frames in one request", "413"],
     [
         "crates/platform/src/measurements/handlers.rs",
