@@ -137,7 +137,9 @@ impl Connection {
 
     fn handle_connect(&mut self, shard: &mut Shard, connect: &Connect<'_>) {
         self.version = connect.version;
-        self.bridge = connect.bridge;
+        if connect.bridge {
+            self.rare().bridge = true;
+        }
         if shard.broker().redirect().is_some() {
             return self.redirect(shard, connect);
         }

@@ -199,8 +199,6 @@ pub struct Connection {
     /// CONNACK is out; nothing of the session may go before it ([MQTT-3.2.0-1]).
     greeted: bool,
     lost: bool,
-    /// The client is another broker's bridge.
-    bridge: bool,
     keep_alive_s: u16,
     /// Those of its streams, as in the worker's table.
     waits: WaitCauses,
@@ -223,6 +221,8 @@ pub struct Connection {
 /// The seldom used part of a connection.
 #[derive(Debug)]
 struct Rare {
+    /// The client is another broker's bridge.
+    bridge: bool,
     /// The client authenticated by a method, and may do so again.
     method: Option<Method>,
     /// It was asked to go on with doing so.
@@ -250,6 +250,7 @@ impl Default for Rare {
     fn default() -> Self {
         let admitted_until = Timestamp::NEVER;
         Rare {
+            bridge: false,
             method: None,
             challenged: false,
             scram: None,
@@ -301,7 +302,6 @@ impl Connection {
             announced: false,
             greeted: false,
             lost: false,
-            bridge: false,
             keep_alive_s: 0,
             waits: WaitCauses::default(),
             rare: Throttle::new(shard.broker().limits(), shard.now())

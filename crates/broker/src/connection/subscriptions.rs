@@ -53,7 +53,11 @@ impl Connection {
         let user = state.user.clone();
         let subject = Subject { user: user.as_ref(), client_id: session.client_id() };
         for (text, options) in packet.filters.iter() {
-            let options = if self.bridge { bridged(text, options) } else { options };
+            let options = if self.rare.as_ref().is_some_and(|rare| rare.bridge) {
+                bridged(text, options)
+            } else {
+                options
+            };
             let denied = Subscription::parse(text).is_ok_and(|Subscription { filter, .. }| {
                 !access_control.allows(subject, Action::Subscribe, filter)
                     || shard.broker().is_hidden(filter)
