@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use fulmar_broker::storage::{Restored, SessionRecord};
 use fulmar_broker::{
-    Account, Broker, BrokerConfig, ClientStatistics, Connection, LostCause, Peer, PublishHook,
-    ReadState, Shard, StreamAction, StreamEnd, StreamKey, Timestamp, Token,
+    Account, Broker, BrokerConfig, ClientStatistics, Connection, LostCause, Peer, ReadState, Shard,
+    StreamAction, StreamEnd, StreamKey, Timestamp, Token,
 };
 use smallvec::SmallVec;
 
@@ -149,7 +149,8 @@ impl World {
     }
 
     /// Lets `hook` see clients' publications until the process dies.
-    pub(crate) fn set_publish_hook(&self, hook: Arc<dyn PublishHook>) {
+    #[cfg(feature = "worlds")]
+    pub(crate) fn set_publish_hook(&self, hook: Arc<dyn fulmar_broker::PublishHook>) {
         self.broker.set_publish_hook(hook);
     }
 

@@ -14,6 +14,7 @@ mod vfs;
 mod volume;
 
 pub use disk::{Disk, Survival, Trouble};
+#[cfg(feature = "worlds")]
 pub(crate) use folder::Folder;
 pub use vfs::{Mount, mount};
 pub use volume::{StoreVolume, same};

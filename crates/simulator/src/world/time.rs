@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use fulmar_broker::{Shard, StreamKey, Timestamp};
-use fulmar_mirror::Reading;
 
 use super::World;
 use crate::clock::{Machine, Wall};
@@ -107,7 +106,8 @@ impl World {
     }
 
     /// What the machine's clocks show.
-    pub(crate) fn clocks(&self) -> Reading {
+    #[cfg(feature = "worlds")]
+    pub(crate) fn clocks(&self) -> fulmar_mirror::Reading {
         self.machine.shows
     }
 }
