@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::broker::Broker;
 use crate::message::MessageParts;
 use crate::shard::Shard;
-use crate::transports::{ClientConnection, ClientStatistics, tell};
+use crate::transports::{ClientConnection, ClientStatistics, describe};
 
 /// The most connections published per interval of `$SYS`; more take turns.
 pub(crate) const MAX_PUBLISHED: usize = 1000;
@@ -38,7 +38,7 @@ impl Broker {
     #[must_use]
     pub fn connections(&self, place: u64, most: usize) -> Vec<ClientConnection> {
         let found = self.transports.after(place, most);
-        found.iter().map(|(session, here)| tell(session, here, &self.waiting)).collect()
+        found.iter().map(|(session, here)| describe(session, here, &self.waiting)).collect()
     }
 
     /// One client's connection; `None` for a client that is not here.
@@ -47,7 +47,7 @@ impl Broker {
         let session = self.registry.find(client_id)?;
         let place = session.key().0;
         let here = self.transports.of(place)?;
-        Some(tell(&session, &here, &self.waiting))
+        Some(describe(&session, &here, &self.waiting))
     }
 }
 

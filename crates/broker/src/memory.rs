@@ -29,7 +29,7 @@ const RESERVE: usize = 8;
 /// Encoded packets of one flow that are not counted; below this, counting would cost more than it is worth.
 pub(crate) const FREE_OUTPUT: usize = 16 * 1024;
 
-/// What memory is used for, and what happens when an owner has no room left for it.
+/// Purpose of memory, with the consequence when its owner has no room left for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Account {
     /// Sessions, their subscriptions, flows and wills; further ones get 0x97 (Quota exceeded).
@@ -41,7 +41,7 @@ pub enum Account {
     Output,
     /// Topic aliases that clients have set: a client that sets more is disconnected with 0x97.
     Aliases,
-    /// What clients may send over QUIC before it is processed, beyond what every connection may: windows are small.
+    /// Data that clients may send over QUIC before it is processed, beyond what every connection may: windows are small.
     Input,
     /// Long CONNECTs, and exchanges of SCRAM, whose sender is not known yet: they get 0x97.
     Logins,

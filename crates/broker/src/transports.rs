@@ -151,7 +151,7 @@ impl Transports {
 }
 
 /// An entry of the list for operators. Locks the session, so the list must not be locked.
-pub(crate) fn tell(session: &Session, here: &Here, waiting: &[WaitTable]) -> ClientConnection {
+pub(crate) fn describe(session: &Session, here: &Here, waiting: &[WaitTable]) -> ClientConnection {
     let (address, stats) = {
         let now = here.state.lock();
         (now.address, now.stats.as_deref().copied())

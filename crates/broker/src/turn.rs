@@ -56,7 +56,7 @@ struct Submitted {
 /// Causes that a commit, and a stall that begins or ends, may end.
 const FOR_STORAGE: [WaitCause; 2] = [WaitCause::Storage, WaitCause::Stall];
 
-/// What connections that wait for storage are woken by.
+/// Wake-up of the connections that wait for storage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct StorageState {
     committed: Seq,

@@ -21,11 +21,11 @@ pub(crate) const LONG_WAIT_S: u64 = 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitCause {
-    /// Its login is being checked, a failed one is answered late, or the QUIC handshake is not over.
+    /// Login: it is being checked, a failed one is answered late, or the QUIC handshake is not over.
     Login,
     /// It has published faster than `[limits] max_publishes_per_s` or `max_publish_bytes_per_s`.
     Rate,
-    /// As many answers as `[limits] receive_maximum` wait for storage, or it does not read its answers.
+    /// Window: `[limits] receive_maximum` answers wait for storage, or the client does not read them.
     Window,
     /// More operations than `[limits] max_storage_backlog` are not durable yet.
     Storage,
@@ -33,7 +33,7 @@ pub enum WaitCause {
     Stall,
     /// The gateway or the platform is behind with its queue ([`crate::BrokerConfig::internal_sessions`]).
     InternalSession,
-    /// Its publication has many receivers, or its SUBSCRIBE many filters, and others are first.
+    /// Fan-out: the publication has many receivers, or SUBSCRIBE many filters, and others are first.
     FanOut,
     /// Its large message is for many receivers, and those of earlier ones have not been served.
     LargeMessages,

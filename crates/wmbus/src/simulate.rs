@@ -91,7 +91,7 @@ pub struct Installed {
 }
 
 impl Installed {
-    /// Returns the count so many hours before the drive began, litres.
+    /// Returns the count `hours` before the drive began, in litres.
     #[must_use]
     pub fn litres_before(&self, hours: f64) -> f64 {
         (self.litres - self.litres_an_hour * hours).max(0.0)
