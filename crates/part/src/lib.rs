@@ -6,6 +6,7 @@ pub mod certificates;
 pub mod cluster_status;
 pub mod consumer;
 pub mod disk;
+pub mod http_client;
 pub mod internal_sessions;
 pub mod local_client;
 pub mod machine;
