@@ -27,7 +27,7 @@ impl Fault {
 
 enum Kind {
     Table(Box<Table>),
-    Service(Service),
+    Service(Box<Service>),
 }
 
 /// A target with its mapping.
@@ -45,7 +45,7 @@ impl Target {
         let mapping = Mapping::new(sink);
         let kind = match sink.kind {
             Some(SinkKind::Postgres) => Kind::Table(Box::new(Table::new(sink, &mapping)?)),
-            _ => Kind::Service(Service::new(sink)?),
+            _ => Kind::Service(Box::new(Service::new(sink)?)),
         };
         Ok(Target { mapping, kind })
     }
@@ -88,7 +88,7 @@ impl Target {
                 Err(reason) => dead.push(bury(letter, reason)),
             }
         }
-        let mut parts = vec![0..records.len()];
+        let mut parts: Vec<_> = std::iter::once(0..records.len()).collect();
         while let Some(part) = parts.pop().filter(|part| !part.is_empty()) {
             match self.write(&records[part.clone()]).await {
                 Ok(()) => {}
