@@ -4,7 +4,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -61,8 +61,10 @@ impl DeadLetters {
     pub(crate) fn append(&self, letters: &[DeadLetter]) -> io::Result<()> {
         let locked = self.lock()?;
         let lines = lines(letters)?;
-        let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path)?;
-        let size = file.metadata()?.len();
+        let mut options = OpenOptions::new();
+        let options = options.read(true).append(true).create(true).mode(0o600);
+        let mut file = options.open(&self.path)?;
+        let size = remove_half_line(&file)?;
         if size > 0 && size + lines.len() as u64 > self.max_bytes {
             let text = "the file of dead letters is full: correct the mapping and run `fulmar sink retry`, move the \
                         file away, or raise dead_letter_max_bytes";
@@ -89,7 +91,9 @@ impl DeadLetters {
             let wrong = |error| io::Error::other(format!("line {number} is damaged: {error}"));
             serde_json::from_str(line).map_err(wrong)
         };
-        (1..).zip(text.lines()).map(parse).collect()
+        // Behind the last line feed is what a process that was killed has written of a line.
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        (1..).zip(whole.lines()).map(parse).collect()
     }
 
     /// Replaces all letters. The caller has the lock.
@@ -99,6 +103,22 @@ impl DeadLetters {
     pub(crate) fn replace(&self, letters: &[DeadLetter]) -> anyhow::Result<()> {
         Ok(fulmar_certs::files::write(&self.path, &lines(letters)?, true)?)
     }
+}
+
+/// Removes what a process that was killed has written of a line: its message comes again. Returns the file's size.
+fn remove_half_line(file: &File) -> io::Result<u64> {
+    let (size, mut last) = (file.metadata()?.len(), [b'\n']);
+    if size > 0 {
+        file.read_exact_at(&mut last, size - 1)?;
+    }
+    if last == [b'\n'] {
+        return Ok(size);
+    }
+    let mut text = vec![0; usize::try_from(size).unwrap_or(0)];
+    file.read_exact_at(&mut text, 0)?;
+    let end = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at as u64 + 1);
+    file.set_len(end)?;
+    Ok(end)
 }
 
 fn lines(letters: &[DeadLetter]) -> io::Result<Vec<u8>> {
@@ -133,6 +153,12 @@ mod tests {
         file.replace(&two[1..]).unwrap();
         drop(locked);
         assert_eq!(file.read().unwrap(), two[1..]);
+        // A process that was killed has left half a line.
+        let mut half = OpenOptions::new().append(true).open(file.path()).unwrap();
+        half.write_all(b"{\"reason\":").unwrap();
+        assert_eq!(file.read().unwrap(), two[1..]);
+        file.append(&two[1..]).unwrap();
+        assert_eq!(file.read().unwrap(), two);
         // A letter that is larger than the bound is not lost: it is alone.
         let small = DeadLetters::new(data.path(), "b", 1);
         small.append(&two[1..]).unwrap();
